@@ -1,7 +1,7 @@
-"""The command line: `qmd`.  A command parses, calls one verb of the client, prints.
+"""The command line: `qmd`.  A command parses its arguments, calls one verb, and prints the result.
 
-Nothing heavy is imported before a command runs (see `program.py`): asking for
-help must not take longer than typing it.
+Nothing heavy is imported before a command runs (see `program.py`): asking for help must not take
+longer than typing it.
 """
 
 from __future__ import annotations
@@ -55,26 +55,29 @@ COMMANDS = {
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="QMD_CONFIG",
-    help="The configuration of the queue manager to talk to, or to serve."
-    f"  [environment: QMD_CONFIG; default: {Configuration.DEFAULT}]",
+    help="The configuration of the queue manager to use, or to serve.  [environment: "
+    f"QMD_CONFIG; default: {Configuration.DEFAULT}]",
 )
 @click.option(
     "--host",
     metavar="HOST[:PORT]",
     envvar="QMD_HOST",
-    help="A queue manager on another host, by its remote control port.  [environment: QMD_HOST]",
+    help="A queue manager on another host, at its remote control port.  [environment: QMD_HOST]",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="QMD_TOKEN_FILE",
-    help="The token for it.  [environment: QMD_TOKEN_FILE; or the token itself: QMD_TOKEN]",
+    help=(
+        "The file with the token for it.  [environment: QMD_TOKEN_FILE; or the token "
+        "itself: QMD_TOKEN]"
+    ),
 )
 @click.option(
     "--ca-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="QMD_CA_FILE",
-    help="The authority (PEM) of its certificate.  [environment: QMD_CA_FILE]",
+    help="The authority (PEM) that signed its certificate.  [environment: QMD_CA_FILE]",
 )
 @click.version_option(package_name="qmd-msmq", prog_name="qmd", message="%(prog)s %(version)s")
 @click.pass_context
@@ -87,9 +90,9 @@ def main(
 ) -> None:
     """A queue manager that speaks the Microsoft Message Queuing protocol.
 
-    A queue is named by any spelling: orders, orders@hostb, orders@10.0.0.5:1802,
-    'hostb\\private$\\orders', 'DIRECT=OS:hostb\\private$\\orders'.  The words
-    dead-letter, transactional-dead-letter and journal stand for the system queues.
+    A queue is named in any spelling: orders, orders@hostb, orders@10.0.0.5:1802,
+    'hostb\\private$\\orders', 'DIRECT=OS:hostb\\private$\\orders'.  The words dead-letter,
+    transactional-dead-letter and journal stand for the system queues.
     """
     if os.environ.get("NO_COLOR"):
         context.color = False

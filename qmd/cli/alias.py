@@ -11,7 +11,10 @@ from qmd.cli.parameters import confirm, json_option, yes_option
 
 @click.group()
 def alias() -> None:
-    """Manage queue aliases of the directory; wherever a queue is named, alias:NAME is one."""
+    """Manage queue aliases of the directory.
+
+    alias:NAME can be used wherever a queue is named.
+    """
 
 
 @alias.command("list")
@@ -23,7 +26,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
     rows = configuration.ask(lambda qm: qm.directory.aliases())
     columns = [("NAME", "name"), ("STANDS FOR", "stands_for")]
-    none = "no aliases; make one: qmd alias create NAME QUEUE"
+    none = "no aliases; create one: qmd alias create NAME QUEUE"
     print_rows(rows, columns, as_json=as_json, none=none)
 
 
@@ -32,7 +35,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def show(configuration: Configuration, name: str, as_json: bool) -> None:
-    """Show what an alias stands for."""
+    """Show the queue of an alias."""
     from qmd.cli.output import print_facts
 
     full = name if name.lower().startswith("alias:") else f"alias:{name}"
@@ -45,7 +48,7 @@ def show(configuration: Configuration, name: str, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def create(configuration: Configuration, name: str, queue: str, as_json: bool) -> None:
-    """Make alias:NAME stand for QUEUE, in any spelling of one queue."""
+    """Create alias:NAME for QUEUE, which is one queue in any spelling."""
     from qmd.cli.output import print_facts
 
     made = configuration.ask(lambda qm: qm.directory.create_alias(name, queue))
@@ -58,9 +61,9 @@ def create(configuration: Configuration, name: str, queue: str, as_json: bool) -
 @json_option
 @pass_configuration
 def delete(configuration: Configuration, name: str, yes: bool, as_json: bool) -> None:
-    """Delete an alias, and not its queue.  Asks first, or needs --yes.
+    """Delete an alias, but not its queue.  Asks first, or needs --yes.
 
-    It goes out of the lists that have it by this name.
+    The alias is removed from lists that contain it by this name.
     """
     from qmd.cli.output import print_json
 

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 BATCH_MESSAGES = 256  # imported in one commit
 BATCH_BYTES = 8 * 1024 * 1024
-LINE_BYTES_MAX = 16 * 1024 * 1024  # a packet of 4 MiB as base64, and much room beside it
+LINE_BYTES_MAX = 16 * 1024 * 1024  # a packet of 4 MiB in base64, and ample room for the rest
 
 
 @click.command("export")
 @queue_argument("queue")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @filter_options
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
 @dry_run_option
 @json_option
 @pass_configuration
@@ -44,15 +44,15 @@ def export(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write messages of QUEUE to FILE (or standard output), one a line; they stay in the queue.
+    """Write messages of QUEUE to FILE (or standard output), one per line; they stay in the queue.
 
-    `qmd import` puts them into a queue again, with everything that they had.
-    A FILE whose name ends in .gz is packed with gzip, to a fraction of its size.
+    `qmd import` puts them into a queue again, with all of their properties.  A FILE with a name
+    that ends in .gz is compressed with gzip, to a fraction of its size.
     """
     import asyncio
 
     if file is not None and file.exists() and not overwrite:
-        raise Failure(ExitCode.FAILED, f"{file} is there already; add --overwrite", "file_exists")
+        raise Failure(ExitCode.FAILED, f"{file} exists already; add --overwrite", "file_exists")
     count = asyncio.run(_export(configuration, queue, None if dry_run else file, filters, dry_run))
     _report("exported", count, queue, dry_run=dry_run, as_json=as_json, err=file is None)
 
@@ -73,7 +73,7 @@ async def _export(
                 count = await _write(configuration, queue, lines, filters, dry_run)
             output.flush()
             os.fsync(output.fileno())
-        part.replace(file)  # whole, or not at all
+        part.replace(file)  # complete, or not at all
     finally:
         part.unlink(missing_ok=True)
     return count
@@ -86,7 +86,7 @@ async def _write(
     filters: dict[str, Any],
     dry_run: bool,
 ) -> int:
-    """One message after the other: no more than an answer of the daemon is held at a time."""
+    """Write messages one by one: at most one answer of the daemon is in memory."""
     from qmd.cli.progress import Progress
     from qmd.client import chosen
     from qmd.client.archive import line_of
@@ -97,7 +97,7 @@ async def _write(
         clock_s = int((await qm.status())["clock_s"])
         shown = await qm.show_queue(queue)
         name = shown["name"]
-        # Lines on the same terminal say how far it is.
+        # Progress is not shown on a terminal that shows the lines.
         progress = Progress("exporting", int(shown["messages"]), enabled=not _is_terminal(output))
         try:
             async for message in qm.peek_each(queue):
@@ -117,14 +117,14 @@ def _is_terminal(output: IO[bytes]) -> bool:
 
 
 def _open_private(path: Path) -> IO[bytes]:
-    """What is in a queue is not for everybody."""
+    """Create a file that only this user can read, because it contains messages."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     return os.fdopen(descriptor, "wb")
 
 
 class _Batch(NamedTuple):
-    """Messages of some lines; `line` is the last of them."""
+    """Messages of some lines; `line` is the number of the last one."""
 
     messages: list[ImportedMessage]
     line: int
@@ -133,12 +133,17 @@ class _Batch(NamedTuple):
 @click.command("import")
 @queue_argument("queue")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--start-line", type=click.IntRange(min=1), default=1, help="Where to begin.")
+@click.option(
+    "--start-line", type=click.IntRange(min=1), default=1, help=("The line to begin with.")
+)
 @click.option(
     "--position",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep in FILE how far it got; the same command goes on from there, and doubles nothing.",
+    help=(
+        "Keep the position of the import in FILE; the same command continues there "
+        "without duplicates."
+    ),
 )
 @dry_run_option
 @json_option
@@ -152,10 +157,11 @@ def import_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put exported messages from FILE (or standard input) into QUEUE, as they were.
+    """Put exported messages from FILE (or standard input) into QUEUE, unchanged.
 
-    A file is read through first, and a broken line of it keeps all of it out.  Then batches of
-    lines are imported, each whole or not at all.  Packed with gzip it is unpacked on the way.
+    A file is checked completely first; one broken line prevents its import.  Then batches of lines
+    are imported, each of them as a whole or not at all.  A file compressed with gzip is
+    decompressed.
     """
     import asyncio
 
@@ -174,7 +180,10 @@ def import_(
 
 
 def _checked(file: Path, start_line: int) -> int:
-    """How many messages are in it.  Raises Failure for a line that is broken, BrokenPacking."""
+    """Return the number of messages in a file.
+
+    Raises Failure for a broken line, and BrokenPacking.
+    """
     from qmd.cli.progress import Progress
 
     progress = Progress("checking", None, enabled=True)
@@ -197,7 +206,7 @@ async def _import(
     dry_run: bool,
     expected: int | None,
 ) -> int:
-    """`expected`: how many messages there are, where that is known."""
+    """Import lines; `expected` is the number of messages, or None if it is not known."""
     from qmd.cli.progress import Progress
 
     count = 0
@@ -223,8 +232,8 @@ async def _import(
             progress.finish()
             if done_line >= start_line and not dry_run:
                 click.echo(
-                    f"lines {start_line} to {done_line} are imported;"
-                    f" go on with --start-line {done_line + 1}",
+                    f"lines {start_line} to {done_line} are imported; continue with --start-line "
+                    f"{done_line + 1}",
                     err=True,
                 )
             raise
@@ -233,10 +242,11 @@ async def _import(
 
 
 async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
-    """Batches of a file or pipe.  Lines are checked on a thread, for the daemon must not wait; they
-    are read without one, for a thread that waits for a terminal would not hear Ctrl-C.
+    """Iterate over the batches of a file or pipe.
 
-    Raises Failure, with the number of the line, for one that is broken.
+    A thread checks the lines, because the event loop must not block; the lines are read without a
+    thread, because a thread that waits for a terminal would delay Ctrl-C.  Raises Failure, with the
+    number of the line, for a broken one.
     """
     import asyncio
 
@@ -266,8 +276,11 @@ async def _read(stream: IO[bytes], start_line: int) -> AsyncIterator[_Batch]:
 
 
 def _batches(lines: Iterable[bytes], start_line: int, first: int = 1) -> Iterator[_Batch]:
-    """Batches of lines, of which the first has the number `first`; those before `start_line` are
-    passed over.  Raises Failure, with the number of the line, for one that is broken."""
+    """Iterate over the batches of lines, of which the first has the number `first`.
+
+    Lines before `start_line` are skipped.  Raises Failure, with the number of the line, for a
+    broken one.
+    """
     from qmd.client.archive import BrokenLine, read_line
 
     messages: list[ImportedMessage] = []
@@ -294,7 +307,7 @@ def _batches(lines: Iterable[bytes], start_line: int, first: int = 1) -> Iterato
 
 
 async def _line_of(qm: QueueManager, position: Path, queue: str) -> int:
-    """The last line that is imported, as the file says and, of a batch in doubt, the daemon."""
+    """Return the last imported line: from the file and, for a batch in doubt, from the daemon."""
     line, until, token = _saved(position, queue)
     if token and await qm.outcome(token) is not None:
         return until
@@ -302,7 +315,7 @@ async def _line_of(qm: QueueManager, position: Path, queue: str) -> int:
 
 
 def _saved(position: Path, queue: str) -> tuple[int, int, bytes]:
-    """The last line that is imported, that of the batch in doubt, and its token."""
+    """Return the last imported line, the last line of the batch in doubt, and its token."""
     try:
         saved = json.loads(position.read_text())
         found = int(saved["line"]), int(saved["until"]), bytes.fromhex(saved["token"])
@@ -311,7 +324,7 @@ def _saved(position: Path, queue: str) -> tuple[int, int, bytes]:
         return 0, 0, b""
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(
-            ExitCode.USAGE, f"{position} is no position of an import", "position_broken"
+            ExitCode.USAGE, f"{position} is not a position of an import", "position_broken"
         ) from error
     if of_queue != queue:
         raise Failure(
@@ -323,9 +336,9 @@ def _saved(position: Path, queue: str) -> tuple[int, int, bytes]:
 
 
 def _save(position: Path, queue: str, line: int, until: int, token: bytes) -> None:
-    """On disk before it is relied upon."""
+    """Save the position, durably before it is relied upon."""
     part = position.with_name(f"{position.name}.part")
-    part.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+    part.unlink(missing_ok=True)  # of a run that was killed; or a link to another file
     with part.open("x") as file:
         json.dump({"queue": queue, "line": line, "until": until, "token": token.hex()}, file)
         file.flush()

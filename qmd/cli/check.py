@@ -1,4 +1,4 @@
-"""`qmd check`: examine a data folder that no daemon has, and save what can be saved."""
+"""`qmd check`: examine a data folder without a running daemon, and save its messages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     "--repair",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Save all messages that can be read into FILE, and the whole ones into a fresh folder.",
+    help="Save all readable messages to FILE, and the intact ones to a new folder.",
 )
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Let the next start go on without what is missing, where it refuses to (QM-3008).",
+    help=(
+        "Let the next start continue without the missing data, if it refuses to start (QM-3008)."
+    ),
 )
 @json_option
 @pass_configuration
@@ -44,21 +46,21 @@ def check(
 ) -> None:
     """Examine a data folder while no daemon runs on it.
 
-    FOLDER is the one with queues.db in it; without it, that of the configuration.
-    Nothing in it is changed.  Exit code 1: it is damaged, or something that was
-    acknowledged is missing, and the lines say how.
+    FOLDER is the folder with queues.db; the default is that of the configuration. Nothing in it is
+    changed.  Exit code 1: it is damaged, or acknowledged data is missing; the lines describe the
+    damage.
 
-    Of a damaged folder the messages are told apart: those that are certain; those that are
-    damaged; and those in doubt, which may have been received or deleted before, because
-    their rows were found where the rest of the database does not expect any.
+    The messages of a damaged folder are divided into certain ones, damaged ones, and those in
+    doubt, which may have been received or deleted before, because their rows were found where the
+    rest of the database does not expect any.
 
-    --repair writes every message that can be read to FILE: one a line, as `qmd peek --json`
-    prints it, with its packet and what is wrong with it.  Those that are certain also go to
-    a fresh folder beside the damaged one, FOLDER.repaired; those in doubt never do.
+    --repair writes every readable message to FILE: one per line, as `qmd peek --json` prints it,
+    with its packet and its damage.  Certain messages are also written to a new folder beside the
+    damaged one, FOLDER.repaired; messages in doubt are not.
 
-    --accept-loss is for a folder whose database or log was removed, cut off or replaced,
-    when the files cannot be brought back: what they held is lost then.  A log that is
-    left is kept beside the database, as queues.db-wal.lost.1 and so on.
+    --accept-loss is for a folder with a database or log that was removed, truncated or replaced, if
+    the files cannot be restored: their contents are then lost.  A remaining log is kept beside the
+    database, as queues.db-wal.lost.1 and so on.
     """
     from storage.engine import missing
     from storage.errors import CannotStart
@@ -66,7 +68,7 @@ def check(
 
     if accept_loss and repair is not None:
         raise Failure(
-            ExitCode.USAGE, "--repair comes first, then --accept-loss by itself", "options_exclude"
+            ExitCode.USAGE, "run --repair first, then --accept-loss separately", "options_exclude"
         )
 
     if folder is None:
@@ -99,7 +101,7 @@ def check(
 
 
 def _accept(folder: Path, lost: str | None, *, as_json: bool) -> None:
-    """Raises OSError."""
+    """Accept the loss.  Raises OSError."""
     from storage.engine import missing
 
     kept = missing.accept(folder) if lost is not None else None
@@ -111,8 +113,8 @@ def _accept(folder: Path, lost: str | None, *, as_json: bool) -> None:
     else:
         click.echo(f"Accepted as lost: {lost}.")
         if kept is not None:
-            click.echo(f"The log as it was found is {kept}.")
-        click.echo("The next start goes on with what is there.")
+            click.echo(f"The original log was kept as {kept}.")
+        click.echo("The next start continues with the remaining data.")
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:
@@ -126,14 +128,14 @@ def _print_report(report: Report, *, as_json: bool) -> None:
     for queue, count in report.messages.items():
         click.echo(f"  {printable(queue)}: {_count(count)}")
     if not report.findings:
-        click.echo(f"It is in order; {_count(whole)} in all.")
+        click.echo(f"The folder is in order; {_count(whole)} in all.")
         return
     for finding in report.findings:
         click.secho(printable(finding), fg="red")
     are = "is" if whole == 1 else "are"
     click.echo(
-        f"It is damaged: {_count(whole)} {are} certain, {report.damaged} damaged, {report.doubted}"
-        " in doubt, which may have been removed before."
+        f"The folder is damaged: {_count(whole)} {are} certain, {report.damaged} damaged, "
+        f"{report.doubted} in doubt, which may have been removed before."
     )
 
 
@@ -147,7 +149,7 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
 
     if file.exists():
         raise Failure(
-            ExitCode.USAGE, f"{file} exists already; it is never overwritten", "file_exists"
+            ExitCode.USAGE, f"{file} already exists; it is never overwritten", "file_exists"
         )
     rescue = Rescue(folder)
     progress = Progress("saving", None, enabled=True)
@@ -169,14 +171,14 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Nobody else may read messages."""
+    """Open a file that only this user can read."""
     import os
 
     return os.open(path, flags, 0o600)
 
 
 def _write(out: IO[str], message: KeptMessage) -> None:
-    """One line; nothing of the message is lost in it, whatever state it is in."""
+    """Write a message as one line, complete in any state."""
     import base64
     import contextlib
 
@@ -193,7 +195,7 @@ def _write(out: IO[str], message: KeptMessage) -> None:
         "packet_base64": base64.b64encode(message.packet).decode(),
     }
     stored = StoredMessage(message.lookup_id, message.arrived_at_ms, message.packet, message.reason)
-    # Of a damaged one there may be no more to be read than its bytes.
+    # Only the bytes of a damaged message may be readable.
     with contextlib.suppress(ProtocolError, ValueError, OverflowError, OSError):
         line |= Message(stored).to_json()
     out.write(json.dumps(line) + "\n")
@@ -216,15 +218,15 @@ def _print_rescue(rescue: Rescue, folder: Path, file: Path, *, as_json: bool) ->
         return
     for loss in rescue.losses:
         click.secho(loss, fg="red")
-    click.echo(f"{_count(rescue.saved)} are in {rescue.fresh}; {file} has them too.")
+    click.echo(f"{_count(rescue.saved)} are in {rescue.fresh}; {file} contains them too.")
     if rescue.set_aside:
         click.echo(
-            f"{_count(rescue.set_aside)} are in {file} only, which says why:"
-            f" {rescue.set_aside - rescue.doubted} damaged, {rescue.doubted} that may have been"
-            " removed before."
+            f"{_count(rescue.set_aside)} are in {file} only, with the reason: "
+            f"{rescue.set_aside - rescue.doubted} damaged, {rescue.doubted} that may have been "
+            "removed before."
         )
     click.echo(
-        f"To go on with it: mv {folder} {folder}.damaged && mv {rescue.fresh} {folder}", err=True
+        f"To continue with it: mv {folder} {folder}.damaged && mv {rescue.fresh} {folder}", err=True
     )
 
 

@@ -1,4 +1,4 @@
-"""Which messages of a queue a command is about: options that several commands share."""
+"""Choices of messages in a queue: options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,26 +17,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The messages that are meant, and at most how many of them."""
+    """The chosen messages, and the limit for their number."""
 
     choice: Choice
     limit: int | None
-    is_all: bool  # nothing but the queue was named
+    is_all: bool  # no condition was given
 
 
 def filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options about what messages say, which end up in `filters`."""
+    """Add options for conditions on messages, which are passed as `filters`."""
 
-    @click.option("--label", default="", metavar="TEXT", help="Whose label contains TEXT.")
-    @click.option("--reason", default="", metavar="TEXT", help="Whose reason contains TEXT.")
     @click.option(
-        "--class", "message_class", default="", help="Of this class, as nack_reach_queue_timeout."
+        "--label",
+        default="",
+        metavar="TEXT",
+        help=("Only messages with a label that contains TEXT."),
     )
     @click.option(
-        "--destination", default="", metavar="TEXT", help="Whose destination contains TEXT."
+        "--reason",
+        default="",
+        metavar="TEXT",
+        help=("Only messages with a reason that contains TEXT."),
     )
-    @click.option("--older-than", type=duration, help="That came there longer ago, as 2d.")
-    @click.option("--newer-than", type=duration, help="That came there since then, as 1h.")
+    @click.option(
+        "--class",
+        "message_class",
+        default="",
+        help=("Only messages of this class, such as nack_reach_queue_timeout."),
+    )
+    @click.option(
+        "--destination",
+        default="",
+        metavar="TEXT",
+        help=("Only messages with a destination that contains TEXT."),
+    )
+    @click.option(
+        "--older-than", type=duration, help=("Only messages that arrived longer ago, such as 2d.")
+    )
+    @click.option(
+        "--newer-than", type=duration, help=("Only messages that arrived since then, such as 1h.")
+    )
     @functools.wraps(command)
     def with_filters(
         *arguments: Any,
@@ -62,7 +82,7 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def choice_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that end up in one `which`; one of those that say how many must be given."""
+    """Add options that are passed as one `which`; one option for the extent must be given."""
 
     @click.option(
         "--lookup-id",
@@ -73,8 +93,10 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
         help="The message with this lookup id, as `qmd peek` shows it.",
     )
     @click.option("--id", "ids", multiple=True, metavar="ID", help="The message with this id.")
-    @click.option("--all", "all_", is_flag=True, help="All that are there now.")
-    @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
+    @click.option("--all", "all_", is_flag=True, help="All messages that are there now.")
+    @click.option(
+        "--limit", type=click.IntRange(min=1), metavar="N", help=("The first N messages.")
+    )
     @filter_options
     @functools.wraps(command)
     def with_which(
@@ -90,7 +112,7 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
 
         ways = (bool(lookup_ids), bool(ids), all_, limit is not None)
         if sum(ways) != 1:
-            raise click.UsageError("say which messages: one of --lookup-id, --id, --all, --limit")
+            raise click.UsageError("choose messages with one of --lookup-id, --id, --all, --limit")
         choice = chosen(lookup_ids=lookup_ids, ids=ids, **filters)
         is_all = not any((lookup_ids, ids, limit, *filters.values()))
         command(*arguments, which=Which(choice, limit, is_all), **named)
@@ -99,5 +121,5 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Only say what would happen; nothing is changed."
+    "--dry-run", is_flag=True, help="Only print what would be done; change nothing."
 )

@@ -1,4 +1,4 @@
-"""Which queue manager a command is for, and how to ask it."""
+"""The queue manager that a command uses, and the connection to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Configuration:
-    """What `--config` and QMD_CONFIG name; nothing is read before it is needed."""
+    """The configuration named by `--config` or QMD_CONFIG, which is read when it is needed."""
 
     DEFAULT: ClassVar[Path] = Path("/etc/qmd/qmd.toml")
 
@@ -34,19 +34,19 @@ class Configuration:
         self._is_named = path is not None
 
     def settings(self) -> Settings:
-        """Raises ConfigError."""
+        """Read the configuration.  Raises ConfigError."""
         from qmd.config.file import ConfigError, load_settings
 
         if not self._is_named and not self.path.exists():
             raise ConfigError(
-                f"there is no {self.path}; name a configuration with --config or QMD_CONFIG,"
-                " or make one: qmd init FOLDER",
+                f"{self.path} does not exist; name a configuration with --config or QMD_CONFIG, "
+                "or create one: qmd init FOLDER",
                 code="config_missing",
             )
         return load_settings(self.path)
 
     def connect(self) -> QueueManager:
-        """A client of the daemon, to be used as a context manager.  Raises ConfigError."""
+        """Return a client of the daemon, to be used as a context manager.  Raises ConfigError."""
         from qmd.client import connect
 
         if self.host:
@@ -55,13 +55,13 @@ class Configuration:
         return connect(self.settings().control.socket)
 
     def connect_blocking(self) -> Blocking:
-        """Likewise, for what has no event loop."""
+        """Return a client for code without an event loop.  Raises ConfigError."""
         from qmd.client import blocking
 
         return blocking.facing(self.connect())
 
     def ask(self, verb: Callable[[QueueManager], Awaitable[T]]) -> T:
-        """Connect, do one thing, and return what it gave."""
+        """Connect, call one verb, and return its result."""
         import asyncio
 
         async def run() -> T:

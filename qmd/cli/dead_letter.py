@@ -1,4 +1,4 @@
-"""`qmd dead-letter`: what could not be delivered, why, and what to do with it."""
+"""`qmd dead-letter`: messages that could not be delivered, with reasons and remedies."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ T = TypeVar("T")
 
 @click.group("dead-letter")
 def dead_letter() -> None:
-    """Manage what could not be delivered.
+    """Manage messages that could not be delivered.
 
-    Both dead-letter queues, or one that --queue names: an application's own, for example.
+    By default in both system dead-letter queues, or in the queue that --queue names: an
+    application's own, for example.
     """
 
 
 def _queues_option(command: Callable[..., None]) -> Callable[..., None]:
-    """`--queue`, which ends up as a list of queues."""
+    """Add `--queue`, which is passed as a list of queues."""
 
-    @click.option("--queue", multiple=True, help="Only this one.  [default: both of the system]")
+    @click.option(
+        "--queue", multiple=True, help=("Only this queue.  [default: both system queues]")
+    )
     @functools.wraps(command)
     def with_queues(*arguments: Any, queue: tuple[str, ...], **named: Any) -> None:
         both = ("dead-letter", "transactional-dead-letter")
@@ -45,7 +48,7 @@ def _queues_option(command: Callable[..., None]) -> Callable[..., None]:
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, queues: list[str], as_json: bool) -> None:
-    """List what there is, grouped by why: class, destination and reason."""
+    """List dead letters, grouped by class, destination and reason."""
     from qmd.cli.output import print_rows
 
     groups = [
@@ -75,7 +78,7 @@ def list_(configuration: Configuration, queues: list[str], as_json: bool) -> Non
 def show(
     configuration: Configuration, queues: list[str], filters: dict[str, Any], as_json: bool
 ) -> None:
-    """Print dead letters: all of them, or those that are chosen."""
+    """Print all dead letters, or chosen ones."""
     import asyncio
 
     from qmd.cli.messages import Printer, Wanted
@@ -101,7 +104,7 @@ def show(
 @json_option
 @pass_configuration
 def why(configuration: Configuration, message: str, as_json: bool) -> None:
-    """Say why a message is there and what to do: `qmd why` of a dead letter."""
+    """Explain why a message is there and what to do: `qmd why` for a dead letter."""
     from qmd.cli.output import print_json
     from qmd.cli.why import print_account
 
@@ -116,7 +119,7 @@ def why(configuration: Configuration, message: str, as_json: bool) -> None:
 @_queues_option
 @choice_options
 @click.option(
-    "--to", default="", metavar="QUEUE", help="Where to.  [default: where they were sent]"
+    "--to", default="", metavar="QUEUE", help="The destination.  [default: the original one]"
 )
 @dry_run_option
 @json_option
@@ -129,9 +132,9 @@ def requeue(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send dead letters again, as new messages, to where they were sent.
+    """Send dead letters again as new messages, to their original destinations.
 
-    The dead letter is gone in the commit that takes the new message over.
+    The commit that accepts the new message removes the dead letter.
     """
     _each(
         configuration,
@@ -161,9 +164,9 @@ def move(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move dead letters to the queue TARGET of this computer, as they are.
+    """Move dead letters unchanged to the queue TARGET of this computer.
 
-    They are normal messages there, and do not expire.
+    They become normal messages there, and do not expire.
     """
     _each(
         configuration,
@@ -191,7 +194,7 @@ def purge(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Remove dead letters for good: all, or those that are chosen.  Asks first, or needs --yes."""
+    """Remove all dead letters, or chosen ones.  Asks first, or needs --yes."""
     from qmd.cli.output import print_json
     from qmd.client import chosen
 
@@ -230,8 +233,10 @@ def _each(
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    """The verb for each of the queues, with one limit for all; messages that are named are in one
-    of them."""
+    """Call the verb for each of the queues, with one limit for all.
+
+    Messages that are named are in one of the queues.
+    """
     from qmd.cli.output import print_json
     from qmd.client import NoSuchMessage
 
@@ -266,7 +271,7 @@ def _each(
         _meant(configuration, queues, which.choice, which.limit)
     click.echo(f"{done}: {counted(messages, 'dead letter')}")
     if taken:
-        click.echo(f"passed over {taken} that applications have taken", err=True)
+        click.echo(f"skipped {taken} that applications have taken", err=True)
 
 
 def _meant(
@@ -277,7 +282,7 @@ def _meant(
     *,
     quiet: bool = False,
 ) -> list[int]:
-    """The lookup ids of the dead letters that a dry run is about; printed, unless `quiet`."""
+    """Return the lookup ids of the dead letters of a dry run; print them, unless `quiet`."""
     from qmd.cli.dry_run import meant, meant_ids
 
     found: list[int] = []

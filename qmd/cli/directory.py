@@ -1,4 +1,4 @@
-"""`qmd directory`: public queues, aliases and computers, and the file that they may stand in."""
+"""`qmd directory`: public queues, aliases and computers, and the file that may contain them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def directory() -> None:
-    """Look into the directory: public queues, distribution lists, computers."""
+    """Query the directory: public queues, distribution lists, computers."""
 
 
 @directory.command()
 @json_option
 @pass_configuration
 def status(configuration: Configuration, as_json: bool) -> None:
-    """Say which directory there is, whether it answers, and how much it holds.
+    """Show which directory is configured, whether it answers, and how much it holds.
 
-    Exit code 1 when it is away, or its file is broken.
+    Exit code 1 when it is unavailable, or its file is invalid.
     """
     from qmd.cli.output import print_facts
     from qmd.cli.program import ExitCode
@@ -34,7 +34,7 @@ def status(configuration: Configuration, as_json: bool) -> None:
 
 @directory.command()
 @click.argument("name")
-@click.option("--fresh", is_flag=True, help="Ask anew, whatever is kept of earlier answers.")
+@click.option("--fresh", is_flag=True, help="Ask the directory again and ignore cached answers.")
 @json_option
 @pass_configuration
 def lookup(configuration: Configuration, name: str, fresh: bool, as_json: bool) -> None:
@@ -53,7 +53,7 @@ def lookup(configuration: Configuration, name: str, fresh: bool, as_json: bool) 
 @json_option
 @pass_configuration
 def reload(configuration: Configuration, as_json: bool) -> None:
-    """Forget what the directory said, and read its file anew."""
+    """Drop cached answers of the directory, and read its file again."""
     from qmd.cli.output import print_facts
     from qmd.cli.program import ExitCode
 
@@ -68,9 +68,9 @@ def reload(configuration: Configuration, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def check(configuration: Configuration, file: Path | None, as_json: bool) -> None:
-    """Say whether FILE can be used as a directory.  The daemon is not asked.
+    """Check whether FILE can be used as a directory, without asking the daemon.
 
-    Without FILE: that of the configuration.
+    The default for FILE is that of the configuration.
     """
     from qmd.cli.output import print_json
     from qmd.directory.file.format import parse, read_text
@@ -81,4 +81,4 @@ def check(configuration: Configuration, file: Path | None, as_json: bool) -> Non
         print_json({"file": str(path), **counts})
     else:
         found = ", ".join(f"{count} {what}" for what, count in counts.items())
-        click.echo(f"{path} is whole: {found}")
+        click.echo(f"{path} is valid: {found}")

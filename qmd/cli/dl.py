@@ -29,7 +29,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
     rows = configuration.ask(lambda qm: qm.directory.lists())
     columns = [("NAME", "name"), ("MEMBERS", "members"), ("FORMAT NAME", "format_name")]
-    print_rows(rows, columns, as_json=as_json, none="no lists; make one: qmd dl create NAME")
+    print_rows(rows, columns, as_json=as_json, none="no lists; create one: qmd dl create NAME")
 
 
 @dl.command(help="Create the list NAME." + _MEMBERS_HELP)
@@ -84,7 +84,7 @@ def show(configuration: Configuration, name: str, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def expand(configuration: Configuration, name: str, as_json: bool) -> None:
-    """List the queues of a list and of the lists within it, each once."""
+    """List the queues of a list and of its nested lists, each once."""
     from qmd.cli.output import print_rows
 
     rows = configuration.ask(lambda qm: qm.directory.expand_list(name))

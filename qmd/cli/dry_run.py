@@ -1,4 +1,4 @@
-"""The messages that a `--dry-run` is about: listed, before it is said how many they are."""
+"""Messages of a `--dry-run`: they are listed before their number is printed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from qmd.cli.configuration import Configuration
     from qmd.client import Choice, Message, QueueManager
 
-SHOWN_MAX = 20  # lines for a person; --json names all messages
+SHOWN_MAX = 20  # lines of text; --json names all messages
 
 
 def meant(
     configuration: Configuration, queue: str, choice: Choice | None = None, limit: int | None = None
 ) -> list[int]:
-    """Print the first messages of `queue` that `choice` means, at most `limit`.
+    """Print the first messages of `queue` that match `choice`, at most `limit`.
 
-    Returns the lookup ids of all of them.  None as a choice means every message.
+    Returns the lookup ids of all of them.  A choice of None matches every message.
     """
     shown, lookup_ids = configuration.ask(lambda qm: _look(qm, queue, choice, limit))
     for line in shown:
@@ -33,7 +33,7 @@ def meant(
 def meant_ids(
     configuration: Configuration, queue: str, choice: Choice | None = None, limit: int | None = None
 ) -> list[int]:
-    """Return the lookup ids of the messages that `choice` means; print nothing."""
+    """Return the lookup ids of the messages that match `choice`; print nothing."""
     return configuration.ask(lambda qm: _look(qm, queue, choice, limit))[1]
 
 

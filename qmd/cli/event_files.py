@@ -1,6 +1,7 @@
-"""Files of events: NDJSON for everybody, Parquet where pyarrow is there.  docs/events.md
+"""Files of events: NDJSON, or Parquet if pyarrow is installed.  docs/events.md
 
-A file gets its name when all of it is written and on the disk: who finds it finds it whole.
+A file gets its final name after all of it is written and durable: a reader only finds complete
+files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from qmd.cli.program import ExitCode, Failure
 
 Event = dict[str, Any]
 
-# Name, Arrow's type, whether it may be null: in the order of docs/events.md.
+# Name, Arrow type, whether it may be null: in the order of docs/events.md.
 FIELDS = (
     ("schema", "int32", False),
     ("host", "string", False),
@@ -33,7 +34,8 @@ FIELDS = (
     ("queue", "string", False),
     ("peer", "string", False),
     ("lookup_id", "int64", True),
-    # A sequence id has 64 bits without a sign; Spark knows no such type, and 20 digits always fit.
+    # A sequence id has 64 bits without a sign; Spark has no such type, and 20 digits always
+    # suffice.
     ("sequence_id", "decimal", True),
     ("sequence_number", "int64", True),
     ("class", "string", True),
@@ -49,11 +51,11 @@ FIELDS = (
 
 class Writer(Protocol):
     def write(self, events: Sequence[Event]) -> None:
-        """Append them."""
+        """Append events."""
 
 
 def arrow_schema() -> Any:
-    """Of a Parquet file of events.  Raises ImportError without pyarrow."""
+    """Return the schema of a Parquet file of events.  Raises ImportError without pyarrow."""
     import pyarrow as arrow
 
     types = {
@@ -71,7 +73,10 @@ def arrow_schema() -> Any:
 
 @contextlib.contextmanager
 def open_writer(path: Path | None, form: str) -> Iterator[Writer]:
-    """`path` None is standard output.  Raises Failure without the library for the form."""
+    """Open a writer for a file, or for standard output when `path` is None.
+
+    Raises Failure without the library for the form.
+    """
     if path is None:
         yield _Ndjson(sys.stdout)
         sys.stdout.flush()
@@ -105,7 +110,7 @@ def _open_ndjson(path: Path) -> Iterator[Writer]:
 
 
 class _Parquet:
-    """One row group for each page of events."""
+    """A Parquet file with one row group for each page of events."""
 
     def __init__(self, arrow: Any, writer: Any, schema: Any) -> None:
         self._arrow = arrow
@@ -143,7 +148,7 @@ def _open_parquet(path: Path) -> Iterator[Writer]:
             "parquet_missing",
         ) from error
     schema = arrow_schema()
-    # Created here, for us alone: the library would follow what is there.
+    # Created here with O_EXCL: the library would follow an existing link.
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     with (
         open(descriptor, "wb") as file,

@@ -1,4 +1,4 @@
-"""`qmd events`: the history of all messages, for people who watch and for data pipelines."""
+"""`qmd events`: the history of all messages, for operators and for data pipelines."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ def events() -> None:
 
 
 @events.command()
-@click.option("--follow", is_flag=True, help="Go on with what happens from now, until Ctrl-C.")
-@click.option("--queue", default="", help="Only what is about this queue.")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
-@click.option("--since", type=duration, help="All from so long ago on, as 1h.")
+@click.option("--follow", is_flag=True, help="Continue with new events, until Ctrl-C.")
+@click.option("--queue", default="", help="Only events of this queue.")
+@click.option(
+    "--kind", "kinds", multiple=True, help=("Only this kind; can be given several times.")
+)
+@click.option("--since", type=duration, help="All events of this time, such as 1h.")
 @click.option(
     "--lines",
     type=click.IntRange(min=0, max=4096),
-    help=f"The last so many.  [default: {LINES_DEFAULT}, all with --since]",
+    help=f"The number of last events.  [default: {LINES_DEFAULT}, all with --since]",
 )
 @json_option
 @pass_configuration
@@ -61,7 +63,7 @@ def tail(
     from qmd.cli.parameters import system_queue
 
     if lines is not None and since is not None:
-        raise click.UsageError("--lines and --since exclude each other")
+        raise click.UsageError("--lines and --since are mutually exclusive")
     since_at = None if since is None else time.time() - since
     wanted: dict[str, Any] = {"queue": system_queue(queue), "kinds": kinds}
     printer = _Printer(as_json=as_json)
@@ -130,12 +132,14 @@ class _Printer:
     "from_",
     metavar="CURSOR|TIME",
     default="",
-    help="Where to begin: the `next` of an earlier export, or a time in ISO 8601."
-    "  [default: the oldest event that is kept]",
+    help="The beginning: the `next` of an earlier export, or a time in ISO 8601.  [default: the "
+    "oldest event that is kept]",
 )
 @click.option("--to", metavar="TIME", help="Events before this time.  [default: all]")
-@click.option("--queue", default="", help="Only what is about this queue.")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
+@click.option("--queue", default="", help="Only events of this queue.")
+@click.option(
+    "--kind", "kinds", multiple=True, help=("Only this kind; can be given several times.")
+)
 @click.option(
     "--format",
     "form",
@@ -156,10 +160,10 @@ def export(
     form: str,
     as_json: bool,
 ) -> None:
-    """Write events to FILE, one for each message.
+    """Write events to FILE, one per line or row.
 
-    FILE appears when all of it is written, and replaces one that is there; `-` is standard
-    output.  Prints how many there were, and the cursor with which the next export goes on.
+    FILE appears when it is complete, and replaces an existing one; `-` is standard output.  Prints
+    the number of events, and the cursor for the next export.
     """
     import asyncio
 
@@ -201,7 +205,7 @@ def export(
     if as_json and not to_stdout:
         print_json(summary)
     else:
-        click.echo(f"{count} events; go on with --from {at}", err=to_stdout)
+        click.echo(f"{count} events; continue with --from {at}", err=to_stdout)
     if missing:
         click.echo(f"qmd: {missing} blocks of events are no longer kept and left out", err=True)
 
@@ -218,7 +222,7 @@ async def _pages(
 
 
 def _beginning(text: str) -> tuple[float | None, str]:
-    """A time, or a cursor."""
+    """Return a time, or a cursor."""
     block, _, index = text.partition(".")
     if not text or (block.isdigit() and index.isdigit()):
         return None, text
@@ -226,7 +230,7 @@ def _beginning(text: str) -> tuple[float | None, str]:
 
 
 def _time(text: str, option: str) -> float:
-    """Seconds since 1970.  Without a zone it is UTC."""
+    """Parse a time to seconds since 1970.  Without a zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

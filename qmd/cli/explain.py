@@ -1,4 +1,4 @@
-"""`qmd explain`: what an error means, why it happens, what to do, and what Microsoft calls it."""
+"""`qmd explain`: the meaning of an error, its cause, its remedy, and Microsoft's name for it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qmd.cli.program import ExitCode, Failure, Misuse
 COLUMNS_MAX = 100
 
 
-# A number with a sign, as .NET prints an HRESULT, is no option.
+# A negative number, as .NET prints an HRESULT, is not an option.
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("error", required=False)
-@click.option("--all", "all_", is_flag=True, help="List every error there is.")
+@click.option("--all", "all_", is_flag=True, help="List all errors.")
 @json_option
 def explain(error: str | None, all_: bool, as_json: bool) -> None:
     r"""Explain an error.
 
-    ERROR is its id (QM-1201), its code (no_such_queue), or what Windows shows: a name
-    (MQ_ERROR_QUEUE_NOT_FOUND), an HRESULT (0xC00E0003, -1072824317), a message class
-    (0x8000).  No daemon is needed.
+    ERROR is its id (QM-1201), its code (no_such_queue), or the form of Windows: a name
+    (MQ_ERROR_QUEUE_NOT_FOUND), an HRESULT (0xC00E0003, -1072824317), a message class (0x8000).  No
+    daemon is needed.
     """
     if (error is not None) == all_:
-        raise Misuse("options_exclude", "give an ERROR or --all, one of them")
+        raise Misuse("options_exclude", "give either an ERROR or --all")
     if error is None:
         rows = [_facts(entry) for entry in ENTRIES]
         columns = [("ID", "id"), ("CODE", "code"), ("MICROSOFT", "microsoft"), ("WHAT", "what")]
@@ -38,7 +38,9 @@ def explain(error: str | None, all_: bool, as_json: bool) -> None:
     found = find(error)
     if not found.entries and found.value is None:
         like = near(error)
-        hint = f"did you mean {', '.join(like)}?" if like else "see all: qmd explain --all"
+        hint = (
+            f"did you mean {', '.join(like)}?" if like else ("list all errors: qmd explain --all")
+        )
         raise Failure(ExitCode.NOT_FOUND, f"there is no error {error!r}; {hint}", "no_such_error")
     if as_json:
         for entry in found.entries:
@@ -46,7 +48,7 @@ def explain(error: str | None, all_: bool, as_json: bool) -> None:
         return
     if not found.entries and found.value is not None:
         click.echo(
-            f"{found.microsoft} is {hexadecimal(found.value)} in Windows; qmd never says it."
+            f"{found.microsoft} is {hexadecimal(found.value)} in Windows; qmd does not use it."
         )
     for index, entry in enumerate(found.entries):
         if index:

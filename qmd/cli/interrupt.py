@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop at the next good place, not in the middle."""
+"""Ctrl-C and SIGTERM as a request to stop at the next suitable point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """True once a signal came; a second one then acts as if this were not here."""
+    """True after a signal; a second signal has its default effect."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -32,7 +32,7 @@ class Interrupt:
             self._loop.remove_signal_handler(each)
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What `work` gives, or None when the signal came first: then it is cancelled."""
+        """Return the result of `work`, or None when the signal came first: then it is cancelled."""
         task = asyncio.create_task(work)
         signalled = asyncio.create_task(self._event.wait())
         try:

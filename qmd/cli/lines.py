@@ -1,4 +1,4 @@
-"""The lines of a file or pipe, read while the event loop goes on."""
+"""Lines of a file or pipe, read without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 async def read(stream: IO[bytes], bytes_max: int) -> bytes:
-    """All bytes of a stream; of a longer one `bytes_max` and at least one byte more."""
+    """Return all bytes of a stream; more than `bytes_max` of them if it is longer."""
     found = bytearray()
     async for chunk in chunks(stream):
         found += chunk
@@ -22,26 +22,31 @@ async def read(stream: IO[bytes], bytes_max: int) -> bytes:
 
 
 async def lines(stream: IO[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
-    """Without their newlines; the last one need not have any.  Raises OSError if too long."""
+    """Iterate over lines without their newlines, which the last line may lack.
+
+    Raises OSError if a line is too long.
+    """
     async for line in split(chunks(stream), line_bytes_max):
         yield line
 
 
 async def split(pieces: AsyncIterator[bytes], line_bytes_max: int) -> AsyncIterator[bytes]:
-    """The same of bytes that come in pieces."""
+    """Split bytes that come in pieces into lines, like `lines`."""
     rest = b""
     async for chunk in pieces:
         *whole, rest = (rest + chunk).split(b"\n")
         for line in whole:
             yield line
         if len(rest) > line_bytes_max:
-            raise OSError(f"a line has more than {line_bytes_max} bytes; no message can hold it")
+            raise OSError(
+                f"a line has more than {line_bytes_max} bytes, and does not fit into a message"
+            )
     if rest:
         yield rest
 
 
 async def chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
-    """Its bytes as they come.  The event loop goes on meanwhile, and so Ctrl-C is heard at once."""
+    """Iterate over the bytes as they come, without blocking the event loop or delaying Ctrl-C."""
     try:
         descriptor = stream.fileno()
     except io.UnsupportedOperation:  # a stream in memory
@@ -58,7 +63,7 @@ async def chunks(stream: IO[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _readable(descriptor: int) -> bool:
-    """Wait until there is something to read; False for files, which never make one wait."""
+    """Wait until there is data to read; return False for files, which never block."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     try:

@@ -1,4 +1,4 @@
-"""What `receive` and `peek` share: which messages are wanted, and how they are printed."""
+"""Common parts of `receive` and `peek`: the options that choose messages, and their output."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from qmd.cli.interrupt import Interrupt
     from qmd.client import Choice, Message
 
-BODY_CHARACTERS_MAX = 60  # of a body's beginning, in a table
+BODY_CHARACTERS_MAX = 60  # of the beginning of a body, in a table
 
 _UTF_16 = frozenset({"VT_LPWSTR", "VT_BSTR"})  # as Windows writes them, and reports of qmd
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which messages, how long to wait for each, and in which form."""
+    """The chosen messages, the time to wait for each, and the form of the output."""
 
     count: int | None  # None: all that are there, or all that will come
     follow: bool
@@ -37,30 +37,34 @@ class Wanted:
     choice: Choice | None = None  # None: any message
 
     def left(self, count: int, batch: int) -> int:
-        """How many to ask for next when `count` were printed; 0 is the end."""
+        """Return how many messages to request next after `count` were printed; 0 is the end."""
         return batch if self.count is None else min(batch, self.count - count)
 
 
 def reading_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that end up in one `wanted`."""
+    """Add options that are passed as one `wanted`."""
 
     @queue_argument()
-    @click.option("--all", "all_", is_flag=True, help="All that are there now.")
+    @click.option("--all", "all_", is_flag=True, help="All messages that are there now.")
     @click.option(
         "--count",
         "--limit",
         "count",
         type=click.IntRange(min=1),
         metavar="N",
-        help="At most N messages; 6 is the exit code when there are fewer.",
+        help="At most N messages; the exit code is 6 when there are fewer.",
     )
-    @click.option("--follow", is_flag=True, help="All, and those that come later, until Ctrl-C.")
+    @click.option(
+        "--follow", is_flag=True, help=("All messages, and those that arrive later, until Ctrl-C.")
+    )
     @click.option(
         "--timeout",
         type=duration,
-        help="How long to wait for each message, as 5s.  [default: not at all; --follow: for ever]",
+        help=(
+            "The time to wait for each message, such as 5s.  [default: no wait; --follow: no limit]"
+        ),
     )
-    @click.option("--body-only", is_flag=True, help="Print bodies as they are, nothing else.")
+    @click.option("--body-only", is_flag=True, help="Print only the bodies, unchanged.")
     @filter_options
     @json_option
     @functools.wraps(command)
@@ -76,9 +80,9 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         **named: Any,
     ) -> None:
         if sum((all_, count is not None, follow)) > 1:
-            raise Misuse("options_exclude", "--all, --count and --follow exclude each other")
+            raise Misuse("options_exclude", "--all, --count and --follow are mutually exclusive")
         if body_only and as_json:
-            raise Misuse("options_exclude", "--body-only and --json exclude each other")
+            raise Misuse("options_exclude", "--body-only and --json are mutually exclusive")
         if timeout is None and not follow:
             timeout = 0.0
         choice = None
@@ -94,7 +98,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def end(context: click.Context, wanted: Wanted, count: int, *, interrupted: bool) -> None:
-    """Exit with the code that says whether all that was wanted was printed."""
+    """Exit with the code that tells whether all requested messages were printed."""
     if interrupted:
         context.exit(ExitCode.INTERRUPTED)
     if wanted.count is not None and count < wanted.count:
@@ -105,7 +109,7 @@ def end(context: click.Context, wanted: Wanted, count: int, *, interrupted: bool
 
 
 class Printer:
-    """Prints messages in batches; after each, everything has left this process."""
+    """A printer of messages in batches, which flushes the output after each batch."""
 
     def __init__(self, wanted: Wanted) -> None:
         from qmd.cli.progress import Progress
@@ -117,18 +121,18 @@ class Printer:
         )
 
     def print(self, messages: Sequence[Message]) -> None:
-        """Raises BrokenPipeError when the reader of the output has ended."""
+        """Print messages.  Raises BrokenPipeError when the reader of the output has ended."""
         for message in messages:
             self._print(message)
         sys.stdout.flush()
         self._progress.advance(len(messages))
 
     async def print_read(self, messages: Sequence[Message], interrupt: Interrupt) -> int:
-        """Print messages until the reader of the output ends.  Returns how many it has read.
+        """Print messages until the reader of the output ends; return how many it has read.
 
         Into a pipe one message is written at a time, and the next one only when the pipe is empty
         again: so `receive ... | head -3` removes the three messages that `head` has read, and not
-        all that fit into the pipe's buffer.  Other outputs take all messages.
+        all that fit into the buffer of the pipe.  Other outputs accept all messages.
         """
         from qmd.cli.pipe import Pipe
 

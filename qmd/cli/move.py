@@ -28,9 +28,8 @@ def move(
 ) -> None:
     """Move messages from SOURCE to TARGET, both queues of this computer.
 
-    A subqueue, as 'orders;retry', is created by the first move to it.  Messages keep their
-    order.  A dead letter that is moved to a queue is a normal message there, and does not
-    expire.
+    The first move to a subqueue, such as 'orders;retry', creates it.  Messages keep their order.  A
+    dead letter that is moved to a queue becomes a normal message, and does not expire.
     """
     from qmd.cli.output import print_json, printable
 
@@ -52,5 +51,5 @@ def move(
     )
     if moved.taken:
         click.echo(
-            f"passed over {counted(moved.taken, 'message')} that applications have taken", err=True
+            f"skipped {counted(moved.taken, 'message')} that applications have taken", err=True
         )

@@ -1,4 +1,4 @@
-"""`qmd name`: what a spelling of a queue's name means."""
+"""`qmd name`: the meaning of a queue name."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 @click.group()
 def name() -> None:
-    """Understand names of queues."""
+    """Explain names of queues."""
 
 
 @name.command()
 @click.argument("text")
-@click.option("--offline", is_flag=True, help="Say what the name says by itself, and no more.")
+@click.option(
+    "--offline", is_flag=True, help=("Only analyse the name itself; do not ask the daemon.")
+)
 @json_option
 @pass_configuration
 def explain(configuration: Configuration, text: str, offline: bool, as_json: bool) -> None:
-    """Say what TEXT means as the name of a queue, and where a message to it would go.
+    """Explain TEXT as the name of a queue, and where a message to it would go.
 
-    What the daemon knows (its own queues, the directory, the way) is told where it runs; without
-    one, what the name says by itself.  Nothing is sent.
+    A running daemon adds its knowledge (its own queues, the directory, the route); without one,
+    only the name itself is analysed.  Nothing is sent.
     """
     from qmd.cli.output import print_json
 
@@ -67,12 +69,12 @@ def _facts(element: Spelled) -> dict[str, Any]:
 
 
 def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, Any] | None, str]:
-    """What it says; or None, and why it says nothing."""
+    """Return the daemon's answer; or None, and the reason for which there is none."""
     from qmd.client import ClientError, NotConnected, connect
     from qmd.config.file import ConfigError
 
     if not configuration.path.exists():
-        return None, f"there is no {configuration.path}"
+        return None, f"{configuration.path} does not exist"
 
     async def ask() -> dict[str, Any]:
         async with connect(configuration.settings().control.socket, reconnect_s=0) as qm:
@@ -83,13 +85,13 @@ def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, A
     try:
         return asyncio.run(ask()), ""
     except NotConnected:
-        return None, "it does not run"
+        return None, "it is not running"
     except (ClientError, ConfigError, OSError) as error:
         return None, str(error)
 
 
 def _local_host(configuration: Configuration) -> str:
-    """The name in the configuration, where there is one; else what the host is called."""
+    """Return the name in the configuration, or the host name without a configuration."""
     import os
 
     if configuration.path.exists():

@@ -1,4 +1,4 @@
-"""`qmd outgoing`: what waits for other computers, and why."""
+"""`qmd outgoing`: messages that wait for other computers, and why."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.group()
 def outgoing() -> None:
-    """Manage messages on their way to others.
+    """Manage messages on their way to other computers.
 
-    An outgoing queue holds what waits for one queue of another computer.
+    An outgoing queue holds the messages for one queue of another computer.
     """
 
 
@@ -66,7 +66,7 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
     for attempt in facts["connection_history"]:
         click.echo(f"  {_attempt(attempt)}")
     if not facts["connection_history"]:
-        click.echo("  no attempt to connect was made since the daemon was started")
+        click.echo("no attempt to connect was made since the daemon was started")
 
 
 @outgoing.command()
@@ -74,9 +74,9 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def awaiting(configuration: Configuration, destination: str, as_json: bool) -> None:
-    """List what has arrived at DESTINATION and was not received there yet.
+    """List messages that arrived at DESTINATION and were not received there yet.
 
-    Transactional messages that ask for confirmation are kept here until then; see
+    Transactional messages that request confirmation are kept here until then; see
     docs/confirmation.md.
     """
     from qmd.cli.output import print_rows
@@ -90,7 +90,7 @@ def awaiting(configuration: Configuration, destination: str, as_json: bool) -> N
         ("WAITS SINCE (S)", "waits_since_s"),
         ("GIVEN UP IN (S)", "given_up_in_s"),
     ]
-    print_rows(rows, columns, as_json=as_json, none="nothing waits to be confirmed")
+    print_rows(rows, columns, as_json=as_json, none="no messages wait for confirmation")
 
 
 async def _all_awaiting(qm: QueueManager, destination: str) -> list[dict[str, Any]]:
@@ -106,9 +106,9 @@ async def _all_awaiting(qm: QueueManager, destination: str) -> list[dict[str, An
 @json_option
 @pass_configuration
 def give_up(configuration: Configuration, destination: str, yes: bool, as_json: bool) -> None:
-    """Wait no longer for what has arrived at DESTINATION to be received.
+    """Stop waiting for the receipt of messages that arrived at DESTINATION.
 
-    It becomes dead letters here.  Asks first, or needs --yes.
+    They become dead letters here.  Asks first, or needs --yes.
     """
     from qmd.cli.output import print_json, printable
 
@@ -144,11 +144,13 @@ def resume(configuration: Configuration, destination: str, as_json: bool) -> Non
 @outgoing.command()
 @click.argument("destination")
 @click.argument("address", required=False, default="")
-@click.option("--undo", is_flag=True, help="To the address of its name again.")
+@click.option("--undo", is_flag=True, help="Restore the address of the name.")
 @click.option(
     "--to-another",
     is_flag=True,
-    help="Also to another queue manager than the one that may have some of it: that arrives twice.",
+    help=(
+        "Allow another queue manager than the one that may have some messages: they arrive twice."
+    ),
 )
 @json_option
 @pass_configuration
@@ -160,16 +162,16 @@ def redirect(
     to_another: bool,
     as_json: bool,
 ) -> None:
-    """Send what waits for DESTINATION to another ADDRESS from now on.
+    """Redirect messages for DESTINATION to another ADDRESS from now on.
 
     DESTINATION is the name of an outgoing queue, or a host (host:port) for all queues to it;
-    ADDRESS is host or host:port.  For a host that has moved: what it has taken already it will not
-    take twice, and the order stays.
+    ADDRESS is host or host:port.  For a host with a new address: it does not accept messages twice
+    that it already has, and the order stays.
     """
     from qmd.cli.output import print_json, printable
 
     if bool(address) == undo:
-        raise click.UsageError("Give an ADDRESS, or --undo.")
+        raise click.UsageError("Give either an ADDRESS or --undo.")
     queues = configuration.ask(
         lambda qm: qm.redirect_outgoing(destination, address, to_another=to_another)
     )
@@ -198,7 +200,7 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
 @click.option(
     "--send-again",
     is_flag=True,
-    help="Also send what may have been delivered: some of it may arrive twice.",
+    help="Also send messages that may have been delivered: some may arrive twice.",
 )
 @yes_option
 @json_option
@@ -206,12 +208,13 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
 def restart(
     configuration: Configuration, destination: str, send_again: bool, yes: bool, as_json: bool
 ) -> None:
-    """Begin the transactional sequence to DESTINATION anew.  Asks first, or needs --yes.
+    """Restart the transactional sequence to DESTINATION.  Asks first, or needs --yes.
 
-    For a computer that was restored from a backup, or whose messages a receiver rejects for ever.
-    What may have been delivered becomes dead letters that say so; what was never sent goes on, in
-    order.  The receiver needs no command, unless it refuses sessions (two_of_one_identity of `qmd
-    status`): there, `qmd session forget` with the GUID of this queue manager.
+    For a computer that was restored from a backup, or with messages that a receiver rejects
+    permanently.  Messages that may have been delivered become dead letters with that reason;
+    messages that were never sent follow, in order.  The receiver needs no command, unless it
+    refuses sessions (two_of_one_identity of `qmd status`): there, `qmd session forget` with the
+    GUID of this queue manager.
     """
     from qmd.cli.output import print_json, printable
 
@@ -219,7 +222,7 @@ def restart(
         sent = configuration.ask(lambda qm: qm.show_outgoing(destination))["sequence"]
         what = "send again" if send_again else "end as dead letters"
         waiting = counted(sent["unacknowledged"], "unacknowledged message")
-        confirm(f"{what} what of {waiting} may have reached {destination}")
+        confirm(f"{what} those of {waiting} that may have reached {destination}")
     done = configuration.ask(lambda qm: qm.restart_outgoing(destination, send_again=send_again))
     if as_json:
         print_json(done)
@@ -227,23 +230,24 @@ def restart(
     count = counted(done["in_doubt"], "message")
     what = "sent again" if send_again else "became dead letters (qmd dead-letter list)"
     click.echo(
-        f"begun anew: {printable(destination)}; {count} that may have been delivered {what};"
-        f" {counted(done['messages'], 'message')} to be sent"
+        f"restarted: {printable(destination)}; {count} that may have been delivered {what}; "
+        f"{counted(done['messages'], 'message')} to be sent"
     )
 
 
 @outgoing.command()
 @click.argument("destination")
-@click.option("--dry-run", is_flag=True, help="Only say how many messages it is about.")
+@click.option("--dry-run", is_flag=True, help="Only print how many messages would be removed.")
 @yes_option
 @json_option
 @pass_configuration
 def purge(
     configuration: Configuration, destination: str, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """End all that waits for DESTINATION, or for its acknowledgment.  Asks first, or needs --yes.
+    """Remove messages for DESTINATION, sent or not.  Asks first, or needs --yes.
 
-    The messages become dead letters.  Those that were transmitted may have arrived all the same.
+    Removes all messages that wait for DESTINATION, or for its acknowledgment.  They become dead
+    letters.  Messages that were transmitted may have arrived nevertheless.
     """
     from qmd.cli.output import print_json, printable
 
@@ -262,7 +266,7 @@ def purge(
 
 
 def _delivery(sequence: dict[str, Any]) -> dict[str, Any]:
-    """The figures in the words of MSMQ's administrators."""
+    """Return the figures in the terms of MSMQ administration."""
     unacknowledged = sequence["unacknowledged"]
     first, last = sequence["first_unacknowledged"], sequence["last_unacknowledged"]
     resend = "-"
@@ -288,7 +292,7 @@ def _delivery(sequence: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attempt(attempt: dict[str, Any]) -> str:
-    """As a line: when, where, what came of it."""
+    """Return an attempt to connect as a line: time, address, result."""
     from qmd.cli.output import printable
 
     result = attempt["result"]

@@ -1,4 +1,4 @@
-"""How results are shown: tables and lists for people, JSON lines for programs."""
+"""Output of results: tables and lists of text, or JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Columns = Sequence[tuple[str, str]]  # heading, key
 
 
 def print_rows(rows: Iterable[Row], columns: Columns, *, as_json: bool, none: str) -> None:
-    """A table with `columns`, or all of each row as JSON; `none` is said of an empty table."""
+    """Print a table with `columns`, or each row as JSON; print `none` for an empty table."""
     rows = list(rows)
     if as_json:
         for row in rows:
@@ -25,7 +25,7 @@ def print_rows(rows: Iterable[Row], columns: Columns, *, as_json: bool, none: st
 
 
 def print_facts(facts: Row, *, as_json: bool) -> None:
-    """One thing: all that is known of it."""
+    """Print all facts about one object."""
     if as_json:
         print_json(facts)
     else:
@@ -55,7 +55,7 @@ def print_table(rows: Sequence[Row], columns: Columns) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value for people; nothing of it can steer their terminal."""
+    """Return a value as text that contains no control characters of terminals."""
     match value:
         case None | "" | []:
             return "-"
@@ -71,12 +71,12 @@ def shown(value: Any) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 message`, `2 messages`."""
+    """Return a number with its noun: `1 message`, `2 messages`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def printable(text: str) -> str:
-    r"""Control characters as `\x1b`: a label or body must not reach the terminal as it is."""
+    r"""Escape control characters as `\x1b`: labels and bodies must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(

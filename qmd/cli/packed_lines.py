@@ -1,4 +1,7 @@
-"""Lines of exported messages in a file that may be packed with gzip: by its name, or its bytes."""
+"""Lines of exported messages in files that may be compressed with gzip.
+
+The name of a file decides when it is written, its first bytes when it is read.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,21 @@ from typing import IO, cast
 
 SUFFIX = ".gz"
 _MAGIC = b"\x1f\x8b"
-_LEVEL = 3  # lines are much alike: more takes time and wins little
-_OUT_BYTES = 256 * 1024  # unpacked at once, whatever it was packed from
-_GZIP = 31  # for zlib: a stream with gzip's head
+_LEVEL = 3  # lines are similar: a higher level takes time and saves little
+_OUT_BYTES = 256 * 1024  # decompressed at a time, however large the input
+_GZIP = 31  # for zlib: a stream with the header of gzip
 
 
 class BrokenPacking(ValueError):
-    """A packed file is cut off or damaged."""
+    """A compressed file that is truncated or damaged."""
 
     def __init__(self) -> None:
-        super().__init__("it is packed with gzip, and cut off or damaged")
+        super().__init__("the gzip data is truncated or damaged")
 
 
 @contextmanager
 def written(output: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
-    """What is written into it goes to `output`, packed or not."""
+    """Return a file that passes everything written to `output`, compressed or not."""
     if not packed:
         yield output
         return
@@ -34,7 +37,7 @@ def written(output: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
 
 
 def rows(file: Path) -> Iterator[bytes]:
-    """All lines of a file.  Raises OSError, BrokenPacking."""
+    """Iterate over all lines of a file.  Raises OSError, BrokenPacking."""
     with file.open("rb") as raw:
         is_packed = raw.read(len(_MAGIC)) == _MAGIC
         raw.seek(0)
@@ -49,7 +52,7 @@ def rows(file: Path) -> Iterator[bytes]:
 
 
 async def unpacked(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The bytes that were packed, or those that come, where they are not.  Raises BrokenPacking."""
+    """Iterate over the bytes, decompressed if they are compressed.  Raises BrokenPacking."""
     begin = b""
     unpack: zlib._Decompress | None = None
     is_first = True
@@ -66,7 +69,7 @@ async def unpacked(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             continue
         try:
             while chunk:
-                if unpack.eof:  # one packed file behind another
+                if unpack.eof:  # one compressed file after another
                     unpack = zlib.decompressobj(_GZIP)
                 yield unpack.decompress(chunk, _OUT_BYTES)
                 chunk = unpack.unconsumed_tail or unpack.unused_data

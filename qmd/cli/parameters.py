@@ -1,4 +1,4 @@
-"""What several commands take: queue names, durations, `--json`, `--yes`."""
+"""Parameters that several commands share: queue names, durations, `--json`, `--yes`."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ SYSTEM_QUEUES = {
 }
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, one object a line, with stable names."
+    "--json", "as_json", is_flag=True, help="Print JSON, one object per line, with stable names."
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def queue_argument(name: str = "queue") -> Callable[[F], F]:
-    """A queue in any spelling, or one of the words for system queues."""
+    """Return the argument for a queue: any spelling, or a word for a system queue."""
     return click.argument(name, callback=lambda _ctx, _param, value: system_queue(value))
 
 
 def system_queue(text: str) -> str:
-    """What a word for a system queue stands for; anything else is as it is."""
+    """Replace a word for a system queue by its name; return other texts unchanged."""
     return SYSTEM_QUEUES.get(text.lower(), text)
 
 
 def duration(text: str) -> float:
-    """The type of an option: `30s`, `5m`, `12h`, `4d`, `500ms`; seconds."""
+    """Parse the value of an option, such as `30s`, `5m`, `12h`, `4d`, `500ms`, to seconds."""
     from qmd.config.units import parse_duration
 
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise BadValue("bad_duration", f"{text!r} is no duration: it must be {error}") from error
+        raise BadValue("bad_duration", f"{text!r} is not a duration: it must be {error}") from error
 
 
 def past(seconds: float) -> datetime:
-    """So long ago."""
+    """Return the time that is so many seconds ago."""
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
 def whole_seconds(text: str) -> int:
-    """The same for what a packet carries: whole seconds, or `never`."""
+    """Parse a duration for a packet: whole seconds, or `never`."""
     from qmd.control_protocol.messages import INFINITE_S
 
     if text == "never":
@@ -63,46 +63,48 @@ def whole_seconds(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """The type of an option: `500MB`, `64KiB`; bytes."""
+    """Parse the value of an option, such as `500MB`, `64KiB`, to bytes."""
     from qmd.config.units import parse_size
 
     try:
         return parse_size(text)
     except ValueError as error:
-        raise BadValue("bad_size", f"{text!r} is no size: it must be {error}") from error
+        raise BadValue("bad_size", f"{text!r} is not a size: it must be {error}") from error
 
 
 def quota(text: str) -> int:
-    """The same for what may also be without a limit: `none`."""
+    """Parse a size, or `none` for no limit."""
     from qmd.control_protocol.messages import UNLIMITED
 
     return UNLIMITED if text == "none" else size(text)
 
 
 def number(text: str) -> int:
-    """The type of an option: a whole number of 32 bits, decimal or with 0x."""
+    """Parse the value of an option: a whole number of 32 bits, decimal or with 0x."""
     try:
         found = int(text, 0)
     except ValueError:
         found = -1
     if not 0 <= found <= 0xFFFFFFFF:
-        raise BadValue("bad_number", f"{text!r} is no whole number from 0 to 0xFFFFFFFF")
+        raise BadValue("bad_number", f"{text!r} is not a whole number from 0 to 0xFFFFFFFF")
     return found
 
 
 def lookup_id(text: str) -> int:
-    """The type of an option: the place of a message in its queue, as `qmd peek` shows it."""
+    """Parse the value of an option: the lookup id of a message, as `qmd peek` shows it."""
     if not (text.isascii() and text.isdigit() and int(text) < 2**63):
         raise BadValue(
-            "bad_number", f"{text!r} is no lookup id: it is a number that `qmd peek` shows"
+            "bad_number", f"{text!r} is not a lookup id: it is a number that `qmd peek` shows"
         )
     return int(text)
 
 
 def confirm(act: str) -> None:
-    """Ask before something that cannot be undone.  Raises Failure or Abort without a yes."""
+    """Ask before an act that cannot be undone.  Raises Failure or Abort without a yes."""
     if not sys.stdin.isatty():
         raise Failure(
-            ExitCode.USAGE, f"{act}: nobody is there to be asked; add --yes", "nobody_to_ask"
+            ExitCode.USAGE,
+            f"{act}: no terminal to ask for confirmation; add --yes",
+            "nobody_to_ask",
         )
     click.confirm(f"{act}?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`qmd peek`: look at messages and leave them where they are."""
+"""`qmd peek`: look at messages without removing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ BATCH_MESSAGES = 256
 
 @click.command()
 @reading_options
-@click.option("--start", type=lookup_id, metavar="LOOKUP-ID", default="0", help="Where to begin.")
+@click.option(
+    "--start",
+    type=lookup_id,
+    metavar="LOOKUP-ID",
+    default="0",
+    help=("The lookup id to begin with."),
+)
 @pass_configuration
 @click.pass_context
 def peek(
@@ -27,8 +33,8 @@ def peek(
 ) -> None:
     """Look at messages without removing them.
 
-    The first message, unless --all, --count or --follow says more.  Exits with 6 when
-    fewer were there than were asked for.
+    Shows the first message, or more with --all, --count or --follow.  Exit code 6 when there were
+    fewer than requested.
     """
     import asyncio
 
@@ -42,7 +48,7 @@ def peek(
 async def _peek(
     configuration: Configuration, queue: str, wanted: Wanted, printer: Printer, start: int
 ) -> bool:
-    """Returns whether it was interrupted."""
+    """Print the messages; return whether it was interrupted."""
     from qmd.cli.interrupt import Interrupt
 
     with Interrupt() as interrupt:
@@ -61,7 +67,7 @@ async def _peek(
 
 
 def _meant(messages: list[Message], wanted: Wanted, printed: int) -> list[Message]:
-    """Those of `messages` that the options mean, and no more than are still wanted."""
+    """Return the messages that match the options, and no more than are still wanted."""
     if wanted.choice is None:
         return messages
     meant = [message for message in messages if message.is_among(wanted.choice)]

@@ -1,4 +1,4 @@
-"""The pipe that is our standard output: how much of it has been read."""
+"""The pipe of the standard output, and how much of it has been read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qmd.cli.interrupt import Interrupt
 
-PAUSE_STEP_S, PAUSE_MAX_S = 0.00005, 0.02  # between two looks at how much is read
+PAUSE_STEP_S, PAUSE_MAX_S = 0.00005, 0.02  # between two checks of how much is read
 
 
 class Pipe:
@@ -28,7 +28,7 @@ class Pipe:
 
     @classmethod
     def of_output(cls) -> Pipe | None:
-        """The pipe, or None when the standard output is something else."""
+        """Return the pipe, or None when the standard output is not a pipe."""
         try:
             descriptor = sys.stdout.fileno()
         except OSError:  # a stream in memory
@@ -36,16 +36,19 @@ class Pipe:
         return cls(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
 
     def has_ended(self) -> bool:
-        """Whether its reader has ended."""
+        """Return whether its reader has ended."""
         return any(events & select.POLLERR for _, events in self._poll.poll(0))
 
     async def emptied(self, interrupt: Interrupt) -> bool:
-        """Wait until all is read.  False when the reader ended before; an interrupt ends the wait:
-        what is printed then stays in the pipe, for a reader that still lives."""
+        """Wait until everything is read; return False when the reader ended before.
+
+        An interrupt ends the wait: printed messages then stay in the pipe for a reader that still
+        runs.
+        """
         pause_s = 0.0
         while self._unread_bytes():
             if self.has_ended():
-                # It may have read all between the two looks.
+                # It may have read everything between the two checks.
                 return not self._unread_bytes()
             if interrupt:
                 return True

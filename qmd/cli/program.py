@@ -1,4 +1,4 @@
-"""How every command of `qmd` behaves: loaded late, failing in one line with an exit code."""
+"""The common behaviour of commands: imports on demand, failures in one line, exit codes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ExitCode(IntEnum):
     NOTHING_THERE = 6
     NOT_DONE = 70  # EX_SOFTWARE of sysexits.h: a failure where 1 means that something was found
     CONFIGURATION = 78  # EX_CONFIG of sysexits.h
-    INTERRUPTED = 130  # 128 and SIGINT, as shells have it
-    OUTPUT_CLOSED = 141  # 128 and SIGPIPE, as shells have it
+    INTERRUPTED = 130  # 128 and SIGINT, as in shells
+    OUTPUT_CLOSED = 141  # 128 and SIGPIPE, as in shells
 
 
 EXIT_CODES = """\b
@@ -33,17 +33,17 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
 """
 
 
-#: What the daemon or the client has found to be no such thing as was to be given.
+#: Errors of the daemon or the client about invalid arguments.
 _WRONG_USAGE = frozenset({"argument_unsendable", "bad_lookup_id", "not_a_message_id"})
 
 
 class Failure(click.ClickException):
-    """One line on standard error: its id; what; why; what to do.
+    """An error in one line on standard error: its id, what failed, why, and the remedy.
 
-    `error` is its code in `qmd.catalogue`; `id` its id, where the daemon has said it.
+    `error` is its code in `qmd.catalogue`; `id` its id, if the daemon has sent one.
     """
 
-    #: Further errors, each a line of its own: of a configuration with several.
+    #: Further errors, each on its own line: of a configuration with several errors.
     others: Sequence[Failure] = ()
 
     def __init__(
@@ -69,14 +69,14 @@ class Failure(click.ClickException):
         from qmd.cli.output import printable
 
         text = self.message if self._has_remedy else self._with_remedy()
-        one_line = printable(" ".join(text.split()))  # names can be somebody else's
+        one_line = printable(" ".join(text.split()))  # names can come from peers
         click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
         click.echo(f"error {self.id}: {one_line}" if self.id else one_line, err=True, file=file)
         for other in self.others:
             other.show(file)
 
     def _with_remedy(self) -> str:
-        """The message and, unless it says what to do itself, the catalogue's remedy."""
+        """Return the message, with the remedy of the catalogue unless it contains one."""
         from qmd.catalogue import find
 
         entries = find(self.id).entries if self.id else []
@@ -86,7 +86,7 @@ class Failure(click.ClickException):
 
 
 class Misuse(click.UsageError):
-    """Wrong usage that has a code of its own in `qmd.catalogue`."""
+    """Wrong usage that has its own code in `qmd.catalogue`."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(message)
@@ -94,7 +94,7 @@ class Misuse(click.UsageError):
 
 
 class BadValue(click.BadParameter):
-    """The same about the value of an option or argument."""
+    """A wrong value of an option or argument that has its own code in `qmd.catalogue`."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(message)
@@ -102,7 +102,7 @@ class BadValue(click.BadParameter):
 
 
 class Program(click.Group):
-    """The root: `commands_at` says for each command in which module it is found."""
+    """The root command: `commands_at` names the module of each command."""
 
     def __init__(self, *args: Any, commands_at: Mapping[str, str], **named: Any) -> None:
         super().__init__(*args, **named)
@@ -144,7 +144,7 @@ class Program(click.Group):
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Whatever goes wrong inside becomes a Failure."""
+    """Convert every error in the block into a Failure."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -156,7 +156,7 @@ def reported() -> Iterator[None]:
         raise Failure(ExitCode.USAGE, message, code) from error
     except KeyboardInterrupt:
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
-    except BrokenPipeError:  # as `head` does: the reader has seen enough
+    except BrokenPipeError:  # as with `head`: the reader has enough
         drop_output()
         raise click.exceptions.Exit(ExitCode.OUTPUT_CLOSED) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -169,12 +169,12 @@ def reported() -> Iterator[None]:
 
 
 def _continued(sentence: str) -> str:
-    """A sentence as it goes on behind a semicolon; a name that it begins with stays as it is."""
+    """Return a sentence as it continues after a semicolon; a leading name keeps its capitals."""
     return sentence[0].lower() + sentence[1:] if sentence[1:2].islower() else sentence
 
 
 def drop_output() -> None:
-    """Let what is still buffered for a closed standard output go nowhere, without a complaint."""
+    """Discard data that is still buffered for a closed standard output, without an error."""
     with suppress(OSError):  # a stream in memory
         descriptor = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -183,14 +183,14 @@ def drop_output() -> None:
 
 
 def _said_by_the_system(error: OSError) -> str:
-    """Which file, and what is wrong with it."""
+    """Return the name of the file, and its error."""
     if error.filename is None or error.strerror is None:
         return str(error)
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def _explain(error: Exception) -> Failure | None:
-    """What `error` means to the person at the terminal; None for a fault of ours."""
+    """Return `error` as a Failure for the user; None for an internal error."""
     from protocol.errors import InvalidName
     from qmd.client import errors
     from qmd.config.file import ConfigError

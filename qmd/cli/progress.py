@@ -1,4 +1,4 @@
-"""A progress bar on standard error, for people who have waited a second."""
+"""A progress bar on standard error, which appears after one second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 1.0
 
 
 class Progress:
-    """`length`: how many there will be, None when nobody knows."""
+    """A progress bar; `length` is the expected count, or None if it is not known."""
 
     def __init__(self, label: str, length: int | None, *, enabled: bool) -> None:
         self._label = label

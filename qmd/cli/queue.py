@@ -25,13 +25,17 @@ def queue() -> None:
 @click.option(
     "--transactional/--no-transactional",
     default=False,
-    help="Takes transactional messages, and only those; for the queue's whole life.",
+    help="Accept transactional messages only; this cannot be changed later.",
 )
-@click.option("--label", default="", help="A text for people.")
-@click.option("--journal", is_flag=True, help="Keep a copy of what is received.")
-@click.option("--quota", type=quota, help="The most that its messages may take up, as 500MB, none.")
-@click.option("--journal-quota", type=quota, help="The same for its journal.")
-@click.option("--public", is_flag=True, help="A public queue: it is registered in the directory.")
+@click.option("--label", default="", help="A description.")
+@click.option("--journal", is_flag=True, help="Keep a copy of received messages.")
+@click.option(
+    "--quota", type=quota, help=("The limit for the size of its messages, such as 500MB, or none.")
+)
+@click.option("--journal-quota", type=quota, help="The limit for its journal.")
+@click.option(
+    "--public", is_flag=True, help=("Create a public queue, which is registered in the directory.")
+)
 @json_option
 @pass_configuration
 def create(
@@ -67,10 +71,12 @@ def create(
 
 @queue.command("set")
 @queue_argument("name")
-@click.option("--quota", type=quota, help="The most that its messages may take up, as 2GB, none.")
-@click.option("--journal-quota", type=quota, help="The same for its journal.")
-@click.option("--journal/--no-journal", default=None, help="Keep a copy of what is received.")
-@click.option("--label", help="A text for people.")
+@click.option(
+    "--quota", type=quota, help=("The limit for the size of its messages, such as 2GB, or none.")
+)
+@click.option("--journal-quota", type=quota, help="The limit for its journal.")
+@click.option("--journal/--no-journal", default=None, help="Keep a copy of received messages.")
+@click.option("--label", help="A description.")
 @json_option
 @pass_configuration
 def set_(
@@ -82,16 +88,16 @@ def set_(
     label: str | None,
     as_json: bool,
 ) -> None:
-    """Change a queue; what is not given stays as it is.
+    """Change the properties of a queue that are given.
 
-    Messages that a smaller quota has no room for stay: only new ones are refused.  Of a public
-    queue the directory is told; if it is away, as soon as it is back.
+    Messages that exceed a smaller quota stay: only new ones are refused.  The change of a public
+    queue is also made in the directory, later if that is unavailable.
     """
     from qmd.cli.output import print_facts
 
     if all(change is None for change in (quota, journal_quota, journal, label)):
         raise click.UsageError(
-            "say what is to change: --quota, --journal-quota, --journal, --no-journal or --label"
+            "give a change: --quota, --journal-quota, --journal, --no-journal or --label"
         )
     changed = configuration.ask(
         lambda qm: qm.set_queue(
@@ -109,7 +115,7 @@ def set_(
 
 @queue.command("list")
 @click.argument("patterns", nargs=-1, metavar="[NAME]...")
-@click.option("--system", is_flag=True, help="System queues too.")
+@click.option("--system", is_flag=True, help="Include system queues.")
 @click.option("--not-empty", is_flag=True, help="Only queues with messages.")
 @click.option("--transactional/--no-transactional", default=None, help="Only queues of this kind.")
 @json_option
@@ -122,7 +128,7 @@ def list_(
     transactional: bool | None,
     as_json: bool,
 ) -> None:
-    """List the queues: all, or those with a NAME, in which * and ? stand for anything."""
+    """List all queues, or those that match a NAME, in which * and ? are wildcards."""
     from qmd.cli.output import print_rows
 
     queues = [
@@ -133,9 +139,9 @@ def list_(
         and transactional in (None, queue["transactional"])
     ]
     if patterns or not_empty or transactional is not None:
-        none = "no such queues"
+        none = "no matching queues"
     else:
-        none = "no queues; make one: qmd queue create NAME"
+        none = "no queues; create one: qmd queue create NAME"
     columns = [
         ("NAME", "name"),
         ("TRANSACTIONAL", "transactional"),
@@ -148,7 +154,7 @@ def list_(
 
 
 def _is_named(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether `private$\\orders` has one of the names; `orders` stands for it as well."""
+    """Return whether `private$\\orders` matches one of the names; `orders` matches it as well."""
     from fnmatch import fnmatchcase
 
     name = name.casefold()
@@ -188,7 +194,8 @@ def purge(
 ) -> None:
     """Remove all messages of a queue, or some.  Asks first, or needs --yes.
 
-    Senders that asked to hear of it are told.  Subqueues and the journal stay as they are.
+    Senders that requested negative acknowledgments get them.  Subqueues and the journal stay
+    unchanged.
     """
     from qmd.client import chosen
 
@@ -217,8 +224,9 @@ def delete(
 ) -> None:
     """Delete a queue.  While it has messages, asks first, or needs --yes.
 
-    Its subqueues and its journal go with it; senders that asked to hear of it are told.  A public
-    queue goes out of the directory; if that is away, as soon as it is back.
+    Its subqueues and its journal are deleted with it; senders that requested negative
+    acknowledgments get them.  A public queue is removed from the directory, later if that is
+    unavailable.
     """
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.delete_queue(name, dry_run=True))
@@ -234,10 +242,12 @@ def delete(
 
 
 def _say_what_waits(configuration: Configuration) -> None:
-    """On stderr, if the directory is away and has to hear of it later."""
+    """Print changes on stderr that wait because the directory is unavailable."""
     for what in configuration.ask(lambda qm: qm.directory.status())["has_yet_to_hear"]:
         click.echo(
-            f"the directory is away, and will hear when it is back: {printable(what)}", err=True
+            "the directory is unavailable, and is updated when it is available again: "
+            f"{printable(what)}",
+            err=True,
         )
 
 
@@ -250,7 +260,7 @@ def _would(
     *,
     as_json: bool,
 ) -> None:
-    """Print the messages of a dry run, and how many they are."""
+    """Print the messages of a dry run, and their number."""
     from qmd.cli.dry_run import meant, meant_ids
     from qmd.cli.output import print_json
 

@@ -1,4 +1,4 @@
-"""`qmd reader`: who reads queues in batches, and what is reserved for them."""
+"""`qmd reader`: readers of queues in batches, and the messages reserved for them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def reader() -> None:
-    """Look at the readers of data pipelines, and release what they hold."""
+    """Show the readers of data pipelines, and release their reserved messages."""
 
 
 @reader.command("list")
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List readers with their queues: how far each is, and what is reserved for it."""
+    """List readers with their queues, positions and reserved messages."""
     from qmd.cli.output import print_rows
 
     readers = configuration.ask(lambda qm: qm.pipeline.list_readers())
@@ -35,17 +35,21 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
 @reader.command()
 @click.argument("name")
-@click.option("--queue", default="", help="Only what it has to do with this queue.")
-@click.option("--forget", is_flag=True, help="Forget the reader; one of its name begins anew.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be released.")
+@click.option("--queue", default="", help="Only its reserved messages of this queue.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help=("Forget the reader; a new reader of that name starts from the beginning."),
+)
+@click.option("--dry-run", is_flag=True, help="Only print how many messages would be released.")
 @pass_configuration
 def release(
     configuration: Configuration, name: str, queue: str, forget: bool, dry_run: bool
 ) -> None:
-    """Give the messages back that are reserved for reader NAME.
+    """Release the messages that are reserved for reader NAME.
 
-    They are ready for everybody again. A pipeline that still runs as this reader is refused from
-    now on, and its checkpoint cannot go on where it has to read a batch again.
+    Every receiver can receive them again. Requests of a pipeline that still runs as this reader are
+    refused from now on, and its checkpoint cannot continue if it has to read a batch again.
     """
     released = configuration.ask(
         lambda qm: qm.pipeline.release_reader(name, queue, dry_run=dry_run, forget=forget)

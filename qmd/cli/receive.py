@@ -1,9 +1,9 @@
 """`qmd receive`: take messages out of a queue and print them.
 
 A batch is taken, then printed, then the messages that the reader of the output has read are
-removed; the others go back.  So neither a reader that ends (`receive --all | head -3`) nor a full
-disk behind the output loses a message.  When the connection is lost between printing and removing,
-a message is taken once more by its lookup id and removed, and not printed twice.
+removed; the others return to the queue.  So neither a reader that ends (`receive --all | head -3`)
+nor a full disk behind the output loses a message.  When the connection is lost between printing and
+removing, a message is taken once more by its lookup id and removed, and not printed twice.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ BATCH_MESSAGES = 128
     "--transaction",
     "in_transaction",
     is_flag=True,
-    help="Each in a transaction of its own, committed when it is printed, or when --exec is done.",
+    help=(
+        "Receive each message in its own transaction, committed when it is printed or "
+        "--exec succeeds."
+    ),
 )
 @click.option(
     "--exec",
     "program",
     metavar="CMD",
-    help="Run this shell command for each, with the body as its standard input and the properties"
-    " in its environment (QMD_LABEL, QMD_ID, ...); exit code 0 commits, any other aborts.",
+    help="Run this shell command for each message, with the body as its standard input and the "
+    "properties in its environment (QMD_LABEL, QMD_ID, ...); exit code 0 commits, any "
+    "other aborts.",
 )
 @pass_configuration
 @click.pass_context
@@ -51,15 +55,15 @@ def receive(
 ) -> None:
     """Receive messages: remove and print them.
 
-    One message, unless --all, --count or --follow says more.  Exits with 6 when fewer
-    came than were asked for.
+    Receives one message, or more with --all, --count or --follow.  Exit code 6 when fewer arrived
+    than requested.
     """
     import asyncio
 
     from qmd.cli.messages import Printer
 
     if program is not None and not in_transaction:
-        raise click.UsageError("--exec needs --transaction: it decides whether it commits")
+        raise click.UsageError("--exec needs --transaction: its exit code decides about the commit")
     printer = Printer(wanted)
     if in_transaction:
         from qmd.cli.work import work
@@ -73,7 +77,7 @@ def receive(
 async def _receive(
     configuration: Configuration, queue: str, wanted: Wanted, printer: Printer
 ) -> bool:
-    """Returns whether it was interrupted."""
+    """Receive and print the messages; return whether it was interrupted."""
     from qmd.cli.interrupt import Interrupt
 
     with Interrupt() as interrupt:
@@ -95,7 +99,7 @@ async def _receive(
 
 
 async def _remove(qm: QueueManager, taken: Taken, count: int) -> None:
-    """Remove the first `count` messages, which are printed, wherever the connection is lost."""
+    """Remove the first `count` messages, which are printed, even if the connection is lost."""
     from qmd.client import NotTaken, Stopping, chosen
 
     printed = taken.messages[:count]
@@ -108,9 +112,10 @@ async def _remove(qm: QueueManager, taken: Taken, count: int) -> None:
             taken = await qm.take(taken.queue, len(printed), choice=choice)
             if missing := len(printed) - len(taken):
                 click.echo(
-                    f"qmd: {counted(missing, 'message')} were printed and are not in the queue any"
-                    " more: the connection was lost before they were removed, and another reader"
-                    " has taken them, or they were express messages and the daemon has ended",
+                    f"qmd: {counted(missing, 'message')} were printed and are no longer in the "
+                    "queue: the connection was lost before they were removed, and another "
+                    "reader has taken them, or they were express messages and the daemon has "
+                    "ended",
                     err=True,
                 )
             printed = taken.messages

@@ -1,4 +1,4 @@
-"""`qmd reject`: messages that no application will have leave their queue."""
+"""`qmd reject`: remove messages from their queue that no application accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qmd.cli.program import ExitCode
 @click.command()
 @queue_argument()
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="So many.")
-@click.option("--reason", default="", help="Why, for whoever finds them as dead letters.")
+@click.option("--reason", default="", help="The reason, shown with the dead letters.")
 @yes_option
 @json_option
 @pass_configuration
@@ -28,9 +28,9 @@ def reject(
 ) -> None:
     """Reject the first message of a queue.  Asks first, or needs --yes.
 
-    It leaves the queue.  Its sender is told so where it asked for that, and keeps it as a dead
-    letter; what no sender keeps goes to a dead-letter queue of this computer.  Prints the
-    ids.  Exits with 6 when there were fewer than asked for.
+    It is removed from the queue.  A sender that requested it is notified, and keeps it as a dead
+    letter; a message that no sender keeps goes to a dead-letter queue of this computer.  Prints the
+    ids.  Exit code 6 when there were fewer than requested.
     """
     import asyncio
 

@@ -1,4 +1,4 @@
-"""`qmd remote`: who may use the control protocol from other hosts."""
+"""`qmd remote`: access to the control protocol from other hosts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from qmd.cli.program import ExitCode, Failure
 
 @click.group()
 def remote() -> None:
-    """The control protocol over TCP with TLS, for pipelines and operators elsewhere."""
+    """Manage access by TCP with TLS, for pipelines and remote operators."""
 
 
 @remote.group()
 def token() -> None:
-    """Tokens: who may ask for what. They work at once, without a restart."""
+    """Manage tokens and their permissions. Changes take effect at once, without a restart."""
 
 
 @token.command()
@@ -30,18 +30,20 @@ def token() -> None:
     multiple=True,
     type=click.Choice(("read", "write", "admin")),
     required=True,
-    help="read: look, receive, reserve; write: send, publish; admin: everything.",
+    help="read: peek, receive, reserve; write: send, publish; admin: everything.",
 )
 @click.option(
     "--queue",
     "queues",
     multiple=True,
-    help="Only these queues; * and ? stand for anything, `orders;*` for subqueues and journal.",
+    help=(
+        "Only these queues; * and ? are wildcards, `orders;*` matches subqueues and the journal."
+    ),
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A new file for the token; without it, it is printed.",
+    help="A new file for the token; by default it is printed.",
 )
 @pass_configuration
 def create(
@@ -51,14 +53,14 @@ def create(
     queues: tuple[str, ...],
     output: Path | None,
 ) -> None:
-    """Make a token called NAME. It is shown once; the daemon keeps its hash only."""
+    """Create a token with the name NAME. It is shown once; the daemon only stores its hash."""
     import os
 
     from qmd.access.tokens import create as create_token
 
     path = configuration.settings().remote.tokens
     if output is not None and output.exists():
-        raise Failure(ExitCode.FAILED, f"there is a {output} already", "file_exists")
+        raise Failure(ExitCode.FAILED, f"{output} exists already", "file_exists")
     with _explained():
         made = create_token(path, name, frozenset(scopes), queues)
     if output is None:
@@ -74,7 +76,7 @@ def create(
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List tokens: their names, what they are for, since when."""
+    """List tokens: their names, scopes, queues and times of creation."""
     from qmd.access.tokens import read
     from qmd.cli.output import print_rows
 
@@ -97,7 +99,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @click.argument("name")
 @pass_configuration
 def revoke(configuration: Configuration, name: str) -> None:
-    """Take token NAME back: whoever uses it is turned away within a second or two."""
+    """Revoke the token NAME: its clients are refused within two seconds."""
     from qmd.access.tokens import revoke as revoke_token
 
     with _explained():
@@ -105,11 +107,11 @@ def revoke(configuration: Configuration, name: str) -> None:
             raise Failure(
                 ExitCode.NOT_FOUND, f"there is no token {printable(name)}", "no_such_token"
             )
-    click.echo(f"token {name} is good for nothing any more")
+    click.echo(f"token {name} is no longer valid")
 
 
 class _explained:
-    """What goes wrong with the file, as one line."""
+    """Converts an error of the token file into a Failure of one line."""
 
     def __enter__(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`qmd resend`: a message once more, as a new one, corrected where that is needed."""
+"""`qmd resend`: send a message again as a new one, with corrections if needed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from qmd.cli.program import ExitCode, Failure
 @click.command()
 @queue_argument("queue")
 @click.argument("lookup_id", type=as_lookup_id, metavar="LOOKUP-ID")
-@click.option("--to", default="", metavar="QUEUE", help="Where it goes.  [default: as before]")
-@click.option("--label", help="Its label.  [default: as before]")
-@click.option("--body", help="Its body, as UTF-8.  [default: as before]")
-@click.option("--edit", is_flag=True, help="Its body, from your editor ($EDITOR).")
-@click.option("--keep", is_flag=True, help="Leave the old message where it is.")
+@click.option("--to", default="", metavar="QUEUE", help="The destination.  [default: unchanged]")
+@click.option("--label", help="The label.  [default: unchanged]")
+@click.option("--body", help="The body, as UTF-8.  [default: unchanged]")
+@click.option("--edit", is_flag=True, help="Edit the body in your editor ($EDITOR).")
+@click.option("--keep", is_flag=True, help="Keep the old message in its queue.")
 @dry_run_option
 @json_option
 @pass_configuration
@@ -34,16 +34,16 @@ def resend(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send a message of QUEUE again, as a new message with an id of its own.
+    """Send a message of QUEUE again, as a new message with its own id.
 
-    The old one is removed in the same commit.  Its id is the new one's correlation id, where it
-    had none itself.
+    The old one is removed in the same commit.  Its id becomes the correlation id of the new one,
+    unless it had one itself.
     """
     from qmd.cli.output import print_json, printable
     from qmd.client import chosen
 
     if edit and body is not None:
-        raise click.UsageError("--body and --edit exclude each other")
+        raise click.UsageError("--body and --edit are mutually exclusive")
     content = None if body is None else body.encode()
     if edit and not dry_run:
         content = _edited(configuration, queue, lookup_id)
@@ -67,7 +67,10 @@ def resend(
 
 
 def _edited(configuration: Configuration, queue: str, lookup_id: int) -> bytes:
-    """The body as it was saved in an editor.  Raises Failure if it was not, or is no text."""
+    """Return the body as saved in an editor.
+
+    Raises Failure if it was not saved, or is not text.
+    """
     found = configuration.ask(lambda qm: qm.peek(queue, lookup_id, 1))
     if not found or found[0].lookup_id != lookup_id:
         raise Failure(
@@ -80,11 +83,11 @@ def _edited(configuration: Configuration, queue: str, lookup_id: int) -> bytes:
     except UnicodeDecodeError as error:
         raise Failure(
             ExitCode.USAGE,
-            "the body is no UTF-8 text, and cannot be edited; give --body",
+            "the body is not UTF-8 text, and cannot be edited; give --body",
             "body_not_text",
         ) from error
     edited = click.edit(text, extension=".txt", require_save=True)
     if edited is None:
         raise Failure(ExitCode.FAILED, "nothing was saved, so nothing is sent", "nothing_edited")
-    # Editors end the last line; a body need not.
+    # Editors end the last line with a newline; a body need not have one.
     return (edited if text.endswith("\n") else edited.removesuffix("\n")).encode()

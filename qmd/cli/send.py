@@ -1,4 +1,4 @@
-"""`qmd send`: one message, the same one many times, or one for each line."""
+"""`qmd send`: send one message, one many times, or one for each line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from qmd.client import Properties
 
-    # Made when it is known how many bytes a body may have.
+    # Called when the limit for a body is known.
     Messages = Callable[[int], AsyncIterator[tuple[str | bytes, Properties]]]
 
 ACKNOWLEDGE = (
@@ -29,19 +29,19 @@ ACKNOWLEDGE = (
 
 
 def acknowledgments(text: str) -> int:
-    """The type of an option: words of ACKNOWLEDGE, separated by commas."""
+    """Parse the value of an option: words of ACKNOWLEDGE, separated by commas."""
     from qmd.client import Acknowledge
 
     wanted = Acknowledge(0)
     for word in text.split(","):
         if word not in ACKNOWLEDGE:
-            raise BadValue("bad_acknowledge", f"{word!r} is none of {', '.join(ACKNOWLEDGE)}")
+            raise BadValue("bad_acknowledge", f"{word!r} is not one of {', '.join(ACKNOWLEDGE)}")
         wanted |= Acknowledge[word.upper().replace("-", "_")]
     return int(wanted)
 
 
 def body_type(text: str) -> int:
-    """The type of an option: a VT_ code by its name or number."""
+    """Parse the value of an option: a VT_ code by its name or number."""
     from protocol.body_type import parse_body_type
     from protocol.errors import InvalidName
 
@@ -52,22 +52,22 @@ def body_type(text: str) -> int:
 
 
 def message_id(text: str) -> str:
-    """The type of an option: the id of a message, as `qmd send` prints it."""
+    """Parse the value of an option: the id of a message, as `qmd send` prints it."""
     return _read("protocol.identifiers:parse_correlation", "bad_correlation_id", text)
 
 
 def security_id(text: str) -> str:
-    """The type of an option: a security identifier of Windows."""
+    """Parse the value of an option: a security identifier of Windows."""
     return _read("protocol.security_id:parse_security_id", "bad_sender_id", text)
 
 
 def guid(text: str) -> str:
-    """The type of an option: a GUID."""
+    """Parse the value of an option: a GUID."""
     return _read("protocol.identifiers:guid_bytes", "bad_connector_type", text)
 
 
 def _read(reader: str, code: str, text: str) -> str:
-    """`text`, if it is empty or `reader`, of a module that --help must not load, understands it."""
+    """Return `text` if it is empty or `reader` can parse it.  --help must not load its module."""
     import importlib
 
     from protocol.errors import InvalidName
@@ -77,12 +77,12 @@ def _read(reader: str, code: str, text: str) -> str:
         if text:
             getattr(importlib.import_module(module), name)(text)
     except InvalidName as error:
-        raise BadValue(code, f"{text!r} is none: it {error.rule}") from error
+        raise BadValue(code, f"{text!r} is not valid: it {error.rule}") from error
     return text
 
 
 def queue_names(_context: click.Context, _option: click.Parameter, text: str | None) -> str:
-    """The callback of an option: queues, one at least.  Not given, it is empty."""
+    """Return the queues of an option, at least one; empty if it is not given."""
     if text is not None and not text.strip():
         raise BadValue("name_not_understood", "it names no queue")
     return text or ""
@@ -91,7 +91,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
 @click.command()
 @click.argument("destination")
 @click.argument("body", required=False)
-@click.option("--body-base64", metavar="BASE64", help="The body, as base64.")
+@click.option("--body-base64", metavar="BASE64", help="The body, in base64.")
 @click.option(
     "--file",
     metavar="FILE",
@@ -107,43 +107,45 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Send so many; {n} in the label and in BODY is the number of each, from 1.",
+    help=(
+        "Send N messages; {n} in the label and in BODY is replaced by the number of each, from 1."
+    ),
 )
 @click.option("--label", default="", help="At most 249 characters.")
-@click.option("--express", "delivery", flag_value="express", help="Kept in memory only.")
-@click.option("--recoverable", "delivery", flag_value="recoverable", help="Kept on disk.")
+@click.option("--express", "delivery", flag_value="express", help="Keep it in memory only.")
+@click.option("--recoverable", "delivery", flag_value="recoverable", help="Keep it on disk.")
 @click.option(
     "--transactional",
     "delivery",
     flag_value="transactional",
-    help="Exactly once and in order, each in a transaction of its own."
-    "  [default: by the kind of a queue of ours, else --recoverable]",
+    help="Exactly once and in order, each in its own transaction.  [default: by the kind of a "
+    "local queue, else --recoverable]",
 )
 @click.option("--priority", type=click.IntRange(0, 7), metavar="0..7", default=3, show_default=True)
 @click.option(
     "--time-to-reach-queue",
     type=whole_seconds,
     metavar="DURATION",
-    help="How long it may be on its way, as 30s, 5m, 4d, never.  [default: 4d]",
+    help="The limit for its way to the queue, such as 30s, 5m, 4d, never.  [default: 4d]",
 )
 @click.option(
     "--time-to-be-received",
     type=whole_seconds,
     metavar="DURATION",
-    help="How long until somebody must have received it.  [default: never]",
+    help="The limit for the time until it is received.  [default: never]",
 )
 @click.option(
     "--dead-letter/--no-dead-letter",
     default=None,
-    help="Keep it in a dead-letter queue when it cannot be delivered.  --dead-letter also asks the"
-    " destination of a transactional message to confirm its receipt.  [default: keep it; ask if it"
-    " has a time-to-be-received]",
+    help="Keep it in a dead-letter queue when it cannot be delivered.  --dead-letter also "
+    "requests that the destination of a transactional message confirm its receipt.  "
+    "[default: keep it; request this if it has a time-to-be-received]",
 )
 @click.option(
     "--dead-letter-queue",
     default="",
     metavar="QUEUE",
-    help="Which one: a queue of this computer instead of the system's.",
+    help="The dead-letter queue: a queue of this computer instead of the system's.",
 )
 @click.option("--journal", is_flag=True, help="Keep a copy in the journal when it was delivered.")
 @click.option(
@@ -151,51 +153,51 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     type=body_type,
     default="0",
     metavar="TYPE",
-    help="VT_ code of the body, as VT_LPWSTR, bstr, 8 or 0x8.",
+    help="The VT_ code of the body, such as VT_LPWSTR, bstr, 8 or 0x8.",
 )
 @click.option(
     "--correlation-id",
     type=message_id,
     default="",
     metavar="ID",
-    help="The id of the message that this is about.",
+    help="The id of the message to which it correlates.",
 )
 @click.option(
     "--application-tag", type=number, default="0", metavar="N", help="A number for the receiver."
 )
-@click.option("--extension-base64", metavar="BASE64", help="Bytes beside the body, as base64.")
+@click.option("--extension-base64", metavar="BASE64", help="Bytes beside the body, in base64.")
 @click.option(
     "--response-queue",
     callback=queue_names,
     metavar="QUEUE",
-    help="Where answers shall go; several: A,B.",
+    help="The queue for answers; several: A,B.",
 )
 @click.option(
     "--admin-queue",
     callback=queue_names,
     metavar="QUEUE",
-    help="Where acknowledgment messages shall go; several: A,B.  Needs --acknowledge.",
+    help="The queue for acknowledgment messages; several: A,B.  Needs --acknowledge.",
 )
 @click.option(
     "--acknowledge",
     type=acknowledgments,
     metavar="WHICH",
-    help=f"Which of them are wanted, separated by commas: {', '.join(ACKNOWLEDGE)}."
-    "  Needs --admin-queue.",
+    help=f"The requested acknowledgments, separated by commas: {', '.join(ACKNOWLEDGE)}.  Needs "
+    "--admin-queue.",
 )
 @click.option(
     "--sender-id",
     type=security_id,
     default="",
     metavar="SID",
-    help="Who sends it, as S-1-5-21-1-2-1001.",
+    help="The sender id, such as S-1-5-21-1-2-1001.",
 )
 @click.option(
     "--connector-type",
     type=guid,
     default="",
     metavar="GUID",
-    help="Of a connector application.",
+    help="The GUID of a connector application.",
 )
 @click.option(
     "--class",
@@ -203,7 +205,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     type=number,
     default="0",
     metavar="N",
-    help="A class of a connector's own, as 0x101.  Needs --connector-type.",
+    help="A message class of a connector, such as 0x101.  Needs --connector-type.",
 )
 @click.option(
     "--report-queue",
@@ -230,24 +232,24 @@ def send(
 ) -> None:
     """Send messages.
 
-    Prints the id of each once it is safe on disk (--express: in memory).  The body is
-    BODY (as UTF-8), or comes from one of the options; without any it is empty.  With
-    --json: {"id": ..., "destination": ...}, the destination in its canonical spelling.
+    Prints the id of each message once it is on disk (--express: in memory).  The body is BODY (as
+    UTF-8), or comes from one of the options; by default it is empty.  With --json: {"id": ...,
+    "destination": ...}, the destination in its canonical spelling.
     """
     if each_line and file is None:
         file = sys.stdin.buffer
     if sum(one is not None for one in (body, body_base64, file)) > 1:
-        raise Misuse("options_exclude", "give BODY, --body-base64 or --file, one of them only")
+        raise Misuse("options_exclude", "give only one of BODY, --body-base64 and --file")
     if each_line and count:
-        raise Misuse("options_exclude", "--each-line and --count exclude each other")
+        raise Misuse("options_exclude", "--each-line and --count are mutually exclusive")
     if bool(acknowledge) != bool(given["admin_queue"]):
-        raise Misuse("option_needs_option", "--acknowledge and --admin-queue need each other")
+        raise Misuse("option_needs_option", "--acknowledge and --admin-queue require each other")
 
     import asyncio
 
     from protocol.names.format_name import parse_destination
 
-    parse_destination(destination, local_host=".")  # what is no name needs no daemon
+    parse_destination(destination, local_host=".")  # an invalid name is refused without a daemon
     given["acknowledge"] = acknowledge or 0
     given["extension"] = _from_base64("--extension-base64", extension_base64 or "")
     properties = _properties(delivery, given)
@@ -287,7 +289,7 @@ async def _send(
                 async for body, properties in given:
                     unconfirmed.append(await sender.send(body, **properties))
                     _report_confirmed(unconfirmed, report)
-        finally:  # also of those before a refusal or Ctrl-C
+        finally:  # also for messages before a refusal or Ctrl-C
             _report_confirmed(unconfirmed, report)
             report.end()
 
@@ -300,7 +302,7 @@ def _report_confirmed(unconfirmed: deque[asyncio.Future[str]], report: _Report) 
 
 
 class _Report:
-    """Prints ids as they are confirmed; to a person, one line about all of them."""
+    """Prints ids as they are confirmed; on a terminal, one line for all of them."""
 
     def __init__(self, destination: str, expected: int | None, *, as_json: bool) -> None:
         from qmd.cli.progress import Progress
@@ -345,7 +347,7 @@ class _Report:
 
 
 def _properties(delivery: str | None, given: dict[str, Any]) -> Properties:
-    """Options, which click has checked one by one, as the client has them."""
+    """Convert checked options to the properties of the client."""
     for duration in ("time_to_reach_queue", "time_to_be_received"):
         given[f"{duration}_s"] = given.pop(duration)
     given["delivery"] = delivery or "automatic"
@@ -370,14 +372,14 @@ def _from_base64(option: str, text: str) -> bytes:
 
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as error:  # also of characters that are not ASCII
+    except ValueError as error:  # also for characters that are not ASCII
         raise Misuse("not_base64", f"{option} is not base64 ({error})") from error
 
 
 async def _from_file(
     file: IO[bytes], count: int | None, properties: Properties, body_bytes_max: int
 ) -> AsyncIterator[tuple[str | bytes, Properties]]:
-    """What a file holds, which is not read when its size says that it is too much."""
+    """Read a body from a file, unless the size of the file exceeds the limit."""
     import contextlib
     import os
     import stat

@@ -1,4 +1,4 @@
-"""`qmd sequence`: the transactional streams, end to end."""
+"""`qmd sequence`: the transactional sequences of both directions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def sequence() -> None:
-    """Look at transactional sequences."""
+    """Show transactional sequences."""
 
 
 @sequence.command("list")
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List the sequences in both directions, and how far each has got."""
+    """List the sequences of both directions, with their positions."""
     from qmd.cli.output import print_rows
 
     sequences = configuration.ask(lambda qm: qm.list_sequences())

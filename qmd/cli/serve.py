@@ -1,4 +1,4 @@
-"""`qmd init` and `qmd serve`: make a queue manager, and be it."""
+"""`qmd init` and `qmd serve`: create a queue manager, and run it."""
 
 from __future__ import annotations
 
@@ -31,26 +31,30 @@ def serve(context: click.Context, configuration: Configuration) -> None:
     metavar="ADDRESS:PORT",
     default="127.0.0.1:1801",
     show_default=True,
-    help="Where other queue managers reach this one.",
+    help="The address at which other queue managers reach this one.",
 )
-@click.option("--name", default="", help="This computer's name for others.  [default: the host's]")
+@click.option(
+    "--name",
+    default="",
+    help=("The name of this computer for other computers.  [default: the host name]"),
+)
 @json_option
 def init(folder: Path, listen: str, name: str, as_json: bool) -> None:
     """Write the configuration of a new queue manager.
 
-    FOLDER/qmd.toml: the queue manager keeps everything in FOLDER.  Made by root, for
-    root's own use, it says that the daemon may run as root; it does not otherwise.
+    Writes FOLDER/qmd.toml; the queue manager keeps all of its data in FOLDER.  A configuration that
+    root creates allows the daemon to run as root; others do not.
     """
     from qmd.cli.output import print_json
     from qmd.config.file import write_default_config
 
-    # What root makes is root's: nobody else could use it, and so it must say what it is.
+    # Files that root creates cannot be used by other users, so the daemon must run as root.
     is_root = os.geteuid() == 0
     path = write_default_config(folder, listen=listen, name=name, run_as_root=is_root)
     if is_root:
         click.echo(
-            "qmd: made by root, for root: run_as_root = true was written. The daemon needs no right"
-            " of root's; make it as a user of its own where you can.",
+            "qmd: created by root, for root: run_as_root = true was written. The daemon needs "
+            "no privilege of root; create it as a separate user if possible.",
             err=True,
         )
     if as_json:

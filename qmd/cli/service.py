@@ -1,4 +1,4 @@
-"""`qmd service run`: plays the calls of a queued service, as a process of its own."""
+"""`qmd service run`: play the calls of a queued service in a separate process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from qmd.service import Player, Service
 
 
-OURS = ("protocol", "storage", "pipeline", "qmd")  # packages whose names a file beside may have
+OURS = ("protocol", "storage", "pipeline", "qmd")  # packages; a file beside may have such a name
 
 
 @click.group()
 def service() -> None:
-    """Run services whose calls come through queues."""
+    """Run services with calls that come through queues."""
 
 
 @service.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 @click.option(
-    "--queue", default="", help="Where its calls come from.  [default: as it says itself]"
+    "--queue", default="", help="The queue of its calls.  [default: the queue of the service]"
 )
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Calls at a time.")
 @click.option(
@@ -36,18 +36,18 @@ def service() -> None:
     type=duration,
     default="30s",
     show_default=True,
-    help="On SIGTERM, how long calls that have begun may take.",
+    help="On SIGTERM, the time limit for calls under way.",
 )
 @click.option(
     "--metrics",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file to write counters into, every 10 s, in the text format of Prometheus.",
+    help="A file for counters, written every 10 s in the text format of Prometheus.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(("auto", "console", "json")),
     default="auto",
-    help="What is written to standard error.",
+    help="The format of the log on standard error.",
 )
 @pass_configuration
 def run(
@@ -61,9 +61,9 @@ def run(
 ) -> None:
     """Play the calls of a service until SIGTERM or Ctrl-C.
 
-    MODULE:SERVICE is a class that derives from qmd.service.Service, in a module that is
-    found in the working directory or is installed.  It stops with 0 when it was told to,
-    and with 1 for a poison message that is to stop it.
+    MODULE:SERVICE is a class that derives from qmd.service.Service, in a module in the working
+    directory or an installed one.  The exit code is 0 after a signal, and 1 after a poison message
+    that stops the service.
     """
     import asyncio
 
@@ -75,7 +75,7 @@ def run(
     try:
         kind = _find(target)
         if concurrency is not None:
-            # A class of its own: what the two settings contradict is said by the same check.
+            # In a derived class the same check reports conflicts between the two settings.
             kind = type(kind.__name__, (kind,), {}, concurrency=concurrency)
         asyncio.run(_run(configuration, kind(), queue, drain or 0.0, metrics))
     except ServiceError as error:
@@ -92,7 +92,7 @@ def _find(target: str) -> type[Service]:
 
     module_name, _, name = target.partition(":")
     if not module_name or not name:
-        raise click.UsageError(f"{target!r} is no MODULE:SERVICE, as orders:Orders")
+        raise click.UsageError(f"{target!r} is not MODULE:SERVICE, such as orders:Orders")
     for ours in OURS:
         importlib.import_module(ours)  # before any file of the same name beside the service
     if "" not in sys.path:
@@ -104,7 +104,7 @@ def _find(target: str) -> type[Service]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ServiceError(
-            f"module {error.name} is not found: run this where it is, or install it"
+            f"module {error.name} was not found: run this command in its folder, or install it"
         ) from error
     except ImportError as error:
         if passed_over and (error.name or "").partition(".")[0] in OURS:
@@ -115,22 +115,22 @@ def _find(target: str) -> type[Service]:
         raise
     if _is_ours(module):
         raise ServiceError(
-            f"{module_name} is a package of qmd, which stands for {module_name}.py here: give that"
-            " file another name"
+            f"{module_name} is a package of qmd, and replaces {module_name}.py here: give that "
+            "file another name"
         )
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Service)):
-        raise ServiceError(f"{target} is no class that derives from qmd.service.Service")
+        raise ServiceError(f"{target} is not a class that derives from qmd.service.Service")
     return kind
 
 
 def _is_ours(module: ModuleType) -> bool:
-    """Whether a name that the user gave means a package of qmd itself."""
+    """Return whether the module of a name that the user gave is a package of qmd."""
     return module.__name__.partition(".")[0] in OURS
 
 
 def _beside(name: str) -> Iterator[Path]:
-    """Files of the working directory that stand for a name of ours."""
+    """Iterate over files of the working directory that have the name of a package of qmd."""
     from qmd.runtime.own_packages import is_ours
 
     for file in (Path(f"{name}.py"), Path(name, "__init__.py")):
@@ -172,13 +172,13 @@ async def _write_metrics(player: Player, file: Path) -> None:
 
 
 def _write(player: Player, file: Path) -> None:
-    """All at once: whoever collects the file never sees a half."""
+    """Replace the file at once, so that a collector never reads a part."""
     lines = []
     for name, (value, meaning) in player.metrics().items():
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
         lines.append(f'{name}{{service="{player.name}"}} {value:g}')
     temporary = file.with_name(f".{file.name}.new")
-    temporary.unlink(missing_ok=True)  # of a run that was killed; or a link that leads elsewhere
+    temporary.unlink(missing_ok=True)  # of a run that was killed; or a link to another file
     with temporary.open("x", encoding="utf-8") as out:
         out.write("\n".join(lines) + "\n")
     temporary.replace(file)

@@ -1,4 +1,4 @@
-"""`qmd session`: the connections with other queue managers."""
+"""`qmd session`: the connections to other queue managers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def session() -> None:
-    """Look at sessions with other queue managers."""
+    """Show sessions with other queue managers."""
 
 
 @session.command("list")
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List the sessions that are open now."""
+    """List the open sessions."""
     from qmd.cli.output import print_rows
 
     sessions = configuration.ask(lambda qm: qm.list_sessions())
@@ -41,10 +41,10 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def forget(configuration: Configuration, queue_manager: str, as_json: bool) -> None:
-    """Forget who bore the GUID QUEUE_MANAGER.
+    """Forget the computer recorded for the GUID QUEUE_MANAGER.
 
-    For when two machines of one identity have been put in order: see two_of_one_identity of `qmd
-    status`.  The next that connects with this GUID is taken for it.
+    For use after a conflict of two machines with one identity was resolved: see two_of_one_identity
+    of `qmd status`.  The next machine that connects with this GUID is accepted.
     """
     from qmd.cli.output import print_json, printable
 

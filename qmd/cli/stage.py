@@ -1,4 +1,4 @@
-"""`qmd stage`: what data pipelines have staged and not published."""
+"""`qmd stage`: rows that data pipelines have staged and not published."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def stage() -> None:
-    """Look at what is staged for publication, and discard it."""
+    """Show rows that are staged for publication, and discard them."""
 
 
 @stage.command("list")
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List what is staged, attempt by attempt."""
+    """List the staged rows, one entry per attempt."""
     from qmd.cli.output import print_rows
 
     stages = configuration.ask(lambda qm: qm.pipeline.list_stages())
@@ -34,11 +34,17 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
 @stage.command()
 @click.argument("query", default="")
-@click.option("--older-than", "older_than_s", type=int, default=0, help="Seconds since staged.")
+@click.option(
+    "--older-than",
+    "older_than_s",
+    type=int,
+    default=0,
+    help=("Only stages of at least this age in seconds."),
+)
 @pass_configuration
 def discard(configuration: Configuration, query: str, older_than_s: int) -> None:
-    """Remove what QUERY has staged, or all that is older than so many seconds."""
+    """Remove the staged rows of QUERY, or all that are older than --older-than."""
     gone = configuration.ask(
         lambda qm: qm.pipeline.discard_stages(query, older_than_s=older_than_s)
     )
-    click.echo(f"{gone['rows']} rows of {gone['stages']} attempts are gone")
+    click.echo(f"removed {gone['rows']} rows of {gone['stages']} attempts")

@@ -1,4 +1,4 @@
-"""`qmd status`: the queue manager in one look."""
+"""`qmd status`: an overview of the queue manager."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def status(
     dead_letters_max: int | None,
     as_json: bool,
 ) -> None:
-    """Show the queue manager in one look.
+    """Show an overview of the queue manager.
 
-    Its name, version, uptime and addresses, how much it holds, and what is wrong.
+    Its name, version, uptime and addresses, how much it holds, and its problems.
     """
     from qmd.cli.output import print_facts, print_json
 
@@ -59,17 +59,17 @@ def status(
 
 
 def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list[str]:
-    """What an operator has to look at, a sentence each, from the facts of a status."""
+    """Return the problems in the facts of a status, as one sentence each."""
     found = []
     if facts["disk_full"]:
         free = size(facts["disk_free_bytes"])
         found.append(
-            f"the disk is full ({free} free): new messages are refused until there is room"
+            f"the disk is full ({free} free): new messages are refused until there is space"
         )
     if facts["commits_wait"]:
-        found.append(f"nothing can be written, and what must be waits: {facts['commits_wait']}")
+        found.append(f"nothing can be written, and pending commits wait: {facts['commits_wait']}")
     for failing in facts["housekeeping_failing"]:
-        found.append(f"housekeeping fails ({failing['act']}): {failing['reason']}")
+        found.append(f"maintenance fails ({failing['act']}): {failing['reason']}")
     for warning in facts["quota_warnings"]:
         found.append(
             f"{warning['what']} has reached {warning['used_percent']} % of its quota of"
@@ -82,14 +82,12 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
     if problem := facts["directory"].get("problem"):
         found.append(f"the directory: {problem}")
     if dead_letters_max is not None and facts["dead_letters"] > dead_letters_max:
-        found.append(
-            f"there are {facts['dead_letters']} dead letters: `qmd dead-letter list` says why"
-        )
+        found.append(f"there are {facts['dead_letters']} dead letters: see `qmd dead-letter list`")
     return found
 
 
 def readable(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a status with times, durations and sizes as a person reads them."""
+    """Return the facts of a status with readable times, durations and sizes."""
     shown: dict[str, Any] = {}
     for key, value in facts.items():
         if key == "clock_s":
@@ -104,7 +102,7 @@ def readable(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def duration(seconds: float) -> str:
-    """`2 d 3 h`: the two greatest units."""
+    """Return a duration in its two greatest units, such as `2 d 3 h`."""
     left = int(seconds)
     parts: list[str] = []
     for unit, length in UNITS:
@@ -115,7 +113,7 @@ def duration(seconds: float) -> str:
 
 
 def size(number: int) -> str:
-    """`12.3 MB`, in powers of 1000."""
+    """Return a size such as `12.3 MB`, in powers of 1000."""
     value = float(number)
     for unit in SIZES:
         if value < 1000 or unit == SIZES[-1]:

@@ -1,4 +1,4 @@
-"""`qmd transaction`: what applications have begun and not ended."""
+"""`qmd transaction`: transactions of applications that have not ended."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def transaction() -> None:
-    """Look at the transactions of applications."""
+    """Show the transactions of applications."""
 
 
 @transaction.command("list")
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
-    """List those under way, and those that a database is in doubt about."""
+    """List transactions under way, and those in doubt in a database."""
     from qmd.cli.output import print_rows
 
     found = configuration.ask(_all)
@@ -41,7 +41,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
 
 async def _all(qm: QueueManager) -> list[dict[str, Any]]:
-    """What is undecided is shown as under way."""
+    """Return all transactions; undecided ones are shown as under way."""
     in_doubt = [
         {"state": "in doubt"} | branch
         for branch in await qm.list_branches()
@@ -54,12 +54,12 @@ async def _all(qm: QueueManager) -> list[dict[str, Any]]:
 @click.argument("database")
 @click.option(
     "--dsn",
-    help="How to connect, as PostgreSQL's libpq has it.  [default: the environment: PGHOST, ...]",
+    help="The connection string of PostgreSQL's libpq.  [default: the environment: PGHOST, ...]",
 )
 @click.option(
     "--dsn-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="A file with it, so that no password is seen in the list of processes.",
+    help="A file with it, so that no password appears in the list of processes.",
 )
 @json_option
 @pass_configuration
@@ -70,10 +70,10 @@ def recover(
     dsn_file: str | None,
     as_json: bool,
 ) -> None:
-    """Tell PostgreSQL how those ended that left it waiting.
+    """End the transactions that wait in a PostgreSQL database, as decided.
 
-    DATABASE is the name that it has in transactions.  Programs do the same when they begin;
-    this is for when none is left to do so, from a timer for example.
+    DATABASE is its name in transactions.  Programs do the same when they begin; this command is for
+    use without such a program, from a timer for example.
     """
     from pathlib import Path
 
@@ -81,7 +81,7 @@ def recover(
     from qmd.client import Database
 
     if dsn is not None and dsn_file is not None:
-        raise click.UsageError("give --dsn or --dsn-file, one of them only")
+        raise click.UsageError("give only one of --dsn and --dsn-file")
     try:
         import psycopg
     except ModuleNotFoundError as error:
@@ -104,19 +104,19 @@ def recover(
 @transaction.command()
 @click.argument("transaction_id", metavar="TRANSACTION")
 @click.argument("database")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @pass_configuration
 def resolve(configuration: Configuration, transaction_id: str, database: str, yes: bool) -> None:
-    """Forget that a database is in doubt.
+    """Remove the record that a database is in doubt.
 
-    To be used after you have told it yourself: `qmd transaction list` shows what was decided;
-    in PostgreSQL, `SELECT gid FROM pg_prepared_xacts` shows what waits, and COMMIT PREPARED or
-    ROLLBACK PREPARED ends it.
+    Use it after you have ended the transaction there: `qmd transaction list` shows the decision; in
+    PostgreSQL, `SELECT gid FROM pg_prepared_xacts` shows the waiting ones, and COMMIT PREPARED or
+    ROLLBACK PREPARED ends one.
     """
     wanted = _parsed(transaction_id)
     if not yes:
         click.confirm(
-            f"Has {database} been told how transaction {wanted.hex()} ended?", abort=True, err=True
+            f"Has transaction {wanted.hex()} been ended in {database}?", abort=True, err=True
         )
     if not configuration.ask(lambda qm: qm.forget_branch(wanted, database)):
         raise Failure(
@@ -131,7 +131,7 @@ def _parsed(transaction_id: str) -> bytes:
         return bytes.fromhex(transaction_id)
     except ValueError:
         raise click.UsageError(
-            f"{transaction_id} is no transaction id: 32 hexadecimal digits"
+            f"{transaction_id} is not a transaction id: 32 hexadecimal digits"
         ) from None
 
 
@@ -140,10 +140,10 @@ def _parsed(transaction_id: str) -> bytes:
 @json_option
 @pass_configuration
 def show(configuration: Configuration, transaction_id: str, as_json: bool) -> None:
-    """Show one transaction: under way, or what became of it.
+    """Show a transaction under way, or the outcome of one that has ended.
 
-    Of one that has ended it is known for a while ([transactions] outcome_age) that it was
-    committed.  Asking does not disturb one that is under way.
+    A commit is remembered for a while ([transactions] outcome_age).  The query does not affect a
+    transaction under way.
     """
     from qmd.cli.output import print_facts
 
@@ -161,8 +161,8 @@ def show(configuration: Configuration, transaction_id: str, as_json: bool) -> No
         if ids is None:
             raise Failure(
                 ExitCode.FAILED,
-                f"nothing is known of transaction {wanted.hex()}: it was aborted, or never begun,"
-                " or has ended long ago",
+                f"transaction {wanted.hex()} is unknown: it was aborted, or never begun, or "
+                "ended long ago",
                 "no_such_transaction",
             )
         facts = {"transaction": wanted.hex(), "state": "committed", "sent": ids}

@@ -1,4 +1,4 @@
-"""`qmd why` and `qmd trace`: what became of a message, in sentences or line by line."""
+"""`qmd why` and `qmd trace`: the history of a message, in sentences or line by line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Facts = Mapping[str, Any]
 
 def _inquiry_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.argument("message", metavar="MESSAGE-ID|LOOKUP-ID")
-    @click.option("--queue", default="", help="The queue that a lookup id is of.  [default: any]")
+    @click.option("--queue", default="", help="The queue of a lookup id.  [default: any]")
     @click.option("--only-here", is_flag=True, help="Do not ask the other queue manager.")
     @json_option
     @functools.wraps(command)
@@ -42,10 +42,10 @@ def why(
     only_here: bool,
     as_json: bool,
 ) -> None:
-    """Say where a message is, what happened to it, and what to do.
+    """Show where a message is, what happened to it, and what to do.
 
-    The queue manager at the other end is asked as well, where that is possible; this takes two
-    seconds at most.  Exit code 3: neither of them knows the message.
+    The queue manager at the other end is asked as well, if possible; this takes two seconds at
+    most.  Exit code 3: neither of them knows the message.
     """
     from qmd.cli.output import print_json
 
@@ -70,9 +70,9 @@ def trace(
     only_here: bool,
     as_json: bool,
 ) -> None:
-    """Print the history of a message, one line for each event, here and at the other end.
+    """Print the history of a message here and at the other end, one line per event.
 
-    The two computers' clocks may differ.  Exit code 3: nothing is known of the message.
+    The clocks of the two computers may differ.  Exit code 3: the message is unknown.
     """
     from qmd.cli.output import print_json
 
@@ -96,9 +96,9 @@ def trace(
 
 
 class EventTable:
-    """Prints events as a table: time, host, what, where, with whom, position, why.
+    """Prints events as a table: time, host, kind, queue, peer, position, message, reason.
 
-    Columns grow with what is in them: when there is more, what comes later stands as it fits.
+    Columns become wider with their contents: longer cells in later pages shift the columns.
     """
 
     HEADINGS = ("TIME", "HOST", "KIND", "QUEUE", "PEER", "POSITION", "MESSAGE", "REASON")
@@ -164,7 +164,7 @@ def _print_side(side: Facts, *, has_answers: bool) -> None:
     for sentence in side["sentences"]:
         click.echo(f"  {_line(sentence)}")
     if has_answers and side["state"] == "delivered":
-        return  # asking the other side is what remains to be done, and that was done
+        return  # the remedy is to ask the other side, which was done
     for remedy in side["remedies"]:
         click.echo(f"  What to do: {_line(remedy)}")
 

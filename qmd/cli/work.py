@@ -1,7 +1,7 @@
-"""`qmd receive --transaction`: each message in a transaction of its own, perhaps with a program.
+"""`qmd receive --transaction`: each message in its own transaction, optionally with a program.
 
-begin ─► receive ─► the program, or printing ─► it went well: commit
-                                              └► it did not: abort, the message is back
+begin ─► receive ─► the program, or printing ─► success: commit
+                                              └► failure: abort, the message returns
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ RETRY_MAX_S = 30.0
 
 
 class _Failed(Exception):
-    """The program did not do its work; the message is in its queue again."""
+    """The program failed; the message is in its queue again."""
 
 
 async def work(
     configuration: Configuration, queue: str, wanted: Wanted, printer: Printer, program: str | None
 ) -> bool:
-    """Returns whether it was interrupted.  Raises Failure when a program failed.
+    """Process messages; return whether it was interrupted.  Raises Failure when a program failed.
 
-    With --follow a program that failed is run again, later and later, for the same message.
+    With --follow a program that failed is run again for the same message, after increasing delays.
     """
     from qmd.cli.interrupt import Interrupt
     from qmd.client import TransactionAborted
@@ -47,7 +47,7 @@ async def work(
                     async with qm.transaction() as transaction:
                         message = await interrupt.unless(_next(transaction, queue, wanted))
                         if message is None:
-                            await transaction.abort("nothing was there")
+                            await transaction.abort("there was no message")
                             break
                         await _handle(message, transaction, printer, program)
                     delay_s = RETRY_FIRST_S
@@ -56,7 +56,7 @@ async def work(
                 except _Failed as failed:
                     if not wanted.follow:
                         raise Failure(ExitCode.FAILED, str(failed), "program_failed") from failed
-                    click.echo(f"qmd: {failed}; again in {delay_s:.0f} s", err=True)
+                    click.echo(f"qmd: {failed}; retry in {delay_s:.0f} s", err=True)
                     await _pause(interrupt, delay_s)
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         printer.end()
@@ -74,13 +74,13 @@ async def _handle(
     message: Message, transaction: Transaction, printer: Printer, program: str | None
 ) -> None:
     if program is None:
-        printer.print([message])  # printed, and then removed: it may be printed twice, never lost
+        printer.print([message])  # printed, then removed: maybe printed twice, never lost
         return
     process = await asyncio.create_subprocess_shell(
         program,
         stdin=asyncio.subprocess.PIPE,
         env=os.environ | environment(message),
-        start_new_session=True,  # Ctrl-C is for us: the program may finish its work
+        start_new_session=True,  # Ctrl-C is for this process: the program may finish
     )
     try:
         await process.communicate(message.body)
@@ -90,14 +90,14 @@ async def _handle(
         raise
     if process.returncode != 0:
         raise _Failed(
-            f"the program ended with {_ending(process.returncode)}; message {message.lookup_id} is"
-            f" back in its queue (aborts of it so far: {message.abort_count + 1})"
+            f"the program ended with {_ending(process.returncode)}; message {message.lookup_id} "
+            f"is back in its queue (abort count: {message.abort_count + 1})"
         )
     printer.count += 1
 
 
 def environment(message: Message) -> dict[str, str]:
-    """The properties of a message as environment variables; its body is the standard input."""
+    """Return the properties of a message, other than its body, as environment variables."""
     properties = {
         "ID": message.id,
         "LOOKUP_ID": str(message.lookup_id),
@@ -117,7 +117,7 @@ def environment(message: Message) -> dict[str, str]:
         "MOVE_COUNT": str(message.move_count),
         "REASON": message.reason or "",
     }
-    # No variable can hold a null character, and a label that a peer sent may.
+    # A variable cannot contain a null character, and a label from a peer may.
     return {f"QMD_{name}": value.replace("\0", "") for name, value in properties.items()}
 
 

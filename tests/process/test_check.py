@@ -122,7 +122,8 @@ def test_what_is_left_of_a_damaged_folder_is_saved_and_goes_on(
     code, words = check(daemon, "--repair", str(file))
 
     assert code == 1
-    assert f"It is damaged: {600 - len(lost)} messages are certain, 0 damaged, 0 in doubt" in words
+    certain = f"{600 - len(lost)} messages are certain"
+    assert f"The folder is damaged: {certain}, 0 damaged, 0 in doubt" in words
     assert (data(daemon) / "queues.db").read_bytes() == before
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 600 - len(lost)

@@ -358,7 +358,7 @@ def test_times_and_counts_are_those_of_the_queue_that_it_is_in(
         (["--class", "0x0200", "--connector-type", GUID_TEXT], "bits outside"),
         (["--label", "x" * 250], "249 are allowed"),
         (["--report-queue", OTHER], "cannot get reports"),
-        (["--admin-queue", ANSWERS], "need each other"),
+        (["--admin-queue", ANSWERS], "require each other"),
         (["--body-type", "VT_NONSENSE"], "no type of a body"),
         (["--sender-id", "me"], "security identifier"),
     ],

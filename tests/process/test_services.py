@@ -365,7 +365,7 @@ def test_a_service_that_does_not_fit_its_queue_is_not_started(daemon: Daemon, se
     for name, queue, complaint in (
         ("Loose", "shop", b"is transactional"),
         ("Shop", "loose", b"is not transactional"),
-        ("Nothing", "shop", b"is no class that derives"),
+        ("Nothing", "shop", b"is not a class that derives"),
         ("Shop", "nowhere", b"nowhere"),
     ):
         process = services.start(name, "--queue", queue)

@@ -26,14 +26,14 @@ def commands(group=main, path=()):
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_every_command_explains_itself(words):
+def test_every_command_has_a_help_text(words):
     result = CliRunner().invoke(main, [*words, "--help"])
 
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: {' '.join(('qmd', *words))}")
 
 
-def test_help_loads_nothing_heavy():
+def test_help_imports_no_heavy_library():
     script = f"""
 import sys
 from qmd.cli import main
@@ -83,7 +83,7 @@ print(sorted(sys.modules), file=sys.stderr)
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_said_in_one_line(qmd, words):
+def test_wrong_usage_is_reported_in_one_line(qmd, words):
     result = qmd(*words)
 
     assert result.exit_code == 2
@@ -100,12 +100,12 @@ def test_wrong_usage_is_said_in_one_line(qmd, words):
         (["send", "orders", "x", "--correlation-id", "7"], "--correlation-id"),
         (["send", "orders", "x", "--sender-id", "7"], "such as S-1-5-21-1-2-1001"),
         (["send", "orders", "\udcff"], "--file or --body-base64"),
-        (["resend", "orders", "first"], "'first' is no lookup id"),
+        (["resend", "orders", "first"], "'first' is not a lookup id"),
         (["queue", "set", "orders"], "--no-journal or --label"),
     ],
     ids=str,
 )
-def test_wrong_usage_says_what_would_be_right(qmd, words, said):
+def test_wrong_usage_is_reported_with_the_right_usage(qmd, words, said):
     assert said in qmd(*words).stderr
 
 
@@ -118,7 +118,7 @@ def test_wrong_usage_says_what_would_be_right(qmd, words, said):
     ],
     ids=str,
 )
-def test_what_no_frame_can_carry_is_wrong_usage(peer, qmd, words):
+def test_a_value_that_a_frame_cannot_encode_is_wrong_usage(peer, qmd, words):
     result = qmd(*words)
 
     assert (result.exit_code, result.stdout) == (2, "")
@@ -126,14 +126,14 @@ def test_what_no_frame_can_carry_is_wrong_usage(peer, qmd, words):
     assert line.startswith("qmd: error QM-")
 
 
-def test_an_error_cannot_steer_the_terminal(qmd):
+def test_an_error_cannot_send_control_sequences_to_the_terminal(qmd):
     result = qmd("name", "explain", "DIRECT=\x1b[2Jnonsense")
 
     assert "\x1b" not in result.stderr
     assert r"\x1b" in result.stderr
 
 
-def test_a_file_that_is_not_there_is_named_and_no_number_of_the_system(peer, qmd, tmp_path):
+def test_a_missing_file_is_reported_by_name_and_without_an_error_number(peer, qmd, tmp_path):
     result = qmd("import", "orders", str(tmp_path / "none"))
 
     assert result.exit_code == 1
@@ -151,7 +151,7 @@ def test_an_export_that_fails_leaves_no_file(peer, qmd, tmp_path):
     assert list(folder.iterdir()) == []
 
 
-def test_events_for_a_folder_that_is_not_there_name_the_folder(peer, qmd, tmp_path):
+def test_an_export_of_events_to_a_missing_folder_names_the_folder(peer, qmd, tmp_path):
     folder = tmp_path / "none"
 
     result = qmd("events", "export", str(folder / "events.ndjson"))
@@ -159,7 +159,7 @@ def test_events_for_a_folder_that_is_not_there_name_the_folder(peer, qmd, tmp_pa
     assert f"{folder}: No such file or directory" in result.stderr
 
 
-def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
+def test_a_missing_daemon_is_reported_in_one_line(qmd):
     result = qmd("status")
 
     assert result.exit_code == 5
@@ -168,7 +168,7 @@ def test_a_daemon_that_is_not_there_is_said_in_one_line(qmd):
     assert "qmd serve" in line
 
 
-def test_a_wrong_configuration_is_said_in_one_line(qmd, config):
+def test_an_invalid_configuration_is_reported_in_one_line(qmd, config):
     config.write_text("[control]\nsockt = 1\n")
 
     result = qmd("status")
@@ -178,7 +178,7 @@ def test_a_wrong_configuration_is_said_in_one_line(qmd, config):
     assert "did you mean socket?" in line
 
 
-def test_without_a_configuration_the_way_to_one_is_said(monkeypatch):
+def test_a_missing_configuration_is_reported_with_a_remedy(monkeypatch):
     monkeypatch.delenv("QMD_CONFIG", raising=False)
 
     result = CliRunner().invoke(main, ["status"])
@@ -204,7 +204,7 @@ def test_the_environment_names_the_configuration(peer, config, monkeypatch):
         ("something_new", 4, ""),
     ],
 )
-def test_a_refusal_has_an_id_an_exit_code_and_says_what_to_do(qmd, peer, code, exit_code, shown):
+def test_a_refusal_has_an_id_an_exit_code_and_a_remedy(qmd, peer, code, exit_code, shown):
     peer.refusals[operator_frames.ShowQueue] = frames.Refused(0, code, "It is\nnot so.", "Do this.")
 
     result = qmd("queue", "show", "orders")
@@ -224,7 +224,7 @@ def test_init_writes_a_configuration_that_can_be_used(tmp_path):
     assert again.exit_code == 78, "what is there is never overwritten"
 
 
-def test_colors_are_for_terminals_that_want_them(monkeypatch, capsys):
+def test_colors_are_used_only_on_terminals_that_allow_them(monkeypatch, capsys):
     failure = Failure(1, "it failed")
     failure.show()
     assert capsys.readouterr().err == "qmd: it failed\n"
@@ -272,7 +272,7 @@ def test_a_check_finds_the_problems_of_a_status():
     assert problems(STATUS) == problems(STATUS, 3) == []
     assert "3 dead letters" in problems(STATUS, 2)[0]
     assert problems(full) == [
-        "the disk is full (5.0 MB free): new messages are refused until there is room",
+        "the disk is full (5.0 MB free): new messages are refused until there is space",
         "nothing can be written, and what must be waits: database or disk is full",
         "housekeeping fails (trim the events): no room",
         "computer has reached 91 % of its quota of 1.0 kB",
@@ -289,7 +289,7 @@ def test_each_error_of_a_configuration_is_a_line(tmp_path):
     assert [line.split(":")[3] for line in result.stderr.splitlines()] == ["2", "4"]
 
 
-def test_a_token_that_is_not_there_has_an_id_and_a_remedy(qmd):
+def test_a_missing_token_is_reported_with_an_id_and_a_remedy(qmd):
     result = qmd("remote", "token", "revoke", "nope")
 
     assert result.exit_code == 3
@@ -298,7 +298,7 @@ def test_a_token_that_is_not_there_has_an_id_and_a_remedy(qmd):
 
 
 @pytest.mark.parametrize("name", ["protocol", "storage", "pipeline"])
-def test_a_file_of_the_user_does_not_stand_for_a_package_of_ours(tmp_path, name):
+def test_a_file_of_the_user_does_not_shadow_a_package_of_qmd(tmp_path, name):
     (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     (tmp_path / "orders.py").write_text("x = 1")
 
@@ -308,5 +308,5 @@ def test_a_file_of_the_user_does_not_stand_for_a_package_of_ours(tmp_path, name)
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    assert "orders:Orders is no class that derives" in run("orders:Orders").stderr
+    assert "orders:Orders is not a class that derives" in run("orders:Orders").stderr
     assert "give that file another name" in run(f"{name}:Orders").stderr

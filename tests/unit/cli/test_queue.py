@@ -24,7 +24,7 @@ def test_queues_are_listed_as_a_table_or_as_json(qmd, peer):
     assert listed == {"name": r"private$\orders", "messages": 2, "transactional": False}
 
 
-def test_no_queues_are_no_error(qmd, peer):
+def test_an_empty_list_of_queues_is_not_an_error(qmd, peer):
     result = qmd("queue", "list")
 
     assert result.exit_code == 0
@@ -32,13 +32,14 @@ def test_no_queues_are_no_error(qmd, peer):
     assert "qmd queue create" in result.stderr
 
 
-def test_a_purge_needs_yes_when_nobody_can_be_asked(qmd, peer):
+def test_a_purge_needs_yes_without_a_terminal(qmd, peer):
     peer.put("orders", b"1", b"2")
 
     refused = qmd("queue", "purge", "orders")
     assert refused.exit_code == 2
     assert refused.stderr == (
-        "qmd: error QM-5008: purge orders with 2 messages: nobody is there to be asked; add --yes\n"
+        "qmd: error QM-5008: purge orders with 2 messages: no terminal to ask for confirmation;"
+        " add --yes\n"
     )
     assert len(peer.queues["orders"]) == 2
 
@@ -53,7 +54,7 @@ def test_a_purge_needs_yes_when_nobody_can_be_asked(qmd, peer):
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 0), (b"n\n", 2), (b"\n", 2)])
-def test_a_person_is_asked_before_messages_are_lost(peer, config, answer, left):
+def test_the_user_is_asked_before_messages_are_lost(peer, config, answer, left):
     peer.put("orders", b"1", b"2")
     keyboard, terminal = pty.openpty()
     os.write(keyboard, answer)
@@ -81,7 +82,7 @@ def test_an_empty_queue_is_deleted_without_a_question(qmd, peer):
     assert peer.requests_of(operator_frames.DeleteQueue)[0].name == "orders"
 
 
-def test_a_queue_is_created_as_the_options_say(qmd, peer):
+def test_a_queue_is_created_with_the_given_options(qmd, peer):
     peer.refusals[operator_frames.CreateQueue] = frames.Refused(0, "queue_exists", "it is there")
 
     qmd("queue", "create", "orders", "--transactional", "--label", "a", "--quota", "64KiB")
@@ -91,7 +92,7 @@ def test_a_queue_is_created_as_the_options_say(qmd, peer):
     assert (request.journal, request.quota_bytes) == (False, 65536)
 
 
-def test_only_what_is_given_is_changed(qmd, peer):
+def test_only_the_given_properties_are_changed(qmd, peer):
     qmd("queue", "set", "orders", "--quota", "2GB", "--no-journal")
     qmd("queue", "set", "orders", "--journal-quota", "none", "--label", "")
 
@@ -104,7 +105,7 @@ def test_only_what_is_given_is_changed(qmd, peer):
     )
 
 
-def test_a_change_of_nothing_is_wrong_usage(qmd, peer):
+def test_a_change_without_properties_is_wrong_usage(qmd, peer):
     result = qmd("queue", "set", "orders")
 
     assert result.exit_code == 2
