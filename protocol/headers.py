@@ -272,7 +272,7 @@ class SessionHeader(NamedTuple):
     """A session acknowledgment (MS-MQMQ 2.2.20.4).  The four counters wrap at 16 bits."""
 
     ack_number: Annotated[int, Int16ul]  # messages received
-    recoverable_ack_number: Annotated[int, Int16ul]  # the number that bit 0 stands for; 0: none
+    recoverable_ack_number: Annotated[int, Int16ul]  # the number of bit 0; 0: none
     recoverable_ack_flags: Annotated[int, Int32ul]  # bit k: that number + k is on disk
     sent_number: Annotated[int, Int16ul]  # messages sent, this one included
     recoverable_sent_number: Annotated[int, Int16ul]

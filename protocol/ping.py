@@ -1,4 +1,4 @@
-"""The ping over UDP: asks whether a queue manager would accept a session (MS-MQQB 2.2.7).
+"""The ping over UDP: asks if a queue manager runs and would accept a session (MS-MQQB 2.2.7).
 
 initiator ── Ping(cookie n) ──► port 3527
           ◄── Ping(cookie n, refused 0 or 1) ──

@@ -15,7 +15,7 @@ Offsets are counted from the start of the packet.  Every header starts at a mult
 alignment is the same as when counted from the start of the header (MS-MQMQ 2.2.19.1, PacketSize).
 """
 
-# construct has no types, so what is made of it cannot be checked either.
+# construct has no type annotations, so its subclasses cannot be checked either.
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations

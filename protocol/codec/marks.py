@@ -4,7 +4,7 @@ A packet is read and built over a PacketStream, which keeps the two values that 
 cannot hold: the bound that no read may cross, and the sizes that are not yet known.
 """
 
-# construct has no types, so what is made of it cannot be checked either.
+# construct has no type annotations, so its subclasses cannot be checked either.
 # mypy: disallow-subclassing-any=False
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _SCOPE = NameRule(64, frozenset(ascii_letters + digits + "._-"), "letters, digit
 class DirectName:
     """A queue and the address of its computer.
 
-    `host` is an IP address for TCP (IPv6 without brackets), else a computer name; "." is the
+    `host` is an IP address for TCP (IPv6 without brackets), otherwise a computer name; "." is the
     local computer.  The other parts are those of `LocalPath`.
     """
 

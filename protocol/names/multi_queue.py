@@ -95,7 +95,7 @@ class MqfSignatureHeader(NamedTuple):
 
 
 class MultiQueueFormatHeader(NamedTuple):
-    """The destination queues of this message, and its response queues (MS-MQMQ 2.2.20.1)."""
+    """The destination, admin and response queues of this message (MS-MQMQ 2.2.20.1)."""
 
     destination: Annotated[
         MqfAddressHeader,

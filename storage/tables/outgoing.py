@@ -44,7 +44,7 @@ class OutgoingRow(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the packet is what was stored."""
+        """Whether the packet equals the stored packet, by its checksum."""
         return damaged.is_whole(self.packet, self.checksum)
 
 

@@ -31,7 +31,7 @@ def remove(db: sqlite3.Connection, ids: Sequence[int]) -> None:
 
 
 def list_all(db: sqlite3.Connection) -> list[tuple[Owed, bool]]:
-    """Return all rows in order, each with whether its packet is what was stored."""
+    """Return all rows in order, each with whether its packet is intact."""
     rows = db.execute(
         "SELECT id, message_class, for_others, packet, checksum FROM owed ORDER BY id"
     )

@@ -63,7 +63,7 @@ def whole(db: sqlite3.Connection, row: Row) -> Row:
 def joined(
     head: bytes, checksum: int | None, part: tuple[bytes, int] | None
 ) -> tuple[bytes, int | None]:
-    """Join head and part; the checksum matches only if both are what was stored."""
+    """Join head and part; the checksum matches only if both are intact."""
     if part is None or checksum is None:
         return head, crc32(head) ^ 1
     rest, checksum_of_rest = part

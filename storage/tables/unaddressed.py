@@ -31,6 +31,6 @@ def remove(db: sqlite3.Connection, ids: list[int]) -> None:
 
 
 def list_all(db: sqlite3.Connection) -> list[tuple[Unaddressed, bool]]:
-    """Return all rows in order, each with whether its packet is what was stored."""
+    """Return all rows in order, each with whether its packet is intact."""
     rows = db.execute("SELECT id, queue, at_s, packet, checksum FROM unaddressed ORDER BY id")
     return [(Unaddressed(*row[:4]), is_whole(row[3], row[4])) for row in rows]

@@ -112,7 +112,7 @@ def remove_all_of_the_database_and_the_mark(daemon: Daemon) -> None:
 DAMAGES: list[tuple[Callable[[Daemon], None], str]] = [
     (flip_a_bit, "queues.db-wal is damaged"),
     (flip_a_bit_without_a_mark, "queues.db-wal is damaged after frame"),
-    (flip_a_bit_at_the_beginning, "queues.db-wal is not the one that was here"),
+    (flip_a_bit_at_the_beginning, "queues.db-wal is not the former file"),
     (cut_log_to_half, "queues.db-wal is damaged or cut off"),
     (empty_log, "queues.db-wal is gone"),
     (remove_log, "queues.db-wal is gone"),
@@ -215,7 +215,7 @@ def test_an_older_copy_of_the_database_is_noticed(daemon: Daemon):
     code, reason = refused_start(daemon)
 
     assert code == 78
-    assert "queues.db is older than the one that was here" in reason
+    assert "queues.db is older than the mark" in reason
     daemon.cli("check", "--accept-loss")
     daemon.start()
     assert daemon.bodies("plain") == BODIES
