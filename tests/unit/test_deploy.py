@@ -56,7 +56,7 @@ def test_systemd_understands_every_line_of_the_units(tmp_path):
     assert not complaints
 
 
-def test_a_wrong_configuration_is_not_tried_again_and_all_else_is():
+def test_only_wrong_usage_or_configuration_prevents_a_restart():
     unit = settings("qmd.service")
 
     assert unit["Restart"] == "on-failure"
@@ -66,7 +66,7 @@ def test_a_wrong_configuration_is_not_tried_again_and_all_else_is():
     assert unit["StartLimitIntervalSec"] == "0"
 
 
-def test_the_memory_of_the_service_has_a_limit_and_is_slowed_down_before():
+def test_the_memory_of_the_service_is_throttled_before_its_limit():
     gibibytes = {}
     for name in ("MemoryHigh", "MemoryMax"):
         amount = re.fullmatch(r"([1-9][0-9]*)G", settings("qmd.service")[name])
@@ -103,14 +103,14 @@ def test_an_example_configuration_keeps_everything_where_the_service_may_write(e
     assert settings.listen.port == 1801
 
 
-def test_the_service_lets_nobody_in_from_outside_as_it_is_installed():
+def test_the_installed_service_accepts_no_remote_connections():
     settings = load_settings(DEPLOY / "qmd.toml", environment={})
 
     assert settings.listen.address == "127.0.0.1"
     assert all(network.is_loopback for network in settings.peers.allow)
 
 
-def test_the_two_hosts_of_the_compose_file_let_in_each_other_and_no_other_network():
+def test_the_hosts_of_the_compose_file_accept_only_connections_of_each_other():
     settings = load_settings(DEPLOY / "compose.toml", environment={})
     subnet = re.search(r"subnet: (\S+)", (DEPLOY / "compose.yaml").read_text())
 

@@ -291,7 +291,7 @@ def test_every_package_has_a_row_and_every_row_a_package():
     assert sorted(LAYERS.keys() - ours.keys()) == []
 
 
-def test_rows_name_what_stands_before_them():
+def test_rows_name_only_rows_before_them():
     order = list(LAYERS)
     wrong = [
         f"{layer} -> {name}"
@@ -312,7 +312,7 @@ def test_rows_name_what_stands_before_them():
         for imported in sorted(names)
     ],
 )
-def test_an_exception_is_still_needed(module, imported):
+def test_every_exception_is_still_needed(module, imported):
     seen = {one.name for one in found(module, modules()[module])}
     layer = layer_of(module)
     assert layer is not None
@@ -337,7 +337,7 @@ def _is_sql(node: ast.AST) -> bool:
     )
 
 
-def test_no_two_modules_need_each_other():
+def test_no_two_modules_import_each_other():
     ours = modules()
     graph = {
         name: {one.name for one in found(name, file) if one.name in ours and not one.for_types}
@@ -386,7 +386,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return circles
 
 
-def test_a_circle_is_seen():
+def test_a_circle_is_detected():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
@@ -431,7 +431,7 @@ def test_a_circle_is_seen():
         ("pipeline.source.stream", "storage"),
     ],
 )
-def test_an_import_that_points_upwards_is_noticed(module, imported):
+def test_an_import_that_points_upwards_is_detected(module, imported):
     assert violation(module, imported) is not None
 
 
@@ -450,7 +450,7 @@ def test_an_import_that_points_upwards_is_noticed(module, imported):
         ("try:\n    import uvloop\nexcept ImportError:\n    pass", "uvloop"),
     ],
 )
-def test_every_form_of_import_is_seen(source, expected):
+def test_every_form_of_import_is_detected(source, expected):
     known = {"storage.engine.writer", "qmd.core.sequence", "qmd.errors"}
 
     names = [one.name for one in imports("qmd.core.session", source, is_package=False, known=known)]
@@ -466,7 +466,7 @@ def test_a_package_resolves_relative_names_within_itself():
     assert one.name == "qmd.core.session"
 
 
-def test_an_import_for_types_alone_is_told_apart():
+def test_an_import_for_types_alone_is_distinguished():
     source = "if TYPE_CHECKING:\n    import storage\nimport protocol"
 
     found = list(imports("qmd.manager", source, is_package=False, known=set()))

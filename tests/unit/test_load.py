@@ -43,7 +43,7 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_load_is_as_many_processes_as_are_wanted_and_ends() -> None:
+def test_a_load_has_the_given_number_of_processes_and_ends() -> None:
     with Load(2) as load:
         pids = load.pids
         assert len(pids) == 2 * len(os.sched_getaffinity(0))
@@ -52,7 +52,7 @@ def test_a_load_is_as_many_processes_as_are_wanted_and_ends() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_load_ends_with_who_has_started_it(how: signal.Signals) -> None:
+def test_a_load_ends_with_the_process_that_started_it(how: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTS], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

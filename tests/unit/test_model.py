@@ -39,12 +39,12 @@ def source_of(owner: type) -> str:
 
 
 @pytest.mark.parametrize(("owner", "name"), NAMES, ids=".".join)
-def test_what_the_table_names_is_in_the_code(owner: str, name: str):
+def test_the_names_in_the_table_exist_in_the_code(owner: str, name: str):
     assert owner in CLASSES
     assert re.search(rf"(def |self\.){name}\b", source_of(CLASSES[owner]))
 
 
-def test_every_check_is_of_something_that_the_model_has():
+def test_every_check_names_definitions_of_the_model():
     text = MODEL.read_text()
     for check in CHECKS:
         for define in check.defines.split():

@@ -55,7 +55,7 @@ def test_every_dependency_is_locked():
     assert names | tools <= locked("requirements-dev.lock").keys()
 
 
-def test_tests_run_with_the_very_dependencies_that_are_installed():
+def test_tests_run_with_the_locked_dependencies():
     assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
 
 
@@ -70,7 +70,7 @@ def test_compiled_dependencies_have_files_for_every_supported_python_and_platfor
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_document_names_only_commands_that_there_are(document):
+def test_a_document_names_only_existing_commands(document):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = (ROOT / document).read_text()
 
@@ -80,7 +80,7 @@ def test_a_document_names_only_commands_that_there_are(document):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_a_document_names_only_files_that_there_are(document):
+def test_a_document_names_only_existing_files(document):
     text = (ROOT / document).read_text()
     links = re.findall(r"\]\(([\w./-]+)\)", text)
     paths = re.findall(r"`((?:qmd|protocol|storage|tests|docs|deploy|benchmarks)/[\w./-]*)`", text)

@@ -30,7 +30,7 @@ def delivered():
     return result
 
 
-def test_everything_once_and_in_order_is_right(tmp_path):
+def test_complete_delivery_in_order_passes(tmp_path):
     result = delivered()
 
     assert wrongs(result) == []
@@ -64,7 +64,7 @@ def test_an_express_message_is_not_lost_without_a_kill():
 
 
 @pytest.mark.parametrize("kind", ["transactional", "recoverable", "express"])
-def test_a_doubled_message_is_wrong(kind):
+def test_a_doubled_message_fails(kind):
     result = delivered()
     doubled = next(tally for tally in result.tallies if tally.delivery == kind)
 
@@ -73,7 +73,7 @@ def test_a_doubled_message_is_wrong(kind):
     assert wrongs(result) == [f"arrived 2 times: {kind} message 3, id id3, as id3 and other"]
 
 
-def test_a_transactional_message_that_was_overtaken_is_wrong():
+def test_an_overtaken_transactional_message_fails():
     result = outcome()
     deliver(result.transactional, [0, 2, 1, 3, 4])
     deliver(result.recoverable, [0, 2, 1, 3, 4])
@@ -83,7 +83,7 @@ def test_a_transactional_message_that_was_overtaken_is_wrong():
 
 
 @pytest.mark.parametrize("body", [b"", b"transactional 1\nother", b"transactional 99\n", b"\xff"])
-def test_a_body_that_was_not_sent_is_wrong(body):
+def test_an_unknown_body_fails(body):
     result = delivered()
 
     result.transactional.arrived(body, "strange")
@@ -91,7 +91,7 @@ def test_a_body_that_was_not_sent_is_wrong(body):
     assert wrongs(result) == ["its body is not what was sent: message strange"]
 
 
-def test_what_was_not_sent_is_not_called_lost():
+def test_a_message_that_was_not_sent_is_not_reported_as_lost():
     tallies = [Tally(kind, 1) for kind in ("transactional", "recoverable", "express")]
 
     found = wrongs(Outcome(*tallies))
@@ -99,7 +99,7 @@ def test_what_was_not_sent_is_not_called_lost():
     assert found == [f"1 {tally.delivery} messages were not sent" for tally in tallies]
 
 
-def test_a_wrong_end_keeps_the_data_and_lists_everything_there(tmp_path):
+def test_a_failed_run_keeps_and_lists_its_data(tmp_path):
     result = outcome()
 
     lines = verdict(result, wrongs(result), tmp_path)
@@ -108,7 +108,7 @@ def test_a_wrong_end_keeps_the_data_and_lists_everything_there(tmp_path):
     assert len((tmp_path / "findings").read_text().splitlines()) == 2 * TOTAL
 
 
-def test_the_table_counts_each_delivery_apart():
+def test_the_table_counts_each_delivery_separately():
     result = outcome()
     deliver(result.transactional, [0, 0, 1])
 

@@ -45,7 +45,7 @@ def test_the_fields_are_those_of_an_event() -> None:
     }
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_file_is_complete_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
     path.write_text("what was there")
 

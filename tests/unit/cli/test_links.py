@@ -19,7 +19,9 @@ def victim(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_position_of_an_import(victim: Path, tmp_path: Path) -> None:
+def test_the_position_of_an_import_is_not_written_through_a_link(
+    victim: Path, tmp_path: Path
+) -> None:
     position = tmp_path / "position"
     Path(f"{position}.part").symlink_to(victim)
 
@@ -30,7 +32,7 @@ def test_the_position_of_an_import(victim: Path, tmp_path: Path) -> None:
     assert b"orders" in position.read_bytes()
 
 
-def test_what_was_shipped(victim: Path, tmp_path: Path) -> None:
+def test_the_state_of_shipping_is_not_written_through_a_link(victim: Path, tmp_path: Path) -> None:
     notes = Notes(tmp_path / "state", "target")
     (tmp_path / "state/target.part").symlink_to(victim)
 
@@ -40,7 +42,7 @@ def test_what_was_shipped(victim: Path, tmp_path: Path) -> None:
     assert notes.read() == {"orders": Reached(last=7)}
 
 
-def test_the_lock_of_what_was_shipped(victim: Path, tmp_path: Path) -> None:
+def test_the_lock_of_shipping_does_not_follow_a_link(victim: Path, tmp_path: Path) -> None:
     notes = Notes(tmp_path / "state", "target")
     (tmp_path / "state/target.lock").symlink_to(victim)
 
@@ -50,7 +52,7 @@ def test_the_lock_of_what_was_shipped(victim: Path, tmp_path: Path) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-def test_the_lock_of_a_directory_file(victim: Path, tmp_path: Path) -> None:
+def test_the_lock_of_a_directory_file_does_not_follow_a_link(victim: Path, tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     (tmp_path / "directory.toml.lock").symlink_to(absent)
 
@@ -60,7 +62,7 @@ def test_the_lock_of_a_directory_file(victim: Path, tmp_path: Path) -> None:
     assert not absent.exists()
 
 
-def test_the_state_of_a_job(victim: Path, tmp_path: Path) -> None:
+def test_the_state_of_a_job_is_not_written_through_a_link(victim: Path, tmp_path: Path) -> None:
     folder = tmp_path / "memory"
     folder.mkdir()
     (folder / f".{ABOUT}.part").symlink_to(victim)

@@ -47,7 +47,7 @@ def test_json_gives_the_canonical_destination(qmd, peer):
     }
 
 
-def test_no_computer_means_this_one(qmd, peer):
+def test_a_name_without_a_computer_means_the_local_one(qmd, peer):
     result = qmd("send", "orders", "--json")
 
     assert json.loads(result.output)["destination"] == r"DIRECT=OS:hosta\private$\orders"
@@ -86,7 +86,7 @@ def test_every_property_has_its_option(qmd, peer):
     ]
 
 
-def test_count_sends_many_with_their_number(qmd, peer):
+def test_count_sends_numbered_messages(qmd, peer):
     result = qmd("send", "orders", "no {n}", "--count", "300", "--label", "{n} of 300")
 
     assert len(result.output.splitlines()) == 300
@@ -158,7 +158,7 @@ def test_receive_all_empties_the_queue(qmd, peer):
 
 
 @pytest.mark.parametrize("command", ["receive", "peek"])
-def test_less_than_was_asked_for_has_an_exit_code_of_its_own(qmd, peer, command):
+def test_fewer_messages_than_requested_have_their_own_exit_code(qmd, peer, command):
     fill(peer, b"1", b"2")
 
     result = qmd(command, "orders", "--count", "3", "--json")
@@ -168,7 +168,7 @@ def test_less_than_was_asked_for_has_an_exit_code_of_its_own(qmd, peer, command)
     assert result.stderr == ""
 
 
-def test_one_body_is_printed_as_it_is(qmd, peer):
+def test_a_single_body_is_printed_unchanged(qmd, peer):
     fill(peer, b"\0\r\n\xff")
 
     assert qmd("receive", "orders", "--body-only").stdout_bytes == b"\0\r\n\xff"
@@ -193,13 +193,13 @@ def test_peek_leaves_everything_in_its_place(qmd, peer):
         (r"DIRECT=OS:.\SYSTEM$;DEADXACT", r"DIRECT=OS:.\SYSTEM$;DEADXACT"),
     ],
 )
-def test_system_queues_have_friendly_words(qmd, peer, word, name):
+def test_system_queues_have_short_names(qmd, peer, word, name):
     fill(peer, b"1", queue=name)
 
     assert qmd("receive", word, "--body-only").output == "1"
 
 
-def test_a_table_shows_what_is_there_and_nothing_that_steers_the_terminal(qmd, peer):
+def test_a_table_shows_messages_without_control_characters(qmd, peer):
     fill(peer, b"\x1b[2Jbody", label="\x07label")
 
     heading, row = qmd("peek", "orders", "--all").output.splitlines()
@@ -211,7 +211,7 @@ def test_a_table_shows_what_is_there_and_nothing_that_steers_the_terminal(qmd, p
     assert r"\x1b[2Jbody" in row
 
 
-def test_a_dead_letter_says_why_it_is_there(qmd, peer):
+def test_a_dead_letter_is_shown_with_its_reason(qmd, peer):
     fill(peer, b"1")
     (stored,) = peer.queues["orders"]
     peer.queues["orders"] = [

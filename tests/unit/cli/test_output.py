@@ -19,11 +19,11 @@ from qmd.cli.output import print_facts, print_rows, shown
         ("\x1b[2J\nÄ", r"\x1b[2J\nÄ"),
     ],
 )
-def test_values_are_shown_so_that_people_can_read_them(value, text):
+def test_values_are_shown_in_a_readable_form(value, text):
     assert shown(value) == text
 
 
-def test_numbers_stand_on_the_right(capsys):
+def test_numbers_are_aligned_on_the_right(capsys):
     rows = [{"name": "a", "messages": 5, "open": True}, {"name": "long", "messages": 1000}]
     columns = [("NAME", "name"), ("MESSAGES", "messages"), ("OPEN", "open")]
 
@@ -34,7 +34,7 @@ def test_numbers_stand_on_the_right(capsys):
     )
 
 
-def test_what_is_inside_is_indented(capsys):
+def test_nested_values_are_indented(capsys):
     facts = {"state": "waiting", "sequence": {"id": 7}, "history": [{"ago_s": 1, "result": "no"}]}
 
     print_facts(facts, as_json=False)

@@ -15,7 +15,7 @@ def peer(tmp_path):
         yield peer
 
 
-def test_what_is_sent_can_be_received(peer):
+def test_a_sent_message_can_be_received(peer):
     with blocking.connect(peer.path) as qm:
         message_id = qm.send("orders", b"1", label="one")
         message = qm.receive("orders", timeout_s=5)
@@ -25,7 +25,7 @@ def test_what_is_sent_can_be_received(peer):
         assert qm.name == "hosta"
 
 
-def test_a_sender_gives_futures_to_wait_for(peer):
+def test_a_sender_returns_futures(peer):
     with blocking.connect(peer.path) as qm:
         with qm.sender("orders") as sender:
             futures = [sender.send(b"%d" % number) for number in range(300)]
@@ -34,7 +34,7 @@ def test_a_sender_gives_futures_to_wait_for(peer):
         assert [one.packet for one in peer.queues["orders"]] == [b"%d" % n for n in range(300)]
 
 
-def test_iteration_works_with_for(peer):
+def test_messages_can_be_iterated_with_for(peer):
     with blocking.connect(peer.path) as qm:
         qm.send_many([frames.NewMessage("orders", b"%d" % n) for n in range(100)])
 
@@ -44,7 +44,7 @@ def test_iteration_works_with_for(peer):
         assert received == [b"%d" % number for number in range(100)]
 
 
-def test_taken_messages_are_settled_with_with(peer):
+def test_taken_messages_are_settled_at_the_end_of_a_with_block(peer):
     with blocking.connect(peer.path) as qm:
         qm.send_many([frames.NewMessage("orders", b"1"), frames.NewMessage("orders", b"2")])
         with qm.take("orders", limit=5) as taken:
@@ -69,7 +69,7 @@ def test_several_threads_may_use_one_client(peer):
         assert len(peer.queues["orders"]) == 80
 
 
-def test_errors_come_through_as_they_are(peer, tmp_path):
+def test_errors_are_raised_unchanged(peer, tmp_path):
     peer.refusals[frames.Send] = frames.Refused(0, "over_quota", "full")
     with blocking.connect(peer.path) as qm, pytest.raises(OverQuota):
         qm.send("orders", b"1")

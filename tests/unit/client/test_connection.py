@@ -56,7 +56,7 @@ def test_a_later_request_may_be_answered_first(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_lost_connection_fails_whatever_is_under_way(tmp_path):
+def test_a_lost_connection_fails_all_outstanding_requests(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer:
             connection = await open_connection(peer.path)
@@ -83,7 +83,7 @@ def test_a_lost_connection_fails_whatever_is_under_way(tmp_path):
     ],
     ids=["no MessagePack", "too long", "a request"],
 )
-def test_what_is_no_reply_ends_the_connection(tmp_path, reply):
+def test_an_invalid_reply_ends_the_connection(tmp_path, reply):
     async def scenario():
         ended = asyncio.Event()
 
@@ -118,7 +118,7 @@ def test_a_request_over_the_limit_is_not_sent(tmp_path):
     asyncio.run(scenario())
 
 
-def test_there_is_no_room_while_the_other_end_does_not_read(tmp_path):
+def test_the_connection_has_no_room_while_the_other_end_does_not_read(tmp_path):
     async def scenario():
         may_read, ended = asyncio.Event(), asyncio.Event()
 
@@ -151,6 +151,6 @@ def test_there_is_no_room_while_the_other_end_does_not_read(tmp_path):
     asyncio.run(scenario())
 
 
-def test_without_a_daemon_the_error_says_what_to_do(tmp_path):
+def test_without_a_daemon_the_error_has_a_remedy(tmp_path):
     with pytest.raises(NotConnected, match=r"no control socket at .*; start the daemon"):
         asyncio.run(open_connection(tmp_path / "socket"))

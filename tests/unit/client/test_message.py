@@ -45,7 +45,7 @@ def message(
     return Message(frames.StoredMessage(**stored))
 
 
-def test_everything_is_in_the_json_under_names_that_stay():
+def test_the_json_has_all_properties_under_stable_names():
     new = frames.NewMessage(
         r"DIRECT=TCP:10.0.0.5\private$\orders",
         b"\x00\xff",
@@ -114,7 +114,7 @@ def test_everything_is_in_the_json_under_names_that_stay():
     }
 
 
-def test_what_was_not_said_is_none():
+def test_a_property_that_was_not_given_is_none():
     found = message(frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""))
 
     assert found.sequence is None
@@ -161,7 +161,7 @@ def test_queues_are_named_by_their_format_names(name):
 
 
 @pytest.mark.parametrize("odd", ["nonsense", "OS:a b\\q", "OS:\ud800\\q", "CARRIER:coop\\q"])
-def test_a_queue_name_that_is_none_is_shown_as_it_came(odd):
+def test_an_invalid_queue_name_is_shown_unchanged(odd):
     raw = f"{odd}\0".encode("utf-16-le", "surrogatepass")
     response = QueueAddress(7, DirectQueueName(len(raw), raw), bytes(16), 0)
 
@@ -171,14 +171,14 @@ def test_a_queue_name_that_is_none_is_shown_as_it_came(odd):
     assert json.dumps(found.to_json())
 
 
-def test_times_are_aware_of_their_zone():
+def test_times_have_a_time_zone():
     found = message(frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""))
 
     assert found.sent_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert found.arrived_at == datetime(2023, 11, 14, 22, 13, 21, 250_000, tzinfo=UTC)
 
 
-def test_a_position_says_where_in_its_stream_a_message_stands():
+def test_a_position_is_the_place_of_a_message_in_its_stream():
     found = message(
         frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""), delivery=frames.TRANSACTIONAL
     )

@@ -9,7 +9,7 @@ from qmd.control_protocol import messages as frames
 from tests.unit.client.peer import Peer
 
 
-def test_all_is_moved_piece_by_piece(tmp_path):
+def test_all_messages_are_moved_in_pieces(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"22", b"333", b"4444", b"55555")
@@ -28,7 +28,7 @@ def test_all_is_moved_piece_by_piece(tmp_path):
     asyncio.run(scenario())
 
 
-def test_no_more_are_moved_than_asked_for(tmp_path):
+def test_no_more_messages_are_moved_than_requested(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"2", b"3", b"4", b"5")
@@ -44,7 +44,7 @@ def test_no_more_are_moved_than_asked_for(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_move_whose_answer_is_lost_is_not_made_again(tmp_path):
+def test_a_move_with_a_lost_reply_is_not_repeated(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"2", b"3")
@@ -58,7 +58,7 @@ def test_a_move_whose_answer_is_lost_is_not_made_again(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_move_that_was_lost_on_its_way_is_made(tmp_path):
+def test_a_move_with_a_lost_request_is_repeated(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"2", b"3")

@@ -7,7 +7,7 @@ from qmd.control_protocol.bulk import Attempt, Filter, Publish, ReadRange, Rows
 from qmd.control_protocol.messages import NewMessage
 
 
-def test_requests_of_pipelines_are_decoded_as_they_were_made() -> None:
+def test_requests_of_pipelines_are_encoded_and_decoded_unchanged() -> None:
     for request in (
         ReadRange(1, "orders", 5, 9, 10, 100, "archive", Filter(sequence_from=3)),
         Publish(2, "etl", 7, [Attempt(0, "a", 3)]),
@@ -16,7 +16,7 @@ def test_requests_of_pipelines_are_decoded_as_they_were_made() -> None:
         assert frames.decode_request(frames.frame(request)[4:]) == request
 
 
-def test_rows_come_out_of_their_columns_one_by_one() -> None:
+def test_rows_are_read_from_their_columns_one_by_one() -> None:
     rows = Rows(
         count=2,
         next=None,
@@ -37,7 +37,7 @@ def test_rows_come_out_of_their_columns_one_by_one() -> None:
     assert (second[1].packet, second[1].expires_at_s, second[1].abort_count) == (b"de", 32, 1)
 
 
-def test_a_long_attempt_is_staged_in_pieces_that_lose_nothing() -> None:
+def test_a_long_attempt_is_staged_in_pieces_without_loss() -> None:
     messages = [NewMessage("q", bytes(STAGE_BYTES // 3), str(at)) for at in range(7)]
     pieces = list(_pieces(messages))
     assert len(pieces) > 2

@@ -19,7 +19,7 @@ def numbered(count):
     return [b"%d" % number for number in range(count)]
 
 
-def test_a_received_message_is_gone_from_its_queue(tmp_path):
+def test_a_received_message_is_deleted_from_its_queue(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"2")
@@ -34,7 +34,7 @@ def test_a_received_message_is_gone_from_its_queue(tmp_path):
     asyncio.run(scenario())
 
 
-def test_an_empty_queue_gives_nothing_at_once_or_after_the_time(tmp_path):
+def test_an_empty_queue_returns_no_message_at_once_or_after_the_wait(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             assert await qm.receive("orders") is None
@@ -58,7 +58,7 @@ def test_a_message_that_comes_later_is_waited_for(tmp_path):
 
 @pytest.mark.parametrize("verb", [frames.Take, frames.Remove])
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_a_connection_that_breaks_loses_and_doubles_nothing(tmp_path, verb, place):
+def test_a_broken_connection_loses_and_doubles_no_message(tmp_path, verb, place):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(5))
@@ -75,7 +75,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(tmp_path, verb, plac
 @pytest.mark.parametrize("verb", [frames.Take, frames.Remove])
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("prefetch", [True, False])
-def test_iteration_survives_connections_that_break(tmp_path, verb, place, prefetch):
+def test_iteration_survives_broken_connections(tmp_path, verb, place, prefetch):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(100))
@@ -92,7 +92,7 @@ def test_iteration_survives_connections_that_break(tmp_path, verb, place, prefet
     asyncio.run(scenario())
 
 
-def test_a_message_that_vanished_while_taken_is_passed_over_and_the_others_are_not(tmp_path):
+def test_only_the_vanished_message_of_a_batch_is_skipped(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(3))
@@ -104,7 +104,7 @@ def test_a_message_that_vanished_while_taken_is_passed_over_and_the_others_are_n
     asyncio.run(scenario())
 
 
-def test_messages_taken_ahead_do_not_overtake_those_that_went_back(tmp_path):
+def test_prefetched_messages_do_not_overtake_those_that_went_back(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(30))
@@ -131,7 +131,7 @@ def test_messages_go_back_when_their_removal_is_refused(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_removal_that_nobody_can_tell_about_any_more_keeps_its_messages_at_hand(tmp_path):
+def test_a_removal_with_an_unknown_outcome_raises_an_error_with_its_messages(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
             peer.put("orders", b"1")
@@ -147,7 +147,7 @@ def test_a_removal_that_nobody_can_tell_about_any_more_keeps_its_messages_at_han
     asyncio.run(scenario())
 
 
-def test_what_comes_for_a_receiver_that_was_cancelled_goes_back(tmp_path):
+def test_a_message_for_a_cancelled_receiver_goes_back(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             receiving = asyncio.create_task(qm.receive("orders", timeout_s=None))
@@ -162,7 +162,7 @@ def test_what_comes_for_a_receiver_that_was_cancelled_goes_back(tmp_path):
     asyncio.run(scenario())
 
 
-def test_what_was_removed_for_a_receiver_that_was_cancelled_is_given_to_the_next(tmp_path):
+def test_a_message_removed_for_a_cancelled_receiver_goes_to_the_next_receiver(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1", b"2")
@@ -178,7 +178,7 @@ def test_what_was_removed_for_a_receiver_that_was_cancelled_is_given_to_the_next
     asyncio.run(scenario())
 
 
-def test_iteration_ends_when_nothing_came_for_a_while(tmp_path):
+def test_iteration_ends_after_a_while_without_messages(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(3))
@@ -281,7 +281,7 @@ def test_taken_messages_that_went_back_cannot_be_removed(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_whole_queue_can_be_looked_at_without_changing_it(tmp_path):
+def test_a_complete_queue_can_be_browsed_without_changes(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", *numbered(600))

@@ -10,7 +10,7 @@ from qmd.control_protocol import operations as operator_frames
 from tests.unit.client.peer import Peer
 
 
-def test_the_first_connection_is_not_waited_for(tmp_path):
+def test_the_first_connection_is_not_retried(tmp_path):
     async def scenario():
         async with connect(tmp_path / "socket", reconnect_s=1000):
             pass
@@ -19,7 +19,7 @@ def test_the_first_connection_is_not_waited_for(tmp_path):
         asyncio.run(scenario())
 
 
-def test_what_changes_nothing_is_asked_again(tmp_path):
+def test_a_request_that_changes_nothing_is_repeated(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.put("orders", b"1")
@@ -46,7 +46,7 @@ def test_a_daemon_that_was_restarted_is_found_again(tmp_path):
     asyncio.run(scenario())
 
 
-def test_it_gives_up_when_its_time_is_over(tmp_path):
+def test_reconnecting_ends_after_its_time_limit(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
             await peer.stop()
@@ -68,7 +68,7 @@ def test_a_daemon_that_stops_is_waited_for(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_change_whose_answer_is_lost_says_that_it_may_be_repeated(tmp_path):
+def test_a_change_with_a_lost_reply_raises_an_error_that_permits_repetition(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.after.append(operator_frames.PurgeQueue)
@@ -82,7 +82,7 @@ def test_a_change_whose_answer_is_lost_says_that_it_may_be_repeated(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_send_without_retry_says_that_it_may_not_be_repeated(tmp_path):
+def test_a_send_without_retry_raises_an_error_that_forbids_repetition(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.after.append(frames.Send)
@@ -103,7 +103,7 @@ def test_a_send_without_retry_says_that_it_may_not_be_repeated(tmp_path):
         ("new", QueueManagerError, ""),
     ],
 )
-def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind, id):
+def test_a_refusal_raises_the_exception_of_its_family(tmp_path, code, kind, id):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.refusals[operator_frames.ShowQueue] = frames.Refused(
@@ -119,7 +119,7 @@ def test_a_refusal_is_an_error_of_its_kind(tmp_path, code, kind, id):
     asyncio.run(scenario())
 
 
-def test_another_queue_manager_at_the_same_place_is_noticed(tmp_path):
+def test_another_queue_manager_at_the_same_socket_is_detected(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
             peer.before.append(operator_frames.Status)
@@ -131,7 +131,7 @@ def test_another_queue_manager_at_the_same_place_is_noticed(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_version_of_the_protocol_is_noticed(tmp_path):
+def test_another_version_of_the_protocol_is_detected(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer:
             peer.version += 1
@@ -142,7 +142,7 @@ def test_another_version_of_the_protocol_is_noticed(tmp_path):
     asyncio.run(scenario())
 
 
-def test_what_the_library_says_itself_has_an_id(tmp_path):
+def test_errors_of_the_library_itself_have_ids(tmp_path):
     async def scenario():
         with pytest.raises(NotConnected) as caught:
             async with connect(tmp_path / "nobody"):

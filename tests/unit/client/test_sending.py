@@ -22,7 +22,7 @@ def bodies(peer, queue="orders"):
     return [stored.packet for stored in peer.queues[queue]]
 
 
-def test_a_message_travels_with_its_properties(tmp_path):
+def test_a_message_is_sent_with_its_properties(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             message_id = await qm.send(
@@ -52,12 +52,12 @@ def test_a_message_travels_with_its_properties(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_delivery_that_does_not_exist_is_refused_here():
+def test_an_unknown_delivery_is_refused_by_the_client():
     with pytest.raises(ValueError, match="'certified'; it must be one of automatic, express"):
         new_message("orders", delivery="certified")
 
 
-def test_a_body_that_the_daemon_would_not_take_does_not_leave_the_application(tmp_path):
+def test_a_body_above_the_limit_of_the_daemon_is_refused_by_the_client(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer:
             peer.message_bytes_max = 10
@@ -91,7 +91,7 @@ def test_a_message_is_sent_once_when_the_connection_breaks(tmp_path, place):
     asyncio.run(scenario())
 
 
-def test_a_token_tells_a_later_client_what_became_of_a_request(tmp_path):
+def test_a_later_client_can_ask_for_the_outcome_of_a_token(tmp_path):
     token, other = bytes(range(16)), bytes(16)
 
     async def scenario():
@@ -105,7 +105,7 @@ def test_a_token_tells_a_later_client_what_became_of_a_request(tmp_path):
     asyncio.run(scenario())
 
 
-def test_many_messages_travel_in_batches_and_are_confirmed_in_order(tmp_path):
+def test_many_messages_are_sent_in_batches_and_confirmed_in_order(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             confirmed = []
@@ -167,7 +167,7 @@ def test_a_sender_waits_while_its_window_is_full(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_refusal_ends_the_sender_and_nothing_behind_it_is_sent(tmp_path):
+def test_a_refusal_ends_the_sender_and_later_messages_are_not_sent(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             first, second = None, None
@@ -192,7 +192,7 @@ def test_a_refusal_ends_the_sender_and_nothing_behind_it_is_sent(tmp_path):
     asyncio.run(scenario())
 
 
-def test_the_end_of_a_sender_raises_what_nobody_awaited(tmp_path):
+def test_closing_a_sender_raises_unawaited_errors(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             peer.refusals[frames.Send] = frames.Refused(0, "over_quota", "full")
@@ -207,7 +207,7 @@ def test_the_end_of_a_sender_raises_what_nobody_awaited(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_sender_whose_daemon_stays_away_gives_up(tmp_path):
+def test_a_sender_gives_up_if_the_daemon_stays_away(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path, reconnect_s=0.1) as qm:
 
@@ -224,7 +224,7 @@ def test_a_sender_whose_daemon_stays_away_gives_up(tmp_path):
     asyncio.run(scenario())
 
 
-def test_a_block_that_fails_does_not_send_what_was_waiting(tmp_path):
+def test_a_failed_block_does_not_send_waiting_messages(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             future = None
@@ -244,7 +244,7 @@ def test_a_block_that_fails_does_not_send_what_was_waiting(tmp_path):
     asyncio.run(scenario())
 
 
-def test_after_closing_nothing_is_sent(tmp_path):
+def test_a_closed_sender_sends_no_messages(tmp_path):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer:
             async with connect(peer.path) as qm:
@@ -258,7 +258,9 @@ def test_after_closing_nothing_is_sent(tmp_path):
 @pytest.mark.parametrize(
     "properties", [{"application_tag": 2**64}, {"label": "\udcff"}], ids=["number", "text"]
 )
-def test_what_no_frame_can_carry_is_refused_and_the_connection_goes_on(tmp_path, properties):
+def test_a_value_that_a_frame_cannot_encode_is_refused_and_the_connection_stays_open(
+    tmp_path, properties
+):
     async def scenario():
         async with Peer(tmp_path / "socket") as peer, connect(peer.path) as qm:
             with pytest.raises(BadRequest) as caught:
@@ -271,7 +273,7 @@ def test_what_no_frame_can_carry_is_refused_and_the_connection_goes_on(tmp_path,
     asyncio.run(scenario())
 
 
-def test_a_number_is_no_body_and_not_so_many_zeros():
+def test_a_number_is_not_a_valid_body():
     with pytest.raises(TypeError):
         new_message("orders", 5)
 

@@ -155,12 +155,12 @@ def acknowledge(message, message_class=MessageClass.NACK_ACCESS_DENIED):
 
 
 class TestAdministrationAcknowledgments:
-    def test_without_an_administration_queue_there_is_none(self):
+    def test_without_an_administration_queue_no_acknowledgment_is_made(self):
         silent = original(admin=(0, None))
 
         assert administration_queues(silent, OWN) == []
 
-    def test_it_goes_to_all_queues_of_a_list_and_to_each_once(self):
+    def test_an_acknowledgment_goes_to_each_queue_of_a_list_once(self):
         elements = (
             MqfElement(MQF_DIRECT, ADMIN.name),
             MqfElement(MQF_PRIVATE, PrivateQueueName(THIRD, 7)),
@@ -173,13 +173,13 @@ class TestAdministrationAcknowledgments:
 
         assert found == [ADMIN, PrivateQueueName(THIRD, 7), PUBLIC]
 
-    def test_a_list_alone_is_enough(self):
+    def test_a_list_without_a_single_administration_queue_is_enough(self):
         elements = (MqfElement(MQF_DIRECT, ANSWERS.name),)
         message = with_list(original(admin=(0, None)), elements)
 
         assert administration_queues(message, OWN) == [ANSWERS]
 
-    def test_a_long_list_does_not_make_a_flood(self):
+    def test_the_number_of_acknowledgments_for_a_list_is_limited(self):
         elements = tuple(
             MqfElement(MQF_PRIVATE, PrivateQueueName(THIRD, number)) for number in range(1000)
         )
@@ -198,7 +198,7 @@ class TestAdministrationAcknowledgments:
             ((7, ADMIN), ADMIN, 7, NULL, ADMIN),
         ],
     )
-    def test_it_goes_to_the_administration_queue_in_each_of_its_spellings(
+    def test_the_administration_queue_is_reached_by_each_of_its_spellings(
         self, admin, destination, kind, address, queue
     ):
         where, packet = acknowledge(original(admin=admin, address=THIRD))
@@ -208,7 +208,7 @@ class TestAdministrationAcknowledgments:
         assert packet.user.queue_manager_address == address
         assert packet.user.destination_queue == queue
 
-    def test_a_queue_on_the_destination_is_ours_if_the_message_named_nobody(self):
+    def test_an_administration_queue_at_the_destination_is_local_without_a_host(self):
         where, _ = acknowledge(original(admin=(3, 6)))
 
         assert where == PrivateQueueName(OWN, 6)
@@ -223,14 +223,14 @@ class TestAdministrationAcknowledgments:
             ((0, None), NULL, 0, None),
         ],
     )
-    def test_its_response_queue_is_where_the_message_was_sent_to(
+    def test_the_response_queue_is_the_destination_of_the_message(
         self, destination, address, kind, queue
     ):
         _, packet = acknowledge(original(destination=destination, address=address))
 
         assert (packet.user.flags.response_type, packet.user.response_queue) == (kind, queue)
 
-    def test_it_says_which_message_it_is_about(self):
+    def test_the_correlation_id_is_the_id_of_the_message(self):
         _, packet = acknowledge(original())
 
         assert packet.properties.correlation_id == SENDER + bytes([4, 3, 2, 1])
@@ -238,7 +238,7 @@ class TestAdministrationAcknowledgments:
         assert packet.properties.label == wide_text("Bestellung")
         assert packet.properties.body_type == 31
 
-    def test_it_is_a_fresh_message_of_ours_that_never_expires(self):
+    def test_an_acknowledgment_is_a_new_message_that_never_expires(self):
         _, packet = acknowledge(original())
 
         assert packet.user.source_queue_manager == OWN
@@ -246,7 +246,7 @@ class TestAdministrationAcknowledgments:
         assert packet.user.sent_time == 1_700_000_100
         assert packet.user.time_to_be_received == packet.base.time_to_reach_queue == INFINITE
 
-    def test_it_asks_for_nothing_itself(self):
+    def test_an_acknowledgment_requests_no_acknowledgments(self):
         _, packet = acknowledge(original(transactional=True, encrypted=True))
 
         assert packet.properties.flags == 0
@@ -260,12 +260,14 @@ class TestAdministrationAcknowledgments:
     @pytest.mark.parametrize(
         ("delivery", "transactional", "expected"), [(0, False, 0), (1, False, 1), (1, True, 1)]
     )
-    def test_it_is_recoverable_if_the_original_was(self, delivery, transactional, expected):
+    def test_an_acknowledgment_is_recoverable_if_the_original_was(
+        self, delivery, transactional, expected
+    ):
         _, packet = acknowledge(original(delivery=delivery, transactional=transactional))
 
         assert packet.user.flags.delivery == expected
 
-    def test_a_negative_one_brings_the_body_back(self):
+    def test_a_negative_acknowledgment_returns_the_body(self):
         _, packet = acknowledge(original())
 
         assert packet.properties.body == b"the body"
@@ -274,17 +276,17 @@ class TestAdministrationAcknowledgments:
     @pytest.mark.parametrize(
         "message_class", [MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE]
     )
-    def test_a_positive_one_has_no_body(self, message_class):
+    def test_a_positive_acknowledgment_has_no_body(self, message_class):
         _, packet = acknowledge(original(), message_class)
 
         assert packet.properties.body == b""
 
-    def test_an_encrypted_body_stays_where_it_is(self):
+    def test_an_encrypted_body_is_not_returned(self):
         _, packet = acknowledge(original(encrypted=True))
 
         assert packet.properties.body == b""
 
-    def test_a_body_that_would_make_the_packet_too_large_is_left_out(self):
+    def test_a_body_that_would_make_the_packet_too_large_is_omitted(self):
         """The queue names of the original take 8 bytes, those of its acknowledgment 24."""
         plain = {
             "destination": (3, 8),
@@ -305,12 +307,12 @@ class TestAdministrationAcknowledgments:
 
 
 class TestAcknowledgmentsForTheSender:
-    def test_whoever_is_known_by_its_address_is_answered_there(self):
+    def test_a_source_with_a_known_address_is_answered_there(self):
         queue = order_queue_of(SENDER, "10.0.0.5", by_direct_name=True)
 
         assert plain_text(queue.name) == "TCP:10.0.0.5\\PRIVATE$\\order_queue$"
 
-    def test_whoever_is_known_by_its_guid_has_the_order_queue_number_4(self):
+    def test_a_source_with_a_known_guid_has_the_order_queue_number_4(self):
         queue = order_queue_of(SENDER, "10.0.0.5", by_direct_name=False)
 
         assert queue == PrivateQueueName(SENDER, 4)
@@ -332,7 +334,7 @@ class TestAcknowledgmentsForTheSender:
         assert (packet.user.source_queue_manager, packet.user.message_number) == (OWN, 42)
         assert packet.user.sent_time == 1_700_000_100
 
-    def test_number_0_is_no_position_to_acknowledge(self):
+    def test_number_0_cannot_be_acknowledged(self):
         with pytest.raises(AssertionError):
             order_ack_packet(
                 Position(1, 0),
@@ -343,7 +345,7 @@ class TestAcknowledgmentsForTheSender:
             )
 
     @pytest.mark.parametrize("by_direct_name", [True, False])
-    def test_those_that_are_patched_are_the_same_to_the_byte(self, by_direct_name):
+    def test_patched_acknowledgments_equal_built_ones_to_the_byte(self, by_direct_name):
         destination = order_queue_of(SENDER, "10.0.0.5", by_direct_name=by_direct_name)
         patched = FinalAcks(destination, OWN)
 

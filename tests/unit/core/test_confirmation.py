@@ -30,7 +30,9 @@ from qmd.core.packet_fields import INFINITE_S
         (0, 30, None, 0),
     ],
 )
-def test_the_extended_interval(time_to_be_received_s, time_to_reach_queue_s, delay_s, interval_s):
+def test_the_extended_interval_follows_the_table(
+    time_to_be_received_s, time_to_reach_queue_s, delay_s, interval_s
+):
     found = extended_interval_s(time_to_be_received_s, time_to_reach_queue_s, delay_s)
 
     assert found == interval_s

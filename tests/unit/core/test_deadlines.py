@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from qmd.core.deadlines import Deadlines
 
 
-def test_a_life_includes_its_last_second() -> None:
+def test_a_lifetime_includes_its_last_second() -> None:
     deadlines = Deadlines()
     deadlines.add(1, 10)
 
@@ -17,7 +17,7 @@ def test_a_life_includes_its_last_second() -> None:
     assert deadlines.pop_over(11, 9) == []
 
 
-def test_what_is_discarded_is_never_over() -> None:
+def test_a_discarded_deadline_is_never_returned() -> None:
     deadlines = Deadlines()
     for key in range(6):
         deadlines.add(key, 10)
@@ -34,7 +34,7 @@ def test_what_is_discarded_is_never_over() -> None:
     st.dictionaries(st.integers(0, 50), st.integers(0, 20)),
     st.lists(st.tuples(st.integers(0, 22), st.integers(1, 9), st.integers(0, 50))),
 )
-def test_each_is_handed_out_once_when_it_is_over(
+def test_each_deadline_is_returned_once_when_it_is_over(
     ends: dict[int, int], looks: list[tuple[int, int, int]]
 ) -> None:
     deadlines = Deadlines()

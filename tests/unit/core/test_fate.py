@@ -85,7 +85,7 @@ def at_source(message, message_class, *, by_final_ack=False, insecure_nacks=Fals
 
 
 class TestAtTheDestination:
-    def test_who_asks_for_nothing_gets_nothing(self):
+    def test_a_message_without_requests_has_no_outcome(self):
         for message_class in (MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE):
             assert at_destination(message(), message_class) == NOTHING
 
@@ -106,7 +106,7 @@ class TestAtTheDestination:
             not_asked = at_destination(message(acks=others), each, insecure_nacks=True)
             assert (asked.acknowledgment, not_asked.acknowledgment) == (each, None)
 
-    def test_the_insecure_five_are_acknowledged_only_where_that_is_switched_on(self):
+    def test_the_five_insecure_classes_are_acknowledged_only_if_enabled(self):
         assert sorted(INSECURE) == [0x8000, 0x8004, 0x8006, 0x8007, 0x800B]
         asking = message(acks="NA", transactional=True)
 
@@ -126,19 +126,21 @@ class TestAtTheDestination:
 
     @pytest.mark.parametrize("asking", [{"jn": True}, {"jp": True}, {"fa": True}])
     @pytest.mark.parametrize("message_class", [MessageClass.ACK_RECEIVE, *RECEPTION_NACKS])
-    def test_after_arrival_a_final_ack_is_sent_to_whom_it_matters(self, asking, message_class):
+    def test_after_arrival_a_final_ack_is_sent_to_sources_that_request_it(
+        self, asking, message_class
+    ):
         asked = at_destination(message(transactional=True, **asking), message_class)
         not_asked = at_destination(message(transactional=True), message_class)
 
         assert (asked.final_ack, not_asked.final_ack) == (message_class, None)
 
-    def test_plain_messages_get_no_final_ack(self):
+    def test_non_transactional_messages_get_no_final_ack(self):
         plain = message(jn=True, jp=True)
 
         for each in MessageClass:
             assert at_destination(plain, each).final_ack is None
 
-    def test_being_stored_is_told_by_order_acks_and_not_by_final_acks(self):
+    def test_storing_is_acknowledged_by_order_acks_and_not_by_final_acks(self):
         stored = message(transactional=True, jn=True, jp=True, fa=True)
 
         assert at_destination(stored, MessageClass.ACK_REACH_QUEUE).final_ack is None
@@ -153,7 +155,7 @@ class TestAtTheDestination:
             (False, MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE, "deadletter"),
         ],
     )
-    def test_what_no_queue_would_have_is_kept_on_the_spot(
+    def test_a_message_that_no_queue_accepts_becomes_a_local_dead_letter(
         self, transactional, message_class, queue, jn
     ):
         refused = message(transactional=transactional, jn=jn)
@@ -169,7 +171,7 @@ class TestAtTheDestination:
             (True, False, None),
         ],
     )
-    def test_what_a_full_queue_refuses_is_kept_if_nobody_else_has_it(
+    def test_a_message_refused_by_a_full_queue_is_kept_if_no_source_has_it(
         self, transactional, jn, queue
     ):
         refused = message(transactional=transactional, jn=jn)
@@ -179,7 +181,7 @@ class TestAtTheDestination:
         assert kept.dead_letter == queue
 
     @pytest.mark.parametrize("transactional", [True, False])
-    def test_nothing_else_is_kept_or_journaled_here(self, transactional):
+    def test_other_messages_are_not_kept_or_journaled_at_the_destination(self, transactional):
         kept = {0x8000, 0x8002, 0x8003, 0x8005, 0x8007, 0x8009, 0x800A, 0xC002, 0xC004}
         asking = message(transactional=transactional, jn=True, jp=True)
 
@@ -198,7 +200,7 @@ class TestAtTheDestination:
         ],
     )
     @pytest.mark.parametrize("is_local", [True, False])
-    def test_a_plain_one_that_nobody_would_have_is_kept_because_its_source_has_let_it_go(
+    def test_a_refused_non_transactional_message_is_kept_since_its_source_has_released_it(
         self, message_class, kept, is_local
     ):
         found = at_destination(message(jn=True), message_class, is_local=is_local)
@@ -207,12 +209,12 @@ class TestAtTheDestination:
         assert at_destination(message(), message_class, is_local=is_local) == NOTHING
 
     @pytest.mark.parametrize("message_class", RECEPTION_NACKS)
-    def test_of_a_transactional_one_its_source_keeps_its_own_copy(self, message_class):
+    def test_the_source_of_a_transactional_message_keeps_its_own_copy(self, message_class):
         found = at_destination(message(transactional=True, jn=True), message_class)
 
         assert found == Consequences(final_ack=message_class)
 
-    def test_a_rejected_one_is_kept_here_where_its_source_keeps_none(self):
+    def test_a_rejected_message_is_kept_if_its_source_keeps_no_copy(self):
         rejected = MessageClass.NACK_RECEIVE_REJECTED
 
         silent = at_destination(message(transactional=True), rejected)
@@ -223,7 +225,7 @@ class TestAtTheDestination:
         assert journaling == Consequences(dead_letter="deadxact", final_ack=rejected)
 
     @pytest.mark.parametrize("message_class", RECEPTION_NACKS)
-    def test_where_it_is_the_source_as_well_it_keeps_a_transactional_one_itself(
+    def test_a_destination_that_is_the_source_keeps_a_transactional_message_itself(
         self, message_class
     ):
         asking = message(transactional=True, jn=True, jp=True, fa=True)
@@ -232,7 +234,7 @@ class TestAtTheDestination:
             dead_letter="deadxact"
         )
 
-    def test_where_it_is_the_source_as_well_receipt_is_journaled(self):
+    def test_a_destination_that_is_the_source_journals_the_receipt(self):
         asking = message(transactional=True, jn=True, jp=True, fa=True)
         received = MessageClass.ACK_RECEIVE
 
@@ -244,7 +246,7 @@ class TestAtTheSource:
     @pytest.mark.parametrize(
         ("transactional", "queue"), [(True, "deadxact"), (False, "deadletter")]
     )
-    def test_what_expires_is_kept_if_it_was_asked_for(self, transactional, queue):
+    def test_an_expired_message_is_kept_on_request(self, transactional, queue):
         expired = MessageClass.NACK_REACH_QUEUE_TIMEOUT
 
         kept = at_source(message(transactional=transactional, jn=True), expired)
@@ -263,19 +265,19 @@ class TestAtTheSource:
 
         assert found == Consequences(dead_letter="deadxact")
 
-    def test_what_the_source_finds_out_itself_it_acknowledges_itself(self):
+    def test_the_source_acknowledges_the_ends_that_it_detects_itself(self):
         asking = message(acks="NA")
 
         for each in (MessageClass.NACK_REACH_QUEUE_TIMEOUT, MessageClass.NACK_DELETED):
             assert at_source(asking, each) == Consequences(acknowledgment=each)
 
-    def test_what_happened_in_the_queue_is_for_the_destination_to_tell(self):
+    def test_the_destination_acknowledges_the_ends_in_its_queue(self):
         asking = message(transactional=True, acks="PA PR NA NR")
 
         for each in RECEPTION_NACKS:
             assert at_source(asking, each) == NOTHING
 
-    def test_it_never_acknowledges_success(self):
+    def test_the_source_never_acknowledges_success(self):
         asking = message(acks="PA PR NA NR")
 
         for each in (MessageClass.ACK_REACH_QUEUE, MessageClass.ACK_RECEIVE):
@@ -289,7 +291,7 @@ class TestAtTheSource:
             (True, MessageClass.ACK_RECEIVE, True),
         ],
     )
-    def test_what_is_delivered_is_journaled_if_it_was_asked_for(
+    def test_a_delivered_message_is_journaled_on_request(
         self, transactional, message_class, journal
     ):
         asking = message(transactional=transactional, jp=True)
@@ -298,7 +300,7 @@ class TestAtTheSource:
         assert at_source(asking, message_class) == Consequences(journal=journal)
         assert at_source(silent, message_class) == NOTHING
 
-    def test_it_sends_no_final_ack(self):
+    def test_the_source_sends_no_final_ack(self):
         asking = message(transactional=True, jn=True, jp=True, fa=True)
 
         for each in MessageClass:
@@ -307,14 +309,14 @@ class TestAtTheSource:
 
 class TestMessagesOfQueueManagers:
     @pytest.mark.parametrize("own", sorted(set(MessageClass) - {MessageClass.NORMAL}))
-    def test_they_are_neither_kept_nor_acknowledged(self, own):
+    def test_messages_of_queue_managers_are_neither_kept_nor_acknowledged(self, own):
         one = message(jn=True, jp=True, acks="PA PR NA NR", message_class=own)
 
         for each in MessageClass:
             assert at_destination(one, each, insecure_nacks=True) == NOTHING
             assert at_source(one, each, insecure_nacks=True) == NOTHING
 
-    def test_a_refused_transactional_one_leaves_its_sender_all_the_same(self):
+    def test_a_refused_transactional_message_of_a_queue_manager_still_leaves_its_sender(self):
         one = message(transactional=True, jn=True, message_class=MessageClass.ACK_RECEIVE)
         refusal = MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE
 
@@ -322,7 +324,7 @@ class TestMessagesOfQueueManagers:
         assert at_destination(one, MessageClass.ACK_RECEIVE) == NOTHING
         assert at_source(one, refusal, by_final_ack=True) == NOTHING
 
-    def test_classes_of_applications_are_like_normal_ones(self):
+    def test_messages_with_classes_of_applications_are_like_normal_messages(self):
         one = message(acks="PA", message_class=0x0123)
 
         found = at_destination(one, MessageClass.ACK_REACH_QUEUE)
@@ -332,7 +334,7 @@ class TestMessagesOfQueueManagers:
 
 class TestReasons:
     @pytest.mark.parametrize("message_class", [*ARRIVAL_NACKS, *RECEPTION_NACKS])
-    def test_each_names_the_queue_and_what_to_do(self, message_class):
+    def test_each_reason_names_the_queue_and_a_remedy(self, message_class):
         text = reason_text(message_class, queue="hostb\\private$\\orders")
 
         what, _, remedy = text.partition(". ")
@@ -340,7 +342,7 @@ class TestReasons:
         assert remedy.endswith(".")
         assert "{" not in text
 
-    def test_a_detail_stands_behind_what_happened(self):
+    def test_a_detail_follows_the_reason(self):
         text = reason_text(
             MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue="orders", detail="quota 500 kB"
         )
@@ -348,12 +350,12 @@ class TestReasons:
         assert text.startswith("The message found orders full (quota 500 kB). Receive messages")
 
     @pytest.mark.parametrize("message_class", [*MessageClass, 0x1234, 0xC0FF])
-    def test_every_class_has_one(self, message_class):
+    def test_every_class_has_a_reason(self, message_class):
         text = reason_text(message_class, queue="orders {0}")
 
         assert text[0].isupper() or text.startswith("orders")
         assert text.endswith(".")
         assert "  " not in text
 
-    def test_a_class_that_nobody_defined_is_named_by_its_number(self):
+    def test_an_undefined_class_is_named_by_its_number(self):
         assert reason_text(0x1234, queue="q") == "The message to q ended with class 0x1234."

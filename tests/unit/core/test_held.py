@@ -7,7 +7,7 @@ from qmd.core.number_ranges import HeldNumbers
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12))))
-def test_it_is_a_set_of_numbers(changes):
+def test_held_numbers_behave_like_a_set(changes):
     held, model = HeldNumbers(), set()
 
     for is_added, number in changes:
@@ -22,7 +22,7 @@ def test_it_is_a_set_of_numbers(changes):
         assert bool(held) is bool(model)
 
 
-def test_a_sequence_that_comes_and_goes_in_order_is_one_range():
+def test_a_sequence_in_order_is_stored_as_one_range():
     held = HeldNumbers()
     for number in range(1, 100_000):
         held.add(number)

@@ -71,7 +71,7 @@ def test_a_segment_is_the_set_of_its_numbers(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=40))
-def test_a_stored_segment_comes_back(runs: list[tuple[int, int]]) -> None:
+def test_a_stored_segment_is_read_back(runs: list[tuple[int, int]]) -> None:
     stored = [(first, first + length) for first, length in runs]
     segment = Segment(1, 0)
     segment.restore(stored)
@@ -87,7 +87,7 @@ def test_a_stored_segment_comes_back(runs: list[tuple[int, int]]) -> None:
     st.integers(1, 60),
     st.integers(10, 2000),
 )
-def test_a_history_knows_what_came_and_nothing_else(
+def test_a_history_has_exactly_the_received_numbers(
     steps: list[tuple[int, int]], runs_min: int, age_s: int
 ) -> None:
     history, oracle, now_s = History(Bounds(runs_min, age_s)), Oracle(), 0
@@ -109,7 +109,7 @@ def test_a_history_knows_what_came_and_nothing_else(
         }
 
 
-def test_a_busy_source_keeps_as_many_runs_as_it_may() -> None:
+def test_a_busy_source_keeps_its_maximum_of_runs() -> None:
     history, oracle = History(Bounds(800, 1800)), Oracle()
     for number in range(0, 10_000, 2):  # every second message goes to another receiver
         take(history, oracle, number, 0, number + 1)
@@ -120,7 +120,7 @@ def test_a_busy_source_keeps_as_many_runs_as_it_may() -> None:
     assert not history.has(0)
 
 
-def test_neighbours_cost_nothing() -> None:
+def test_consecutive_numbers_need_no_memory() -> None:
     history, oracle = History(Bounds(100, 1800)), Oracle()
     for number in range(1, 50_001):
         take(history, oracle, number, 0, number)
@@ -130,7 +130,7 @@ def test_neighbours_cost_nothing() -> None:
     assert history.measured() < 2000
 
 
-def test_what_a_source_had_under_way_waits_until_it_returns() -> None:
+def test_the_latest_numbers_of_a_silent_source_are_kept() -> None:
     history, oracle = History(Bounds(10_000, 1800)), Oracle()
     for number in range(1, 5001):
         take(history, oracle, number, number, number)  # one message per second
@@ -155,12 +155,14 @@ def test_what_a_source_had_under_way_waits_until_it_returns() -> None:
         ([7], 0, 0),
     ],
 )
-def test_who_holds_little_keeps_it(amounts: list[int], total: int, share: int) -> None:
+def test_a_source_below_its_fair_share_loses_nothing(
+    amounts: list[int], total: int, share: int
+) -> None:
     assert fair_share(amounts, total) == share
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=40), st.integers(0, 100_000))
-def test_fair_shares_fit(amounts: list[int], total: int) -> None:
+def test_fair_shares_do_not_exceed_the_total(amounts: list[int], total: int) -> None:
     share = fair_share(amounts, total)
 
     kept = [min(amount, share) for amount in amounts]
@@ -168,7 +170,7 @@ def test_fair_shares_fit(amounts: list[int], total: int) -> None:
     assert kept == amounts or sum(kept) > total - len(amounts)
 
 
-def test_runs_grow_together_in_the_end() -> None:
+def test_runs_merge_when_the_gaps_are_filled() -> None:
     segment, numbers = Segment(1, 0), random.Random(1).sample(range(0, 10_000, 2), 5000)
     for number in numbers:
         segment.add(number)

@@ -36,24 +36,24 @@ def drain(window):
 
 
 class TestOrder:
-    def test_the_first_to_come_is_the_first_to_go(self):
+    def test_messages_leave_in_the_order_of_arrival(self):
         assert drain(window(1, 2, 3)) == [1, 2, 3]
 
     def test_a_higher_level_goes_first(self):
         assert drain(window(LAST | 1, NORMAL | 2, HIGH | 3)) == [HIGH | 3, NORMAL | 2, LAST | 1]
 
-    def test_commits_of_one_level_may_come_out_of_order(self):
+    def test_commits_of_one_priority_may_be_announced_out_of_order(self):
         assert drain(window(2, 3, 1, entries_max=9)) == [1, 2, 3]
         assert drain(window(1, 4, 2, 3, entries_max=9)) == [1, 2, 3, 4]
 
-    def test_express_messages_go_in_between(self):
+    def test_express_messages_are_merged_in_order(self):
         one = window(1, 3)
         add(one, 2, stored=False)
         add(one, 4, stored=False)
 
         assert drain(one) == [1, 2, 3, 4]
 
-    def test_looking_takes_nothing(self):
+    def test_peeking_takes_no_message(self):
         one = window(1)
 
         assert one.peek() == one.peek() == (1, "m1")
@@ -61,7 +61,7 @@ class TestOrder:
         assert one.peek() is None
         assert one.pop() is None
 
-    def test_a_message_that_returns_is_the_first_again(self):
+    def test_a_returned_message_is_the_first_again(self):
         one = window(1, 2, 3)
         one.pop()
         one.pop()
@@ -71,7 +71,7 @@ class TestOrder:
 
         assert drain(one) == [1, 2, 3]
 
-    def test_an_express_message_that_returns_is_still_express(self):
+    def test_a_returned_express_message_is_still_express(self):
         one = window(entries_max=1)
         for key in (1, 2, 3):
             add(one, key, stored=False)
@@ -82,7 +82,7 @@ class TestOrder:
         assert (len(one), one.bytes) == (3, 0)
         assert drain(one) == [1, 2, 3]
 
-    def test_what_can_be_taken_can_be_listed(self):
+    def test_ready_messages_can_be_listed(self):
         one = window(1, 3, NORMAL | 4)
         add(one, 2, stored=False)
         add(one, LAST | 5)
@@ -93,17 +93,17 @@ class TestOrder:
 
 
 class TestHorizon:
-    def test_as_long_as_everything_fits_there_is_none(self):
+    def test_without_an_overflow_there_is_no_horizon(self):
         assert window(1, 2, 3).horizon is None
 
-    def test_what_does_not_fit_stays_on_disk(self):
+    def test_messages_beyond_the_window_stay_on_disk(self):
         one = window(1, 2, 3, 4, 5)
 
         assert (one.horizon, len(one)) == (4, 3)
         assert drain(one) == [1, 2, 3]
         assert one.needs_refill
 
-    def test_what_arrives_just_at_the_horizon_is_beyond_it(self):
+    def test_a_message_that_arrives_at_the_horizon_is_beyond_it(self):
         one = window()
         one.clear_to_disk(0)
         read(one, 1, 2, complete=False)
@@ -114,7 +114,7 @@ class TestHorizon:
         read(one, 3)
         assert drain(one) == [3]
 
-    def test_room_that_becomes_free_is_not_for_what_is_beyond_it(self):
+    def test_free_room_is_not_used_for_messages_beyond_the_horizon(self):
         one = window(1, 2, 3, 4)
         one.pop()
 
@@ -122,7 +122,7 @@ class TestHorizon:
 
         assert drain(one) == [2, 3]
 
-    def test_an_urgent_message_pushes_the_last_one_out(self):
+    def test_an_urgent_message_displaces_the_last_one(self):
         one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3)
 
         add(one, HIGH | 4)
@@ -130,7 +130,7 @@ class TestHorizon:
         assert one.horizon == NORMAL | 3
         assert drain(one) == [HIGH | 4, NORMAL | 1, NORMAL | 2]
 
-    def test_bytes_count_as_well(self):
+    def test_the_window_is_limited_in_bytes_as_well(self):
         one = window(bytes_max=10)
         add(one, 1, size=6)
         add(one, 2, size=4)
@@ -139,14 +139,14 @@ class TestHorizon:
 
         assert (one.horizon, one.bytes) == (3, 10)
 
-    def test_a_message_larger_than_the_window_can_be_taken_all_the_same(self):
+    def test_a_message_larger_than_the_window_can_be_taken(self):
         one = window(bytes_max=10)
 
         add(one, 1, size=50)
 
         assert (one.horizon, drain(one)) == (None, [1])
 
-    def test_express_messages_stay_whatever_their_number(self):
+    def test_any_number_of_express_messages_stays_in_memory(self):
         one = window(entries_max=1)
         for key in range(1, 50):
             add(one, key, stored=False, size=1000)
@@ -154,7 +154,7 @@ class TestHorizon:
         assert (len(one), one.horizon) == (49, None)
         assert drain(one) == list(range(1, 50))
 
-    def test_express_messages_wait_for_what_may_precede_them(self):
+    def test_express_messages_wait_for_possible_predecessors_on_disk(self):
         one = window(1, 2, 3, 4)
         add(one, 5, stored=False)
 
@@ -165,7 +165,7 @@ class TestHorizon:
 
 
 class TestRefill:
-    def test_it_reads_on_from_the_horizon(self):
+    def test_a_refill_reads_from_the_horizon_on(self):
         one = window(1, 2, 3, 4, 5)
         drain(one)
 
@@ -175,7 +175,7 @@ class TestRefill:
         assert one.horizon is None
         assert drain(one) == [4, 5]
 
-    def test_a_page_moves_the_horizon_behind_its_last_row(self):
+    def test_a_page_moves_the_horizon_after_its_last_row(self):
         one = window()
         one.clear_to_disk(0)
 
@@ -183,7 +183,7 @@ class TestRefill:
 
         assert one.horizon == 6
 
-    def test_of_a_page_that_is_too_long_the_rest_stays_on_disk(self):
+    def test_the_rest_of_a_page_that_is_too_long_stays_on_disk(self):
         one = window()
         one.clear_to_disk(0)
 
@@ -191,7 +191,7 @@ class TestRefill:
 
         assert one.horizon == 4
 
-    def test_one_that_brings_nothing_at_the_end_opens_the_window(self):
+    def test_an_empty_page_at_the_end_removes_the_horizon(self):
         one = window(1)
         one.clear_to_disk(0)
 
@@ -199,7 +199,7 @@ class TestRefill:
 
         assert (one.horizon, one.needs_refill) == (None, False)
 
-    def test_only_one_is_under_way(self):
+    def test_only_one_refill_is_outstanding(self):
         one = window()
         one.clear_to_disk(0)
         assert one.needs_refill
@@ -211,7 +211,7 @@ class TestRefill:
         with pytest.raises(AssertionError):
             one.begin_refill()
 
-    def test_it_is_wanted_before_it_is_needed(self):
+    def test_a_refill_is_requested_before_the_window_is_empty(self):
         one = window(*range(1, 12), entries_max=8)
         wanted = []
         while one.pop():
@@ -219,14 +219,14 @@ class TestRefill:
 
         assert wanted == [False] * 6 + [True, True]
 
-    def test_large_messages_are_not_asked_for_while_large_ones_wait(self):
+    def test_no_refill_is_requested_while_large_messages_wait(self):
         one = window(entries_max=100, bytes_max=10)
         add(one, 1, size=9)
         add(one, 2, size=9)
 
         assert (one.horizon, one.wants_refill) == (2, False)
 
-    def test_what_is_taken_does_not_come_again(self):
+    def test_a_taken_message_is_not_read_again(self):
         one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3)
         one.pop()
         for key in (HIGH | 4, HIGH | 5, HIGH | 6):
@@ -239,7 +239,7 @@ class TestRefill:
 
         assert drain(one) == [NORMAL | 2, NORMAL | 3]
 
-    def test_what_went_while_the_disk_was_read_does_not_come_again(self):
+    def test_a_message_that_left_during_a_read_does_not_return(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -250,7 +250,7 @@ class TestRefill:
 
         assert drain(one) == [2]
 
-    def test_what_is_read_before_it_is_announced_comes_once(self):
+    def test_a_message_that_is_read_before_its_announcement_comes_once(self):
         one = window()
         one.clear_to_disk(0)
         read(one, 1, 2, 3)
@@ -262,7 +262,7 @@ class TestRefill:
         assert drain(one) == [2, 3]
 
     @pytest.mark.parametrize("row", [(), (9,)])
-    def test_what_arrives_while_the_disk_is_read_is_there_at_once(self, row):
+    def test_a_message_that_arrives_during_a_read_is_ready_at_once(self, row):
         """The rows that were read may have it or not; the window need not read again."""
         one = window()
         one.clear_to_disk(0)
@@ -274,7 +274,7 @@ class TestRefill:
         assert one.horizon is None
         assert drain(one) == [1, 9]
 
-    def test_what_arrives_and_goes_while_the_disk_is_read_does_not_come_again(self):
+    def test_a_message_that_arrives_and_leaves_during_a_read_does_not_return(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -286,7 +286,7 @@ class TestRefill:
 
         assert drain(one) == []
 
-    def test_what_arrives_meanwhile_is_bounded_too(self):
+    def test_the_number_of_messages_that_arrive_during_a_read_is_limited(self):
         one = window(entries_max=2)
         one.clear_to_disk(0)
         one.begin_refill()
@@ -297,7 +297,7 @@ class TestRefill:
 
         assert (one.horizon, drain(one)) == (7, [5, 6])
 
-    def test_rows_are_of_no_use_when_the_horizon_has_fallen_below_them(self):
+    def test_rows_beyond_a_lowered_horizon_are_discarded(self):
         one = window(NORMAL | 1, NORMAL | 2, NORMAL | 3, NORMAL | 4)
         assert one.begin_refill() == NORMAL | 4
         add(one, HIGH | 5)
@@ -307,7 +307,7 @@ class TestRefill:
         assert one.horizon == NORMAL | 3
         assert drain(one) == [HIGH | 5, NORMAL | 1, NORMAL | 2]
 
-    def test_an_incomplete_page_has_rows(self):
+    def test_an_incomplete_page_must_have_rows(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -317,7 +317,7 @@ class TestRefill:
 
 
 class TestTaking:
-    def test_one_out_of_the_middle(self):
+    def test_a_message_in_the_middle_can_be_taken(self):
         one = window(1, 2, 3)
         add(one, 4, stored=False)
 
@@ -330,7 +330,7 @@ class TestTaking:
         one.put_back(4, "m4", 1)
         assert drain(one) == [4]
 
-    def test_one_that_is_on_disk_only_can_be_held(self):
+    def test_a_message_that_is_only_on_disk_can_be_taken(self):
         one = window(1, 2, 3, 4)
 
         assert one.hold(4)
@@ -341,7 +341,7 @@ class TestTaking:
         read(one, 4)
         assert drain(one) == []
 
-    def test_one_that_returns_to_where_the_disk_has_it_is_read_there(self):
+    def test_a_message_returned_beyond_the_horizon_is_read_from_the_disk(self):
         one = window(1, 2, 3, 4)
         one.hold(4)
 
@@ -352,7 +352,7 @@ class TestTaking:
         assert drain(one) == [4]
 
     @pytest.mark.parametrize("stored", [True, False])
-    def test_what_nobody_has_taken_cannot_be_put_back(self, stored):
+    def test_a_message_that_was_not_taken_cannot_be_put_back(self, stored):
         one = window()
         add(one, 1, stored=stored)
         one.pop()
@@ -363,7 +363,7 @@ class TestTaking:
 
         assert drain(one) == []
 
-    def test_what_is_removed_is_forgotten_wherever_it_is(self):
+    def test_a_removed_message_is_forgotten_in_every_state(self):
         one = window(1, 2, 3, 4)
         add(one, 5, stored=False)
         one.pop()
@@ -389,7 +389,7 @@ class TestNewPass:
         read(one, 1, 2, 3)
         assert drain(one) == [1, 2, 3, 4]
 
-    def test_what_lies_before_the_given_key_stays_as_it_is(self):
+    def test_messages_before_the_given_key_stay_unchanged(self):
         one = window(NORMAL | 1, NORMAL | 2, LAST | 1, LAST | 2, entries_max=9)
         one.pop()
         one.take(LAST | 1)
@@ -401,7 +401,7 @@ class TestNewPass:
         one.refill(rows(LAST | 1, LAST | 2), complete=True)
         assert drain(one) == [LAST | 1, LAST | 2]
 
-    def test_the_horizon_never_moves_up_by_it(self):
+    def test_a_new_pass_never_raises_the_horizon(self):
         one = window(1, 2, 3, 4)
 
         one.clear_to_disk(9)
@@ -409,7 +409,7 @@ class TestNewPass:
         assert one.horizon == 4
         assert drain(one) == [1, 2, 3]
 
-    def test_rows_that_were_asked_for_before_it_are_of_no_use(self):
+    def test_rows_requested_before_a_new_pass_are_discarded(self):
         one = window(1, 2, 3, 4)
         one.begin_refill()
         one.clear_to_disk(2)
@@ -420,7 +420,7 @@ class TestNewPass:
 
 
 class TestPurge:
-    def test_nothing_is_left_but_what_is_taken(self):
+    def test_a_purge_leaves_only_taken_messages(self):
         one = window(1, 2, 3, 4)
         add(one, 5, stored=False)
         one.pop()
@@ -431,7 +431,7 @@ class TestPurge:
         one.put_back(1, "m1", 1)
         assert drain(one) == [1]
 
-    def test_rows_that_were_read_before_it_are_of_no_use(self):
+    def test_rows_read_before_a_purge_are_discarded(self):
         one = window(1, 2, 3, 4)
         one.begin_refill()
         one.purge()
@@ -441,7 +441,7 @@ class TestPurge:
         assert drain(one) == []
         assert one.horizon is None
 
-    def test_rows_that_were_read_before_it_stay_of_no_use(self):
+    def test_rows_read_before_a_purge_are_discarded_also_later(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -458,7 +458,7 @@ class TestPurge:
 class TestComingBack:
     """A message that was moved away, and is moved back during a read from the disk."""
 
-    def test_it_is_there_if_the_read_came_too_early_to_see_it(self):
+    def test_the_message_is_ready_although_the_read_came_too_early_for_it(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()
@@ -469,7 +469,7 @@ class TestComingBack:
 
         assert drain(one) == [1, 2, 3]
 
-    def test_it_is_what_came_back_and_not_what_the_read_saw(self):
+    def test_the_returned_message_replaces_the_row_that_was_read(self):
         one = window()
         one.clear_to_disk(0)
         one.begin_refill()

@@ -22,7 +22,7 @@ def test_each_failure_doubles_the_wait_up_to_the_limit():
     assert retry.failures == 6
 
 
-def test_success_begins_the_waits_anew():
+def test_a_success_resets_the_waits():
     retry = Retry(first_s=5.0, max_s=60.0)
     retry.failed(0.0, "connection refused")
     retry.failed(5.0, "connection refused")
@@ -34,7 +34,7 @@ def test_success_begins_the_waits_anew():
     assert retry.next_attempt == 25.0
 
 
-def test_a_kick_allows_an_attempt_at_once_and_short_waits_after_it():
+def test_a_kick_allows_an_attempt_at_once_and_resets_the_waits():
     retry = Retry(first_s=5.0, max_s=60.0)
     for _ in range(5):
         retry.failed(0.0, "connection refused")
@@ -66,7 +66,7 @@ def test_each_state_of_a_queue_is_described_in_one_sentence(state):
     assert state.description.count(".") == 1
 
 
-def test_what_repeats_itself_is_one_entry_with_its_count():
+def test_repeated_results_are_one_entry_with_a_count():
     retry = Retry()
     retry.succeeded(1.0, "hostb:1801")
     for second in range(10, 40):

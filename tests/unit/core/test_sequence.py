@@ -48,7 +48,9 @@ class TestAcceptance:
             (9, 7, False),
         ],
     )
-    def test_within_a_sequence_whatever_follows_is_accepted(self, number, previous, accepted):
+    def test_within_a_sequence_every_message_that_follows_is_accepted(
+        self, number, previous, accepted
+    ):
         assert incoming(3).offer(ID, number, previous, now=0.0) is accepted
 
     @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ class TestAcceptance:
 
         assert sequence.offer(0x80000000_00000000, 1, 0, now=0.0)
 
-    def test_one_can_ask_without_offering(self):
+    def test_acceptance_can_be_checked_without_accepting(self):
         sequence = incoming(3)
 
         assert sequence.is_next(ID, 4, 3)
@@ -90,7 +92,7 @@ class TestAcceptance:
         assert sequence.offer(ID, 40, 0, now=0.0)
         assert sequence.offer(ID, 41, 40, now=0.0)
 
-    def test_what_is_accepted_counts_before_it_is_durable(self):
+    def test_an_accepted_message_counts_before_it_is_durable(self):
         sequence = incoming()
 
         assert sequence.offer(ID, 1, 0, now=0.0)
@@ -98,7 +100,7 @@ class TestAcceptance:
         assert not sequence.offer(ID, 2, 1, now=0.0)
         assert sequence.durable == Position(0, 0)
 
-    def test_rejected_messages_move_nothing_and_are_counted_until_one_is_accepted(self):
+    def test_rejected_messages_are_counted_until_one_is_accepted(self):
         sequence = incoming(3)
 
         sequence.offer(ID, 3, 2, now=1.0)
@@ -125,7 +127,7 @@ class TestOrderAcks:
         assert sequence.next_timer() is None, "one order ack is enough"
         assert not sequence.handle_timer(now=9.0)
 
-    def test_an_order_ack_can_leave_with_the_commit_that_it_speaks_of(self):
+    def test_an_order_ack_can_leave_with_its_commit(self):
         sequence = incoming(settings=AT_ONCE)
 
         sequence.offer(ID, 1, 0, now=0.0)
@@ -133,7 +135,7 @@ class TestOrderAcks:
 
         assert sequence.next_timer() is None
 
-    def test_an_order_ack_that_leaves_at_once_makes_the_one_that_waits_superfluous(self):
+    def test_an_immediate_order_ack_replaces_a_waiting_one(self):
         sequence = incoming(3, settings=AT_ONCE)
         sequence.offer(ID, 3, 2, now=0.0)
         assert sequence.next_timer() == 0.5
@@ -161,7 +163,7 @@ class TestOrderAcks:
         assert sequence.next_timer() is None
         assert not sequence.handle_timer(now=100.0)
 
-    def test_one_order_ack_speaks_for_a_burst(self):
+    def test_one_order_ack_acknowledges_a_burst(self):
         sequence = incoming(1)
         assert not sequence.offer(ID, 1, 0, now=0.0)
         assert sequence.handle_timer(now=0.5)
@@ -185,7 +187,7 @@ class TestOrderAcks:
 
         assert acknowledged_at == pytest.approx([10.9, 21.4], abs=0.15)
 
-    def test_the_durable_position_may_fall_behind_but_is_never_ahead(self):
+    def test_the_durable_position_may_lag_but_is_never_ahead(self):
         sequence = incoming()
         for number in (1, 2, 3):
             sequence.offer(ID, number, number - 1, now=0.0)
@@ -209,12 +211,12 @@ class TestOrderAcks:
 
 
 class TestPreviousNumbers:
-    def test_on_first_transmission_it_is_the_number_before(self):
+    def test_on_first_transmission_the_previous_number_is_the_number_before(self):
         sequence = outgoing(3)
 
         assert [sequence.transmit(number, 0.0) for number in (1, 2, 3)] == [0, 1, 2]
 
-    def test_after_everything_in_flight_was_acknowledged_it_is_the_acknowledged_number(self):
+    def test_after_all_acknowledgments_the_previous_number_is_the_acknowledged_number(self):
         sequence = outgoing(3, transmitted=2)
 
         sequence.acknowledge(ID, 2, now=0.1)
@@ -237,7 +239,7 @@ class TestPreviousNumbers:
 
         assert sequence.transmit(3, 1.0) == 0
 
-    def test_a_retransmission_that_nothing_precedes_any_more_has_0(self):
+    def test_a_retransmission_without_predecessors_has_the_previous_number_0(self):
         sequence = outgoing(3, transmitted=3)
         sequence.restart()
         sequence.transmit(1, 1.0)
@@ -245,21 +247,21 @@ class TestPreviousNumbers:
 
         assert sequence.transmit(2, 1.2) == 0
 
-    def test_it_skips_a_message_that_expired_before_it_was_sent(self):
+    def test_the_previous_number_skips_a_message_that_expired_before_it_was_sent(self):
         sequence = outgoing(4, transmitted=2)
 
         assert not sequence.remove(3)
 
         assert sequence.transmit(4, 0.1) == 2
 
-    def test_it_skips_a_message_that_expired_in_flight(self):
+    def test_the_previous_number_skips_a_message_that_expired_in_flight(self):
         sequence = outgoing(4, transmitted=3)
 
         assert not sequence.remove(3), "nothing was linked to it yet"
 
         assert sequence.transmit(4, 0.1) == 2
 
-    def test_in_a_new_pass_it_skips_whatever_was_removed(self):
+    def test_in_a_new_pass_the_previous_number_skips_all_removed_messages(self):
         sequence = outgoing(5, transmitted=4)
         assert sequence.remove(2), "3 was sent as its successor"
         sequence.remove(1)
@@ -268,7 +270,7 @@ class TestPreviousNumbers:
 
         assert [sequence.transmit(number, 1.0) for number in (3, 4, 5)] == [0, 3, 4]
 
-    def test_after_a_start_no_number_is_trusted_that_nobody_acknowledged(self):
+    def test_after_a_start_only_acknowledged_numbers_are_used_as_previous_numbers(self):
         """4 expired and was never accepted, so naming it would block the receiver for ever."""
         sequence = OutgoingSequence(ID, base=0, next_number=6, outstanding=1)
         sequence.append()
@@ -279,7 +281,7 @@ class TestPreviousNumbers:
 
 
 class TestNumbering:
-    def test_numbers_count_from_1_and_positions_go_on_for_ever(self):
+    def test_numbers_count_from_1_and_positions_are_unbounded(self):
         sequence = OutgoingSequence(ID, base=70)
 
         assert [sequence.append() for _ in range(3)] == [1, 2, 3]
@@ -312,7 +314,7 @@ class TestNumbering:
 
         assert (sequence.append(), sequence.sequence_id, sequence.base) == (1, ID + 1, 2)
 
-    def test_an_unused_sequence_is_used(self):
+    def test_an_unused_sequence_keeps_its_id(self):
         sequence = OutgoingSequence(ID)
 
         assert (sequence.append(), sequence.sequence_id) == (1, ID)
@@ -324,13 +326,13 @@ class TestNumbering:
 
         assert sequence.sequence_id == 0x65000001_00000000
 
-    def test_a_stored_sequence_goes_on_where_it_was(self):
+    def test_a_stored_sequence_continues_at_its_position(self):
         sequence = OutgoingSequence(ID, base=10, next_number=6, outstanding=2)
 
         assert (sequence.append(), sequence.outstanding) == (6, 3)
         assert [sequence.transmit(number, 0.0) for number in (4, 5, 6)] == [0, 4, 5]
 
-    def test_a_stored_sequence_of_which_nothing_is_left_is_followed_by_a_new_one(self):
+    def test_an_empty_stored_sequence_is_followed_by_a_new_one(self):
         sequence = OutgoingSequence(ID, base=10, next_number=6, outstanding=0)
 
         assert (sequence.append(), sequence.sequence_id, sequence.base) == (1, ID + 1, 15)
@@ -359,7 +361,7 @@ class TestAcknowledgments:
         sequence.released(3)
         assert sequence.outstanding == 2
 
-    def test_an_order_ack_that_tells_nothing_new_releases_nothing(self):
+    def test_a_repeated_order_ack_releases_nothing(self):
         sequence = outgoing(3, transmitted=3)
         sequence.acknowledge(ID, 2, now=1.0)
 
@@ -378,7 +380,7 @@ class TestAcknowledgments:
 
         assert (sequence.acknowledged, sequence.ack_count) == (0, 0)
 
-    def test_an_order_ack_for_what_was_never_sent_is_an_error_of_the_peer(self):
+    def test_an_order_ack_for_unsent_messages_is_an_error_of_the_peer(self):
         sequence = outgoing(3, transmitted=2)
 
         with pytest.raises(ImpossibleOrderAck, match="only 2 were sent"):
@@ -386,7 +388,7 @@ class TestAcknowledgments:
 
         assert (sequence.acknowledged, list(sequence.in_flight)) == (0, [1, 2])
 
-    def test_what_was_sent_of_an_older_sequence_does_not_count_for_the_new_one(self):
+    def test_messages_sent_in_an_older_sequence_do_not_count_for_the_new_one(self):
         sequence = outgoing(3, transmitted=3)
         sequence.acknowledge(ID, 3, now=0.1)
         sequence.released(3)
@@ -395,7 +397,7 @@ class TestAcknowledgments:
         with pytest.raises(ImpossibleOrderAck, match="only 0 were sent"):
             sequence.acknowledge(ID + 1, 1, now=0.2)
 
-    def test_a_late_order_ack_is_believed_in_a_new_pass(self):
+    def test_a_late_order_ack_is_accepted_in_a_new_pass(self):
         sequence = outgoing(5, transmitted=5)
         sequence.restart()
         sequence.transmit(1, 1.0)
@@ -404,7 +406,7 @@ class TestAcknowledgments:
 
         assert sequence.transmit(5, 1.2) == 0
 
-    def test_after_a_start_an_order_ack_is_believed_for_anything_that_is_stored(self):
+    def test_after_a_start_an_order_ack_is_accepted_for_all_stored_messages(self):
         sequence = OutgoingSequence(ID, next_number=6, outstanding=3)
 
         assert sequence.acknowledge(ID, 4, now=0.0) == 4
@@ -413,10 +415,10 @@ class TestAcknowledgments:
 
 
 class TestResendTimer:
-    def test_the_published_intervals(self):
+    def test_the_resend_intervals_are_the_published_intervals(self):
         assert RESEND_INTERVALS_S == (30, 30, 30, 300, 300, 300, 1800, 1800, 1800, 21600)
 
-    def test_it_runs_from_the_first_transmission_on(self):
+    def test_the_timer_starts_at_the_first_transmission(self):
         sequence = outgoing(2)
         assert sequence.next_timer() is None
 
@@ -428,7 +430,7 @@ class TestResendTimer:
         assert sequence.handle_timer(35.0)
         assert sequence.next_timer() is None
 
-    def test_each_pass_in_vain_is_waited_for_longer_and_the_last_interval_stays(self):
+    def test_each_pass_without_progress_lengthens_the_wait_up_to_the_last_interval(self):
         sequence = outgoing(1, resend_intervals_s=(1.0, 2.0, 4.0))
         waits, now = [], 0.0
 
@@ -443,7 +445,7 @@ class TestResendTimer:
         assert waits == [1.0, 2.0, 4.0, 4.0, 4.0]
         assert sequence.resend_count == 5
 
-    def test_progress_starts_the_wait_anew_without_shortening_it(self):
+    def test_progress_restarts_the_wait_without_shortening_it(self):
         sequence = outgoing(3, resend_intervals_s=(1.0, 2.0))
         sequence.transmit(1, 0.0)
         sequence.handle_timer(1.0)
@@ -455,7 +457,7 @@ class TestResendTimer:
 
         assert sequence.next_timer() == 4.5
 
-    def test_an_order_ack_without_progress_does_not_put_it_off(self):
+    def test_an_order_ack_without_progress_does_not_postpone_the_timer(self):
         sequence = outgoing(2, transmitted=2)
         sequence.acknowledge(ID, 1, now=1.0)
 
@@ -463,7 +465,7 @@ class TestResendTimer:
 
         assert sequence.next_timer() == 31.0
 
-    def test_it_stops_and_begins_with_the_first_interval_when_everything_is_acknowledged(self):
+    def test_the_timer_stops_and_is_reset_when_all_messages_are_acknowledged(self):
         sequence = outgoing(2, resend_intervals_s=(1.0, 2.0))
         sequence.transmit(1, 0.0)
         sequence.handle_timer(1.0)
@@ -479,28 +481,28 @@ class TestResendTimer:
         assert sequence.next_timer() == 11.0
         assert sequence.resend_count == 0
 
-    def test_it_does_not_run_for_what_waits_for_its_first_transmission(self):
+    def test_the_timer_does_not_run_for_messages_before_their_first_transmission(self):
         sequence = outgoing(3, transmitted=1)
 
         sequence.acknowledge(ID, 1, now=1.0)
 
         assert sequence.next_timer() is None
 
-    def test_it_stops_with_the_session(self):
+    def test_the_timer_stops_with_the_session(self):
         sequence = outgoing(3, transmitted=3)
 
         sequence.restart()
 
         assert sequence.next_timer() is None
 
-    def test_it_stops_when_the_last_message_in_flight_is_removed(self):
+    def test_the_timer_stops_when_the_last_message_in_flight_is_removed(self):
         sequence = outgoing(3, transmitted=1)
 
         sequence.remove(1)
 
         assert sequence.next_timer() is None
 
-    def test_after_a_refusal_it_comes_sooner_and_is_not_put_off(self):
+    def test_after_a_refusal_the_timer_fires_sooner_and_is_not_postponed(self):
         sequence = outgoing(5, transmitted=5)
         assert sequence.remove(2)
 
@@ -512,7 +514,7 @@ class TestResendTimer:
         assert not sequence.handle_timer(now=2.9)
         assert sequence.handle_timer(now=3.0)
 
-    def test_a_pass_after_a_refusal_makes_no_later_wait_longer(self):
+    def test_a_pass_after_a_refusal_does_not_lengthen_later_waits(self):
         sequence = outgoing(3, transmitted=3, resend_intervals_s=(10.0, 20.0))
         sequence.remove(1)
         sequence.hasten(now=2.0)
@@ -524,7 +526,7 @@ class TestResendTimer:
 
         assert sequence.next_timer() == 13.0
 
-    def test_it_comes_no_later_for_a_refusal(self):
+    def test_a_refusal_never_postpones_the_timer(self):
         sequence = outgoing(3, transmitted=3, resend_intervals_s=(0.5, 0.7))
         sequence.remove(1)
 
@@ -534,7 +536,7 @@ class TestResendTimer:
         assert sequence.handle_timer(now=0.5)
         assert (sequence.resend_count, sequence.next_timer()) == (1, None)
 
-    def test_nothing_is_hastened_when_nothing_is_in_flight(self):
+    def test_a_refusal_has_no_effect_when_no_message_is_in_flight(self):
         sequence = outgoing(2, transmitted=2)
         sequence.remove(1)
         sequence.hasten(now=2.0)

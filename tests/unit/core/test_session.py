@@ -86,7 +86,7 @@ def test_the_session_header_is_cut_off_a_received_message():
     assert [event.packet for event in events] == [message(7)]
 
 
-def test_a_malformed_message_ends_the_session_and_those_before_it_are_delivered():
+def test_a_malformed_message_ends_the_session_and_earlier_messages_are_delivered():
     session = open_session()
     wrong = bytearray(message(2))
     wrong[60] |= 0x60  # UserHeader.Flags.DM
@@ -97,7 +97,7 @@ def test_a_malformed_message_ends_the_session_and_those_before_it_are_delivered(
     assert session.received_count == 1
 
 
-def test_a_closed_session_takes_and_says_nothing_more():
+def test_a_closed_session_receives_and_sends_nothing():
     session = open_session()
     take(session, "r")
     assert session.close("the peer closed the connection", now=1.0) == [
@@ -168,7 +168,7 @@ def test_more_than_32_stored_messages_need_several_acknowledgments():
     ]
 
 
-def test_messages_stored_out_of_step_wait_for_the_one_before_them():
+def test_messages_stored_out_of_order_wait_for_the_one_before_them():
     session = open_session()
     take(session, "rrr")
 
@@ -178,7 +178,7 @@ def test_messages_stored_out_of_step_wait_for_the_one_before_them():
     assert acks(session) == [header(3, 1, 0b111)]
 
 
-def test_when_told_so_stored_messages_are_acknowledged_by_the_timer():
+def test_stored_messages_are_acknowledged_by_the_timer_if_that_is_set():
     session = open_session(BY_TIMER, recoverable_ack_ms=700)
     take(session, "rr", now=1.0)
     session.mark_stored([1], now=1.1)
@@ -244,7 +244,7 @@ def test_a_session_ack_is_laid_out_as_published():
     )
 
 
-def test_an_acknowledgment_says_how_much_was_sent_before_it():
+def test_an_acknowledgment_has_the_count_of_earlier_messages():
     session = open_session(peer_window=8)
     send(session, "ere")
     take(session, "eeee")
@@ -280,7 +280,7 @@ def test_a_carried_acknowledgment_counts_as_one():
     assert acks(session) == [header(3, 3, 0b1, sent=1)]
 
 
-def test_nothing_is_carried_when_nothing_is_to_be_acknowledged():
+def test_no_acknowledgment_is_carried_when_none_is_due():
     session = open_session()
     take(session, "e", now=0.0)
     session.handle_timer(now=10.0)
@@ -305,7 +305,7 @@ def test_an_order_ack_carries_no_acknowledgment_but_is_preceded_by_it():
 # Sending.
 
 
-def test_sent_messages_leave_as_they_are_and_in_order():
+def test_sent_messages_leave_unchanged_and_in_order():
     session = open_session()
     send(session, "err")
 
@@ -319,7 +319,7 @@ def test_sent_messages_leave_as_they_are_and_in_order():
 
 
 @pytest.mark.parametrize(("own", "peer", "window"), [(5, 64, 5), (64, 5, 5), (64, 0, 1)])
-def test_no_more_is_sent_than_the_smaller_window_takes(own, peer, window):
+def test_no_more_is_sent_than_the_smaller_window_allows(own, peer, window):
     session = open_session(SessionSettings(window_size=own), peer_window=peer)
 
     assert session.room() == window
@@ -329,7 +329,7 @@ def test_no_more_is_sent_than_the_smaller_window_takes(own, peer, window):
     assert session.room() == 1
 
 
-def test_a_peer_that_announces_another_window_is_obeyed_at_once():
+def test_a_new_window_of_the_peer_applies_at_once():
     session = open_session()
     send(session, "eee")
 
@@ -361,7 +361,7 @@ def test_acknowledged_messages_are_reported_together_and_once():
     assert session.unacknowledged == 0
 
 
-def test_they_are_reported_in_the_order_of_sending_whatever_came_first():
+def test_acknowledged_messages_are_reported_in_the_order_of_sending():
     session = open_session()
     send(session, "rere")
 
@@ -369,7 +369,7 @@ def test_they_are_reported_in_the_order_of_sending_whatever_came_first():
     assert events == [Acknowledged(["r1", "e2", "r3", "e4"])]
 
 
-def test_a_message_without_token_is_acknowledged_in_silence():
+def test_the_acknowledgment_of_a_message_without_a_token_is_not_reported():
     session = open_session()
     session.send(message(), recoverable=False, token=None, now=0.0)
     send(session, "e")
@@ -387,7 +387,7 @@ def test_an_acknowledgment_that_a_message_carries_counts_like_any_other():
     assert [event.packet for event in only(MessageReceived, events)] == [message(5)]
 
 
-def test_a_window_that_opens_without_a_release_is_seen_by_its_room():
+def test_a_window_that_opens_without_a_release_has_room():
     session = open_session(SessionSettings(window_size=2))
     send(session, "rr")
 
@@ -396,7 +396,7 @@ def test_a_window_that_opens_without_a_release_is_seen_by_its_room():
 
 
 @pytest.mark.parametrize("wrong", [(3, 0, 0), (0xFFFF, 0, 0), (2, 2, 1), (2, 1, 0b11)])
-def test_acknowledging_what_was_never_sent_ends_the_session(wrong):
+def test_an_acknowledgment_of_unsent_messages_ends_the_session(wrong):
     session = open_session()
     send(session, "er")
 
@@ -445,7 +445,7 @@ def test_counts_that_differ_in_a_session_ack_end_the_session():
 # Waiting for acknowledgments.
 
 
-def test_a_silent_peer_is_given_up_after_two_ack_timeouts():
+def test_a_session_with_a_silent_peer_ends_after_two_ack_timeouts():
     session = open_session(now=0.0)
     send(session, "e", now=1.0)
     assert session.next_timer() == 41.0
@@ -522,7 +522,7 @@ def test_a_session_with_user_messages_is_kept(act):
 # Pausing.
 
 
-def test_pausing_announces_a_window_of_one_with_all_that_is_to_be_acknowledged():
+def test_pausing_announces_a_window_of_one_with_all_due_acknowledgments():
     session = open_session()
     take(session, "ee")
 
@@ -541,7 +541,7 @@ def test_a_paused_session_acknowledges_every_message():
     assert acks(session) == [header(1, window=1)]
 
 
-def test_pausing_does_not_limit_what_we_send():
+def test_pausing_does_not_limit_sending():
     session = open_session()
     session.pause(now=0.0)
 
@@ -616,7 +616,7 @@ def test_a_pause_before_the_session_is_open_is_announced_in_the_handshake():
 # Long sessions.
 
 
-def test_counters_wrap_and_nobody_notices():
+def test_a_session_continues_when_its_counters_wrap():
     session = open_session()
     other = open_session()
     for count in range(0x10000 + 100):

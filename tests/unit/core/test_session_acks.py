@@ -25,7 +25,7 @@ def test_recoverable_messages_are_numbered_from_one_and_express_ones_have_no_num
     assert (acks.received_count, acks.recoverable_received_count) == (4, 2)
 
 
-def test_an_acknowledgment_counts_all_that_was_received_and_says_it_once():
+def test_an_acknowledgment_counts_all_received_messages_once():
     acks = received("ere")
 
     assert (acks.unacknowledged, acks.pending) == (3, True)
@@ -43,7 +43,7 @@ def test_no_flag_is_set_before_the_message_is_stored():
     assert acks.take() == (2, 2, 0b1)
 
 
-def test_the_example_of_three_stored_messages_after_five_acknowledged_ones():
+def test_three_stored_messages_after_five_acknowledged_ones_match_the_example():
     acks = received("rrrrreeee")
     acks.mark_stored([1, 2, 3, 4, 5])
     acks.take()
@@ -54,7 +54,7 @@ def test_the_example_of_three_stored_messages_after_five_acknowledged_ones():
     assert acks.take() == (12, 6, 0x7)
 
 
-def test_nothing_is_acknowledged_beyond_a_message_that_is_not_stored_yet():
+def test_no_acknowledgment_goes_beyond_a_message_that_is_not_stored_yet():
     """The peer forgets all messages up to the number at which an acknowledgment begins."""
     acks = received("rrrr")
     acks.take()
@@ -138,7 +138,7 @@ def test_the_timer_runs_until_everything_is_acknowledged():
 
 
 @given(st.integers(1, 100), st.randoms(use_true_random=False), st.sampled_from([0, 0xFFE0]))
-def test_whatever_the_order_of_storing_acknowledged_is_a_stored_beginning(count, random, start):
+def test_in_any_order_of_storing_only_a_stored_prefix_is_acknowledged(count, random, start):
     acks = received("r" * count, start=start)
     acks.take()
     numbers = list(range(start + 1, start + count + 1))

@@ -63,7 +63,7 @@ def test_after_a_ping_the_request_says_so():
     assert initiator(after_ping=True).data_to_send()[56:60] == bytes.fromhex("10 02 00 00")
 
 
-def test_the_request_names_the_queue_manager_that_is_expected():
+def test_the_request_names_the_expected_queue_manager():
     assert initiator(expected_remote=PEER_ID).data_to_send()[36:52] == PEER_ID
 
 
@@ -89,7 +89,7 @@ def test_stored_messages_are_acknowledged_within_eight_round_trips(round_trip_s,
     assert parameters.recoverable_ack_timeout == proposed_ms
 
 
-def test_time_outs_on_the_wire_are_in_range_whatever_the_settings_say():
+def test_time_outs_on_the_wire_are_in_range_for_all_settings():
     session = initiator(SessionSettings(ack_timeout_s=1.0, recoverable_ack_min_s=0.01))
     session.data_to_send()
     session.receive([connection_response()], now=0.0)
@@ -98,7 +98,7 @@ def test_time_outs_on_the_wire_are_in_range_whatever_the_settings_say():
     assert (parameters.recoverable_ack_timeout, parameters.ack_timeout) == (500, 20_000)
 
 
-def test_the_initiator_is_open_when_its_parameters_are_answered():
+def test_the_initiator_is_open_after_the_reply_to_its_parameters():
     session = initiator()
     session.receive([connection_response()], now=0.1)
     assert (session.remote_id, session.opened_at, session.room()) == (None, None, 0)
@@ -108,7 +108,7 @@ def test_the_initiator_is_open_when_its_parameters_are_answered():
     assert (session.remote_id, session.opened_at, session.room()) == (PEER_ID, 0.2, 32)
 
 
-def test_the_expected_queue_manager_is_taken():
+def test_the_expected_queue_manager_is_accepted():
     session = initiator(expected_remote=PEER_ID)
 
     session.receive([connection_response()], now=0.1)
@@ -123,7 +123,7 @@ def test_the_expected_queue_manager_is_taken():
         (connection_response(server=OWN_ID), "another queue manager"),
     ],
 )
-def test_the_initiator_leaves_when_it_is_not_wanted_or_meets_somebody_else(response, reason):
+def test_the_initiator_closes_after_a_refusal_or_a_reply_of_another_queue_manager(response, reason):
     session = initiator(expected_remote=PEER_ID)
     session.data_to_send()
 
@@ -198,7 +198,7 @@ def test_the_acceptor_echoes_the_time_outs_and_announces_its_own_window():
 @pytest.mark.parametrize(
     ("ack_ms", "used_s"), [(0, 10.0), (20_000, 10.0), (60_000, 30.0), (4_000_000_000, 60.0)]
 )
-def test_the_acceptor_goes_by_the_proposed_ack_timeout_within_its_range(ack_ms, used_s):
+def test_the_acceptor_uses_the_proposed_ack_timeout_within_its_range(ack_ms, used_s):
     session = acceptor()
     session.receive([connection_request(), connection_parameters(ack_ms=ack_ms)], now=0.0)
 
@@ -209,7 +209,7 @@ def test_the_acceptor_goes_by_the_proposed_ack_timeout_within_its_range(ack_ms, 
 @pytest.mark.parametrize(
     ("recoverable_ack_ms", "used_s"), [(0, 0.5), (500, 0.5), (2000, 2.0), (4_000_000_000, 60.0)]
 )
-def test_the_acceptor_goes_by_the_proposed_delay_within_its_range(recoverable_ack_ms, used_s):
+def test_the_acceptor_uses_the_proposed_delay_within_its_range(recoverable_ack_ms, used_s):
     session = acceptor()
     parameters = connection_parameters(recoverable_ack_ms=recoverable_ack_ms, ack_ms=120_000)
     session.receive([connection_request(), parameters], now=0.0)
@@ -309,7 +309,7 @@ def test_a_packet_that_is_not_allowed_now_ends_the_session(begin, packet):
     assert (session.room(), session.next_timer(), session.data_to_send()) == (0, None, b"")
 
 
-def test_bytes_that_are_no_packet_end_the_session_and_name_the_field():
+def test_an_invalid_packet_ends_the_session_with_the_name_of_the_field():
     session = acceptor()
     wrong = bytearray(connection_request())
     wrong[18] = 9  # InternalHeader.Flags.PT
@@ -345,7 +345,7 @@ def test_an_open_session_has_no_handshake_timer():
     assert session.handle_timer(now=70.0) == []
 
 
-def test_two_sessions_open_each_other():
+def test_two_sessions_complete_their_handshake():
     settings = SessionSettings(window_size=10)
     first = initiator(settings, expected_remote=PEER_ID)
     second = Session(initiator=False, own_id=PEER_ID, settings=SessionSettings(), now=0.0)

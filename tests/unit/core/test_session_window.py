@@ -30,7 +30,7 @@ def acknowledge(window: SendWindow, received: int, first: int = 0, flags: int = 
     return [token for _, token in sorted(window.acknowledge(header(received, first, flags)))]
 
 
-def test_the_window_closes_when_as_many_are_unacknowledged_as_it_holds():
+def test_the_window_closes_at_its_number_of_unacknowledged_messages():
     window = sent("eee", size=4)
 
     assert window.room() == 1
@@ -38,7 +38,7 @@ def test_the_window_closes_when_as_many_are_unacknowledged_as_it_holds():
     assert (window.room(), window.unacknowledged) == (0, 4)
 
 
-def test_a_window_that_shrank_below_what_is_under_way_has_no_room_until_that_arrived():
+def test_a_shrunk_window_has_no_room_until_enough_messages_are_acknowledged():
     window = sent("eeee")
     window.size = 2
 
@@ -82,7 +82,7 @@ def test_a_recoverable_number_without_flags_still_acknowledges_up_to_itself():
     assert acknowledge(window, 3, 2, 0) == ["r1", "r2"]
 
 
-def test_a_number_whose_own_flag_is_clear_is_not_believed_to_be_stored():
+def test_a_number_with_a_clear_flag_does_not_count_as_stored():
     window = sent("rrrr")
 
     assert acknowledge(window, 4, 2, 0b100) == ["r1", "r4"]
@@ -119,7 +119,7 @@ def test_the_same_acknowledgment_again_is_harmless(start):
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_an_older_acknowledgment_takes_nothing_back(start):
+def test_an_older_acknowledgment_has_no_effect(start):
     window = sent("rrr", start=start)
     acknowledge(window, start + 3 & 0xFFFF, start + 1 & 0xFFFF, 0b111)
 
@@ -138,7 +138,7 @@ def test_acknowledging_more_than_was_sent_ends_the_session(start, too_many):
 
 
 @pytest.mark.parametrize("number", [4, 0x8000, 0xFFFF])
-def test_no_number_above_the_first_ones_is_taken_for_an_old_one(number):
+def test_a_number_above_the_sent_ones_is_not_taken_for_an_old_number(number):
     window = sent("rrr")
 
     with pytest.raises(SessionOver, match="only 3 were sent"):
@@ -148,7 +148,7 @@ def test_no_number_above_the_first_ones_is_taken_for_an_old_one(number):
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_flags_beyond_what_was_sent_end_the_session_and_release_nothing(start):
+def test_flags_beyond_the_sent_messages_end_the_session_and_release_nothing(start):
     window = sent("err", start=start)
 
     with pytest.raises(SessionOver, match="recoverable message"):
@@ -161,7 +161,7 @@ def test_flags_beyond_what_was_sent_end_the_session_and_release_nothing(start):
     ]
 
 
-def test_no_recoverable_number_and_no_flag_says_nothing_about_recoverable_messages():
+def test_an_acknowledgment_without_a_recoverable_number_releases_no_recoverable_messages():
     window = sent("rr", start=0xFFFE)  # their numbers are 0xFFFF and 0
 
     assert acknowledge(window, 0) == []
@@ -169,7 +169,7 @@ def test_no_recoverable_number_and_no_flag_says_nothing_about_recoverable_messag
     assert acknowledge(window, 0, 0, 1) == ["r1", "r2"]
 
 
-def test_a_peer_that_receives_but_never_stores_is_sent_half_the_numbers_at_most():
+def test_a_peer_that_never_stores_gets_at_most_half_of_the_numbers():
     window = SendWindow(IN_DOUBT_MAX)
     for count in range(1, IN_DOUBT_MAX + 1):
         window.add(count, recoverable=True)
@@ -189,7 +189,7 @@ kinds = st.text(alphabet="er", min_size=1, max_size=80)
 
 
 @given(st.sampled_from(STARTS), kinds, st.data())
-def test_each_message_is_released_once_whatever_is_acknowledged_in_which_pieces(start, kinds, data):
+def test_each_message_is_released_once_for_any_series_of_acknowledgments(start, kinds, data):
     window = sent(kinds, start=start, size=len(kinds))
     recoverable = [position for position, kind in enumerate(kinds, 1) if kind == "r"]
     stored: set[int] = set()  # recoverable numbers, from 1

@@ -28,7 +28,7 @@ SITES = {
 }
 
 
-def test_within_a_site_a_machine_is_reached_itself_or_over_its_in_routing_servers():
+def test_within_a_site_the_route_is_direct_or_over_in_routing_servers():
     here, there = machine("here", "one"), machine("there", "one")
 
     assert next_hops(here, there, SITES) == (guid("there"),)
@@ -36,13 +36,13 @@ def test_within_a_site_a_machine_is_reached_itself_or_over_its_in_routing_server
     assert next_hops(here, behind, SITES) == (guid("r1"), guid("r2"))
 
 
-def test_out_routing_servers_come_before_everything():
+def test_out_routing_servers_have_precedence():
     here = machine("here", "one")._replace(out_routers=(guid("r1"),))
 
     assert next_hops(here, machine("there", "one"), SITES) == (guid("r1"),)
 
 
-def test_to_another_site_it_goes_over_routing_servers_and_gates_of_ours():
+def test_the_route_to_another_site_goes_over_local_routing_servers_and_gates():
     here, there = machine("here", "one"), machine("there", "four")
 
     assert next_hops(here, there, SITES) == (guid("gate1"),)
@@ -64,7 +64,7 @@ def test_a_gate_takes_the_cheapest_path_and_then_the_next_cheapest():
     ]
 
 
-def test_an_in_routing_server_leads_to_its_machine():
+def test_an_in_routing_server_routes_to_its_machine():
     there = machine("there", "one")._replace(in_routers=(guid("r"),))
 
     assert next_hops(machine("r", "one", routes=True), there, SITES) == (guid("there"),)
@@ -72,7 +72,7 @@ def test_an_in_routing_server_leads_to_its_machine():
     assert next_hops(machine("gate1", "one", routes=True), of_gate, SITES) == (guid("there"),)
 
 
-def test_links_lead_both_ways_and_a_site_without_any_is_not_reached():
+def test_links_work_in_both_directions_and_a_site_without_links_is_unreachable():
     gate = machine("gate4", "four", routes=True)
 
     assert next_hops(gate, machine("there", "one"), SITES) == (guid("gate3"),)

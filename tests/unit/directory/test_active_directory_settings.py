@@ -44,7 +44,7 @@ def test_a_server_is_an_address_with_its_usual_port(given, server):
         "ldaps://dc1/DC=x",
     ],
 )
-def test_anything_else_is_no_server(given):
+def test_an_invalid_server_is_refused(given):
     with pytest.raises(ConfigError, match="servers"):
         settings(f'{WHOLE}servers = ["{given}"]')
 
@@ -57,7 +57,7 @@ def test_anything_else_is_no_server(given):
         (f'{WHOLE}servers = ["ldaps://dc1"]\nbind = "external"', "certificate"),
     ],
 )
-def test_what_is_needed_and_missing_is_named(text, missing):
+def test_a_missing_setting_is_named(text, missing):
     with pytest.raises(ConfigError, match=f"needs {missing}") as refused:
         settings(text)
 
@@ -68,13 +68,13 @@ def test_a_ticket_needs_no_user():
     assert settings('kind = "active-directory"\nservers = ["ldap://dc1"]\nbind = "negotiate"')
 
 
-def test_files_stand_beside_the_configuration():
+def test_relative_paths_start_at_the_folder_of_the_configuration():
     found = settings(f'{WHOLE}servers = ["ldaps://dc1"]\nca_file = "ca.pem"').directory
 
     assert (found.ca_file, found.password_file) == (Path("/etc/qmd/ca.pem"), None)
 
 
-def test_a_package_that_is_not_installed_is_named(monkeypatch):
+def test_a_missing_package_is_named(monkeypatch):
     whole = settings(f'{WHOLE}servers = ["ldaps://dc1"]')
     assert joining.missing_package(whole) == ""
 

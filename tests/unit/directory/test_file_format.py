@@ -73,7 +73,7 @@ def read(text: str) -> Contents:
     return parse(text, FILE)
 
 
-def test_everything_in_a_file_is_understood():
+def test_every_entry_of_a_file_is_read():
     found = read(WHOLE)
 
     orders = found.queue_by_path("HOSTA.example.com\\Orders")
@@ -100,7 +100,7 @@ def test_everything_in_a_file_is_understood():
     assert dict(found.counts)["machines"] == 2
 
 
-def test_a_guid_that_is_made_of_a_name_is_always_the_same():
+def test_a_guid_made_from_a_name_is_always_the_same():
     assert made_guid("queue", "hosta\\Orders") == made_guid("queue", "HOSTA\\orders")
     assert made_guid("queue", "x") != made_guid("list", "x")
 
@@ -147,7 +147,7 @@ def test_a_guid_that_is_made_of_a_name_is_always_the_same():
         ('[[machine]]\nname = "a\n', 2, ""),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text, line, says):
+def test_an_error_is_reported_with_its_line(text, line, says):
     with pytest.raises(DirectoryFileError) as caught:
         read(text)
 
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_named_with_its_line(text, line, says):
     assert str(caught.value).startswith(f"{FILE}:{line}: ")
 
 
-def test_a_member_is_added_on_a_line_of_its_own_and_comments_stay():
+def test_a_member_is_added_on_its_own_line_and_comments_stay():
     changed = editing.add_members(WHOLE, 0, ["q@hostc"])
 
     assert "    'hosta\\orders',   # first of all\n" in changed or (
@@ -166,20 +166,20 @@ def test_a_member_is_added_on_a_line_of_its_own_and_comments_stay():
     assert changed.replace('    "q@hostc",\n', "").split() == WHOLE.split()
 
 
-def test_a_member_goes_with_its_line_only():
+def test_removing_a_member_deletes_only_its_line():
     changed = editing.remove_members(WHOLE, 0, lambda member: member == "list:others")
 
     assert changed == WHOLE.replace('    "list:others",\n', "")
 
 
-def test_a_member_of_a_list_on_one_line_goes_too():
+def test_a_member_of_a_list_on_one_line_is_removed_as_well():
     changed = editing.remove_members(WHOLE, 1, lambda member: member == "list:all")
 
     assert tomllib.loads(changed)["list"][1]["members"] == ["hostb\\billing"]
     assert "# first of all" in changed
 
 
-def test_an_entry_goes_with_the_comment_above_it_and_nothing_else():
+def test_removing_an_entry_deletes_only_the_entry_and_its_comment():
     changed = editing.remove_entry(WHOLE, "queue", 0)
 
     assert "Where orders arrive" not in changed
@@ -207,7 +207,7 @@ def test_a_queue_is_added_at_the_end():
         '[[list]]\n"name" = "a"\n',
     ],
 )
-def test_what_is_written_another_way_is_left_to_people(text):
+def test_an_unusual_format_is_not_edited(text):
     with pytest.raises(editing.CannotEdit):
         editing.add_members(text, 0, ["q@h"])
 
@@ -218,7 +218,7 @@ def _text(guid: bytes) -> str:
     return guid_text(guid)
 
 
-def test_a_label_is_set_changed_and_taken_away_and_all_else_stays() -> None:
+def test_a_label_is_set_changed_and_removed_without_other_changes() -> None:
     bare = "# ours\n[[queue]]\npath = 'hosta\\orders'  # the first\ntransactional = true\n"
 
     labelled = editing.set_label(bare, 0, 'Orders "all"')

@@ -44,7 +44,7 @@ def test_answers_are_read_as_another_library_writes_them():
     assert notice.answer.name == ldap_messages.NOTICE_OF_DISCONNECTION
 
 
-def test_requests_are_what_another_library_reads():
+def test_requests_are_read_by_another_library():
     search = theirs(
         ldap_messages.search(
             *(7, "DC=x", Scope.SUBTREE, FilterEquality("cn", b"a*b"), ("cn", "member;range=0-9")),
@@ -69,7 +69,7 @@ def test_requests_are_what_another_library_reads():
     assert sasl.authentication == SaslCredential("GSS-SPNEGO", b"token")
 
 
-def test_changes_are_as_the_standard_writes_them():
+def test_changes_have_the_bytes_of_the_standard():
     """Handmade bytes after RFC 4511 4.6 to 4.11, since the other library has none of them."""
     assert ldap_messages.delete(5, "DC=x") == bytes.fromhex("3009 020105 4a04 44433d78")
     assert ldap_messages.unbind(6) == bytes.fromhex("3005 020106 4200")
@@ -91,7 +91,7 @@ def test_changes_are_as_the_standard_writes_them():
         (b"\x30\x85\0\0\0\0\1", "not to be read"),
     ],
 )
-def test_what_is_no_ldap_is_refused_before_it_is_kept(data, word):
+def test_bytes_that_are_not_ldap_are_refused_before_they_are_buffered(data, word):
     with pytest.raises(LdapFault, match=word):
         list(Frames().feed(data))
 
@@ -110,12 +110,12 @@ def test_what_is_no_ldap_is_refused_before_it_is_kept(data, word):
         ("3003 020101 00", "behind"),
     ],
 )
-def test_a_message_that_is_none_says_what_is_wrong(data, word):
+def test_an_invalid_message_is_refused_with_a_reason(data, word):
     with pytest.raises(LdapFault, match=word):
         ldap_messages.read(bytes.fromhex(data))
 
 
-def test_an_entry_of_too_many_values_is_refused():
+def test_an_entry_with_too_many_values_is_refused():
     values = b"\x04\x00" * (ldap_messages.VALUES_MAX + 1)
 
     def element(tag: int, body: bytes) -> bytes:

@@ -19,7 +19,7 @@ ORDERS_NAME = "PUBLIC=" + guid_text(made_guid("queue", "hostb\\orders"))
 
 
 @with_desk()
-async def test_direct_and_private_names_need_nobody(desk: Desk) -> None:
+async def test_direct_and_private_names_need_no_directory(desk: Desk) -> None:
     name = parse_format_name(f"DIRECT=OS:hostc\\private$\\a,PRIVATE={HOST_GUID}\\00000011")
 
     found = desk.resolver.resolve_cached(name)
@@ -31,7 +31,7 @@ async def test_direct_and_private_names_need_nobody(desk: Desk) -> None:
 
 
 @with_desk()
-async def test_a_public_name_leads_to_its_machine(desk: Desk) -> None:
+async def test_a_public_name_is_resolved_to_its_machine(desk: Desk) -> None:
     await desk.write(ORDERS)
     name = parse_format_name(ORDERS_NAME)
 
@@ -47,7 +47,7 @@ async def test_a_public_name_leads_to_its_machine(desk: Desk) -> None:
 
 
 @with_desk()
-async def test_a_path_name_is_the_public_queue_of_that_path(desk: Desk) -> None:
+async def test_a_path_name_is_resolved_to_its_public_queue(desk: Desk) -> None:
     await desk.write(ORDERS)
 
     found = await desk.resolve("HOSTB\\Orders")
@@ -60,7 +60,7 @@ async def test_a_path_name_is_the_public_queue_of_that_path(desk: Desk) -> None:
 
 
 @with_desk()
-async def test_a_path_that_the_directory_has_not_got_is_no_direct_name(desk: Desk) -> None:
+async def test_a_path_missing_in_the_directory_is_not_taken_for_a_direct_name(desk: Desk) -> None:
     with pytest.raises(NotInDirectory, match=r"no public queue hostb\\nothing") as caught:
         await desk.resolve("hostb\\nothing")
 
@@ -70,7 +70,7 @@ async def test_a_path_that_the_directory_has_not_got_is_no_direct_name(desk: Des
 
 
 @with_desk()
-async def test_queues_of_our_own_are_found_here(desk: Desk) -> None:
+async def test_local_queues_are_resolved_locally(desk: Desk) -> None:
     await desk.write("[[queue]]\npath = 'hosta\\mine'\n")
     known = guid_bytes("00000000-0000-0000-0000-000000000001")
     desk.own_queues[known] = ".\\known"
@@ -112,7 +112,7 @@ async def test_a_queue_is_one_target_of_each_element_that_has_it(desk: Desk) -> 
 
 
 @with_desk()
-async def test_an_alias_is_what_it_stands_for(desk: Desk) -> None:
+async def test_an_alias_is_resolved_to_its_target(desk: Desk) -> None:
     await desk.write("[[alias]]\nname = 'sales'\ntarget = 'q1@h'\n")
 
     assert await desk.names("alias:Sales") == [r"DIRECT=OS:h\private$\q1"]
@@ -139,7 +139,7 @@ async def test_the_queue_of_a_connector_is_found_as_a_public_one(desk: Desk) -> 
 
 
 @with_desk()
-async def test_a_connector_queue_of_our_own_needs_no_directory(desk: Desk) -> None:
+async def test_a_local_connector_queue_needs_no_directory(desk: Desk) -> None:
     known = "00000000-0000-0000-0000-000000000001"
     desk.own_queues[guid_bytes(known)] = ".\\known"
 
@@ -148,7 +148,7 @@ async def test_a_connector_queue_of_our_own_needs_no_directory(desk: Desk) -> No
 
 
 @with_desk()
-async def test_a_queue_of_a_foreign_computer_is_reached_where_a_connector_may_be(
+async def test_a_queue_of_a_foreign_computer_needs_a_route_to_a_connector_server(
     desk: Desk,
 ) -> None:
     foreign = "[[machine]]\nname = 'mainframe'\nguid = '00000000-0000-0000-0000-0000000000cc'\n"
@@ -167,7 +167,7 @@ async def test_a_queue_of_a_foreign_computer_is_reached_where_a_connector_may_be
 
 
 @with_desk()
-async def test_what_cannot_be_resolved_is_named_with_its_element(desk: Desk) -> None:
+async def test_an_unresolved_name_is_reported_with_its_element(desk: Desk) -> None:
     unknown = "PUBLIC=00000000-0000-0000-0000-00000000dead"
 
     with pytest.raises(NotInDirectory, match=f"element 2 of 3, {unknown}: the directory has no"):
@@ -188,7 +188,7 @@ async def test_what_cannot_be_resolved_is_named_with_its_element(desk: Desk) -> 
         ("list:", "name_not_understood"),
     ],
 )
-def test_what_nothing_can_be_sent_to_is_refused(tmp_path, text, code):
+def test_a_name_that_cannot_receive_messages_is_refused(tmp_path, text, code):
     @with_desk()
     async def check(desk: Desk) -> None:
         with pytest.raises(Refusal) as caught:
@@ -199,7 +199,7 @@ def test_what_nothing_can_be_sent_to_is_refused(tmp_path, text, code):
 
 
 @with_desk(age_s=60.0)
-async def test_what_was_known_is_used_while_the_directory_is_away_until_it_is_too_old(
+async def test_cached_entries_are_used_until_they_are_too_old_while_the_directory_is_unavailable(
     desk: Desk,
 ) -> None:
     await desk.write(ORDERS)
@@ -214,7 +214,7 @@ async def test_what_was_known_is_used_while_the_directory_is_away_until_it_is_to
 
 
 @with_desk(negative_age_s=15.0)
-async def test_that_an_entry_is_not_there_is_kept_for_a_while(desk: Desk) -> None:
+async def test_a_missing_entry_is_cached_for_a_while(desk: Desk) -> None:
     with pytest.raises(NotInDirectory):
         await desk.names(ORDERS_NAME)
     with pytest.raises(NotInDirectory):
@@ -228,7 +228,9 @@ async def test_that_an_entry_is_not_there_is_kept_for_a_while(desk: Desk) -> Non
 
 
 @with_desk(timeout_s=0.1, pause_s=30.0)
-async def test_a_directory_that_stalls_is_away_and_left_alone_for_a_while(desk: Desk) -> None:
+async def test_a_stalled_directory_counts_as_unavailable_and_is_not_asked_for_a_while(
+    desk: Desk,
+) -> None:
     await desk.write(ORDERS)
     desk.directory.stalled = asyncio.Event()
 
@@ -243,7 +245,7 @@ async def test_a_directory_that_stalls_is_away_and_left_alone_for_a_while(desk: 
 
 
 @with_desk()
-async def test_many_who_want_to_know_the_same_ask_once(desk: Desk) -> None:
+async def test_concurrent_equal_queries_are_sent_once(desk: Desk) -> None:
     await desk.write(ORDERS)
     desk.directory.stalled = asyncio.Event()
 
@@ -258,7 +260,7 @@ async def test_many_who_want_to_know_the_same_ask_once(desk: Desk) -> None:
 
 
 @with_desk()
-async def test_a_file_that_changes_is_believed_at_once_and_a_broken_one_never(desk: Desk) -> None:
+async def test_a_changed_file_is_used_at_once_and_an_invalid_one_is_ignored(desk: Desk) -> None:
     await desk.write("[[list]]\nname = 'a'\nmembers = ['q1@h']\n")
     assert await desk.names("list:a") == [r"DIRECT=OS:h\private$\q1"]
 
@@ -273,7 +275,7 @@ async def test_a_file_that_changes_is_believed_at_once_and_a_broken_one_never(de
 
 
 @with_desk()
-async def test_an_address_that_is_none_makes_the_entry_unusable(desk: Desk) -> None:
+async def test_an_invalid_address_makes_its_entry_unusable(desk: Desk) -> None:
     await desk.write(ORDERS)
     entry = desk.directory._contents.machines[guid_bytes(HOST_GUID)]  # no file can contain this
     queue = next(iter(desk.directory._contents.queues.values()))
@@ -300,7 +302,7 @@ def test_without_a_directory_paths_are_direct_names_and_lists_are_refused():
 
 
 @with_desk()
-async def test_a_list_of_nobody_is_refused_and_one_of_several_elements_may_be(desk: Desk) -> None:
+async def test_an_empty_list_is_refused_unless_another_element_has_queues(desk: Desk) -> None:
     await desk.write("[[list]]\nname = 'a'\n[[list]]\nname = 'b'\nmembers = ['list:a']\n")
 
     with pytest.raises(Refusal, match="stands for no queue"):

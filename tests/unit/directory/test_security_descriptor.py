@@ -7,12 +7,12 @@ from qmd.directory.ldap.security_descriptor import descriptor, queue_manager_des
 COMPUTER = sid("S-1-5-21-1-2-3-1104")
 
 
-def test_a_sid_is_written_as_the_specification_says():
+def test_a_sid_has_the_bytes_of_the_specification():
     """[MS-DTYP] 2.4.2.2: the authority is the only big-endian number."""
     assert sid("S-1-5-32-544") == bytes.fromhex("01 02 000000000005 20000000 20020000")
 
 
-def test_a_descriptor_is_self_relative_with_its_list_of_rights_alone():
+def test_a_descriptor_is_self_relative_and_has_only_a_list_of_rights():
     """[MS-DTYP] 2.4.6, 2.4.5 and 2.4.4.2."""
     everybody = bytes.fromhex("01 01 000000000001 00000000")
 
@@ -24,7 +24,7 @@ def test_a_descriptor_is_self_relative_with_its_list_of_rights_alone():
     )
 
 
-def test_the_computer_and_the_administrators_may_do_everything_others_read():
+def test_the_computer_and_administrators_have_all_rights_and_others_can_read():
     made = queue_manager_descriptor(COMPUTER)
 
     assert made.count(bytes.fromhex("ff010f00")) == 3

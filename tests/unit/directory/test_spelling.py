@@ -28,7 +28,7 @@ def read(text, **changes):
 
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(PARTS), min_size=1, max_size=4), st.booleans())
-def test_without_entries_of_a_directory_a_name_is_what_it_always_was(parts, prefixed):
+def test_a_name_without_directory_entries_is_read_as_before(parts, prefixed):
     text = "FormatName:" * prefixed + ",".join(parts)
 
     assert outcome(lambda: direct(read(text))) == outcome(
@@ -64,19 +64,19 @@ def outcome(parse):
         ("orders@hostb", False),
     ],
 )
-def test_only_the_path_of_a_public_queue_is_one(text, is_path):
+def test_only_the_path_of_a_public_queue_is_a_queue_path(text, is_path):
     (found,) = read(text)
 
     assert isinstance(found, QueuePath) == is_path
 
 
-def test_our_own_queues_need_no_directory():
+def test_local_queues_need_no_directory():
     (found,) = read("hosta\\orders", is_local=lambda name: name.host == "hosta")
 
     assert not isinstance(found, QueuePath)
 
 
-def test_lists_and_aliases_stand_among_others():
+def test_lists_and_aliases_can_be_elements_among_others():
     assert read("LIST:All,orders@hostb,alias:x")[::2] == (ListPath("All"), AliasPath("x"))
 
 
@@ -90,7 +90,7 @@ def test_lists_and_aliases_stand_among_others():
         ("alias:" + "x" * 256, 261),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(text, offset):
+def test_an_error_is_reported_with_its_position(text, offset):
     with pytest.raises(InvalidName) as caught:
         read(text)
 

@@ -52,14 +52,14 @@ def order_ack(**properties: object) -> UserMessage:
     return message._replace(properties=message.properties._replace(**properties))  # type: ignore[arg-type]
 
 
-def test_an_order_ack_says_up_to_where() -> None:
+def test_an_order_ack_has_the_last_acknowledged_position() -> None:
     message = parse_user_message(ORDER_ACK)
 
     assert classify(message, OTHER) is MessageKind.ORDER_ACK
     assert order_ack_body(message) == ORDER_BODY
 
 
-def test_a_final_ack_says_which_message() -> None:
+def test_a_final_ack_identifies_its_message() -> None:
     message = parse_user_message(FINAL_ACK)
 
     assert classify(message, OTHER) is MessageKind.FINAL_ACK
@@ -73,7 +73,7 @@ def test_every_class_from_0x4000_on_is_a_final_ack() -> None:
         assert classify(order_ack(message_class=message_class), OTHER) is MessageKind.ORDINARY
 
 
-def test_a_session_header_may_ride_on_an_acknowledgment() -> None:
+def test_an_acknowledgment_may_have_a_session_header() -> None:
     riding = append_session_header(ORDER_ACK, SessionHeader(1, 0, 0, 1, 1, 64, 0))
 
     assert classify(parse_user_message(riding), OTHER) is MessageKind.ORDER_ACK
@@ -91,7 +91,7 @@ def test_a_session_header_may_ride_on_an_acknowledgment() -> None:
         express_message(),
     ],
 )
-def test_a_message_that_differs_in_one_thing_is_an_ordinary_one(message: UserMessage) -> None:
+def test_a_message_with_one_difference_is_an_ordinary_message(message: UserMessage) -> None:
     assert classify(message, OTHER) is MessageKind.ORDINARY
 
 
@@ -107,7 +107,7 @@ def test_a_message_that_differs_in_one_thing_is_an_ordinary_one(message: UserMes
         ("TCP:10.0.0.5\\PRIVATE$\\reorder_queue$", False),
     ],
 )
-def test_the_order_queue_is_known_by_its_name_under_any_address(name: str, ours: bool) -> None:
+def test_the_order_queue_is_recognised_by_its_name_at_any_address(name: str, ours: bool) -> None:
     message = parse_user_message(ORDER_ACK)
     message = message._replace(user=message.user._replace(destination_queue=direct(name)))
 
@@ -118,7 +118,7 @@ def test_the_order_queue_is_known_by_its_name_under_any_address(name: str, ours:
     ("queue_manager", "number", "ours"),
     [(OTHER, 4, True), (bytes(16), 4, True), (SOURCE, 4, False), (OTHER, 5, False)],
 )
-def test_the_order_queue_is_known_by_its_number(
+def test_the_order_queue_is_recognised_by_its_number(
     queue_manager: bytes, number: int, ours: bool
 ) -> None:
     packet = build_order_ack(
@@ -138,7 +138,7 @@ def test_reserved_bytes_of_an_order_ack_are_ignored() -> None:
     assert order_ack_body(parse_user_message(packet)) == ORDER_BODY
 
 
-def test_a_final_ack_whose_body_is_no_body_is_refused() -> None:
+def test_a_final_ack_with_an_invalid_body_is_refused() -> None:
     at = properties_offset(FINAL_ACK) + 32
     message = parse_user_message(put(FINAL_ACK, at, 35))
 

@@ -7,7 +7,7 @@ from protocol.errors import InvalidName
 
 
 @pytest.mark.parametrize("each", list(BodyType), ids=lambda each: each.name)
-def test_a_name_is_read_as_it_is_shown(each):
+def test_a_printed_name_is_read_back(each):
     assert parse_body_type(body_type_name(each)) == each
     assert parse_body_type(each.name.removeprefix("VT_").lower()) == each
 
@@ -29,7 +29,7 @@ def test_numbers_and_vectors_are_read(text, value):
         (0x1000, "VT_VECTOR|VT_EMPTY"),
     ],
 )
-def test_what_has_no_name_is_shown_as_a_number(value, name):
+def test_a_type_without_a_name_is_shown_as_a_number(value, name):
     assert body_type_name(value) == name
 
 

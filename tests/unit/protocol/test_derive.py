@@ -54,12 +54,12 @@ def test_a_record_may_start_inside_the_bytes() -> None:
         SMALL.parse(b"????\x01\x0b\x00\x03\x00\x00\x00", 4)
 
 
-def test_the_first_field_that_is_not_there_is_named() -> None:
+def test_the_first_missing_field_is_named() -> None:
     with pytest.raises(MalformedPacket, match=r"^last at offset 3: takes 4 bytes, 2 are left"):
         SMALL.parse(b"\x01\x02\x00\x03\x00")
 
 
-def test_a_rule_holds_for_what_is_built_too() -> None:
+def test_a_rule_holds_for_built_records_as_well() -> None:
     with pytest.raises(MalformedPacket, match=r"^count at offset 1: MUST be below 10"):
         SMALL.build(Small(1, 10, 3))
     with pytest.raises(MalformedPacket, match=r"^last at offset 3: MUST fit into 32 bits"):
@@ -76,12 +76,12 @@ def test_the_reference_names_the_same_field_and_rule() -> None:
 
 
 @pytest.mark.parametrize("record", [BigEndian, Unknown, Clever, Summed])
-def test_a_layout_that_is_not_understood_is_an_error_when_it_is_declared(record: type) -> None:
+def test_an_unsupported_layout_is_an_error_at_its_declaration(record: type) -> None:
     with pytest.raises(TypeError):
         Codec(record)
 
 
-def test_errors_show_the_derived_line() -> None:
+def test_tracebacks_show_the_derived_line() -> None:
     with pytest.raises(MalformedPacket) as refused:
         SMALL.parse(b"\x01\x0b\x00\x03\x00\x00\x00")
 
@@ -98,13 +98,13 @@ def test_errors_show_the_derived_line() -> None:
         "from protocol.errors import MalformedPacket",
     ],
 )
-def test_names_come_without_construct(statement: str) -> None:
+def test_names_are_imported_without_construct(statement: str) -> None:
     program = f"import sys; {statement}; sys.exit('construct' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_packets_come_when_they_are_asked_for() -> None:
+def test_packets_are_imported_on_use() -> None:
     program = (
         "from protocol import PacketBuffer, Ping, UserMessage, parse_user_message, framing;"
         "import protocol\n"

@@ -53,7 +53,7 @@ def refusal(text: str) -> tuple[str, int]:
 # Reading
 
 
-def test_a_direct_name_is_taken_apart() -> None:
+def test_a_direct_name_is_split_into_its_parts() -> None:
     name = direct(r"DIRECT=TCP:10.0.0.5\private$\orders")
 
     assert name == DirectName(Transport.TCP, "10.0.0.5", 1801, "orders", private=True)
@@ -117,7 +117,7 @@ def test_a_multiple_element_name_keeps_its_elements_in_order() -> None:
         (r"DIRECT=OS:h\private$\private$", LocalPath("private$", True)),
     ],
 )
-def test_suffixes_subqueues_and_system_queues_are_told_apart(text: str, path: LocalPath) -> None:
+def test_suffixes_subqueues_and_system_queues_are_distinguished(text: str, path: LocalPath) -> None:
     assert direct(text).local_path == path
 
 
@@ -143,7 +143,7 @@ def test_addresses_have_hosts_and_ports(text: str, host: str, port: int) -> None
     assert (name.host, name.port) == (host, port)
 
 
-def test_an_url_may_have_slashes_all_the_way() -> None:
+def test_an_url_may_use_slashes_before_the_queue_name() -> None:
     name = direct("DIRECT=HTTP://hostb:8080/msmq/private$/orders/new")
 
     assert (name.private, name.queue) == (True, "orders/new")
@@ -329,7 +329,7 @@ def test_a_refusal_names_the_field_and_the_first_wrong_character(
     assert refusal(text) == (field, offset)
 
 
-def test_a_refusal_says_what_was_found_and_what_is_allowed() -> None:
+def test_a_refusal_names_the_found_and_the_allowed_text() -> None:
     with pytest.raises(InvalidName) as caught:
         parse_format_name("DIRECT=OS:h\\a+b")
 
@@ -414,7 +414,7 @@ def test_a_multiple_element_name_has_a_limit() -> None:
         lambda: PathName("a\\b", "q"),
     ],
 )
-def test_a_name_that_would_not_read_back_cannot_be_made(make) -> None:  # type: ignore[no-untyped-def]
+def test_a_name_that_cannot_be_read_back_cannot_be_made(make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InvalidName):
         make()
 
@@ -468,7 +468,7 @@ def test_the_wire_name_of_the_specifications_example_is_read() -> None:
         ("OS:h\\\U0001f4ef\0".encode("utf-16-le"), "direct.queue", 5),
     ],
 )
-def test_a_broken_wire_name_is_refused(raw: bytes, field: str, offset: int) -> None:
+def test_an_invalid_wire_name_is_refused(raw: bytes, field: str, offset: int) -> None:
     with pytest.raises(InvalidName) as caught:
         parse_wire_name(raw)
 
@@ -512,7 +512,7 @@ def test_path_names_are_read_and_printed(text: str, name: PathName, canonical: s
         ("h" * 257 + "\\q", "path.computer", 256),
     ],
 )
-def test_broken_path_names_are_refused(text: str, field: str, offset: int) -> None:
+def test_invalid_path_names_are_refused(text: str, field: str, offset: int) -> None:
     with pytest.raises(InvalidName) as caught:
         parse_path_name(text)
 
@@ -602,7 +602,7 @@ def test_the_local_host_may_be_an_address(local_host: str, canonical: str) -> No
         ("orders@hostb,q;journal@hostb", "element[1]", 13),
     ],
 )
-def test_a_broken_destination_is_refused(text: str, field: str, offset: int) -> None:
+def test_an_invalid_destination_is_refused(text: str, field: str, offset: int) -> None:
     with pytest.raises(InvalidName) as caught:
         parse_destination(text, local_host="hosta")
 
@@ -612,7 +612,7 @@ def test_a_broken_destination_is_refused(text: str, field: str, offset: int) -> 
 # The rest
 
 
-def test_the_manual_says_what_each_spelling_means() -> None:
+def test_the_manual_gives_the_meaning_of_each_spelling() -> None:
     manual = (Path(__file__).parents[3] / "docs" / "names.md").read_text()
     table = manual.partition("| you write | means |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", table, flags=re.MULTILINE)
@@ -624,7 +624,7 @@ def test_the_manual_says_what_each_spelling_means() -> None:
         assert destination(written) == means
 
 
-def test_names_need_no_construct() -> None:
+def test_names_are_imported_without_construct() -> None:
     program = "import sys, protocol.names.format_name; sys.exit('construct' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

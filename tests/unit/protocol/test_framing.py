@@ -27,7 +27,7 @@ def head(size: int, flags: int = 0) -> bytes:
         (head(0xFFFFFFFF), "base.packet_size", 8),
     ],
 )
-def test_a_fault_is_seen_with_the_byte_that_shows_it(
+def test_a_fault_is_detected_as_soon_as_its_bytes_arrive(
     stream: bytes, field: str, offset: int
 ) -> None:
     for length in (len(stream), len(stream) + 100):
@@ -37,7 +37,7 @@ def test_a_fault_is_seen_with_the_byte_that_shows_it(
     assert PacketBuffer().feed(stream[:-1]) == []
 
 
-def test_the_packets_before_a_fault_come_with_it() -> None:
+def test_the_packets_before_a_fault_are_returned_with_it() -> None:
     with pytest.raises(BrokenStream) as broken:
         PacketBuffer().feed(ACK + ACK + put(ACK, 4, b"XXXX"))
 
@@ -45,7 +45,7 @@ def test_the_packets_before_a_fault_come_with_it() -> None:
     assert broken.value.field == "base.signature"
 
 
-def test_a_fault_stays() -> None:
+def test_a_fault_is_permanent() -> None:
     buffer = PacketBuffer()
 
     for piece in (b"\x10\x00\x00\x00XXXX", b"more", ACK):
@@ -54,7 +54,7 @@ def test_a_fault_stays() -> None:
         assert broken.value.packets == []
 
 
-def test_the_smallest_and_the_largest_packet_pass() -> None:
+def test_the_smallest_and_the_largest_packet_are_accepted() -> None:
     smallest = head(20).ljust(20, b"\0")
     largest = head(0x400000).ljust(0x400000, b"\1")
 
@@ -79,7 +79,7 @@ def test_only_a_user_message_can_have_a_session_header_that_its_size_does_not_co
     assert PacketBuffer().feed(internal + riding + internal) == [internal, riding, internal]
 
 
-def test_memory_grows_with_what_came_and_not_with_what_is_announced() -> None:
+def test_memory_grows_with_received_bytes_and_not_with_announced_sizes() -> None:
     buffer = PacketBuffer()
     stream = head(0x400000)
     room = len(buffer.get_buffer())
@@ -97,7 +97,7 @@ def test_memory_grows_with_what_came_and_not_with_what_is_announced() -> None:
     assert len(buffer.get_buffer()) == BUFFER_BYTES
 
 
-def test_an_announcement_behind_many_packets_moves_to_the_front_first() -> None:
+def test_the_buffer_is_compacted_before_it_grows() -> None:
     buffer = PacketBuffer()
     small = head(1000).ljust(1000, b"\0")
     count = BUFFER_BYTES // len(small) - 1
@@ -120,7 +120,7 @@ def test_the_event_loop_writes_into_the_buffer_itself() -> None:
     assert buffer.buffer_updated(26) == [ACK]
 
 
-def test_there_is_always_room_for_more() -> None:
+def test_the_buffer_always_has_free_space() -> None:
     buffer = PacketBuffer()
     packet = head(1000).ljust(1000, b"\0")
     stream = packet * 2000

@@ -51,7 +51,7 @@ def test_a_guid_may_have_braces_and_capitals() -> None:
         "\u0661" + TEXT[1:],
     ],
 )
-def test_what_is_no_guid_is_refused(text: str) -> None:
+def test_an_invalid_guid_is_refused(text: str) -> None:
     with pytest.raises(InvalidName) as refused:
         guid_bytes(text)
 
@@ -59,7 +59,7 @@ def test_what_is_no_guid_is_refused(text: str) -> None:
 
 
 @given(guids, u32)
-def test_a_message_is_a_guid_and_a_number(source: bytes, number: int) -> None:
+def test_a_message_id_is_a_guid_and_a_number(source: bytes, number: int) -> None:
     text = message_id_text(source, number)
 
     assert text == f"{guid_text(source)}\\{number}"
@@ -81,20 +81,20 @@ def test_a_message_is_a_guid_and_a_number(source: bytes, number: int) -> None:
         ("x\\1", "guid", 0),
     ],
 )
-def test_what_names_no_message_is_refused(text: str, field: str, offset: int) -> None:
+def test_an_invalid_message_id_is_refused(text: str, field: str, offset: int) -> None:
     with pytest.raises(InvalidName) as refused:
         parse_message_id(text)
 
     assert (refused.value.field, refused.value.offset) == (field, offset)
 
 
-def test_a_later_timestamp_makes_a_greater_sequence_whatever_the_ordinal() -> None:
+def test_a_later_timestamp_makes_a_greater_sequence_with_any_ordinal() -> None:
     assert sequence_id(2, 1) > sequence_id(1, 0xFFFFFFFF)
     assert sequence_id(2, 2) > sequence_id(2, 1)
 
 
 @given(u32, u32)
-def test_a_sequence_falls_into_its_parts(timestamp: int, ordinal: int) -> None:
+def test_a_sequence_id_is_split_into_its_parts(timestamp: int, ordinal: int) -> None:
     assert sequence_parts(sequence_id(timestamp, ordinal)) == (timestamp, ordinal)
 
 

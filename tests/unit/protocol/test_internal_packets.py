@@ -44,7 +44,7 @@ PACKETS: list[tuple[bytes, Callable[[bytes], Any], PacketKind]] = [
 ]
 
 
-def test_a_request_says_who_asks_whom_and_when() -> None:
+def test_a_connection_request_names_both_queue_managers_and_the_time() -> None:
     packet = parse_establish_connection(ESTABLISH)
 
     assert (packet.client, packet.server, packet.timestamp) == (SOURCE, OTHER, 0x01020304)
@@ -53,7 +53,7 @@ def test_a_request_says_who_asks_whom_and_when() -> None:
     assert not packet.internal.flags.connection_refused
 
 
-def test_a_refusal_is_a_whole_packet_with_one_bit_more() -> None:
+def test_a_refusal_is_the_same_packet_with_one_more_bit() -> None:
     refused = build_establish_connection(
         establish_connection(
             client=SOURCE,
@@ -86,7 +86,7 @@ def test_a_session_ack_gives_its_header() -> None:
 
 
 @pytest.mark.parametrize(("packet", "parse", "kind"), PACKETS)
-def test_each_packet_is_known_by_its_first_bytes(
+def test_each_packet_is_recognised_by_its_first_bytes(
     packet: bytes, parse: Callable[[bytes], Any], kind: PacketKind
 ) -> None:
     assert packet_kind(packet) is kind
@@ -104,14 +104,16 @@ def test_an_unknown_internal_packet_is_refused(packet_type: int) -> None:
     assert (refused.value.field, refused.value.offset) == ("internal.flags.packet_type", 18)
 
 
-def test_a_kind_needs_twenty_bytes() -> None:
+def test_the_kind_of_a_packet_is_known_from_twenty_bytes_on() -> None:
     for length in range(20):
         with pytest.raises(MalformedPacket):
             packet_kind(ACK[:length])
 
 
 @pytest.mark.parametrize(("packet", "parse", "kind"), PACKETS)
-def test_sizes_are_exact(packet: bytes, parse: Callable[[bytes], Any], kind: PacketKind) -> None:
+def test_the_size_of_each_packet_is_exact(
+    packet: bytes, parse: Callable[[bytes], Any], kind: PacketKind
+) -> None:
     size = len(packet)
     for wrong in (size - 4, size - 1, size + 1, size + 4, 0, 0xFFFFFFFF):
         with pytest.raises(MalformedPacket):
@@ -128,7 +130,7 @@ def test_sizes_are_exact(packet: bytes, parse: Callable[[bytes], Any], kind: Pac
 
 
 @pytest.mark.parametrize(("packet", "parse", "kind"), PACKETS)
-def test_flags_are_those_of_the_kind(
+def test_the_flags_must_match_the_kind(
     packet: bytes, parse: Callable[[bytes], Any], kind: PacketKind
 ) -> None:
     session = 0x10 if kind is PacketKind.SESSION_ACK else 0

@@ -40,7 +40,7 @@ def test_elements_of_every_kind_are_read_and_built() -> None:
     assert parse_user_message(PACKET).multi_queue == multi_queue_header()
 
 
-def test_the_bytes_of_a_list() -> None:
+def test_a_list_has_the_expected_bytes() -> None:
     head = "5C000000 6400 0000 04000000"
     public = "0100 0000" + OTHER.hex()
     private = "0200 0000" + OTHER.hex() + "03000000"
@@ -109,7 +109,7 @@ def test_a_direct_name_without_an_end_does_not_run_into_the_next_list() -> None:
     assert (field, offset) == ("multi_queue.admin.elements.name", name_at)
 
 
-def test_a_list_has_a_limit_also_when_it_is_built() -> None:
+def test_the_length_of_a_list_is_limited_also_when_it_is_built() -> None:
     header = multi_queue_header()
     many = (MqfElement(3, b"\0\0"),) * (MQF_ELEMENTS_MAX + 1)
 
@@ -129,7 +129,7 @@ def test_a_list_has_a_limit_also_when_it_is_built() -> None:
         MqfElement(4, OTHER),
     ],
 )
-def test_an_element_that_is_none_of_the_four_is_not_built(element: MqfElement) -> None:
+def test_an_element_of_an_unknown_type_is_not_built(element: MqfElement) -> None:
     header = multi_queue_header()
 
     with pytest.raises(MalformedPacket, match=r"^multi_queue\.response\.elements"):

@@ -36,7 +36,7 @@ def stored(message: UserMessage) -> bytes:
     return without_session_header(build_user_message(message))
 
 
-def test_a_session_header_is_put_on_and_taken_off() -> None:
+def test_a_session_header_is_added_and_removed() -> None:
     packet = stored(transactional_message())
 
     riding = append_session_header(packet, SESSION)
@@ -71,12 +71,12 @@ def test_a_sequence_is_written_into_the_transaction_header(message: UserMessage)
     )
 
 
-def test_a_message_that_is_not_transactional_has_no_such_offset() -> None:
+def test_a_message_that_is_not_transactional_has_no_transaction_header() -> None:
     assert transaction_offset(stored(express_message())) is None
 
 
 @pytest.mark.parametrize("message", [express_message(), transactional_message(), full_message()])
-def test_what_a_message_gets_when_it_is_taken(message: UserMessage) -> None:
+def test_a_sent_message_gets_its_source_time_and_number(message: UserMessage) -> None:
     packet = bytearray(stored(message))
 
     patch_sent(packet)
@@ -90,7 +90,7 @@ def test_what_a_message_gets_when_it_is_taken(message: UserMessage) -> None:
 
 
 @pytest.mark.parametrize("message", [express_message(), transactional_message(), full_message()])
-def test_a_class_is_exchanged_behind_any_headers(message: UserMessage) -> None:
+def test_the_class_is_replaced_after_all_optional_headers(message: UserMessage) -> None:
     packet = stored(message)
 
     before, after = parse_user_message(packet), parse_user_message(patch_class(packet, 0x8009))
@@ -109,7 +109,7 @@ def test_hops_are_counted_in_the_packet() -> None:
 
 
 @pytest.mark.parametrize("kind", range(8))
-def test_the_headers_are_found_behind_every_kind_of_queue_name(kind: int) -> None:
+def test_the_headers_are_found_after_every_kind_of_queue_name(kind: int) -> None:
     name = {5: OTHER, 7: direct("OS:a\\b")}.get(kind, 3 if kind in (2, 3, 4) else None)
     if kind == 6:
         name = parse_user_message(stored(full_message())).user.admin_queue
@@ -129,7 +129,7 @@ def test_the_headers_are_found_behind_every_kind_of_queue_name(kind: int) -> Non
 
 
 @pytest.mark.parametrize("message", [express_message(), transactional_message(), full_message()])
-def test_a_cut_packet_is_refused_and_not_overrun(message: UserMessage) -> None:
+def test_a_truncated_packet_is_refused(message: UserMessage) -> None:
     packet = stored(message)
     end = properties_offset(packet) + 56
     transaction_end = (transaction_offset(packet) or 44) + 20
@@ -142,7 +142,7 @@ def test_a_cut_packet_is_refused_and_not_overrun(message: UserMessage) -> None:
             transaction_offset(packet[:length])
 
 
-def test_a_size_that_lies_is_refused() -> None:
+def test_a_wrong_size_is_refused() -> None:
     packet = put(stored(transactional_message()), 64, 0xFFFF, 2)
 
     with pytest.raises(MalformedPacket, match=r"^transaction at offset 65624"):

@@ -13,7 +13,7 @@ ADMINISTRATORS = bytes.fromhex("01020000000000052000000020020000")
     ("text", "raw"),
     [("S-1-1-0", EVERYONE), ("S-1-5-32-544", ADMINISTRATORS)],
 )
-def test_well_known_identifiers(text, raw):
+def test_well_known_identifiers_are_read_and_written(text, raw):
     assert parse_security_id(text) == raw
     assert security_id_text(raw) == text
 
@@ -37,11 +37,11 @@ def test_a_large_authority_is_hexadecimal():
         "S-1-999999999999999-1",
     ],
 )
-def test_what_is_none_is_refused(text):
+def test_an_invalid_identifier_is_refused(text):
     with pytest.raises(InvalidName, match="security identifier"):
         parse_security_id(text)
 
 
 @pytest.mark.parametrize("raw", [b"", b"\1", EVERYONE[:-1], EVERYONE + b"\0", b"\2" + EVERYONE[1:]])
-def test_bytes_that_are_none_have_no_text(raw):
+def test_invalid_bytes_have_no_text(raw):
     assert security_id_text(raw) is None

@@ -68,7 +68,7 @@ def test_a_message_is_read_as_it_was_built(message: UserMessage) -> None:
 
 
 @pytest.mark.parametrize("packet", [EXPRESS, TRANSACTIONAL, FULL])
-def test_a_message_cut_anywhere_is_refused(packet: bytes) -> None:
+def test_a_message_truncated_at_any_byte_is_refused(packet: bytes) -> None:
     for length in range(len(packet)):
         field, offset = refusal(packet[:length])
         assert field
@@ -76,7 +76,7 @@ def test_a_message_cut_anywhere_is_refused(packet: bytes) -> None:
 
 
 @pytest.mark.parametrize("packet", [EXPRESS, TRANSACTIONAL, FULL])
-def test_a_message_whose_packet_size_ends_in_the_middle_is_refused(packet: bytes) -> None:
+def test_a_packet_size_that_ends_in_the_middle_is_refused(packet: bytes) -> None:
     riding = 16 if packet is FULL else 0
     properties_end = {EXPRESS: 188, TRANSACTIONAL: 208, FULL: len(FULL) - 16}[packet]
     for size in range(properties_end - 4):
@@ -170,9 +170,7 @@ def test_a_queue_name_ends_with_its_only_null(name: bytes, field: str | None, of
         (put(EXPRESS, PROPERTIES + 52, 0x80000000), "properties.extension", 64),
     ],
 )
-def test_properties_that_lie_about_their_sizes_are_refused(
-    packet: bytes, field: str, offset: int
-) -> None:
+def test_properties_with_wrong_sizes_are_refused(packet: bytes, field: str, offset: int) -> None:
     assert refusal(packet) == (field, PROPERTIES + offset)
 
 
@@ -250,7 +248,7 @@ def test_soap_sections_are_read_with_and_without_padding_between() -> None:
         (PROPERTIES + 40, b"\xff" * 12),  # privacy and algorithms
     ],
 )
-def test_what_the_specification_says_to_ignore_is_ignored(offset: int, value: bytes) -> None:
+def test_the_fields_that_the_specification_ignores_are_ignored(offset: int, value: bytes) -> None:
     packet = put(EXPRESS, offset, value)
 
     message = parse_user_message(packet)
@@ -260,7 +258,7 @@ def test_what_the_specification_says_to_ignore_is_ignored(offset: int, value: by
         assert build_user_message(message) == packet, "and kept"
 
 
-def test_bytes_behind_the_last_header_are_skipped() -> None:
+def test_bytes_after_the_last_header_are_skipped() -> None:
     extension_header = b"\x0c\0\0\0" + bytes(8)
     packet = put(EXPRESS + extension_header, 8, len(EXPRESS) + 12)
     riding = put(put(packet, 2, 0x13, 2) + bytes(range(16)), 8, len(packet))
@@ -321,7 +319,7 @@ def test_every_kind_of_queue_name_is_read_by_its_type() -> None:
         ("multi_queue", "multi_queue_header"),
     ],
 )
-def test_flags_must_announce_what_is_there_and_nothing_else(header: str, flag: str) -> None:
+def test_flags_must_match_the_headers(header: str, flag: str) -> None:
     message, full = express_message(), full_message()
     recoverable = message.user._replace(flags=message.user.flags.replace(delivery=1))
     announced = recoverable._replace(flags=recoverable.flags.replace(**{flag: 1}))
@@ -332,7 +330,7 @@ def test_flags_must_announce_what_is_there_and_nothing_else(header: str, flag: s
         build_user_message(message._replace(**{header: getattr(full, header)}))
 
 
-def test_a_session_header_and_a_debug_header_need_their_flags_too() -> None:
+def test_a_session_header_and_a_debug_header_need_their_flags() -> None:
     message, full = express_message(), full_message()
 
     for header in ("session", "debug"):
@@ -392,7 +390,7 @@ def test_a_label_has_at_most_249_characters() -> None:
             build_user_message(labelled(count))
 
 
-def test_the_largest_packet_is_built_and_read_and_no_larger_one() -> None:
+def test_the_largest_packet_is_built_and_read_but_no_larger_one() -> None:
     message = express_message()
     room = LARGE_PACKET_BYTES_MAX - properties_offset(EXPRESS) - 56 - 8 - 5
 

@@ -83,7 +83,7 @@ def test_reserved_bits_survive_a_change() -> None:
 
 
 @pytest.mark.parametrize("value", [8, -1])
-def test_a_value_that_does_not_fit_its_bits_is_an_error(value: int) -> None:
+def test_a_value_too_large_for_its_bits_is_an_error(value: int) -> None:
     with pytest.raises(ValueError, match=r"priority is 0\.\.7"):
         BaseFlags.of(priority=value)
 
@@ -97,12 +97,12 @@ def test_no_two_ranges_of_a_word_overlap(word: type[FlagWord]) -> None:
         assert all(not mask & other for other in masks[at + 1 :])
 
 
-def test_a_word_shows_what_is_set() -> None:
+def test_a_flag_word_prints_its_set_flags() -> None:
     assert repr(BaseFlags(0x1B)) == "BaseFlags(0x1b: priority=3, internal=1, session_header=1)"
 
 
 @given(st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"])))
-def test_a_text_comes_back(text: str) -> None:
+def test_a_text_is_read_back(text: str) -> None:
     raw = wide_text(text)
 
     assert plain_text(raw) == text
@@ -110,7 +110,7 @@ def test_a_text_comes_back(text: str) -> None:
     assert end_of_text(b"??" + raw + b"\0\0more", 2, len(raw) + 2 + 6) == 2 + len(raw)
 
 
-def test_no_label_is_an_empty_text() -> None:
+def test_a_missing_label_is_an_empty_text() -> None:
     assert plain_text(b"") == ""
 
 
@@ -126,7 +126,7 @@ def test_a_null_character_is_where_the_decoder_finds_it(text: bytes, start: int)
         assert ends_with_its_only_null(text) == (at >= 0 and 2 * at + 2 == len(text))
 
 
-def test_a_packet_full_of_halves_of_zeros_is_searched_quickly() -> None:
+def test_a_packet_full_of_unaligned_zero_pairs_is_searched_quickly() -> None:
     """Many pairs of zero bytes that do not begin at a character must not make the search slow."""
     text = b"\x01\0\0\x01" * 1_000_000
 

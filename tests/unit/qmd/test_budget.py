@@ -14,7 +14,7 @@ from qmd.runtime.timers import Timers
 from tests.unit.qmd.managers import Hosts, hosted
 
 
-def test_a_budget_is_kept_in_all_and_by_owner() -> None:
+def test_a_budget_limits_the_total_and_each_owner() -> None:
     budget = Budget(100)
     assert budget.allows("a1", "a", 40)
     budget.hold("a1", "a", 40)
@@ -30,7 +30,7 @@ def test_a_budget_is_kept_in_all_and_by_owner() -> None:
     assert (budget.used_bytes, budget.of("a"), budget.of("b")) == (0, 0, 0)
 
 
-def test_what_is_larger_than_the_budget_gets_in_alone() -> None:
+def test_a_request_above_the_budget_is_allowed_alone() -> None:
     budget = Budget(100)
     assert budget.allows("a", "a", 1000)
     budget.hold("a", "a", 1000)
@@ -75,7 +75,7 @@ def gated(scenario: Callable[[Gate], None]) -> None:
     asyncio.run(run())
 
 
-def test_who_waits_gets_in_when_another_leaves_and_no_later_one_before_it() -> None:
+def test_waiting_connections_get_memory_in_order_when_another_releases_it() -> None:
     def scenario(gate: Gate) -> None:
         first, large = Connection(gate, "a", 30), Connection(gate, "b", 100)
         small = Connection(gate, "c", 5)
@@ -91,7 +91,7 @@ def test_who_waits_gets_in_when_another_leaves_and_no_later_one_before_it() -> N
     gated(scenario)
 
 
-def test_who_holds_what_others_wait_for_and_sends_nothing_is_ended() -> None:
+def test_a_connection_that_holds_memory_and_sends_nothing_is_ended_while_others_wait() -> None:
     def scenario(gate: Gate) -> None:
         quick, slow = Connection(gate, "a", 45), Connection(gate, "b", 45)
         like_the_slow, waiting = Connection(gate, "b", 45), Connection(gate, "c", 45)
@@ -106,7 +106,7 @@ def test_who_holds_what_others_wait_for_and_sends_nothing_is_ended() -> None:
     gated(scenario)
 
 
-def test_while_nobody_waits_the_slow_may_take_their_time() -> None:
+def test_a_slow_connection_is_not_ended_while_no_other_waits() -> None:
     def scenario(gate: Gate) -> None:
         slow = Connection(gate, "a", 90)
         gate._check()

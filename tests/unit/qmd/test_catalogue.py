@@ -157,7 +157,7 @@ def test_every_error_of_the_source_has_an_entry():
     assert not missing, "\n".join(missing) + how_to_add()
 
 
-def test_every_entry_is_of_an_error_that_there_is():
+def test_every_entry_belongs_to_an_existing_error():
     words = {
         node.value
         for _, tree in sources()
@@ -191,7 +191,7 @@ def test_every_entry_is_of_an_error_that_there_is():
         ('class New(CannotStart):\n    code = "new_code"', ["new_code"]),
     ],
 )
-def test_the_scan_sees(source, expected):
+def test_the_scan_finds_codes_in_every_form(source, expected):
     assert [use.code for use in uses(Path("x.py"), ast.parse(source))] == expected
 
 
@@ -208,7 +208,7 @@ def test_ids_and_codes_are_unique_and_in_their_area():
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.code)
-def test_an_entry_is_whole(entry):
+def test_an_entry_is_complete(entry):
     for text in (entry.what, entry.cause, entry.remedy):
         assert len(text) > len("See it.")
         assert text.endswith((".", "?"))
@@ -217,7 +217,7 @@ def test_an_entry_is_whole(entry):
     assert not entry.microsoft or hresult(entry) is not None
 
 
-def test_a_code_that_is_a_family_is_no_cause_of_its_own():
+def test_the_code_of_a_family_is_not_the_code_of_a_cause():
     exceptions = {kind.code for kind in errors.QueueManagerError.__subclasses__()}
     shared = {entry.family for entry in ENTRIES if entry.family}
 
@@ -252,16 +252,16 @@ def test_the_manual_has_every_entry():
         *("0xC00E0003", "c00e0003", "-1072824317", "3222142979"),
     ],
 )
-def test_an_error_is_found_by_whatever_a_person_has_of_it(text):
+def test_an_error_is_found_by_its_id_code_name_or_number(text):
     assert "no_such_queue" in [entry.code for entry in find(text).entries]
 
 
 @pytest.mark.parametrize("text", ["0x8000", "8000", "MQMSG_CLASS_NACK_BAD_DST_Q", "QM-2101"])
-def test_a_message_class_is_found_too(text):
+def test_a_message_class_is_found_as_well(text):
     assert [entry.code for entry in find(text).entries] == ["nack_bad_destination_queue"]
 
 
-def test_explain_says_what_to_do():
+def test_explain_prints_the_remedy():
     shown = CliRunner().invoke(main, ["explain", "qm-1406"])
 
     assert shown.exit_code == 0
@@ -269,7 +269,7 @@ def test_explain_says_what_to_do():
     assert "MQ_ERROR_MESSAGE_STORAGE_FAILED, 0xC00E002A" in shown.stdout
 
 
-def test_a_number_with_a_sign_is_no_option():
+def test_a_number_with_a_sign_is_not_taken_for_an_option():
     shown = CliRunner().invoke(main, ["explain", "-1072824317"])
 
     assert shown.exit_code == 0
@@ -291,14 +291,14 @@ def test_explain_all_lists_every_entry():
     assert [json.loads(line)["code"] for line in shown] == [entry.code for entry in ENTRIES]
 
 
-def test_a_name_of_microsofts_that_we_never_say_is_known_all_the_same():
+def test_a_name_of_microsoft_that_qmd_does_not_use_is_explained_as_well():
     shown = CliRunner().invoke(main, ["explain", "0xC00E0084"])
 
     assert shown.exit_code == 0
     assert "MQ_ERROR_NO_MQUSER_OU" in shown.stdout
 
 
-def test_of_an_error_that_there_is_not_the_nearest_are_named():
+def test_for_an_unknown_error_the_most_similar_ones_are_named():
     shown = CliRunner().invoke(main, ["explain", "no_such_queu"])
 
     assert shown.exit_code == 3
@@ -306,7 +306,7 @@ def test_of_an_error_that_there_is_not_the_nearest_are_named():
     assert "no_such_queue" in shown.stderr
 
 
-def test_a_line_of_the_log_has_the_id(tmp_path):
+def test_a_log_event_has_the_id_of_its_error(tmp_path):
     import structlog
 
     path = tmp_path / "log"
@@ -346,7 +346,7 @@ def codes_of_line(call: ast.Call) -> list[str]:
 
 
 @pytest.mark.parametrize(("level", "code"), sorted(set(faults())))
-def test_a_line_about_a_fault_says_its_cause_and_what_to_do(level, code, tmp_path):
+def test_a_log_event_about_a_fault_gives_its_cause_and_remedy(level, code, tmp_path):
     import structlog
 
     path = tmp_path / "log"
@@ -366,7 +366,7 @@ def test_a_line_about_a_fault_says_its_cause_and_what_to_do(level, code, tmp_pat
     assert "cause" not in full
 
 
-def test_there_are_lines_about_faults():
+def test_the_scan_finds_log_events_about_faults():
     levels = {level for level, _ in faults()}
 
     assert levels == {"warning", "error", "critical"}

@@ -22,7 +22,7 @@ def passed_s(host: Host, since: float) -> int:
 
 
 @hosted
-async def test_it_begins_as_the_wall_clock_and_advances_with_time(hosts: Hosts) -> None:
+async def test_the_clock_begins_as_the_wall_clock_and_advances_with_time(hosts: Hosts) -> None:
     a = await hosts.start()
     began = a.clock.now
     assert abs(began - a.world.time()) < 1
@@ -32,7 +32,7 @@ async def test_it_begins_as_the_wall_clock_and_advances_with_time(hosts: Hosts) 
 
 
 @hosted
-async def test_setting_the_wall_clock_does_not_move_it(hosts: Hosts) -> None:
+async def test_setting_the_wall_clock_does_not_change_the_clock(hosts: Hosts) -> None:
     a = await hosts.start()
     began = a.clock.now
 
@@ -44,7 +44,7 @@ async def test_setting_the_wall_clock_does_not_move_it(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_it_goes_on_while_the_queue_manager_is_down(hosts: Hosts) -> None:
+async def test_the_clock_advances_while_the_queue_manager_is_down(hosts: Hosts) -> None:
     a = await hosts.start()
     began = a.clock.now
 
@@ -108,7 +108,7 @@ def test_after_the_computers_restart_the_wall_clock_counts_where_it_can_be_right
 
 
 @hosted
-async def test_what_may_be_counted_as_down_is_a_setting(hosts: Hosts) -> None:
+async def test_the_longest_downtime_that_is_counted_is_a_setting(hosts: Hosts) -> None:
     settings = {"downtime_max_s": 60.0}
     a = await hosts.start(delivery=settings)
     began = a.clock.now
@@ -120,7 +120,7 @@ async def test_what_may_be_counted_as_down_is_a_setting(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_step_of_the_wall_clock_is_told_once(hosts: Hosts) -> None:
+async def test_a_step_of_the_wall_clock_is_logged_once(hosts: Hosts) -> None:
     a = await hosts.start()
     with capture_logs() as logs:
         a.clock.look(is_needed=False)
@@ -135,7 +135,7 @@ async def test_a_step_of_the_wall_clock_is_told_once(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_crash_finds_it_no_more_than_a_minute_behind_where_something_ends(
+async def test_the_saved_clock_is_at_most_a_minute_behind_if_deadlines_exist(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -160,7 +160,7 @@ async def test_a_crash_finds_it_no_more_than_a_minute_behind_where_something_end
 
 
 @hosted
-async def test_a_folder_of_an_older_version_lives_on_by_the_wall_clock(hosts: Hosts) -> None:
+async def test_a_folder_of_an_older_version_starts_with_the_wall_clock(hosts: Hosts) -> None:
     """Such a folder has deadlines in seconds of the wall clock."""
     a = await hosts.start()
     a.world.wall_step_s = -DAY_S

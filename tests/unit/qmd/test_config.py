@@ -114,7 +114,7 @@ def test_values_of_every_type_are_read() -> None:
     assert settings.log.level == "debug"
 
 
-def test_nobody_may_be_allowed_to_connect() -> None:
+def test_the_list_of_allowed_hosts_may_be_empty() -> None:
     assert parse("[peers]\nallow = []").peers.allow == ()
 
 
@@ -193,7 +193,9 @@ def test_the_process_environment_is_used_when_none_is_given(
         ),
     ],
 )
-def test_a_wrong_override_is_refused_by_its_name(variable: str, value: str, problem: str) -> None:
+def test_an_invalid_override_is_refused_with_its_name(
+    variable: str, value: str, problem: str
+) -> None:
     assert refusal("", **{variable: value}) == problem
 
 
@@ -271,7 +273,7 @@ def test_a_mistake_is_refused_with_its_line(text: str, problem: str) -> None:
         ("log", 'level = "INFO"', 'found "INFO"; allowed is "debug" or "info" or "warning" or'),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_allowed(
+def test_an_invalid_value_is_refused_with_the_allowed_values(
     section: str, line: str, problem: str
 ) -> None:
     text = f"# [{section}] {line}\n[{section}]\n\n{line}\n"
@@ -337,12 +339,12 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     ["a = " + "[" * 5000, "a = " + "{a = " * 5000, "a = " + "9" * 5000, "a = 0x" + "f" * 60_000],
     ids=["arrays", "tables", "digits", "hexadecimal digits"],
 )
-def test_a_file_that_python_gives_up_on_is_refused_too(text: str) -> None:
+def test_a_file_that_the_parser_of_python_rejects_is_refused(text: str) -> None:
     assert refusal(text).startswith("/etc/qmd/qmd.toml:")
     assert refusal(f"[listen]\nport{text[1:]}").startswith("/etc/qmd/qmd.toml:")
 
 
-def test_an_error_is_one_line_whatever_is_said() -> None:
+def test_every_error_is_one_line() -> None:
     for error in (
         refusal('[log]\n"a\\nb" = 1'),
         refusal("", QMD_CONTROL_SOCKET="a\n" * 60),
@@ -351,11 +353,11 @@ def test_an_error_is_one_line_whatever_is_said() -> None:
         assert error.isprintable()
 
 
-def test_lines_end_where_toml_says_and_nowhere_else() -> None:
+def test_lines_are_counted_by_the_rules_of_toml() -> None:
     assert refusal("# \u2028 \x85 \u2029\n[log]\nlevle = 1").startswith("/etc/qmd/qmd.toml:3: ")
 
 
-def test_the_line_of_a_fault_is_not_looked_for_too_long() -> None:
+def test_the_search_for_the_line_of_a_fault_is_bounded() -> None:
     text = '[log]\nlevel = """\n' + "levle\n" * 5000 + '"""\nlevle = 1\n'
 
     assert refusal(text) == "/etc/qmd/qmd.toml: [log] levle: unknown key; did you mean level?"
@@ -392,13 +394,13 @@ def test_a_socket_path_may_have_107_bytes_and_no_more() -> None:
     )
 
 
-def test_the_bytes_of_a_socket_path_count_and_not_its_characters() -> None:
+def test_the_length_of_a_socket_path_is_counted_in_bytes() -> None:
     path = "/" + "\u00e9" * 54
 
     assert "has 109 bytes" in refusal(f'[control]\nsocket = "{path}"')
 
 
-def test_a_default_socket_in_a_deep_folder_is_refused_too() -> None:
+def test_a_default_socket_in_a_deep_folder_is_refused_as_well() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_settings("", file=Path("/" + "d" * 120) / "qmd.toml", environment={})
 
@@ -426,7 +428,7 @@ def test_a_file_that_cannot_be_read_is_refused(
     assert str(caught.value) == f"{tmp_path}/{problem}"
 
 
-def test_a_folder_is_no_configuration_file(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_configuration_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         load_settings(tmp_path, environment={})
 
@@ -461,7 +463,7 @@ def test_the_defaults_in_its_comments_are_right(tmp_path: Path) -> None:
     )
 
 
-def test_it_has_every_section_with_every_key_meaning_and_limit(tmp_path: Path) -> None:
+def test_the_written_file_has_every_section_key_meaning_and_limit(tmp_path: Path) -> None:
     text = write_default_config(tmp_path, listen="127.0.0.1:1801", name="x").read_text()
 
     for setting in all_settings():
@@ -470,7 +472,7 @@ def test_it_has_every_section_with_every_key_meaning_and_limit(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("umask", [0, 0o077])
-def test_it_is_private_to_its_owner_and_group_whatever_the_umask(
+def test_the_written_file_is_private_to_its_owner_and_group_with_any_umask(
     tmp_path: Path, umask: int
 ) -> None:
     before = os.umask(umask)
@@ -484,7 +486,7 @@ def test_it_is_private_to_its_owner_and_group_whatever_the_umask(
     assert load_settings(file, environment={}).listen.address == "::1"
 
 
-def test_the_environment_has_no_part_in_writing_it(
+def test_the_environment_does_not_change_the_written_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QMD_LISTEN_PORT", "wrong")
@@ -513,7 +515,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
         ("127.0.0.1:1801", 'h"\n', "[queue_manager] name: found"),
     ],
 )
-def test_nothing_is_written_when_something_is_wrong(
+def test_no_file_is_written_after_an_error(
     tmp_path: Path, listen: str, name: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -523,7 +525,7 @@ def test_nothing_is_written_when_something_is_wrong(
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_is_written_where_the_socket_would_not_fit(tmp_path: Path) -> None:
+def test_no_file_is_written_if_the_socket_path_would_be_too_long(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the path of a Unix socket at most 107"):
         write_default_config(tmp_path / ("d" * 120), listen="127.0.0.1:1801", name="hosta")
 
@@ -533,7 +535,7 @@ def test_nothing_is_written_where_the_socket_would_not_fit(tmp_path: Path) -> No
 # The declaration
 
 
-def test_an_attribute_is_its_key_with_the_unit_behind_it() -> None:
+def test_an_attribute_is_named_like_its_key_with_the_unit_as_suffix() -> None:
     units = {
         Duration: "_s",
         OptionalDuration: "_s",
@@ -554,7 +556,7 @@ def test_every_section_is_part_of_the_settings() -> None:
     }
 
 
-def test_the_limits_themselves_are_allowed() -> None:
+def test_the_limits_of_a_value_are_inclusive() -> None:
     for setting in all_settings():
         if isinstance(setting.kind, Duration | Size | Whole):
             least, most = (

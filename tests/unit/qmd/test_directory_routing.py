@@ -49,7 +49,7 @@ async def private_name(b: Host) -> str:
 
 
 @hosted
-async def test_of_several_addresses_the_next_one_is_tried_when_one_fails(hosts: Hosts) -> None:
+async def test_the_next_address_is_tried_when_one_fails(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     name = await private_name(b)
     text = machine(a) + machine(b, "127.0.0.1:1", f"127.0.0.1:{b.port}")
@@ -63,7 +63,7 @@ async def test_of_several_addresses_the_next_one_is_tried_when_one_fails(hosts: 
 
 
 @hosted
-async def test_between_sites_messages_go_over_the_gates_and_acknowledgments_come_back(
+async def test_messages_between_sites_and_their_acknowledgments_go_over_the_gates(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -93,7 +93,7 @@ async def test_between_sites_messages_go_over_the_gates_and_acknowledgments_come
 
 
 @hosted
-async def test_an_in_routing_server_is_passed_and_another_tried_when_it_is_away(
+async def test_another_in_routing_server_is_tried_when_one_is_unreachable(
     hosts: Hosts,
 ) -> None:
     a, b, server = await hosts.start("a"), await hosts.start("b"), await hosts.start("server")
@@ -117,7 +117,7 @@ async def test_an_in_routing_server_is_passed_and_another_tried_when_it_is_away(
 
 
 @hosted
-async def test_without_a_way_in_the_directory_messages_wait_until_there_is_one(
+async def test_messages_wait_until_the_directory_has_a_route(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -181,7 +181,7 @@ async def test_messages_for_a_foreign_computer_go_to_its_connector_server_and_wa
 
 
 @hosted
-async def test_a_public_queue_is_reached_over_a_routing_server_and_so_are_acknowledgments(
+async def test_messages_to_a_public_queue_and_their_acknowledgments_go_over_a_routing_server(
     hosts: Hosts,
 ) -> None:
     a, b, server = [await hosts.start(name) for name in ("a", "b", "server")]

@@ -22,7 +22,7 @@ NO_REQUESTS = [
 
 
 @pytest.mark.parametrize("inside", NO_REQUESTS)
-def test_what_is_no_request_is_refused_by_one_kind_of_error(inside: bytes) -> None:
+def test_an_invalid_request_is_refused_with_one_kind_of_error(inside: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         frames.decode_request(inside)
     with pytest.raises(msgspec.DecodeError):
@@ -31,7 +31,7 @@ def test_what_is_no_request_is_refused_by_one_kind_of_error(inside: bytes) -> No
     assert frames.request_number(inside) in (0, 7)
 
 
-def test_a_request_that_is_not_understood_has_a_number_all_the_same() -> None:
+def test_an_invalid_request_still_has_a_number() -> None:
     assert frames.request_number(b"\x93\xa4nope\x2a\xc0") == 42
     assert frames.request_number(b"\x92\xa4peek\xcd\x01\x00") == 256
     assert frames.request_number(b"\x92\x01\x2a") == 0
@@ -51,7 +51,7 @@ def test_a_request_names_a_limited_number_of_messages(count: int) -> None:
                 frames.decode_request(inside)
 
 
-def test_a_token_is_short() -> None:
+def test_the_length_of_a_token_is_limited() -> None:
     request = frames.Outcome(1, b"t" * (frames.TOKEN_BYTES_MAX + 1))
 
     with pytest.raises(msgspec.ValidationError, match="length"):

@@ -36,7 +36,7 @@ def reaping(host: Host) -> Iterator[asyncio.Task[None]]:
 
 
 @hosted
-async def test_a_round_that_fails_is_made_again(
+async def test_a_failed_round_is_retried(
     hosts: Hosts,
 ) -> None:
     """Each act fails at first: ending expired messages, making room, trimming events, vacuum."""
@@ -83,7 +83,7 @@ async def fail_for_a_while(a: Host, error: Exception, monkeypatch: pytest.Monkey
 
 
 @hosted
-async def test_a_bug_in_what_can_be_done_later_is_reported_and_stops_nothing(
+async def test_a_bug_in_a_deferrable_act_is_logged_and_does_not_stop_the_daemon(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -110,7 +110,7 @@ class LittleRoom(Disk):
 
 
 @hosted
-async def test_a_full_disk_is_said_when_it_begins_while_it_lasts_and_when_it_is_over(
+async def test_a_full_disk_is_logged_at_its_begin_during_it_and_at_its_end(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()

@@ -16,7 +16,7 @@ async def clone(hosts: Hosts, original: Host, name: str) -> None:
     shutil.copytree(original.folder / "data", to / "data")
 
 
-def test_an_instance_survives_the_padding_and_foreign_padding_is_none() -> None:
+def test_an_instance_is_read_from_the_padding_and_foreign_padding_is_ignored() -> None:
     instance = Instance(7, bytes(range(16)))
 
     assert from_padding(to_padding(instance)) == instance
@@ -25,7 +25,7 @@ def test_an_instance_survives_the_padding_and_foreign_padding_is_none() -> None:
     assert from_padding(bytes(512)) is None
 
 
-def test_a_later_start_is_a_restart_and_any_other_run_another_machine() -> None:
+def test_a_later_start_is_a_restart_and_any_other_run_is_another_machine() -> None:
     known = Instance(7, b"a" * 16)
 
     assert judge(None, known) is Verdict.NEWER
@@ -36,7 +36,7 @@ def test_a_later_start_is_a_restart_and_any_other_run_another_machine() -> None:
 
 
 @hosted
-async def test_of_a_clone_and_its_original_one_is_refused_and_both_are_named(hosts: Hosts) -> None:
+async def test_either_the_clone_or_its_original_is_refused_and_both_are_named(hosts: Hosts) -> None:
     b = await hosts.start("b")
     await b.create("orders", transactional=True)
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -62,7 +62,7 @@ async def test_of_a_clone_and_its_original_one_is_refused_and_both_are_named(hos
 
 
 @hosted
-async def test_a_clone_that_was_started_more_often_pushes_the_original_out_once_and_both_are_named(
+async def test_a_clone_with_more_starts_replaces_the_original_once_and_both_are_named(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -88,7 +88,7 @@ async def test_a_clone_that_was_started_more_often_pushes_the_original_out_once_
 
 
 @hosted
-async def test_who_was_met_is_known_after_a_restart_and_forgotten_when_told_so(
+async def test_a_known_peer_survives_a_restart_and_is_forgotten_on_request(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -114,7 +114,7 @@ async def test_who_was_met_is_known_after_a_restart_and_forgotten_when_told_so(
 
 
 @hosted
-async def test_a_queue_manager_that_is_started_anew_is_no_clone(hosts: Hosts) -> None:
+async def test_a_restarted_queue_manager_is_not_taken_for_a_clone(hosts: Hosts) -> None:
     b = await hosts.start("b")
     orders = await b.create("orders")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -129,7 +129,7 @@ async def test_a_queue_manager_that_is_started_anew_is_no_clone(hosts: Hosts) ->
 
 
 @hosted
-async def test_somebody_elsewhere_with_our_own_guid_gets_no_session(hosts: Hosts) -> None:
+async def test_a_peer_with_the_local_guid_gets_no_session(hosts: Hosts) -> None:
     a = await hosts.start("a")
 
     _, remote = await a.loop.create_connection(

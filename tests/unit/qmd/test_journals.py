@@ -19,7 +19,7 @@ async def journaled(host: Host, name: str = "orders", **named: int | None) -> No
 
 
 @hosted
-async def test_what_is_received_is_kept_in_the_journal(hosts: Hosts) -> None:
+async def test_a_received_message_is_copied_to_the_journal(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1", b"2")
@@ -34,7 +34,7 @@ async def test_what_is_received_is_kept_in_the_journal(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_given_back_purged_or_moved_is_not_journaled(hosts: Hosts) -> None:
+async def test_messages_that_are_given_back_purged_or_moved_are_not_journaled(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1", b"2", b"3")
@@ -49,7 +49,7 @@ async def test_what_is_given_back_purged_or_moved_is_not_journaled(hosts: Hosts)
 
 
 @hosted
-async def test_what_an_application_rejects_is_not_journaled(hosts: Hosts) -> None:
+async def test_a_rejected_message_is_not_journaled(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1")
@@ -63,7 +63,9 @@ async def test_what_an_application_rejects_is_not_journaled(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_what_is_received_from_a_subqueue_is_received_from_its_queue(hosts: Hosts) -> None:
+async def test_a_message_received_from_a_subqueue_goes_to_the_journal_of_its_queue(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1")
@@ -75,7 +77,7 @@ async def test_what_is_received_from_a_subqueue_is_received_from_its_queue(hosts
 
 
 @hosted
-async def test_a_full_journal_keeps_no_copy_and_hinders_nobody(hosts: Hosts) -> None:
+async def test_a_full_journal_keeps_no_copy_and_does_not_block_receiving(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a, journal_quota_bytes=700)
     await a.send("orders", bytes(300), bytes(300), bytes(10))
@@ -90,7 +92,7 @@ async def test_a_full_journal_keeps_no_copy_and_hinders_nobody(hosts: Hosts) -> 
 
 
 @hosted
-async def test_the_quota_of_a_journal_is_that_of_its_queue_after_a_restart_too(
+async def test_the_journal_has_the_quota_of_its_queue_also_after_a_restart(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -106,7 +108,7 @@ async def test_the_quota_of_a_journal_is_that_of_its_queue_after_a_restart_too(
 
 
 @hosted
-async def test_a_journal_comes_when_journaling_is_turned_on(hosts: Hosts) -> None:
+async def test_a_journal_is_created_when_journaling_is_turned_on(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     with pytest.raises(Refusal, match="journaling is off"):
@@ -122,7 +124,7 @@ async def test_a_journal_comes_when_journaling_is_turned_on(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_a_folder_from_before_there_were_journals_gets_them(hosts: Hosts) -> None:
+async def test_a_data_folder_from_before_journals_gets_journals(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.storage.batch.run(lambda db: queues.delete(db, a.queue("orders;journal").id))
@@ -152,7 +154,7 @@ async def test_a_journal_can_be_purged_and_read_but_not_sent_to_or_deleted(hosts
 
 
 @hosted
-async def test_a_copy_does_not_expire_and_lives_again_when_it_is_moved_back(hosts: Hosts) -> None:
+async def test_a_journal_copy_does_not_expire_until_it_is_moved_back(hosts: Hosts) -> None:
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1", time_to_be_received_s=60)

@@ -30,7 +30,7 @@ async def deliver(host: Host, via: bytes, packets: list[bytes], **settings: Any)
 
 
 @hosted
-async def test_a_busy_neighbour_pushes_out_nobody_elses_messages(hosts: Hosts) -> None:
+async def test_a_busy_source_does_not_displace_the_history_of_others(hosts: Hosts) -> None:
     a, busy = await hosts.start("a"), await hosts.start("busy")
     await a.create("orders")
     quiet = bytes([7]) * 16
@@ -70,7 +70,7 @@ async def test_a_source_that_returns_after_days_is_still_known(hosts: Hosts) -> 
 
 
 @hosted
-async def test_messages_that_more_urgent_ones_have_overtaken_are_known(hosts: Hosts) -> None:
+async def test_duplicates_of_overtaken_messages_are_detected(hosts: Hosts) -> None:
     """The same source sends every other number to another queue manager."""
     a = await hosts.start()
     await a.create("orders")
@@ -85,7 +85,7 @@ async def test_messages_that_more_urgent_ones_have_overtaken_are_known(hosts: Ho
 
 
 @hosted
-async def test_a_message_is_known_whoever_brings_it(hosts: Hosts) -> None:
+async def test_a_duplicate_is_detected_over_any_session(hosts: Hosts) -> None:
     """The duplicate may come over another relay, or directly from its source."""
     a = await hosts.start()
     await a.create("orders")
@@ -99,7 +99,7 @@ async def test_a_message_is_known_whoever_brings_it(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_made_up_sources_push_out_each_other(hosts: Hosts) -> None:
+async def test_invented_sources_displace_only_each_other(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     a.known_messages._bytes_max = 50_000
@@ -128,7 +128,7 @@ async def test_made_up_sources_push_out_each_other(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_strangers_with_a_session_each_leave_a_neighbour_its_share(hosts: Hosts) -> None:
+async def test_untrusted_sources_with_sessions_leave_a_known_source_its_share(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     a.known_messages._bytes_max = 100_000
@@ -146,7 +146,7 @@ async def test_strangers_with_a_session_each_leave_a_neighbour_its_share(hosts: 
 
 
 @hosted
-async def test_an_identity_that_is_forgotten_begins_its_numbers_anew(hosts: Hosts) -> None:
+async def test_a_forgotten_identity_may_reuse_its_numbers(hosts: Hosts) -> None:
     """An operator does this with a machine that was restored from an older state."""
     a = await hosts.start()
     await a.create("orders")

@@ -33,7 +33,7 @@ def name_at(host: Host, queue: str) -> str:
 
 
 @hosted
-async def test_they_travel_between_hosts_that_name_each_other(hosts: Hosts) -> None:
+async def test_large_messages_are_sent_between_hosts_that_name_each_other(hosts: Hosts) -> None:
     a = await hosts.start("a", quotas=QUOTAS, peers=LOOPBACK)
     b = await hosts.start("b", quotas=QUOTAS, peers=LOOPBACK)
     await b.create("orders")
@@ -53,7 +53,7 @@ async def test_they_travel_between_hosts_that_name_each_other(hosts: Hosts) -> N
 
 
 @hosted
-async def test_a_queue_of_our_own_takes_them_without_being_named(hosts: Hosts) -> None:
+async def test_a_local_queue_accepts_large_messages_without_configuration(hosts: Hosts) -> None:
     a = await hosts.start("a", quotas=QUOTAS)
     await a.create("orders")
 
@@ -64,7 +64,7 @@ async def test_a_queue_of_our_own_takes_them_without_being_named(hosts: Hosts) -
 
 
 @hosted
-async def test_any_other_host_is_refused_with_what_to_do(hosts: Hosts) -> None:
+async def test_a_large_message_for_another_host_is_refused_with_a_remedy(hosts: Hosts) -> None:
     a = await hosts.start("a", quotas=QUOTAS, peers={"large_messages": HostsKind().parse(["big"])})
     for destination in ("DIRECT=TCP:127.0.0.1:1\\private$\\x", "DIRECT=OS:small\\private$\\x"):
         refused = refusal_of(a, NewMessage(destination, bytes(5 * MIB)))
@@ -75,7 +75,7 @@ async def test_any_other_host_is_refused_with_what_to_do(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_packet_of_4_mib_is_for_everybody_and_one_byte_more_is_not(hosts: Hosts) -> None:
+async def test_a_packet_of_4_mib_can_go_to_every_host_but_no_larger_one(hosts: Hosts) -> None:
     a = await hosts.start("a", quotas=QUOTAS)
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -90,7 +90,7 @@ async def test_a_packet_of_4_mib_is_for_everybody_and_one_byte_more_is_not(hosts
 
 
 @hosted
-async def test_a_session_with_a_host_that_is_not_named_ends_at_the_size(hosts: Hosts) -> None:
+async def test_a_session_with_an_unnamed_host_ends_at_a_large_message(hosts: Hosts) -> None:
     a = await hosts.start("a", quotas=QUOTAS, peers=LOOPBACK)
     b = await hosts.start("b", quotas=QUOTAS)
     await b.create("orders")
@@ -104,7 +104,7 @@ async def test_a_session_with_a_host_that_is_not_named_ends_at_the_size(hosts: H
 
 
 @hosted
-async def test_one_that_the_configuration_has_left_behind_becomes_a_dead_letter(
+async def test_a_waiting_large_message_becomes_a_dead_letter_when_its_host_is_no_longer_named(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start("a", quotas=QUOTAS, peers=LOOPBACK)

@@ -66,7 +66,7 @@ async def reload(*hosts: Host) -> None:
 
 
 @hosted
-async def test_members_stand_behind_their_list_in_every_copy(hosts: Hosts) -> None:
+async def test_members_follow_their_list_in_every_copy(hosts: Hosts) -> None:
     a, b = await with_directory(hosts, "a", "b")
     there = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\"
     for host, queue in ((b, "one"), (b, "two"), (b, "three"), (a, "mine"), (a, "alone")):
@@ -112,7 +112,7 @@ def _without_port(name: str, port: int) -> str:
 
 
 @hosted
-async def test_a_list_alone_is_listed_with_its_members(hosts: Hosts) -> None:
+async def test_a_single_distribution_list_is_listed_with_its_members(hosts: Hosts) -> None:
     a, b = await with_directory(hosts, "a", "b")
     async with connect(b.socket) as there:
         facts = [
@@ -146,7 +146,7 @@ def resolution(count: int) -> Resolution:
     return Resolution(list_name, targets)
 
 
-def test_as_many_as_a_header_can_tell_are_listed_and_no_more() -> None:
+def test_no_more_queues_are_listed_than_a_header_can_hold() -> None:
     largest = several_of(resolution(MQF_ELEMENTS_MAX - 1), own_name="a")
     destination = queue_address(PublicName(bytes(15) + b"\2"))
     new = NewMessage("list:all", b"x")
@@ -177,7 +177,7 @@ def test_as_many_as_a_header_can_tell_are_listed_and_no_more() -> None:
     assert refused.value.code == "too_many_targets"
 
 
-def test_our_own_name_stands_for_the_computer_that_nobody_else_knows_as_a_dot() -> None:
+def test_a_dot_in_a_listed_name_becomes_the_name_of_this_computer() -> None:
     own = parse_destination("DIRECT=OS:.\\private$\\one", local_host=".")
     assert isinstance(own, DirectName)
     list_name = DistributionListName(bytes(15) + b"\1")
@@ -189,7 +189,7 @@ def test_our_own_name_stands_for_the_computer_that_nobody_else_knows_as_a_dot() 
 
 
 @hosted
-async def test_a_packet_that_the_list_makes_too_large_is_refused_with_that_reason(
+async def test_a_packet_that_is_too_large_because_of_its_list_is_refused_with_that_reason(
     hosts: Hosts,
 ) -> None:
     (a,) = await with_directory(hosts, "a")

@@ -62,7 +62,7 @@ def test_a_terminal_gets_lines_for_people() -> None:
     assert b'"event"' not in stream.getvalue()
 
 
-def test_a_terminal_gets_json_when_that_is_asked_for() -> None:
+def test_a_terminal_gets_json_on_request() -> None:
     stream = Terminal()
     set_up_logging("info", "json", stream)
 
@@ -71,7 +71,7 @@ def test_a_terminal_gets_json_when_that_is_asked_for() -> None:
     assert lines(stream)[0]["event"] == "started"
 
 
-def test_a_file_gets_lines_without_colours_when_these_are_asked_for() -> None:
+def test_a_file_gets_lines_without_colours_on_request() -> None:
     stream = io.BytesIO()
     set_up_logging("info", "console", stream)
 
@@ -178,7 +178,7 @@ def test_a_closed_log_does_not_stop_the_caller() -> None:
     structlog.get_logger().info("lost")
 
 
-def test_standard_error_is_where_it_goes() -> None:
+def test_the_log_goes_to_standard_error() -> None:
     program = (
         "import structlog; from qmd.runtime.log import set_up_logging; "
         "set_up_logging('info', 'auto'); structlog.get_logger().info('started')"
@@ -215,7 +215,7 @@ def test_a_flood_is_written_ten_times_and_then_counted() -> None:
     assert (summary["key"], summary["count"], summary["window_s"]) == ("10.0.0.5", 490, 60)
 
 
-def test_a_new_window_is_written_again() -> None:
+def test_after_a_window_events_are_written_again() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=1)
 
@@ -226,7 +226,7 @@ def test_a_new_window_is_written_again() -> None:
     assert events == ["refused", "events_suppressed", "refused", "events_suppressed", "refused"]
 
 
-def test_nothing_is_summed_up_when_nothing_was_suppressed() -> None:
+def test_no_summary_is_written_without_suppressed_events() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=2)
 
@@ -238,7 +238,7 @@ def test_nothing_is_summed_up_when_nothing_was_suppressed() -> None:
     assert log.next_timer() is None
 
 
-def test_keys_and_events_have_windows_of_their_own() -> None:
+def test_each_key_and_each_event_has_its_own_window() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=1)
 
@@ -249,7 +249,7 @@ def test_keys_and_events_have_windows_of_their_own() -> None:
     assert len(lines(stream)) == 3
 
 
-def test_the_timer_is_the_end_of_the_oldest_window() -> None:
+def test_the_timer_is_set_to_the_end_of_the_oldest_window() -> None:
     log = limited(io.BytesIO(), window_s=60)
 
     assert log.next_timer() is None
@@ -272,7 +272,7 @@ def test_many_keys_share_a_window_instead_of_memory() -> None:
     assert (lines(stream)[-1]["key"], lines(stream)[-1]["count"]) == ("others", 996)
 
 
-def test_the_keys_of_one_event_leave_room_for_those_of_others() -> None:
+def test_the_keys_of_one_event_leave_room_for_other_events() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=1, keys_max=2)
 
@@ -286,7 +286,7 @@ def test_the_keys_of_one_event_leave_room_for_those_of_others() -> None:
     assert events == ["refused"] * 3 + ["closed"] * 3 + ["events_suppressed"] * 2 + ["refused"]
 
 
-def test_the_end_of_the_daemon_sums_up_what_is_open() -> None:
+def test_the_end_of_the_daemon_writes_the_open_summaries() -> None:
     stream = io.BytesIO()
     log = limited(stream, lines_max=1)
     for _ in range(3):

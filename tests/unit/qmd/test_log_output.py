@@ -9,7 +9,7 @@ import select
 from qmd.runtime.log_output import PENDING_BYTES_MAX, DirectOutput, ThreadedOutput, output_to
 
 
-def test_lines_wait_for_their_reader_in_order_and_the_others_are_counted() -> None:
+def test_lines_wait_in_order_for_the_reader_and_dropped_lines_are_counted() -> None:
     reader, writer = os.pipe()
     counts: queue.Queue[int] = queue.Queue()
     output = ThreadedOutput(writer, counts.put)
@@ -33,7 +33,7 @@ def test_lines_wait_for_their_reader_in_order_and_the_others_are_counted() -> No
     os.close(reader)
 
 
-def test_a_reader_that_has_ended_stops_nothing() -> None:
+def test_a_closed_pipe_does_not_stop_the_caller() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     output = ThreadedOutput(writer, lambda count: None)

@@ -86,7 +86,7 @@ class Looking(list[object]):
 
 
 @hosted
-async def test_an_order_ack_releases_only_what_nobody_waits_for(hosts: Hosts) -> None:
+async def test_an_order_ack_releases_only_messages_that_need_no_confirmation(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, _):
         name = listener.name("orders")
@@ -103,7 +103,7 @@ async def test_an_order_ack_releases_only_what_nobody_waits_for(hosts: Hosts) ->
 
 
 @hosted
-async def test_what_was_received_is_gone(hosts: Hosts) -> None:
+async def test_a_message_is_deleted_when_its_receipt_is_confirmed(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, ids):
         name = listener.name("orders")
@@ -130,7 +130,7 @@ async def test_what_was_received_is_gone(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_receipt_is_journaled_if_that_was_asked_for(hosts: Hosts) -> None:
+async def test_a_receipt_is_journaled_on_request(hosts: Hosts) -> None:
     a = await hosts.start()
     for want in ({"dead_letter": True}, {"dead_letter": None}, {"dead_letter": False}):
         async with elsewhere(a, b"%r" % want, journal=True, **want) as (listener, remote, _):
@@ -157,7 +157,7 @@ async def test_a_receipt_is_journaled_if_that_was_asked_for(hosts: Hosts) -> Non
 @pytest.mark.parametrize(
     "properties", [{}, {"dead_letter": False, "journal": True}, {"journal": True}]
 )
-def test_what_will_not_be_received_is_a_dead_letter_with_class_and_reason(
+def test_a_negative_final_ack_makes_a_dead_letter_with_class_and_reason(
     tmp_path: Any, message_class: int, properties: Any
 ) -> None:
     @hosted
@@ -189,7 +189,7 @@ def test_what_will_not_be_received_is_a_dead_letter_with_class_and_reason(
 
 
 @pytest.mark.parametrize("message_class", [RECEIVED, MessageClass.NACK_QUEUE_PURGED])
-def test_a_final_ack_that_overtakes_its_order_ack_is_one_as_well(
+def test_a_final_ack_that_overtakes_its_order_ack_counts_as_well(
     tmp_path: Any, message_class: int
 ) -> None:
     @hosted
@@ -214,7 +214,7 @@ def test_a_final_ack_that_overtakes_its_order_ack_is_one_as_well(
 
 
 @hosted
-async def test_final_acks_of_a_whole_window_at_once(hosts: Hosts) -> None:
+async def test_final_acks_for_a_whole_window_are_processed_at_once(hosts: Hosts) -> None:
     a = await hosts.start()
     numbers = [b"%d" % number for number in range(60)]
     async with elsewhere(a, *numbers, journal=True) as (listener, remote, _):
@@ -248,7 +248,7 @@ async def test_a_final_ack_is_acknowledged_only_when_its_end_is_on_disk(hosts: H
 
 
 @hosted
-async def test_a_final_ack_that_comes_twice_ends_one_message_once(hosts: Hosts) -> None:
+async def test_a_duplicate_final_ack_ends_its_message_once(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", journal=True) as (listener, remote, ids):
         name = listener.name("orders")
@@ -264,7 +264,7 @@ async def test_a_final_ack_that_comes_twice_ends_one_message_once(hosts: Hosts) 
 
 
 @hosted
-async def test_final_acks_about_nothing_are_harmless(hosts: Hosts) -> None:
+async def test_final_acks_without_a_matching_message_are_ignored(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, _):
         name = listener.name("orders")
@@ -300,7 +300,7 @@ async def test_a_final_ack_that_contradicts_itself_ends_nothing(hosts: Hosts) ->
 
 
 @hosted
-async def test_whenever_a_final_ack_is_acknowledged_its_copy_is_off_the_disk(
+async def test_the_stored_copy_is_deleted_before_its_final_ack_is_acknowledged(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -337,7 +337,7 @@ async def test_another_queue_manager_cannot_confirm(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_waits_survives_a_restart_with_its_quota(hosts: Hosts) -> None:
+async def test_waiting_messages_and_their_quota_survive_a_restart(hosts: Hosts) -> None:
     a = await hosts.start(quotas={"computer_bytes": 10_000})
     async with elsewhere(a, bytes(4000), bytes(4000)) as (listener, remote, _):
         name = listener.name("orders")
@@ -359,7 +359,7 @@ async def test_what_waits_survives_a_restart_with_its_quota(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hosts) -> None:
+async def test_an_order_ack_after_a_restart_applies_to_messages_on_the_disk(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2", b"3") as (listener, remote, _):
         name = listener.name("orders")
@@ -379,7 +379,7 @@ async def test_an_order_ack_after_a_restart_moves_what_the_disk_holds(hosts: Hos
 
 
 @hosted
-async def test_a_refusal_after_a_restart_ends_what_waits(hosts: Hosts) -> None:
+async def test_a_refusal_after_a_restart_ends_the_waiting_message(hosts: Hosts) -> None:
     """Some queue managers send an order ack for a message first, and a refusal after it."""
     a = await hosts.start()
     async with elsewhere(a, b"1", b"2") as (listener, remote, _):
@@ -404,7 +404,7 @@ async def test_a_refusal_after_a_restart_ends_what_waits(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_counted(
+async def test_a_message_that_expires_with_its_order_ack_waits_and_is_counted(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -427,7 +427,7 @@ async def test_a_message_that_was_dying_when_it_was_acknowledged_waits_and_is_co
 
 
 @hosted
-async def test_what_waits_outlives_its_sequence(hosts: Hosts) -> None:
+async def test_a_waiting_message_outlives_its_sequence(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1") as (listener, remote, _):
         name = listener.name("orders")
@@ -451,7 +451,7 @@ async def test_what_waits_outlives_its_sequence(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_unconfirmed_after_the_interval_it_is_a_dead_letter_that_says_why(
+async def test_an_unconfirmed_message_becomes_a_dead_letter_with_a_reason_after_the_interval(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -503,7 +503,7 @@ def test_the_interval_is_that_of_the_table(
 
 
 @hosted
-async def test_without_a_time_to_be_received_it_is_waited_for_ever(hosts: Hosts) -> None:
+async def test_without_a_time_to_be_received_a_message_waits_without_limit(hosts: Hosts) -> None:
     a = await hosts.start(delivery={"xact_delay_receive_nack_s": 5.0})
     async with elsewhere(a, b"1") as (listener, remote, _):
         name = listener.name("orders")
@@ -515,7 +515,7 @@ async def test_without_a_time_to_be_received_it_is_waited_for_ever(hosts: Hosts)
 
 
 @hosted
-async def test_a_wall_clock_that_jumps_gives_nothing_up(hosts: Hosts) -> None:
+async def test_a_step_of_the_wall_clock_gives_up_no_message(hosts: Hosts) -> None:
     a = await hosts.start()
     async with elsewhere(a, b"1", time_to_be_received_s=100) as (listener, remote, _):
         name = listener.name("orders")
@@ -527,7 +527,9 @@ async def test_a_wall_clock_that_jumps_gives_nothing_up(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_many_that_are_over_at_once_are_all_dead_letters(hosts: Hosts) -> None:
+async def test_many_messages_that_are_given_up_together_all_become_dead_letters(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     numbers = [b"%d" % number for number in range(1200)]
     async with listening(guid(7)) as listener:
@@ -551,7 +553,7 @@ async def test_many_that_are_over_at_once_are_all_dead_letters(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_confirmation_that_comes_too_late_is_told_and_the_dead_letter_stays(
+async def test_a_late_confirmation_is_recorded_and_the_dead_letter_stays(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -577,7 +579,9 @@ async def test_a_confirmation_that_comes_too_late_is_told_and_the_dead_letter_st
 
 
 @hosted
-async def test_a_confirmation_of_what_expired_on_its_way_is_late_as_well(hosts: Hosts) -> None:
+async def test_a_confirmation_of_a_message_that_expired_in_flight_is_late_as_well(
+    hosts: Hosts,
+) -> None:
     """The order ack was lost, and the message expired at its source meanwhile."""
     a = await hosts.start()
     async with elsewhere(a, b"1", time_to_reach_queue_s=10) as (_, remote, ids):
@@ -607,7 +611,7 @@ async def test_a_confirmation_of_what_expired_on_its_way_is_late_as_well(hosts: 
         (True, False, None, True, True),
     ],
 )
-def test_who_asks_for_confirmation_and_what_is_kept_when_it_fails(
+def test_settings_and_properties_decide_confirmation_and_dead_letters(
     tmp_path: Any,
     always: bool,
     dead_letter: bool | None,
@@ -633,7 +637,9 @@ def test_who_asks_for_confirmation_and_what_is_kept_when_it_fails(
 
 
 @hosted
-async def test_plain_messages_ask_unless_their_application_does_not_want_it(hosts: Hosts) -> None:
+async def test_other_messages_request_negative_journaling_unless_the_application_declines(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start(delivery={"xact_dead_letter_always": True})
     async with listening(guid(7)) as listener:
         for dead_letter in (None, True, False):
@@ -645,7 +651,9 @@ async def test_plain_messages_ask_unless_their_application_does_not_want_it(host
 
 
 @hosted
-async def test_two_queue_managers_end_every_message_in_one_place(hosts: Hosts) -> None:
+async def test_with_two_queue_managers_every_message_ends_in_exactly_one_place(
+    hosts: Hosts,
+) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     name = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"

@@ -8,7 +8,7 @@ TOKEN = b"a request that may be asked about"
 
 
 @hosted
-async def test_one_that_came_again_after_a_restart_is_not_received_twice(hosts: Hosts) -> None:
+async def test_a_duplicate_after_a_restart_is_not_received_twice(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     message = packet(b"once", source=PEER, number=7, delivery=EXPRESS)
@@ -26,7 +26,7 @@ async def test_one_that_came_again_after_a_restart_is_not_received_twice(hosts: 
 
 
 @hosted
-async def test_it_leaves_only_when_its_request_can_be_asked_about(hosts: Hosts) -> None:
+async def test_an_express_message_is_sent_only_when_its_outcome_is_stored(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(PEER) as there:
         name = f"DIRECT=TCP:127.0.0.1:{there.port}\\private$\\q"
@@ -44,7 +44,7 @@ async def test_it_leaves_only_when_its_request_can_be_asked_about(hosts: Hosts) 
 
 
 @hosted
-async def test_one_whose_time_ran_out_while_the_disk_was_busy_is_not_sent(hosts: Hosts) -> None:
+async def test_a_message_that_expires_while_the_disk_is_busy_is_not_sent(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(PEER) as there:
         name = f"DIRECT=TCP:127.0.0.1:{there.port}\\private$\\q"

@@ -49,7 +49,7 @@ async def dead(host: Host) -> list[bytes]:
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 @pytest.mark.parametrize("with_restart", [False, True])
-def test_a_step_of_the_wall_clock_ends_nothing_and_keeps_nothing(
+def test_a_step_of_the_wall_clock_does_not_change_expiry(
     step_s: int, with_restart: bool, tmp_path: Any
 ) -> None:
     @hosted
@@ -100,7 +100,7 @@ def test_the_wall_clock_after_the_computers_restart_does_not_end_a_queue_full_of
 
 
 @hosted
-async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -> None:
+async def test_a_duplicate_is_detected_after_a_step_of_the_wall_clock(hosts: Hosts) -> None:
     """This holds over a restart as well: the age of entries does not depend on the wall clock."""
     a = await hosts.start()
     await a.create("orders")
@@ -123,7 +123,7 @@ async def test_a_duplicate_is_known_whatever_the_wall_clock_says(hosts: Hosts) -
 
 
 @hosted
-async def test_the_history_of_messages_is_as_old_as_time_has_passed(hosts: Hosts) -> None:
+async def test_the_age_of_the_history_does_not_follow_the_wall_clock(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
 
@@ -145,7 +145,7 @@ async def test_the_history_of_messages_is_as_old_as_time_has_passed(hosts: Hosts
 
 
 @pytest.mark.parametrize("step_s", STEPS_S)
-def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_right_now(
+def test_a_message_that_waited_during_a_clock_step_is_sent_with_a_corrected_sent_time(
     step_s: int, tmp_path: Any
 ) -> None:
     """With a wrong sent time, the receiver would end the message at once, or keep it too long."""
@@ -183,7 +183,9 @@ def test_what_waited_while_the_clock_was_set_is_sent_as_of_the_clock_that_is_rig
 
 
 @hosted
-async def test_also_what_waited_over_a_restart_is_sent_as_of_the_right_clock(hosts: Hosts) -> None:
+async def test_a_message_that_waited_over_a_restart_is_sent_with_a_corrected_sent_time(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     a.world.wall_step_s = -400 * DAY_S
     async with listening(guid(7)) as elsewhere:
@@ -201,7 +203,7 @@ async def test_also_what_waited_over_a_restart_is_sent_as_of_the_right_clock(hos
 
 
 @hosted
-async def test_without_a_step_a_message_is_sent_as_it_was_made(hosts: Hosts) -> None:
+async def test_without_a_clock_step_a_message_keeps_its_sent_time(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -216,7 +218,7 @@ async def test_without_a_step_a_message_is_sent_as_it_was_made(hosts: Hosts) -> 
 
 
 @pytest.mark.parametrize("year", [1970, 2105, 2106, 2165])
-def test_a_clock_that_is_far_off_hinders_nobody(year: int, tmp_path: Any) -> None:
+def test_messages_are_delivered_although_the_clock_is_years_off(year: int, tmp_path: Any) -> None:
     """A clock without a battery loses the year, and sent times in packets end in 2106."""
 
     @hosted
@@ -267,7 +269,7 @@ def test_a_clock_that_is_far_off_hinders_nobody(year: int, tmp_path: Any) -> Non
         (-1, 0, 0),
     ],
 )
-def test_what_is_left_of_a_life_counts_from_the_sent_time(
+def test_the_remaining_lifetime_counts_from_the_sent_time(
     sent_ago_s: int, time_s: int, left_s: int, tmp_path: Any
 ) -> None:
     @hosted
@@ -299,7 +301,7 @@ def test_what_is_left_of_a_life_counts_from_the_sent_time(
 
 
 @hosted
-async def test_what_comes_too_late_ends_at_once(hosts: Hosts) -> None:
+async def test_a_message_that_arrives_too_late_ends_at_once(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     remote = await dial(a, guid(7))
@@ -320,7 +322,7 @@ async def test_what_comes_too_late_ends_at_once(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_what_was_taken_in_time_can_be_received_for_ever(delivery: int, tmp_path: Any) -> None:
+def test_a_message_that_was_taken_in_time_does_not_expire(delivery: int, tmp_path: Any) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -338,7 +340,7 @@ def test_what_was_taken_in_time_can_be_received_for_ever(delivery: int, tmp_path
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_what_is_given_back_too_late_ends_at_once(delivery: int, tmp_path: Any) -> None:
+def test_a_message_that_is_given_back_too_late_ends_at_once(delivery: int, tmp_path: Any) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -360,7 +362,7 @@ def test_what_is_given_back_too_late_ends_at_once(delivery: int, tmp_path: Any) 
 
 
 @hosted
-async def test_what_a_reader_that_has_gone_leaves_too_late_ends_at_once(hosts: Hosts) -> None:
+async def test_a_message_that_a_closed_reader_returns_too_late_ends_at_once(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     await a.send("orders", b"late", time_to_be_received_s=10)
@@ -374,7 +376,7 @@ async def test_what_a_reader_that_has_gone_leaves_too_late_ends_at_once(hosts: H
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_transaction_keeps_what_it_took_in_time_until_its_own_end(
+def test_a_message_that_a_transaction_took_in_time_does_not_expire_in_it(
     commits: bool, tmp_path: Any
 ) -> None:
     @hosted
@@ -399,7 +401,7 @@ def test_a_transaction_keeps_what_it_took_in_time_until_its_own_end(
 
 
 @hosted
-async def test_a_peek_does_not_show_what_is_over(hosts: Hosts) -> None:
+async def test_a_peek_does_not_show_expired_messages(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     for delivery in (EXPRESS, RECOVERABLE):
@@ -411,7 +413,7 @@ async def test_a_peek_does_not_show_what_is_over(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_what_is_over_is_not_given_to_who_chooses(delivery: int, tmp_path: Any) -> None:
+def test_expired_messages_are_not_selected(delivery: int, tmp_path: Any) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -434,7 +436,7 @@ def test_what_is_over_is_not_given_to_who_chooses(delivery: int, tmp_path: Any) 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_a_thousand_that_end_together_end_once_each_and_let_others_through(
+def test_a_thousand_messages_that_expire_together_end_once_each_and_do_not_block_others(
     where: str, delivery: int, tmp_path: Any
 ) -> None:
     @hosted
@@ -465,7 +467,7 @@ def test_a_thousand_that_end_together_end_once_each_and_let_others_through(
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_a_reader_gets_what_lies_behind_a_thousand_that_are_over(
+def test_a_reader_gets_the_message_after_a_thousand_expired_ones(
     delivery: int, tmp_path: Any
 ) -> None:
     @hosted
@@ -486,7 +488,7 @@ def test_a_reader_gets_what_lies_behind_a_thousand_that_are_over(
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
-def test_a_session_gets_what_lies_behind_a_thousand_that_are_over(
+def test_a_session_gets_the_message_after_a_thousand_expired_ones(
     delivery: int, tmp_path: Any
 ) -> None:
     @hosted
@@ -507,7 +509,9 @@ def test_a_session_gets_what_lies_behind_a_thousand_that_are_over(
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_a_thousand_that_come_back_too_late_end_once_each(delivery: int, tmp_path: Any) -> None:
+def test_a_thousand_messages_that_return_too_late_end_once_each(
+    delivery: int, tmp_path: Any
+) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -532,7 +536,7 @@ def test_a_thousand_that_come_back_too_late_end_once_each(delivery: int, tmp_pat
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
-def test_a_message_without_time_reaches_whoever_waits_and_ends_otherwise(
+def test_a_message_with_a_lifetime_of_zero_reaches_only_a_waiting_reader(
     delivery: int, tmp_path: Any
 ) -> None:
     @hosted

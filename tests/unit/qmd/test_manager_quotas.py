@@ -37,7 +37,7 @@ async def packet_bytes(host: Host, destination: str, body: bytes) -> int:
 
 
 @hosted
-async def test_a_queue_takes_what_fits_to_the_byte_and_not_one_more(hosts: Hosts) -> None:
+async def test_a_quota_is_exact_to_the_byte(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     size = await packet_bytes(a, "orders", bytes(100))
@@ -66,7 +66,7 @@ async def test_a_request_of_several_messages_is_measured_as_a_whole(hosts: Hosts
 
 
 @hosted
-async def test_the_count_is_the_same_after_a_restart(hosts: Hosts) -> None:
+async def test_the_usage_is_the_same_after_a_restart(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("strict", transactional=True)
@@ -103,7 +103,7 @@ async def test_changes_of_a_queue_survive_a_restart(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_a_smaller_quota_has_no_room_for_stays(hosts: Hosts) -> None:
+async def test_messages_beyond_a_reduced_quota_stay(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -148,7 +148,7 @@ async def test_a_full_journal_takes_no_more_copies(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_refusal_names_what_is_full_and_how_full(hosts: Hosts) -> None:
+async def test_the_refusal_names_the_quota_and_its_usage(hosts: Hosts) -> None:
     a = await hosts.start(quotas={"computer_bytes": 10_000, "express_bytes": 500})
     await a.create("orders")
     await a.send("orders", bytes(8000))
@@ -170,7 +170,7 @@ def logged(capture: list[Any]) -> list[tuple[str, int]]:
 
 
 @hosted
-async def test_it_is_logged_once_for_each_threshold_and_shown(hosts: Hosts) -> None:
+async def test_each_threshold_is_logged_once_and_shown(hosts: Hosts) -> None:
     a = await hosts.start(quotas={"computer_bytes": 1_000_000})
     await a.create("orders", quota_bytes=20_000)
 

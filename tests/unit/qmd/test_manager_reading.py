@@ -14,7 +14,7 @@ from tests.unit.qmd.managers import Hosts, bodies, hosted, until
 
 
 @hosted
-async def test_messages_are_taken_in_order_and_gone_when_removed(hosts: Hosts) -> None:
+async def test_messages_are_taken_in_order_and_deleted_when_removed(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     await a.send("orders", b"1", b"2", b"3")
@@ -28,7 +28,7 @@ async def test_messages_are_taken_in_order_and_gone_when_removed(hosts: Hosts) -
 
 
 @hosted
-async def test_a_higher_priority_comes_first_express_or_stored(hosts: Hosts) -> None:
+async def test_a_higher_priority_comes_first_for_express_and_stored_messages(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"low", priority=1)
@@ -41,7 +41,7 @@ async def test_a_higher_priority_comes_first_express_or_stored(hosts: Hosts) -> 
 
 
 @hosted
-async def test_what_is_given_back_returns_to_its_place(hosts: Hosts) -> None:
+async def test_a_message_that_is_given_back_returns_to_its_place(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2", b"3")
@@ -55,7 +55,7 @@ async def test_what_is_given_back_returns_to_its_place(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_reader_that_leaves_gives_back_what_it_had_and_waits_no_longer(
+async def test_a_reader_that_leaves_gives_back_its_messages_and_stops_waiting(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -74,7 +74,7 @@ async def test_a_reader_that_leaves_gives_back_what_it_had_and_waits_no_longer(
 
 
 @hosted
-async def test_only_who_took_a_message_can_remove_it(hosts: Hosts) -> None:
+async def test_only_the_reader_that_took_a_message_can_remove_it(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -89,7 +89,7 @@ async def test_only_who_took_a_message_can_remove_it(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_removal_is_answered_after_its_commit_only(hosts: Hosts) -> None:
+async def test_a_removal_is_answered_only_after_its_commit(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1")
@@ -106,7 +106,7 @@ async def test_a_removal_is_answered_after_its_commit_only(hosts: Hosts) -> None
 
 
 @hosted
-async def test_readers_are_served_in_the_order_of_their_asking(hosts: Hosts) -> None:
+async def test_readers_are_served_in_the_order_of_their_requests(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     waiting = [a.taking(Reader(), "orders", 1, frames.FOREVER) for _ in range(3)]
@@ -119,7 +119,7 @@ async def test_readers_are_served_in_the_order_of_their_asking(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_queue_longer_than_memory_holds_is_read_in_order(hosts: Hosts) -> None:
+async def test_a_queue_longer_than_the_window_in_memory_is_read_in_order(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     numbers = [b"%d" % number for number in range(9000)]
@@ -135,7 +135,7 @@ async def test_a_queue_longer_than_memory_holds_is_read_in_order(hosts: Hosts) -
 
 
 @hosted
-async def test_one_answer_holds_some_8_mb(hosts: Hosts) -> None:
+async def test_one_reply_is_limited_to_about_8_mb(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     for _ in range(10):
@@ -146,7 +146,7 @@ async def test_one_answer_holds_some_8_mb(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_over_is_not_given_to_readers(hosts: Hosts) -> None:
+async def test_an_expired_message_is_not_given_to_readers(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"stored", b"late", time_to_be_received_s=10)
@@ -163,7 +163,7 @@ async def test_what_is_over_is_not_given_to_readers(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_peek_shows_what_can_be_taken_and_takes_nothing(hosts: Hosts) -> None:
+async def test_a_peek_shows_the_ready_messages_and_takes_none(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *[b"%d" % number for number in range(30)])
@@ -180,7 +180,7 @@ async def test_a_peek_shows_what_can_be_taken_and_takes_nothing(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_peek_waits_for_the_first_and_leaves_nothing_behind(hosts: Hosts) -> None:
+async def test_a_peek_waits_for_the_first_message_and_leaves_no_waiter(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     for _ in range(20):

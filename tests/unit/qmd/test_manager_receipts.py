@@ -99,7 +99,9 @@ ASKING = [{"dead_letter": True}, {"dead_letter": False, "journal": True}]
 
 
 @pytest.mark.parametrize("asking", ASKING)
-def test_a_source_that_waits_for_it_hears_of_each_receipt(tmp_path: Any, asking: Any) -> None:
+def test_a_source_that_requests_it_gets_a_final_ack_for_each_receipt(
+    tmp_path: Any, asking: Any
+) -> None:
     @hosted
     async def scenario(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -117,7 +119,7 @@ def test_a_source_that_waits_for_it_hears_of_each_receipt(tmp_path: Any, asking:
 
 
 @hosted
-async def test_the_bit_for_final_acks_is_heeded_without_any_journaling(hosts: Hosts) -> None:
+async def test_the_flag_for_final_acks_works_without_journaling(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -138,7 +140,7 @@ async def test_the_bit_for_final_acks_is_heeded_without_any_journaling(hosts: Ho
 
 
 @hosted
-async def test_who_asked_for_nothing_hears_nothing(hosts: Hosts) -> None:
+async def test_a_source_without_a_request_gets_no_final_ack(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     await a.create("plain")
@@ -157,7 +159,7 @@ async def test_who_asked_for_nothing_hears_nothing(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_it(
+async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_a_restart(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -186,7 +188,7 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_it(
 
 
 @hosted
-async def test_a_source_hears_of_no_refusal_that_is_not_on_disk(hosts: Hosts) -> None:
+async def test_a_refusal_is_sent_only_when_it_is_on_disk(hosts: Hosts) -> None:
     """The source would keep a dead letter and resend the message.  After a crash, this queue
     manager would not know of its refusal, and could accept the message."""
     a = await hosts.start()
@@ -207,7 +209,7 @@ async def test_a_source_hears_of_no_refusal_that_is_not_on_disk(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_final_ack_comes_again_until_it_is_acknowledged(hosts: Hosts) -> None:
+async def test_a_final_ack_is_resent_until_it_is_acknowledged(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -239,7 +241,7 @@ async def test_a_source_that_can_be_reached_is_dialled(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_nobody_received_in_time_is_told_to_its_source_and_kept_there(
+async def test_a_message_that_expires_in_its_queue_is_reported_to_its_source_which_keeps_it(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -257,7 +259,7 @@ async def test_what_nobody_received_in_time_is_told_to_its_source_and_kept_there
 
 
 @hosted
-async def test_what_is_rejected_is_told_to_its_source_and_kept_there(hosts: Hosts) -> None:
+async def test_a_rejected_message_is_reported_to_its_source_which_keeps_it(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -273,7 +275,7 @@ async def test_what_is_rejected_is_told_to_its_source_and_kept_there(hosts: Host
 
 
 @hosted
-async def test_what_is_rejected_and_kept_by_nobody_else_is_kept_here_with_the_reason(
+async def test_a_rejected_message_without_another_copy_becomes_a_dead_letter_with_the_reason(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -301,7 +303,7 @@ async def test_what_is_rejected_and_kept_by_nobody_else_is_kept_here_with_the_re
 
 
 @hosted
-async def test_dead_letters_and_copies_are_received_without_a_word_and_cannot_be_rejected(
+async def test_dead_letters_and_journal_copies_are_not_acknowledged_and_cannot_be_rejected(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -322,7 +324,7 @@ async def test_dead_letters_and_copies_are_received_without_a_word_and_cannot_be
 
 
 @hosted
-async def test_where_the_source_is_here_it_keeps_its_own_copies(hosts: Hosts) -> None:
+async def test_a_local_source_keeps_its_own_copies(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     reader = Reader()
@@ -343,7 +345,7 @@ async def test_where_the_source_is_here_it_keeps_its_own_copies(hosts: Hosts) ->
 
 
 @hosted
-async def test_an_end_of_which_the_last_process_did_not_come_to_tell_is_told_once(
+async def test_an_owed_acknowledgment_is_sent_once_after_a_restart(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -368,7 +370,7 @@ async def test_an_end_of_which_the_last_process_did_not_come_to_tell_is_told_onc
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
-def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
+def test_the_administration_queue_gets_each_requested_acknowledgment(
     tmp_path: Any, delivery: int
 ) -> None:
     @hosted
@@ -399,7 +401,7 @@ def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
-def test_a_message_for_a_queue_of_our_own_has_arrived_with_its_commit(
+def test_a_message_for_a_local_queue_has_arrived_with_its_commit(
     tmp_path: Any, delivery: int
 ) -> None:
     @hosted
@@ -422,7 +424,7 @@ def test_a_message_for_a_queue_of_our_own_has_arrived_with_its_commit(
 
 
 @hosted
-async def test_what_an_operator_has_made_another_message_of_was_not_received(
+async def test_a_resent_message_with_changes_gets_a_negative_final_ack(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -441,7 +443,9 @@ async def test_what_an_operator_has_made_another_message_of_was_not_received(
 
 
 @hosted
-async def test_final_ack_and_acknowledgment_of_one_message_both_go(hosts: Hosts) -> None:
+async def test_both_the_final_ack_and_the_acknowledgment_of_a_message_are_sent(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(7))
@@ -457,7 +461,7 @@ async def test_final_ack_and_acknowledgment_of_one_message_both_go(hosts: Hosts)
 
 
 @hosted
-async def test_what_follows_from_too_many_removals_at_once_is_refused_and_not_numbered_twice(
+async def test_too_many_removals_at_once_are_refused_without_doubled_message_numbers(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()

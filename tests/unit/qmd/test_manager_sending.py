@@ -40,7 +40,7 @@ def name_at(host: Host, queue: str) -> str:
 
 
 @hosted
-async def test_what_is_sent_is_delivered_once_and_in_order(hosts: Hosts) -> None:
+async def test_messages_are_delivered_once_and_in_order(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     numbers = [b"%d" % number for number in range(200)]
@@ -54,7 +54,7 @@ async def test_what_is_sent_is_delivered_once_and_in_order(hosts: Hosts) -> None
 
 
 @hosted
-async def test_all_messages_of_a_request_are_taken_or_none(hosts: Hosts) -> None:
+async def test_all_messages_of_a_request_are_accepted_or_none(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("small", quota_bytes=1000)
@@ -70,7 +70,7 @@ async def test_all_messages_of_a_request_are_taken_or_none(hosts: Hosts) -> None
 
 
 @hosted
-async def test_delivery_and_kind_of_queue_must_fit(hosts: Hosts) -> None:
+async def test_delivery_and_kind_of_queue_must_match(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("plain")
     await a.create("strict", transactional=True)
@@ -113,7 +113,7 @@ async def test_memory_for_express_messages_is_bounded(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_flood_that_outruns_the_disk_is_refused_and_not_numbered_twice(
+async def test_a_flood_faster_than_the_disk_is_refused_without_doubled_message_numbers(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -140,7 +140,7 @@ async def test_a_flood_that_outruns_the_disk_is_refused_and_not_numbered_twice(
 
 
 @hosted
-async def test_a_name_that_nobody_can_look_up_does_not_stop_the_daemon(hosts: Hosts) -> None:
+async def test_a_host_name_without_an_address_does_not_stop_the_daemon(hosts: Hosts) -> None:
     a = await hosts.start()
     for host in ("x..y", "y" * 64):
         await a.send(f"orders@{host}", b"x")
@@ -149,7 +149,7 @@ async def test_a_name_that_nobody_can_look_up_does_not_stop_the_daemon(hosts: Ho
 
 
 @hosted
-async def test_a_sequence_that_gave_all_numbers_goes_on_once_it_is_empty(hosts: Hosts) -> None:
+async def test_a_sequence_without_free_numbers_is_replaced_once_it_is_empty(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -174,7 +174,7 @@ async def test_a_sequence_that_gave_all_numbers_goes_on_once_it_is_empty(hosts: 
 
 
 @hosted
-async def test_a_paused_queue_keeps_its_messages_and_dials_nobody(hosts: Hosts) -> None:
+async def test_a_paused_queue_keeps_its_messages_and_does_not_connect(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -193,7 +193,7 @@ async def test_a_paused_queue_keeps_its_messages_and_dials_nobody(hosts: Hosts) 
 
 
 @hosted
-async def test_a_kick_connects_at_once_or_sends_again(hosts: Hosts) -> None:
+async def test_a_kick_connects_or_resends_at_once(hosts: Hosts) -> None:
     a = await hosts.start(delivery={"retry_first_s": 1000.0, "retry_max_s": 1000.0})
     port = a.port
     await hosts.stop(a)  # now its port is closed
@@ -211,7 +211,7 @@ async def test_a_kick_connects_at_once_or_sends_again(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_queues_of_one_address_have_their_turns(hosts: Hosts) -> None:
+async def test_queues_of_one_address_are_served_in_turn(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7), window_size=64) as elsewhere:
         names = [elsewhere.name(f"q{number}") for number in range(3)]
@@ -234,7 +234,9 @@ def _outgoing(host: Host, name: str) -> Any:
 
 
 @hosted
-async def test_what_does_not_arrive_in_time_is_dead_with_a_reason(hosts: Hosts) -> None:
+async def test_a_message_that_does_not_arrive_in_time_becomes_a_dead_letter_with_a_reason(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     name = "DIRECT=TCP:127.0.0.1:1\\private$\\x"
     await a.create("admin")
@@ -261,7 +263,7 @@ async def test_what_does_not_arrive_in_time_is_dead_with_a_reason(hosts: Hosts) 
 
 
 @hosted
-async def test_what_follows_a_message_that_expired_is_linked_around_it(hosts: Hosts) -> None:
+async def test_the_previous_number_skips_an_expired_message(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -297,7 +299,7 @@ async def test_an_acknowledged_message_with_a_journal_is_copied_once(hosts: Host
 
 
 @hosted
-async def test_a_purge_ends_all_that_waits_and_what_comes_later_goes_on(hosts: Hosts) -> None:
+async def test_a_purge_ends_all_waiting_messages_and_later_ones_are_sent(hosts: Hosts) -> None:
     a = await hosts.start()
     b = await hosts.start("b")
     await b.create("orders")

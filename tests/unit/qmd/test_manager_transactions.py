@@ -75,7 +75,7 @@ async def orders(host: Host, *bodies: bytes) -> Application:
 
 
 @hosted
-async def test_what_is_sent_and_received_becomes_so_in_one_commit(hosts: Hosts) -> None:
+async def test_sends_and_receives_take_effect_in_one_commit(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one", b"two")
     transaction = application.begin()
@@ -100,7 +100,7 @@ async def test_what_is_sent_and_received_becomes_so_in_one_commit(hosts: Hosts) 
 
 
 @hosted
-async def test_an_abort_puts_back_to_the_old_place_and_counts(hosts: Hosts) -> None:
+async def test_an_abort_returns_messages_to_their_places_and_is_counted(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one", b"two", b"three")
     transaction = application.begin()
@@ -120,7 +120,7 @@ async def test_an_abort_puts_back_to_the_old_place_and_counts(hosts: Hosts) -> N
 
 
 @hosted
-async def test_what_nobody_has_looked_at_goes_back_uncounted(hosts: Hosts) -> None:
+async def test_an_unread_message_goes_back_without_an_abort_count(hosts: Hosts) -> None:
     """A service does this when it is stopped while it waits for its next call."""
     a = await hosts.start()
     application = await orders(a, b"one", b"two")
@@ -136,7 +136,7 @@ async def test_what_nobody_has_looked_at_goes_back_uncounted(hosts: Hosts) -> No
 
 
 @hosted
-async def test_the_abort_count_is_seen_by_the_next_who_takes_it(hosts: Hosts) -> None:
+async def test_the_next_reader_sees_the_abort_count(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"poison")
     for expected in range(3):
@@ -147,7 +147,7 @@ async def test_the_abort_count_is_seen_by_the_next_who_takes_it(hosts: Hosts) ->
 
 
 @hosted
-async def test_the_end_of_a_connection_aborts_what_it_began_and_nothing_else(hosts: Hosts) -> None:
+async def test_the_end_of_a_connection_aborts_only_its_own_transactions(hosts: Hosts) -> None:
     a = await hosts.start()
     application, other = await orders(a, b"one", b"two"), Application(a)
     first, second = application.begin(), other.begin()
@@ -183,7 +183,7 @@ async def test_the_order_of_commits_is_the_order_of_delivery(hosts: Hosts) -> No
 
 
 @hosted
-async def test_one_of_which_nothing_is_heard_is_aborted_and_says_so(hosts: Hosts) -> None:
+async def test_an_idle_transaction_is_aborted_with_an_error(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     transaction = application.begin(idle_s=0.1)
@@ -196,7 +196,7 @@ async def test_one_of_which_nothing_is_heard_is_aborted_and_says_so(hosts: Hosts
 
 
 @hosted
-async def test_one_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
+async def test_a_transaction_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
     transaction = application.begin(idle_s=1.0)
@@ -208,7 +208,7 @@ async def test_one_that_waits_for_a_message_is_not_idle(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_one_that_waits_for_a_certain_message_is_not_idle_either(hosts: Hosts) -> None:
+async def test_a_transaction_that_waits_for_a_selected_message_is_not_idle(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
     transaction = application.begin(idle_s=1.0)
@@ -225,7 +225,7 @@ async def test_one_that_waits_for_a_certain_message_is_not_idle_either(hosts: Ho
 
 
 @hosted
-async def test_who_was_told_that_nothing_was_done_can_rely_on_it(hosts: Hosts) -> None:
+async def test_a_sealed_request_is_never_done_later(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     transaction = application.begin()
@@ -243,7 +243,7 @@ async def test_who_was_told_that_nothing_was_done_can_rely_on_it(hosts: Hosts) -
 
 
 @hosted
-async def test_a_commit_that_is_on_its_way_to_the_disk_has_an_outcome(hosts: Hosts) -> None:
+async def test_a_commit_in_progress_has_an_outcome(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     transaction = application.begin()
@@ -259,7 +259,7 @@ async def test_a_commit_that_is_on_its_way_to_the_disk_has_an_outcome(hosts: Hos
 
 
 @hosted
-async def test_a_commit_that_is_refused_leaves_no_trace(hosts: Hosts) -> None:
+async def test_a_refused_commit_has_no_effect(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     await a.create("small", transactional=True, quota_bytes=400)
@@ -276,7 +276,7 @@ async def test_a_commit_that_is_refused_leaves_no_trace(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_does_not_belong_into_a_transaction_is_refused_at_once(hosts: Hosts) -> None:
+async def test_an_act_that_a_transaction_cannot_contain_is_refused_at_once(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
     await a.create("plain")
@@ -298,7 +298,7 @@ async def test_what_does_not_belong_into_a_transaction_is_refused_at_once(hosts:
 
 
 @hosted
-async def test_its_messages_have_a_limit(hosts: Hosts) -> None:
+async def test_the_number_of_messages_in_a_transaction_is_limited(hosts: Hosts) -> None:
     a = await hosts.start(transactions={"messages_bytes_max": 10_240, "live_max": 2})
     application = await orders(a)
     transaction = application.begin()
@@ -330,7 +330,7 @@ async def test_a_message_is_sent_once_for_its_deduplication_id(hosts: Hosts) -> 
 
 
 @hosted
-async def test_what_it_moves_is_moved_with_the_rest_of_it_or_not_at_all(hosts: Hosts) -> None:
+async def test_a_move_in_a_transaction_takes_effect_with_its_commit(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one", b"two")
     aborted = application.begin()
@@ -353,7 +353,7 @@ async def test_what_it_moves_is_moved_with_the_rest_of_it_or_not_at_all(hosts: H
 
 
 @hosted
-async def test_what_it_did_not_receive_it_cannot_move(hosts: Hosts) -> None:
+async def test_a_transaction_can_move_only_messages_that_it_received(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     await a.create("plain")
@@ -367,7 +367,7 @@ async def test_what_it_did_not_receive_it_cannot_move(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_it_received_from_a_queue_that_was_deleted_cannot_be_committed(
+async def test_a_receive_from_a_deleted_queue_cannot_be_committed(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -382,7 +382,7 @@ async def test_what_it_received_from_a_queue_that_was_deleted_cannot_be_committe
 
 
 @hosted
-async def test_a_send_that_fails_dooms_the_transaction(hosts: Hosts) -> None:
+async def test_a_failed_send_dooms_the_transaction(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a, b"one")
     transaction = application.begin()
@@ -408,7 +408,7 @@ async def test_a_send_that_fails_dooms_the_transaction(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_name_that_is_none_dooms_the_transaction(hosts: Hosts) -> None:
+async def test_an_invalid_name_dooms_the_transaction(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
     for name in ("DIRECT=NOTHING", "DIRECT=TCP:1.2.3\\private$\\x", "PUBLIC=17", ""):
@@ -423,7 +423,7 @@ async def test_a_name_that_is_none_dooms_the_transaction(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_receive_that_finds_nothing_dooms_no_transaction(hosts: Hosts) -> None:
+async def test_an_empty_receive_does_not_doom_the_transaction(hosts: Hosts) -> None:
     a = await hosts.start()
     application = await orders(a)
     transaction = application.begin()

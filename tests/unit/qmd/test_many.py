@@ -70,7 +70,7 @@ async def commit(host: Host, *messages: NewMessage) -> list[Any]:
 
 
 @hosted
-async def test_each_element_gets_a_copy_with_a_number_of_its_own(hosts: Hosts) -> None:
+async def test_each_element_gets_a_copy_with_its_own_message_number(hosts: Hosts) -> None:
     a = await hosts.start()
     for name in ("one", "two", "three"):
         await a.create(name)
@@ -90,7 +90,7 @@ async def test_each_element_gets_a_copy_with_a_number_of_its_own(hosts: Hosts) -
 
 
 @hosted
-async def test_an_element_that_is_written_twice_gets_two_copies_in_order(hosts: Hosts) -> None:
+async def test_a_repeated_element_gets_two_copies_in_order(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("one")
 
@@ -100,7 +100,7 @@ async def test_an_element_that_is_written_twice_gets_two_copies_in_order(hosts: 
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
-def test_copies_go_elsewhere_and_stay_here_in_the_same_way(tmp_path: Any, delivery: int) -> None:
+def test_copies_go_to_remote_and_local_queues_alike(tmp_path: Any, delivery: int) -> None:
     @hosted
     async def test(hosts: Hosts) -> None:
         a, b = await hosts.start("a"), await hosts.start("b")
@@ -124,7 +124,7 @@ def test_copies_go_elsewhere_and_stay_here_in_the_same_way(tmp_path: Any, delive
 
 
 @hosted
-async def test_what_copies_have_in_common_is_stored_once_and_goes_with_the_last(
+async def test_the_shared_part_of_copies_is_stored_once_and_deleted_with_the_last_copy(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -153,7 +153,7 @@ async def test_what_copies_have_in_common_is_stored_once_and_goes_with_the_last(
 
 
 @hosted
-async def test_copies_are_whole_after_a_restart(hosts: Hosts) -> None:
+async def test_copies_are_complete_after_a_restart(hosts: Hosts) -> None:
     async with listening(guid(7)) as remote:
         a = await hosts.start()
         await a.create("one", transactional=True)
@@ -193,7 +193,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("destination", "code", "element"), REFUSED)
-def test_a_refusal_of_any_names_the_element_and_nothing_is_sent_to_the_others(
+def test_a_refusal_names_the_element_and_no_copy_is_sent(
     tmp_path: Any, destination: str, code: str, element: str
 ) -> None:
     @hosted
@@ -217,7 +217,7 @@ def test_a_refusal_of_any_names_the_element_and_nothing_is_sent_to_the_others(
 
 
 @hosted
-async def test_a_transactional_message_to_a_mix_goes_to_all(hosts: Hosts) -> None:
+async def test_a_transactional_message_to_local_and_remote_queues_goes_to_all(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("yes", transactional=True)
     await a.create("no")
@@ -242,7 +242,7 @@ async def test_a_transactional_message_to_a_mix_goes_to_all(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_a_single_queue_of_the_other_kind_is_refused_at_once_as_ever(hosts: Hosts) -> None:
+async def test_a_single_queue_of_the_wrong_kind_is_refused_at_once(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("no")
 
@@ -251,7 +251,7 @@ async def test_a_single_queue_of_the_other_kind_is_refused_at_once_as_ever(hosts
 
 
 @hosted
-async def test_a_transaction_keeps_its_order_however_queues_are_addressed(hosts: Hosts) -> None:
+async def test_a_transaction_keeps_its_order_for_every_form_of_address(hosts: Hosts) -> None:
     a = await hosts.start()
     for name in ("q1", "q2", "q3"):
         await a.create(name, transactional=True)
@@ -267,7 +267,7 @@ async def test_a_transaction_keeps_its_order_however_queues_are_addressed(hosts:
 
 
 @hosted
-async def test_who_asks_by_the_token_hears_the_ids_of_all_copies(hosts: Hosts) -> None:
+async def test_the_outcome_by_token_has_the_ids_of_all_copies(hosts: Hosts) -> None:
     a = await hosts.start()
     for name in ("one", "two"):
         await a.create(name)
@@ -280,7 +280,7 @@ async def test_who_asks_by_the_token_hears_the_ids_of_all_copies(hosts: Hosts) -
 
 
 @hosted
-async def test_acknowledgments_say_which_queue_they_speak_of(hosts: Hosts) -> None:
+async def test_acknowledgments_name_the_queue_of_their_copy(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await a.create("admin")
     for name in ("one", "two"):
@@ -302,7 +302,7 @@ async def test_acknowledgments_say_which_queue_they_speak_of(hosts: Hosts) -> No
 
 
 @hosted
-async def test_every_copy_that_stays_here_is_acknowledged_if_it_shall_be(hosts: Hosts) -> None:
+async def test_every_local_copy_is_acknowledged_on_request(hosts: Hosts) -> None:
     a = await hosts.start()
     for name in ("admin", "one", "two", "three"):
         await a.create(name)
@@ -314,7 +314,7 @@ async def test_every_copy_that_stays_here_is_acknowledged_if_it_shall_be(hosts: 
 
 
 @hosted
-async def test_a_folder_with_copies_is_examined_and_saved(hosts: Hosts) -> None:
+async def test_a_folder_with_copies_is_checked_and_rescued(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("one")
     names = [NOWHERE.format(n) for n in range(3)]
@@ -344,7 +344,7 @@ async def test_a_folder_with_copies_is_examined_and_saved(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_damaged_part_costs_the_copies_and_nothing_else(hosts: Hosts) -> None:
+async def test_a_damaged_shared_part_loses_only_its_copies(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("one")
     await a.send(f"{NOWHERE.format(1)},one", LARGE, delivery=RECOVERABLE)
@@ -360,7 +360,7 @@ async def test_a_damaged_part_costs_the_copies_and_nothing_else(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_queue_that_goes_before_the_commit_aborts_all_of_the_transaction(
+async def test_a_queue_that_is_deleted_before_the_commit_aborts_the_transaction(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -380,9 +380,7 @@ async def test_a_queue_that_goes_before_the_commit_aborts_all_of_the_transaction
 
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE, TRANSACTIONAL])
-def test_copies_of_a_large_message_take_the_memory_and_the_disk_of_one(
-    tmp_path: Any, delivery: int
-) -> None:
+def test_copies_of_a_large_message_use_memory_and_disk_once(tmp_path: Any, delivery: int) -> None:
     @hosted
     async def test(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -412,7 +410,7 @@ def test_copies_of_a_large_message_take_the_memory_and_the_disk_of_one(
 
 
 @hosted
-async def test_express_copies_that_share_a_body_are_whole_wherever_they_are_looked_at(
+async def test_express_copies_that_share_a_body_are_complete_in_every_read(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -461,7 +459,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
 
 
 @hosted
-async def test_each_copy_is_told_of_with_its_queue_and_what_it_bears_and_has_one_life(
+async def test_each_copy_has_its_own_events_with_its_queue_and_properties(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()

@@ -51,7 +51,7 @@ async def test_the_first_move_to_a_subqueue_creates_it(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_was_moved_is_there_after_a_restart(hosts: Hosts) -> None:
+async def test_a_move_survives_a_restart(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -67,7 +67,7 @@ async def test_what_was_moved_is_there_after_a_restart(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_that_is_moved_away_and_back_has_its_old_place(hosts: Hosts) -> None:
+async def test_a_message_that_is_moved_away_and_back_keeps_its_place(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2", b"3")
@@ -81,7 +81,7 @@ async def test_a_message_that_is_moved_away_and_back_has_its_old_place(hosts: Ho
 
 
 @hosted
-async def test_readers_of_the_target_get_what_is_moved_there(hosts: Hosts) -> None:
+async def test_waiting_readers_of_the_target_get_moved_messages(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -94,7 +94,7 @@ async def test_readers_of_the_target_get_what_is_moved_there(hosts: Hosts) -> No
 
 
 @hosted
-async def test_express_messages_move_too_and_keep_their_order(hosts: Hosts) -> None:
+async def test_express_messages_are_moved_and_keep_their_order(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1")
@@ -109,7 +109,7 @@ async def test_express_messages_move_too_and_keep_their_order(hosts: Hosts) -> N
 
 
 @hosted
-async def test_a_queue_longer_than_the_window_moves_in_pieces_and_in_order(hosts: Hosts) -> None:
+async def test_a_queue_longer_than_the_window_is_moved_in_pieces_and_in_order(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -131,7 +131,7 @@ async def test_a_queue_longer_than_the_window_moves_in_pieces_and_in_order(hosts
 
 
 @hosted
-async def test_messages_are_chosen_by_what_they_say(hosts: Hosts) -> None:
+async def test_messages_are_selected_by_their_properties(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     ids = await a.send("orders", b"1", label="red apples")
@@ -149,7 +149,7 @@ async def test_messages_are_chosen_by_what_they_say(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_that_somebody_has_is_passed_over_or_refused_by_name(
+async def test_a_taken_message_is_skipped_or_refused_if_it_is_named(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -168,7 +168,7 @@ async def test_a_message_that_somebody_has_is_passed_over_or_refused_by_name(
 
 
 @hosted
-async def test_of_messages_that_are_named_all_are_moved_or_none(hosts: Hosts) -> None:
+async def test_all_named_messages_are_moved_or_none(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -204,7 +204,7 @@ async def test_a_named_message_that_is_received_meanwhile_stops_the_move(hosts: 
 
 
 @hosted
-async def test_a_transactional_message_moves_to_transactional_queues_only(hosts: Hosts) -> None:
+async def test_a_transactional_message_is_moved_only_to_transactional_queues(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     await a.create("plain")
@@ -234,7 +234,7 @@ async def test_nothing_is_moved_into_a_dead_letter_queue_or_onto_itself(hosts: H
 
 
 @hosted
-async def test_subqueues_count_against_the_quota_of_their_queue(hosts: Hosts) -> None:
+async def test_subqueues_count_towards_the_quota_of_their_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("other", quota_bytes=100_000)
     await a.create("orders", quota_bytes=1000)
@@ -252,7 +252,7 @@ async def test_subqueues_count_against_the_quota_of_their_queue(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_dry_run_says_what_would_move_and_leaves_all(hosts: Hosts) -> None:
+async def test_a_dry_run_reports_the_selected_messages_and_moves_none(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2", b"3")
@@ -284,7 +284,7 @@ async def test_a_dead_letter_that_is_moved_to_a_queue_is_a_normal_message(hosts:
 
 
 @hosted
-async def test_messages_in_a_subqueue_expire_as_in_their_queue(hosts: Hosts) -> None:
+async def test_messages_in_a_subqueue_expire_like_those_in_its_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"late", time_to_be_received_s=60)
@@ -298,7 +298,7 @@ async def test_messages_in_a_subqueue_expire_as_in_their_queue(hosts: Hosts) -> 
 
 
 @hosted
-async def test_nobody_can_send_to_a_subqueue_from_here_or_elsewhere(hosts: Hosts) -> None:
+async def test_sends_to_a_subqueue_are_refused_locally_and_from_peers(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1")
@@ -322,7 +322,7 @@ async def test_nobody_can_send_to_a_subqueue_from_here_or_elsewhere(hosts: Hosts
 
 
 @hosted
-async def test_a_queue_takes_its_subqueues_with_it(hosts: Hosts) -> None:
+async def test_deleting_a_queue_deletes_its_subqueues(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     await a.send("orders", b"1", b"2", b"3")
@@ -350,7 +350,7 @@ async def test_a_subqueue_can_be_deleted_alone(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_move_is_told_with_its_queues(hosts: Hosts) -> None:
+async def test_a_move_is_recorded_with_its_queues(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     (sent,) = await a.send("orders", b"1")
@@ -366,7 +366,7 @@ async def test_a_move_is_told_with_its_queues(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_outcome_of_a_move_can_be_asked_for(hosts: Hosts) -> None:
+async def test_the_outcome_of_a_move_is_known_by_its_token(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -377,7 +377,7 @@ async def test_the_outcome_of_a_move_can_be_asked_for(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_that_an_abort_gave_back_is_moved_with_its_count(hosts: Hosts) -> None:
+async def test_a_moved_message_keeps_its_abort_count(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     await a.send("orders", b"1")
@@ -394,7 +394,7 @@ async def test_a_message_that_an_abort_gave_back_is_moved_with_its_count(hosts: 
 
 
 @hosted
-async def test_a_subqueue_whose_queue_is_lost_is_a_queue_by_itself(hosts: Hosts) -> None:
+async def test_a_subqueue_without_its_queue_becomes_an_independent_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     await a.send("orders", b"1")

@@ -54,7 +54,7 @@ class _Source:
 
 
 @hosted
-async def test_an_earlier_sequence_is_rejected_while_the_name_of_a_stream_is_not_known(
+async def test_an_earlier_sequence_is_rejected_while_the_name_of_the_stream_is_unknown(
     hosts: Hosts,
 ) -> None:
     a, remote = await _with_a_stream_of_an_older_version(hosts)
@@ -67,7 +67,7 @@ async def test_an_earlier_sequence_is_rejected_while_the_name_of_a_stream_is_not
 
 
 @hosted
-async def test_a_stream_that_got_its_name_does_not_become_another_ones(hosts: Hosts) -> None:
+async def test_a_named_stream_is_not_renamed(hosts: Hosts) -> None:
     a, remote = await _with_a_stream_of_an_older_version(hosts)
     source = _Source(a, remote)
 
@@ -93,7 +93,7 @@ async def test_a_later_sequence_gives_a_stream_its_name(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_of_two_limits_the_log_names_the_one_that_is_reached(hosts: Hosts) -> None:
+async def test_the_log_names_the_limit_of_streams_that_was_reached(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, SOURCE)

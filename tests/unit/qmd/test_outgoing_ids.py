@@ -40,7 +40,7 @@ async def refusal_of(a: Host, destination: str) -> Refusal:
 
 
 @hosted
-async def test_any_number_of_short_destinations_can_be_sent_to(hosts: Hosts) -> None:
+async def test_ids_suffice_for_any_number_of_destinations_in_turn(hosts: Hosts) -> None:
     """Replies to single requests go to such destinations.  Both ends are restarted in between."""
     a, b = await hosts.start("a", limits=FEW), await hosts.start("b")
     deliveries = (frames.EXPRESS, frames.RECOVERABLE, frames.TRANSACTIONAL)
@@ -62,7 +62,7 @@ async def test_any_number_of_short_destinations_can_be_sent_to(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_destination_that_was_forgotten_goes_on_in_order(hosts: Hosts) -> None:
+async def test_a_forgotten_destination_keeps_its_order_when_it_is_used_again(hosts: Hosts) -> None:
     """No message is lost or doubled, since the id of its next sequence is greater."""
     a, b = await hosts.start("a", limits=FEW), await hosts.start("b")
     await b.create("orders", transactional=True)
@@ -85,7 +85,7 @@ async def test_a_destination_that_was_forgotten_goes_on_in_order(hosts: Hosts) -
 
 
 @hosted
-async def test_where_none_is_idle_a_destination_is_refused_at_once(hosts: Hosts) -> None:
+async def test_a_new_destination_is_refused_at_once_if_no_queue_is_idle(hosts: Hosts) -> None:
     a = await hosts.start("a", limits=FEW)
     for number in range(8):
         await a.send(to(1, f"q{number}"), b"waits")
@@ -111,7 +111,7 @@ async def test_where_none_is_idle_a_destination_is_refused_at_once(hosts: Hosts)
 
 
 @hosted
-async def test_what_has_something_about_it_is_not_forgotten(hosts: Hosts) -> None:
+async def test_a_queue_that_is_paused_redirected_or_held_is_not_forgotten(hosts: Hosts) -> None:
     a, b = await hosts.start("a", limits=FEW), await hosts.start("b")
     for number in range(8):
         await b.create(f"q{number}", transactional=True)
@@ -130,7 +130,9 @@ async def test_what_has_something_about_it_is_not_forgotten(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_what_may_still_be_confirmed_is_not_forgotten(hosts: Hosts) -> None:
+async def test_a_queue_with_messages_that_wait_for_confirmation_is_not_forgotten(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start("a", limits=FEW)
     async with listening(GUID) as listener:
         name = to(listener.port, "confirmed")
@@ -210,7 +212,7 @@ async def test_acknowledgments_have_half_of_the_ids_and_give_them_back(hosts: Ho
 
 
 @hosted
-async def test_queues_for_plain_messages_use_up_no_sequences(hosts: Hosts) -> None:
+async def test_queues_for_non_transactional_messages_use_no_sequences(hosts: Hosts) -> None:
     a = await hosts.start("a")
     for number in range(50):
         await a.send(to(1, f"q{number}"), b"plain")

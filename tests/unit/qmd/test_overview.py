@@ -53,7 +53,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_history_of_a_connection_says_where_it_led(hosts: Hosts) -> None:
+async def test_the_history_of_a_connection_names_its_addresses(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as listener:
         name = listener.name("q")

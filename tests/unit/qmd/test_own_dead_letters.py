@@ -45,7 +45,7 @@ async def rows(host: Host) -> dict[int, int]:
 
 
 @hosted
-async def test_what_runs_out_of_time_goes_to_the_queue_that_was_named(hosts: Hosts) -> None:
+async def test_an_expired_message_goes_to_the_named_dead_letter_queue(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     for delivery in (EXPRESS, RECOVERABLE, TRANSACTIONAL):
         body = b"%d" % delivery
@@ -65,7 +65,7 @@ async def test_what_runs_out_of_time_goes_to_the_queue_that_was_named(hosts: Hos
 
 
 @hosted
-async def test_it_survives_a_restart(hosts: Hosts) -> None:
+async def test_the_named_dead_letter_queue_survives_a_restart(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
 
@@ -77,7 +77,7 @@ async def test_it_survives_a_restart(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_the_destination_refuses_comes_back_to_it(hosts: Hosts) -> None:
+async def test_a_refused_message_goes_to_the_named_dead_letter_queue(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -92,7 +92,7 @@ async def test_what_the_destination_refuses_comes_back_to_it(hosts: Hosts) -> No
 
 
 @hosted
-async def test_what_nobody_confirms_goes_to_it_after_all(hosts: Hosts) -> None:
+async def test_an_unconfirmed_message_goes_to_the_named_dead_letter_queue(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -113,7 +113,9 @@ async def test_what_nobody_confirms_goes_to_it_after_all(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_nobody_receives_here_goes_to_it_too(hosts: Hosts) -> None:
+async def test_a_message_that_expires_in_a_local_queue_goes_to_the_named_dead_letter_queue(
+    hosts: Hosts,
+) -> None:
     a = await with_queues(hosts)
     await a.create("orders")
     await a.send("orders", b"x", time_to_be_received_s=10, **own(RECOVERABLE))
@@ -125,7 +127,9 @@ async def test_what_nobody_receives_here_goes_to_it_too(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_of_somebody_else_with_the_same_number_is_not_meant(hosts: Hosts) -> None:
+async def test_a_message_of_another_source_with_the_same_number_is_not_affected(
+    hosts: Hosts,
+) -> None:
     a = await with_queues(hosts)
     (sent,) = await a.send(NOWHERE, b"ours", **own(RECOVERABLE))
     remote = await dial(a, guid(7))
@@ -138,7 +142,7 @@ async def test_a_message_of_somebody_else_with_the_same_number_is_not_meant(host
 
 
 @hosted
-async def test_only_a_queue_of_the_same_kind_created_here_can_keep_them(hosts: Hosts) -> None:
+async def test_only_a_local_queue_of_the_same_kind_can_be_named(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     for queue, delivery in (
         ("undone", RECOVERABLE),
@@ -158,7 +162,7 @@ async def test_only_a_queue_of_the_same_kind_created_here_can_keep_them(hosts: H
 
 
 @hosted
-async def test_it_is_nothing_that_travels(hosts: Hosts) -> None:
+async def test_the_named_dead_letter_queue_is_not_in_the_packet(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     async with listening(guid(7)) as elsewhere:
         await a.send(elsewhere.name("orders"), b"x", **own(RECOVERABLE))
@@ -172,7 +176,7 @@ async def test_it_is_nothing_that_travels(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
+async def test_the_rows_of_delivered_messages_are_deleted_later(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
@@ -199,7 +203,7 @@ async def test_what_has_arrived_is_forgotten_by_and_by(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_queue_that_dead_letters_may_still_come_to_is_not_deleted(hosts: Hosts) -> None:
+async def test_a_queue_that_may_still_get_dead_letters_cannot_be_deleted(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
 
@@ -213,7 +217,7 @@ async def test_a_queue_that_dead_letters_may_still_come_to_is_not_deleted(hosts:
 
 
 @hosted
-async def test_receiving_a_dead_letter_tells_nobody_anything(hosts: Hosts) -> None:
+async def test_receiving_a_dead_letter_sends_no_acknowledgment(hosts: Hosts) -> None:
     a = await with_queues(hosts)
     await a.create("acks")
     await a.send(

@@ -65,7 +65,7 @@ async def test_a_public_queue_is_registered_and_found_by_every_name(hosts: Hosts
 
 
 @hosted
-async def test_a_public_and_a_private_queue_of_one_name_are_two(hosts: Hosts) -> None:
+async def test_a_public_and_a_private_queue_of_one_name_are_two_queues(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     await a.create("orders")
     await create_public(a, ".\\orders")
@@ -105,7 +105,7 @@ async def test_a_deleted_public_queue_is_no_longer_registered(hosts: Hosts) -> N
 
 
 @hosted
-async def test_an_entry_that_waits_for_its_queue_is_taken_up(hosts: Hosts) -> None:
+async def test_an_existing_entry_is_used_for_a_new_queue(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     guid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
     directory_of(hosts).write_text(
@@ -137,7 +137,7 @@ async def test_without_a_directory_there_are_no_public_queues(hosts: Hosts) -> N
 
 
 @hosted
-async def test_a_message_to_a_public_queue_elsewhere_gets_there(hosts: Hosts) -> None:
+async def test_a_message_to_a_remote_public_queue_arrives(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     facts = await create_public(b, "orders", transactional=True)
     await a.create("hello")
@@ -159,7 +159,7 @@ async def test_a_message_to_a_public_queue_elsewhere_gets_there(hosts: Hosts) ->
 
 
 @hosted
-async def test_what_comes_behind_a_send_that_waits_for_the_directory_stays_behind_it(
+async def test_a_later_send_does_not_overtake_one_that_waits_for_the_directory(
     hosts: Hosts,
 ) -> None:
     a = await start(hosts, "a")
@@ -183,7 +183,7 @@ async def test_what_comes_behind_a_send_that_waits_for_the_directory_stays_behin
 
 
 @hosted
-async def test_a_commit_waits_for_the_directory_too(hosts: Hosts) -> None:
+async def test_a_commit_waits_for_the_directory_as_well(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     facts = await create_public(b, "orders", transactional=True)
     await a.directory.reload()  # type: ignore[attr-defined]
@@ -198,7 +198,7 @@ async def test_a_commit_waits_for_the_directory_too(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_an_acknowledgment_finds_the_public_queue_that_it_is_asked_to(hosts: Hosts) -> None:
+async def test_an_acknowledgment_arrives_at_a_public_administration_queue(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     await b.create("orders")
     acks = await create_public(a, "acks")
@@ -275,7 +275,7 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
 
 
 @hosted
-async def test_an_acknowledgment_waits_as_long_as_the_directory_is_away(hosts: Hosts) -> None:
+async def test_an_acknowledgment_waits_while_the_directory_is_unavailable(hosts: Hosts) -> None:
     a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1"], delivery=frames.EXPRESS)
 
     await asyncio.sleep(0.05)  # some more attempts to ask it
@@ -286,7 +286,7 @@ async def test_an_acknowledgment_waits_as_long_as_the_directory_is_away(hosts: H
 
 
 @hosted
-async def test_an_acknowledgment_to_a_queue_that_the_directory_has_not_got_ends_with_a_word(
+async def test_an_acknowledgment_to_a_queue_missing_in_the_directory_is_dropped_and_logged(
     hosts: Hosts,
 ) -> None:
     a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1"])
@@ -303,7 +303,7 @@ async def test_an_acknowledgment_to_a_queue_that_the_directory_has_not_got_ends_
 
 
 @hosted
-async def test_a_list_may_stand_for_the_queues_that_get_acknowledgments(hosts: Hosts) -> None:
+async def test_a_distribution_list_may_be_the_administration_queue(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     await b.create("orders")
     await a.create("one")
@@ -323,7 +323,7 @@ async def test_a_list_may_stand_for_the_queues_that_get_acknowledgments(hosts: H
 
 
 @hosted
-async def test_a_list_that_changes_between_two_sends_counts_for_the_second(hosts: Hosts) -> None:
+async def test_a_changed_distribution_list_applies_to_the_next_send(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     await create_public(b, "orders", transactional=True)
     for name in ("one", "two"):
@@ -352,7 +352,7 @@ async def test_a_list_that_changes_between_two_sends_counts_for_the_second(hosts
 
 
 @hosted
-async def test_a_private_name_leads_to_a_computer_that_the_directory_knows(hosts: Hosts) -> None:
+async def test_a_private_name_is_resolved_to_a_computer_of_the_directory(hosts: Hosts) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
     queue = await b.create("orders")
     directory_of(hosts).write_text(
@@ -368,7 +368,9 @@ async def test_a_private_name_leads_to_a_computer_that_the_directory_knows(hosts
 
 
 @hosted
-async def test_two_that_write_into_one_file_lose_nothing_of_each_other(hosts: Hosts) -> None:
+async def test_two_queue_managers_that_write_one_directory_file_keep_each_others_entries(
+    hosts: Hosts,
+) -> None:
     a, b = await start(hosts, "a"), await start(hosts, "b")
 
     await asyncio.gather(
@@ -382,7 +384,9 @@ async def test_two_that_write_into_one_file_lose_nothing_of_each_other(hosts: Ho
 
 
 @hosted
-async def test_a_directory_that_is_away_holds_up_nobody_who_does_not_need_it(hosts: Hosts) -> None:
+async def test_an_unavailable_directory_does_not_delay_sends_that_do_not_need_it(
+    hosts: Hosts,
+) -> None:
     a = await start(hosts, "a")
     await a.create("orders")
     directory_of(hosts).unlink()
@@ -401,7 +405,7 @@ async def test_a_directory_that_is_away_holds_up_nobody_who_does_not_need_it(hos
 
 
 @hosted
-async def test_a_commit_to_a_public_queue_that_is_gone_aborts(hosts: Hosts) -> None:
+async def test_a_commit_to_a_deleted_public_queue_aborts(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     await a.create("orders", transactional=True)
     await a.send("orders", b"before")
@@ -425,7 +429,7 @@ async def test_a_commit_to_a_public_queue_that_is_gone_aborts(hosts: Hosts) -> N
 
 
 @hosted
-async def test_what_changes_of_a_public_queue_reaches_the_directory(hosts: Hosts) -> None:
+async def test_a_change_of_a_public_queue_is_written_to_the_directory(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     await create_public(a, "orders")
 
@@ -439,7 +443,7 @@ async def test_what_changes_of_a_public_queue_reaches_the_directory(hosts: Hosts
 
 
 @hosted
-async def test_what_changes_while_the_directory_is_away_reaches_it_when_it_is_back(
+async def test_a_change_during_an_outage_of_the_directory_is_written_when_it_is_back(
     hosts: Hosts,
 ) -> None:
     a = await start(hosts, "a", directory={"pause_s": 0.01})
@@ -470,7 +474,7 @@ async def test_what_changes_while_the_directory_is_away_reaches_it_when_it_is_ba
 
 
 @hosted
-async def test_a_queue_that_is_deleted_and_created_anew_keeps_its_entry(hosts: Hosts) -> None:
+async def test_a_queue_that_is_deleted_and_recreated_keeps_its_entry(hosts: Hosts) -> None:
     a = await start(hosts, "a", directory={"pause_s": 60.0})
     await create_public(a, "orders")
     queue = a.queue(".\\orders")
@@ -492,7 +496,7 @@ async def test_a_queue_that_is_deleted_and_created_anew_keeps_its_entry(hosts: H
 
 
 @hosted
-async def test_a_directory_that_refuses_a_change_is_told_of_in_the_log(hosts: Hosts) -> None:
+async def test_a_change_that_the_directory_refuses_is_logged(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     await create_public(a, "orders")
     text = directory_of(hosts).read_text()
@@ -510,7 +514,7 @@ async def test_a_directory_that_refuses_a_change_is_told_of_in_the_log(hosts: Ho
 
 
 @hosted
-async def test_an_alias_is_made_used_shown_and_deleted(hosts: Hosts) -> None:
+async def test_an_alias_is_created_used_shown_and_deleted(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     await a.create("orders")
     await create_public(a, "bills")
@@ -540,7 +544,7 @@ async def test_an_alias_is_made_used_shown_and_deleted(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_an_alias_goes_out_of_the_lists_that_have_it_by_its_name(hosts: Hosts) -> None:
+async def test_a_deleted_alias_is_removed_from_the_lists_that_name_it(hosts: Hosts) -> None:
     a = await start(hosts, "a")
     directory_of(hosts).write_text(
         "[[alias]]\nname = 'sales'\ntarget = 'q1@h'\n"

@@ -76,7 +76,7 @@ async def told(host: Host, kind: Kind) -> int:
 
 
 @hosted
-async def test_a_source_hears_that_its_messages_were_purged(hosts: Hosts) -> None:
+async def test_a_source_gets_final_acks_for_its_purged_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
 
     assert (await a.administration.purge(a.queue("orders"))).messages == 3
@@ -88,7 +88,7 @@ async def test_a_source_hears_that_its_messages_were_purged(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_a_source_hears_that_the_queue_was_deleted_with_its_messages(hosts: Hosts) -> None:
+async def test_a_source_gets_final_acks_for_the_messages_of_a_deleted_queue(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
 
     assert (await a.administration.delete(a.queue("orders"))).messages == 3
@@ -99,7 +99,7 @@ async def test_a_source_hears_that_the_queue_was_deleted_with_its_messages(hosts
 
 
 @hosted
-async def test_what_somebody_has_taken_ends_with_its_queue(hosts: Hosts) -> None:
+async def test_a_taken_message_ends_with_its_queue(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
     reader = Reader()
     await a.take(reader, "orders", 2)
@@ -124,7 +124,7 @@ async def test_messages_in_subqueues_end_with_the_queue_as_well(hosts: Hosts) ->
 
 
 @hosted
-async def test_an_application_that_asked_for_it_gets_an_acknowledgment(hosts: Hosts) -> None:
+async def test_an_application_gets_a_requested_acknowledgment_of_a_purge(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("admin")
@@ -143,7 +143,7 @@ async def test_an_application_that_asked_for_it_gets_an_acknowledgment(hosts: Ho
 
 
 @hosted
-async def test_a_purge_of_plain_messages_fills_no_dead_letter_queue(hosts: Hosts) -> None:
+async def test_a_purge_of_non_transactional_messages_makes_no_dead_letters(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", b"2")
@@ -154,7 +154,7 @@ async def test_a_purge_of_plain_messages_fills_no_dead_letter_queue(hosts: Hosts
 
 
 @hosted
-async def test_a_long_queue_is_purged_in_pieces_and_what_comes_meanwhile_stays(
+async def test_a_long_queue_is_purged_in_pieces_and_new_messages_stay(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -188,7 +188,7 @@ async def test_taken_messages_stay_and_are_counted(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_some_messages_are_purged_by_what_they_say(hosts: Hosts) -> None:
+async def test_messages_are_purged_by_their_properties(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", label="old")
@@ -202,7 +202,9 @@ async def test_some_messages_are_purged_by_what_they_say(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_dead_letters_and_copies_are_purged_without_a_word(hosts: Hosts) -> None:
+async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgments(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("admin")
@@ -219,7 +221,7 @@ async def test_dead_letters_and_copies_are_purged_without_a_word(hosts: Hosts) -
 
 
 @hosted
-async def test_nothing_comes_into_a_queue_that_is_being_deleted(hosts: Hosts) -> None:
+async def test_a_queue_that_is_being_deleted_accepts_no_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts, 1)
     with a.held_disk():
         deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
@@ -240,7 +242,7 @@ async def test_nothing_comes_into_a_queue_that_is_being_deleted(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_receipt_that_is_being_committed_is_one_though_its_queue_is_deleted(
+async def test_a_receipt_that_is_being_committed_counts_although_its_queue_is_deleted(
     hosts: Hosts,
 ) -> None:
     a, remote = await filled(hosts, 2)
@@ -262,7 +264,9 @@ async def test_a_receipt_that_is_being_committed_is_one_though_its_queue_is_dele
 
 
 @hosted
-async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts: Hosts) -> None:
+async def test_a_message_that_is_given_back_while_its_queue_is_deleted_ends_with_the_queue(
+    hosts: Hosts,
+) -> None:
     """The message was taken while the ready messages were ended, and it is ready while the taken
     ones are ended."""
     a, remote = await filled(hosts, 3)
@@ -282,7 +286,7 @@ async def test_what_is_given_back_while_its_queue_is_deleted_ends_with_it(hosts:
 
 
 @hosted
-async def test_who_waits_for_a_queue_that_is_deleted_is_answered(hosts: Hosts) -> None:
+async def test_a_reader_that_waits_for_a_deleted_queue_gets_an_error(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     waiting = a.taking(Reader(), "orders", 1, PATIENCE_S)
@@ -298,7 +302,7 @@ async def test_who_waits_for_a_queue_that_is_deleted_is_answered(hosts: Hosts) -
 
 
 @hosted
-async def test_messages_on_their_way_into_a_queue_that_is_deleted_are_told_of(
+async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_queue(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -317,7 +321,7 @@ async def test_messages_on_their_way_into_a_queue_that_is_deleted_are_told_of(
 
 
 @hosted
-async def test_a_message_that_is_expiring_expires_though_its_queue_is_deleted(
+async def test_a_message_that_is_expiring_expires_although_its_queue_is_deleted(
     hosts: Hosts,
 ) -> None:
     a, remote = await filled(hosts, 1)
@@ -347,7 +351,7 @@ async def test_a_queue_that_is_deleted_twice_at_once_is_deleted_once(hosts: Host
 
 
 @hosted
-async def test_a_queue_can_be_made_anew_while_its_old_one_is_deleted(hosts: Hosts) -> None:
+async def test_a_queue_can_be_recreated_while_the_old_one_is_being_deleted(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders")
     await a.send("orders", b"1", b"2")

@@ -24,7 +24,7 @@ async def refused(host: Host, name: str) -> str:
 
 
 @hosted
-async def test_at_the_limit_a_queue_is_refused_without_the_disk(hosts: Hosts) -> None:
+async def test_at_the_limit_a_new_queue_is_refused_without_a_disk_access(hosts: Hosts) -> None:
     a = await hosts.start(limits=Limits(queues=3))
     for name in "abc":
         await a.create(name)
@@ -44,7 +44,7 @@ async def test_at_the_limit_a_queue_is_refused_without_the_disk(hosts: Hosts) ->
 
 
 @hosted
-async def test_places_of_queues_that_are_being_created_are_taken(hosts: Hosts) -> None:
+async def test_queues_that_are_being_created_count_towards_the_limit(hosts: Hosts) -> None:
     a = await hosts.start(limits=Limits(queues=4))
 
     results = await asyncio.gather(*(a.create(f"q{n}") for n in range(10)), return_exceptions=True)

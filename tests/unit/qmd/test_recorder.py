@@ -41,7 +41,7 @@ async def life(host: Host, message_id: str) -> list[str]:
 
 
 @hosted
-async def test_what_is_told_is_durable_with_the_batch_that_it_was_told_to(hosts: Hosts) -> None:
+async def test_an_event_is_durable_with_its_batch(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"x", delivery=RECOVERABLE)
@@ -56,7 +56,7 @@ async def test_what_is_told_is_durable_with_the_batch_that_it_was_told_to(hosts:
 
 
 @hosted
-async def test_messages_that_share_a_batch_and_a_fate_share_an_event(hosts: Hosts) -> None:
+async def test_messages_with_the_same_outcome_in_one_batch_share_an_event(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await asyncio.gather(*(a.send("orders", b"x") for _ in range(20)))
@@ -70,7 +70,7 @@ async def test_messages_that_share_a_batch_and_a_fate_share_an_event(hosts: Host
 
 
 @hosted
-async def test_the_life_of_a_message_is_told_in_its_order_on_both_sides(hosts: Hosts) -> None:
+async def test_the_events_of_a_message_are_in_order_on_both_sides(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -87,7 +87,7 @@ async def test_the_life_of_a_message_is_told_in_its_order_on_both_sides(hosts: H
 
 
 @hosted
-async def test_messages_that_come_and_go_in_one_batch_are_told_of_in_their_order(
+async def test_messages_that_come_and_go_in_one_batch_have_events_in_order(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -114,7 +114,7 @@ async def test_messages_that_come_and_go_in_one_batch_are_told_of_in_their_order
 
 
 @hosted
-async def test_a_transmission_waits_for_the_commit_of_somebody_else_or_a_second(
+async def test_the_event_of_a_transmission_waits_for_another_commit_or_a_second(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -136,7 +136,7 @@ async def test_a_transmission_waits_for_the_commit_of_somebody_else_or_a_second(
 
 
 @hosted
-async def test_what_is_sent_again_says_why(hosts: Hosts) -> None:
+async def test_the_event_of_a_retransmission_has_a_reason(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as there:
         (sent,) = await a.send(there.name("q"), b"x", delivery=TRANSACTIONAL)
@@ -152,7 +152,7 @@ async def test_what_is_sent_again_says_why(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_flood_of_duplicates_makes_a_bounded_log(hosts: Hosts) -> None:
+async def test_a_flood_of_duplicates_makes_a_bounded_number_of_events(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     remote = await dial(a, guid(9))
@@ -175,7 +175,7 @@ async def test_a_flood_of_duplicates_makes_a_bounded_log(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_comes_too_early_or_again_is_told_with_its_queue(hosts: Hosts) -> None:
+async def test_early_and_duplicate_messages_are_recorded_with_their_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     remote = await dial(a, guid(9))
@@ -195,7 +195,7 @@ async def test_what_comes_too_early_or_again_is_told_with_its_queue(hosts: Hosts
 
 
 @hosted
-async def test_a_refusal_by_the_destination_and_where_it_leads_are_told(hosts: Hosts) -> None:
+async def test_a_refusal_by_the_destination_and_its_dead_letter_are_recorded(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as there:
         (sent,) = await a.send(there.name("q"), b"x", delivery=TRANSACTIONAL)
@@ -234,7 +234,7 @@ async def test_express_messages_that_a_stop_loses_are_named(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_a_damaged_message_is_named_by_the_log_and_not_by_what_is_left_of_it(
+async def test_a_damaged_message_is_identified_by_the_log_and_not_by_its_damaged_packet(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -255,7 +255,7 @@ async def test_a_damaged_message_is_named_by_the_log_and_not_by_what_is_left_of_
 
 
 @hosted
-async def test_nothing_is_kept_where_nobody_wants_it(hosts: Hosts) -> None:
+async def test_no_events_are_stored_if_they_are_disabled(hosts: Hosts) -> None:
     a, b = await hosts.start("a", events={"enabled": False}), await hosts.start("b")
     await b.create("orders", transactional=True)
     await a.create("mine")
@@ -290,7 +290,7 @@ async def test_the_log_is_kept_by_size_and_age(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_short_disk_takes_the_oldest_part_of_the_log(hosts: Hosts) -> None:
+async def test_a_lack_of_disk_space_deletes_the_oldest_events(hosts: Hosts) -> None:
     a = await hosts.start()
     a.recorder.short_bytes = 1000
     await a.create("orders")
@@ -304,7 +304,7 @@ async def test_a_short_disk_takes_the_oldest_part_of_the_log(hosts: Hosts) -> No
 
 
 @hosted
-async def test_what_was_received_while_the_daemon_stopped_is_not_told_to_be_lost(
+async def test_a_message_received_during_the_stop_is_not_recorded_as_lost(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -330,7 +330,7 @@ async def test_what_was_received_while_the_daemon_stopped_is_not_told_to_be_lost
 
 
 @hosted
-async def test_what_ends_while_the_daemon_stops_is_not_told_to_be_lost_as_well(
+async def test_a_message_that_ends_during_the_stop_is_not_also_recorded_as_lost(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -351,7 +351,7 @@ async def test_what_ends_while_the_daemon_stops_is_not_told_to_be_lost_as_well(
 
 
 @hosted
-async def test_a_correlation_id_is_told_with_the_message_that_bears_it(hosts: Hosts) -> None:
+async def test_the_event_of_a_message_has_its_correlation_id(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("answers")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\answers"
@@ -373,7 +373,7 @@ async def test_a_correlation_id_is_told_with_the_message_that_bears_it(hosts: Ho
 
 
 @hosted
-async def test_a_dead_letter_is_told_with_its_label(hosts: Hosts) -> None:
+async def test_the_event_of_a_dead_letter_has_its_label(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"x", delivery=RECOVERABLE, label="order 7", dead_letter=True)

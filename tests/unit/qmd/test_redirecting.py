@@ -12,7 +12,7 @@ DEAD = "DIRECT=TCP:127.0.0.1:1\\private$\\orders"
 
 
 @hosted
-async def test_what_waits_arrives_at_the_new_address_in_order_and_so_does_what_comes_later(
+async def test_waiting_and_later_messages_arrive_at_the_new_address_in_order(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -47,7 +47,7 @@ async def test_a_redirect_survives_a_restart_and_can_be_undone(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_host_that_moved_takes_only_what_it_has_not(hosts: Hosts) -> None:
+async def test_a_moved_host_accepts_only_messages_that_it_does_not_have(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     old = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -65,7 +65,7 @@ async def test_a_host_that_moved_takes_only_what_it_has_not(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_what_another_queue_manager_may_have_taken_stays_until_it_is_told_to_go(
+async def test_messages_that_could_arrive_at_both_hosts_stay_until_the_operator_confirms(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -110,7 +110,7 @@ async def test_a_new_name_of_a_redirected_queue_is_the_same_queue_and_sequence(
 
 
 @hosted
-async def test_two_sequences_of_one_name_are_never_brought_together(hosts: Hosts) -> None:
+async def test_two_sequences_of_one_name_are_never_merged(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     orders = await b.create("orders", transactional=True)
     new = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -126,7 +126,7 @@ async def test_two_sequences_of_one_name_are_never_brought_together(hosts: Hosts
 
 
 @hosted
-async def test_two_sequences_by_two_names_come_together_where_qmd_tells_them_apart(
+async def test_two_sequences_with_two_names_share_an_address_if_the_peer_is_qmd(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -150,7 +150,7 @@ async def test_two_sequences_by_two_names_come_together_where_qmd_tells_them_apa
 
 
 @hosted
-async def test_two_sequences_stay_apart_where_who_answers_is_not_known_as_qmd(
+async def test_two_sequences_do_not_share_an_address_if_the_peer_is_not_known_as_qmd(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start("a")
@@ -167,7 +167,7 @@ async def test_two_sequences_stay_apart_where_who_answers_is_not_known_as_qmd(
 
 
 @hosted
-async def test_an_address_that_is_none_is_refused(hosts: Hosts) -> None:
+async def test_an_invalid_address_is_refused(hosts: Hosts) -> None:
     a = await hosts.start("a")
     await a.send(DEAD, b"1")
 

@@ -51,7 +51,7 @@ DESTINATION = "DIRECT=OS:b.example\\private$\\orders"
 
 
 @hosted
-async def test_a_transactional_message_arrives_over_a_relay_and_its_order_ack_finds_back(
+async def test_a_transactional_message_and_its_order_ack_go_over_a_relay(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -86,7 +86,7 @@ async def test_recoverable_and_express_messages_are_passed_on_once(hosts: Hosts)
 
 
 @hosted
-async def test_what_a_relay_has_acknowledged_survives_it_and_goes_on(hosts: Hosts) -> None:
+async def test_messages_that_a_relay_has_acknowledged_survive_its_restart(hosts: Hosts) -> None:
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(1))  # a closed port
     a = await hosts.start("a", routing=over(relay))
@@ -104,7 +104,9 @@ async def test_what_a_relay_has_acknowledged_survives_it_and_goes_on(hosts: Host
 
 
 @hosted
-async def test_what_a_relay_holds_is_not_taken_again_even_after_its_restart(hosts: Hosts) -> None:
+async def test_a_relay_rejects_duplicates_of_messages_that_it_holds_even_after_its_restart(
+    hosts: Hosts,
+) -> None:
     relay = await hosts.start("relay", routing=relaying(1))
     a = await hosts.start("a", routing=over(relay))
     await a.send(DESTINATION, b"1", b"2", b"3", delivery=TRANSACTIONAL)
@@ -121,7 +123,7 @@ async def test_what_a_relay_holds_is_not_taken_again_even_after_its_restart(host
 
 
 @hosted
-async def test_what_a_relay_takes_again_is_told_behind_its_leaving(hosts: Hosts) -> None:
+async def test_a_relay_records_a_message_that_returns_after_its_departure(hosts: Hosts) -> None:
     """Both happen in one commit, after which the log has to agree with the tables."""
     relay = await hosts.start("relay", routing=relaying(1))
     a = await hosts.start("a", routing=over(relay))
@@ -149,7 +151,7 @@ async def test_what_a_relay_takes_again_is_told_behind_its_leaving(hosts: Hosts)
 
 
 @hosted
-async def test_a_stream_that_came_half_over_each_of_two_relays_arrives_once_and_in_order(
+async def test_a_stream_over_two_relays_arrives_once_and_in_order(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -174,7 +176,7 @@ async def test_a_stream_that_came_half_over_each_of_two_relays_arrives_once_and_
 
 
 @hosted
-async def test_two_relays_in_a_row_lead_there_and_back(hosts: Hosts) -> None:
+async def test_messages_and_acknowledgments_go_over_two_relays_in_a_row(hosts: Hosts) -> None:
     b = await hosts.start("b")
     far = await hosts.start("far", routing=relaying(b))
     near = await hosts.start("near", routing=relaying(far))
@@ -195,7 +197,7 @@ async def test_two_relays_in_a_row_lead_there_and_back(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_final_ack_finds_back_over_a_relay_after_everybody_was_started_anew(
+async def test_a_final_ack_goes_back_over_a_relay_after_restarts_of_all_hosts(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -215,7 +217,7 @@ async def test_a_final_ack_finds_back_over_a_relay_after_everybody_was_started_a
 
 
 @hosted
-async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Hosts) -> None:
+async def test_a_final_ack_over_a_direct_session_counts(hosts: Hosts) -> None:
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
@@ -239,7 +241,7 @@ async def test_a_final_ack_that_the_destination_brings_itself_counts(hosts: Host
 
 
 @hosted
-async def test_a_final_ack_for_an_address_finds_the_way_over_a_relay_as_well(hosts: Hosts) -> None:
+async def test_a_final_ack_for_an_address_goes_over_a_relay_as_well(hosts: Hosts) -> None:
     """Its destination is the address of the source in an earlier direct session."""
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(b))
@@ -283,7 +285,7 @@ async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_d
 
 
 @hosted
-async def test_nothing_is_passed_on_for_others_than_those_that_the_configuration_names(
+async def test_a_relay_passes_on_messages_only_for_configured_hosts(
     hosts: Hosts,
 ) -> None:
     b = await hosts.start("b")
@@ -302,7 +304,7 @@ async def test_nothing_is_passed_on_for_others_than_those_that_the_configuration
 
 
 @hosted
-async def test_a_message_that_goes_in_a_circle_ends_with_a_reason(hosts: Hosts) -> None:
+async def test_a_message_in_a_routing_loop_ends_with_a_reason(hosts: Hosts) -> None:
     one = await hosts.start("one", routing=relaying(1))
     other = await hosts.start("other", routing=relaying(one))
     one = await hosts.restart(one, routing=relaying(other))
@@ -315,7 +317,7 @@ async def test_a_message_that_goes_in_a_circle_ends_with_a_reason(hosts: Hosts) 
 
 
 @hosted
-async def test_the_thirtieth_relay_refuses_and_says_so(hosts: Hosts) -> None:
+async def test_the_thirtieth_relay_refuses_a_message_and_reports_it(hosts: Hosts) -> None:
     b = await hosts.start("b")
     relay = await hosts.start("relay", routing=relaying(b))
     source = guid(1)
@@ -337,7 +339,9 @@ async def test_the_thirtieth_relay_refuses_and_says_so(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_who_knows_nothing_of_relays_gets_its_order_acks_passed_back(hosts: Hosts) -> None:
+async def test_an_order_ack_of_a_destination_without_relay_support_is_passed_back(
+    hosts: Hosts,
+) -> None:
     async with listening(guid(3)) as elsewhere:
         relay = await hosts.start("relay", routing=relaying(elsewhere.port))
         a = await hosts.start("a", routing=over(relay))
@@ -354,7 +358,7 @@ async def test_who_knows_nothing_of_relays_gets_its_order_acks_passed_back(hosts
 
 
 @hosted
-async def test_a_relay_passes_everything_but_the_hops_on_untouched(hosts: Hosts) -> None:
+async def test_a_relay_changes_only_the_hop_count_of_a_packet(hosts: Hosts) -> None:
     async with listening(guid(3)) as elsewhere:
         relay = await hosts.start("relay", routing=relaying(elsewhere.port))
         source = guid(1)
@@ -378,7 +382,7 @@ async def test_a_relay_passes_everything_but_the_hops_on_untouched(hosts: Hosts)
 
 
 @hosted
-async def test_a_message_whose_time_is_over_ends_at_the_relay(hosts: Hosts) -> None:
+async def test_an_expired_message_ends_at_the_relay(hosts: Hosts) -> None:
     relay = await hosts.start("relay", routing=relaying(1))
     a = await hosts.start("a", routing=over(relay))
 
@@ -396,7 +400,7 @@ async def test_a_message_whose_time_is_over_ends_at_the_relay(hosts: Hosts) -> N
 
 
 @hosted
-async def test_who_has_no_room_for_others_takes_nothing_from_them(hosts: Hosts) -> None:
+async def test_a_relay_without_room_accepts_no_messages_for_others(hosts: Hosts) -> None:
     relay = await hosts.start("relay", routing={**relaying(1), "relay_bytes_max": 1000})
     a = await hosts.start("a", routing=over(relay))
 

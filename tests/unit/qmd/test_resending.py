@@ -46,7 +46,7 @@ async def dead(host: Host, *texts: bytes, queue: str = "orders", **properties: A
 
 
 @hosted
-async def test_a_dead_letter_is_sent_again_to_where_it_was_sent(hosts: Hosts) -> None:
+async def test_a_dead_letter_is_resent_to_its_original_destination(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     (old,) = await dead(a, b"late", label="order 17", priority=6, application_tag=5)
@@ -67,7 +67,9 @@ async def test_a_dead_letter_is_sent_again_to_where_it_was_sent(hosts: Hosts) ->
 
 
 @hosted
-async def test_what_connectors_tracers_and_auditors_need_goes_with_it(hosts: Hosts) -> None:
+async def test_a_resent_message_keeps_the_properties_for_connectors_tracing_and_auditing(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders")
     rare = {
@@ -89,7 +91,7 @@ async def test_what_connectors_tracers_and_auditors_need_goes_with_it(hosts: Hos
 
 
 @hosted
-async def test_the_class_of_a_dead_letter_is_not_that_of_the_new_message(hosts: Hosts) -> None:
+async def test_a_resent_message_does_not_get_the_class_of_the_dead_letter(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await dead(a, b"1", connector_type=bytes(range(16)))
@@ -102,7 +104,7 @@ async def test_the_class_of_a_dead_letter_is_not_that_of_the_new_message(hosts: 
 
 
 @hosted
-async def test_a_message_that_dies_again_comes_to_the_queue_of_its_application_again(
+async def test_a_resent_message_that_fails_returns_to_the_dead_letter_queue_of_its_application(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -121,7 +123,7 @@ async def test_a_message_that_dies_again_comes_to_the_queue_of_its_application_a
 
 
 @hosted
-async def test_a_correlation_id_of_its_own_stays(hosts: Hosts) -> None:
+async def test_a_resent_message_keeps_its_own_correlation_id(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     own = bytes(range(20))
@@ -134,7 +136,7 @@ async def test_a_correlation_id_of_its_own_stays(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_message_for_elsewhere_goes_over_the_port_that_it_was_sent_to(
+async def test_a_message_for_a_remote_queue_is_resent_to_its_original_port(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -162,7 +164,7 @@ def _parsed(text: str) -> Any:
 
 
 @hosted
-async def test_a_message_is_corrected_and_sent_elsewhere(hosts: Hosts) -> None:
+async def test_a_message_is_corrected_and_resent_to_another_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other", transactional=True)
@@ -179,7 +181,7 @@ async def test_a_message_is_corrected_and_sent_elsewhere(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_an_express_message_is_on_disk_when_it_is_sent_again(hosts: Hosts) -> None:
+async def test_a_resent_express_message_is_on_disk(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"1", delivery=EXPRESS)
@@ -191,7 +193,7 @@ async def test_an_express_message_is_on_disk_when_it_is_sent_again(hosts: Hosts)
 
 
 @hosted
-async def test_what_cannot_be_sent_again_stays_where_it_is(hosts: Hosts) -> None:
+async def test_a_message_that_cannot_be_resent_stays_in_its_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("small", quota_bytes=10)
@@ -206,7 +208,7 @@ async def test_what_cannot_be_sent_again_stays_where_it_is(hosts: Hosts) -> None
 
 
 @hosted
-async def test_a_message_that_is_received_meanwhile_is_not_sent_again(hosts: Hosts) -> None:
+async def test_a_message_that_is_received_meanwhile_is_not_resent(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -227,7 +229,7 @@ async def test_a_message_that_is_received_meanwhile_is_not_sent_again(hosts: Hos
 
 
 @hosted
-async def test_a_dry_run_and_a_token(hosts: Hosts) -> None:
+async def test_a_dry_run_changes_nothing_and_a_token_gives_the_outcome(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -243,7 +245,7 @@ async def test_a_dry_run_and_a_token(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_it_is_told_of_the_old_message(hosts: Hosts) -> None:
+async def test_a_resend_is_recorded_for_the_old_message(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("other")
@@ -257,7 +259,7 @@ async def test_it_is_told_of_the_old_message(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_dead_letters_are_grouped_by_why(hosts: Hosts) -> None:
+async def test_dead_letters_are_grouped_by_their_reasons(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("bills")
@@ -296,7 +298,7 @@ async def test_the_packet_of_a_resent_message_is_a_normal_one(hosts: Hosts) -> N
 
 
 @hosted
-async def test_all_queues_for_answers_go_with_a_message_that_is_sent_again(hosts: Hosts) -> None:
+async def test_a_resent_message_keeps_all_response_queues(hosts: Hosts) -> None:
     a = await hosts.start()
     for name in ("orders", "admin1", "admin2"):
         await a.create(name)

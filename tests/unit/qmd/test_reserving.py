@@ -75,7 +75,7 @@ async def refused(work: Any) -> str:
 
 
 @hosted
-async def test_a_range_is_the_same_every_time_and_after_a_restart(hosts: Hosts) -> None:
+async def test_a_range_is_the_same_at_every_read_and_after_a_restart(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(10))
@@ -92,7 +92,7 @@ async def test_a_range_is_the_same_every_time_and_after_a_restart(hosts: Hosts) 
 
 
 @hosted
-async def test_who_asks_again_gets_what_was_reserved_before(hosts: Hosts) -> None:
+async def test_a_repeated_request_gets_the_same_range(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(10))
@@ -107,7 +107,7 @@ async def test_who_asks_again_gets_what_was_reserved_before(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_limits_of_bytes_cut_a_range_but_never_to_nothing(hosts: Hosts) -> None:
+async def test_a_limit_of_bytes_shortens_a_range_to_at_least_one_message(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *[bytes(1000)] * 10)
@@ -118,7 +118,7 @@ async def test_limits_of_bytes_cut_a_range_but_never_to_nothing(hosts: Hosts) ->
 
 
 @hosted
-async def test_what_is_consumed_is_received(hosts: Hosts) -> None:
+async def test_a_consumed_message_counts_as_received(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.administration.create(
         "orders", transactional=True, label="", journal=True, quota_bytes=None
@@ -143,7 +143,7 @@ async def test_what_is_consumed_is_received(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_an_older_run_is_refused_at_every_call(hosts: Hosts) -> None:
+async def test_every_call_of_an_older_run_is_refused(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(4))
@@ -162,7 +162,7 @@ async def test_an_older_run_is_refused_at_every_call(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_reserved_stays_where_it_is(hosts: Hosts) -> None:
+async def test_a_reserved_message_is_not_expired_purged_moved_or_received(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("others")
@@ -189,7 +189,7 @@ async def test_what_is_reserved_stays_where_it_is(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_released_is_ready_again_at_its_place(hosts: Hosts) -> None:
+async def test_a_released_message_is_ready_again_at_its_old_place(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(6))
@@ -216,7 +216,7 @@ async def test_what_is_released_is_ready_again_at_its_place(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_a_range_goes_by_arrival_whatever_the_priority(hosts: Hosts) -> None:
+async def test_a_range_is_in_the_order_of_arrival_for_all_priorities(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     for number in range(12):
@@ -229,7 +229,7 @@ async def test_a_range_goes_by_arrival_whatever_the_priority(hosts: Hosts) -> No
 
 
 @hosted
-async def test_what_comes_back_or_is_moved_in_is_not_passed_over(hosts: Hosts) -> None:
+async def test_messages_that_return_or_are_moved_in_are_not_skipped(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(8))
@@ -272,7 +272,7 @@ async def test_a_reserved_express_message_outlives_the_process(hosts: Hosts) -> 
 
 
 @hosted
-async def test_readers_of_different_names_compete(hosts: Hosts) -> None:
+async def test_readers_with_different_names_compete(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(10))
@@ -287,7 +287,7 @@ async def test_readers_of_different_names_compete(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_shared_readers_of_a_journal_each_see_all_of_it(hosts: Hosts) -> None:
+async def test_each_shared_reader_of_a_journal_reads_all_of_it(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.administration.create(
         "orders", transactional=False, label="", journal=True, quota_bytes=None
@@ -316,7 +316,7 @@ async def test_shared_readers_of_a_journal_each_see_all_of_it(hosts: Hosts) -> N
 
 
 @hosted
-async def test_a_queue_that_was_made_anew_is_another_one(hosts: Hosts) -> None:
+async def test_a_recreated_queue_is_a_different_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"old")
@@ -336,7 +336,7 @@ async def test_a_queue_that_was_made_anew_is_another_one(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_left_of_a_reader_of_a_deleted_queue_goes_after_a_restart(
+async def test_the_rows_of_a_reader_of_a_deleted_queue_are_deleted_after_a_restart(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -350,7 +350,7 @@ async def test_what_is_left_of_a_reader_of_a_deleted_queue_goes_after_a_restart(
 
 
 @hosted
-async def test_a_queue_that_somebody_has_for_himself_is_not_reserved(hosts: Hosts) -> None:
+async def test_a_queue_with_exclusive_access_cannot_be_reserved(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"one")
@@ -362,7 +362,7 @@ async def test_a_queue_that_somebody_has_for_himself_is_not_reserved(hosts: Host
 
 
 @hosted
-async def test_a_checkpoint_of_another_reader_is_noticed(hosts: Hosts) -> None:
+async def test_a_checkpoint_of_another_reader_is_detected(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     run = await opened(a)
@@ -378,7 +378,7 @@ async def test_a_checkpoint_of_another_reader_is_noticed(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_quiet_reader_is_warned_about_once(
+async def test_an_idle_reader_is_logged_once(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start(pipeline={"quiet_warning_s": -1.0})
@@ -425,7 +425,9 @@ async def read(host: Host, queue: str, after: int = 0, until: int = 0, **how: An
 
 
 @hosted
-async def test_a_queue_is_read_by_arrival_and_nothing_is_taken(hosts: Hosts) -> None:
+async def test_a_queue_is_read_in_the_order_of_arrival_without_taking_messages(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders")
     for number in range(10):
@@ -443,7 +445,7 @@ async def test_a_queue_is_read_by_arrival_and_nothing_is_taken(hosts: Hosts) -> 
 
 
 @hosted
-async def test_filters_are_applied_where_the_messages_are(hosts: Hosts) -> None:
+async def test_filters_are_applied_by_the_queue_manager(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     await a.send("orders", *numbered(4), label="green")
@@ -487,7 +489,7 @@ async def test_dead_letters_are_read_with_their_reasons(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_rescued_folder_knows_readers_ranges_stages_and_epochs(hosts: Hosts) -> None:
+async def test_a_rescued_folder_keeps_readers_ranges_stages_and_epochs(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", *numbered(5))

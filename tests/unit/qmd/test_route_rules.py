@@ -7,7 +7,7 @@ from qmd.config.route_rules import Hop, parse_hop, parse_pattern, parse_rule
 GUID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
 
 
-def test_a_rule_has_destinations_and_hops_in_turn():
+def test_a_rule_has_destinations_and_then_hops():
     rule = parse_rule("10.2.0.0/16 via gate-a then [fd00::7]:1802 then direct")
 
     assert rule.hops == (Hop("gate-a", 1801), Hop("fd00::7", 1802), Hop())
@@ -31,11 +31,11 @@ def test_a_rule_has_destinations_and_hops_in_turn():
         (GUID, "10.0.0.1", False),
     ],
 )
-def test_a_pattern_fits_hosts(pattern, host, fits):
+def test_a_pattern_matches_hosts(pattern, host, fits):
     assert parse_pattern(pattern).has_host(host) is fits
 
 
-def test_a_guid_fits_a_queue_manager_and_so_does_everything():
+def test_a_guid_matches_its_queue_manager_and_a_wildcard_matches_all():
     guid = parse_pattern(GUID).guid
 
     assert parse_pattern(GUID).has_guid(guid)
@@ -45,12 +45,12 @@ def test_a_guid_fits_a_queue_manager_and_so_does_everything():
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "a via", "a via b:0", "a via b:x", "a b via c"])
-def test_what_is_no_rule_is_refused(text):
+def test_an_invalid_rule_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         parse_rule(text)
 
 
 @pytest.mark.parametrize("text", ["", "a:99999", "[fd00::1]x", "[zz]:1"])
-def test_what_is_no_hop_is_refused(text):
+def test_an_invalid_hop_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         parse_hop(text)

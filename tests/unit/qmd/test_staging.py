@@ -60,7 +60,9 @@ async def refused(work: Any) -> str:
 
 
 @hosted
-async def test_a_stage_that_is_discarded_while_it_is_published_refuses_it(hosts: Hosts) -> None:
+async def test_discarding_a_stage_during_its_publication_refuses_the_publication(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders")
     attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
@@ -88,7 +90,7 @@ async def contents(host: Host, queue: str = "orders") -> list[bytes]:
 
 
 @hosted
-async def test_attempts_are_published_by_partition_then_row_and_only_those(hosts: Hosts) -> None:
+async def test_only_the_named_attempts_are_published_by_partition_and_row(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     second = await stage(a, 0, 1, "a", b"3", b"4")
@@ -103,7 +105,7 @@ async def test_attempts_are_published_by_partition_then_row_and_only_those(hosts
 
 
 @hosted
-async def test_an_epoch_is_published_once_whatever_happens_between(hosts: Hosts) -> None:
+async def test_an_epoch_is_published_once_even_after_retries_and_restarts(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     attempt = await stage(a, 7, 0, "a", b"0", b"1")
@@ -121,7 +123,7 @@ async def test_an_epoch_is_published_once_whatever_happens_between(hosts: Hosts)
 
 
 @hosted
-async def test_a_new_beginning_needs_a_name_of_its_own(hosts: Hosts) -> None:
+async def test_a_restarted_query_needs_a_new_name(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     assert await publish(a, 7, await stage(a, 7, 0, "a", b"0")) == (True, 1)
@@ -164,7 +166,7 @@ async def test_nothing_is_published_when_one_row_cannot_be_sent(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_queue_that_is_not_there_is_told_with_the_first_row_for_it(hosts: Hosts) -> None:
+async def test_a_missing_queue_is_reported_with_its_first_row(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     rows = [NewMessage("orders", b"1"), NewMessage("bills", b"2"), NewMessage("bills", b"3")]
@@ -180,7 +182,7 @@ async def test_a_queue_that_is_not_there_is_told_with_the_first_row_for_it(hosts
 
 
 @hosted
-async def test_an_epoch_that_was_published_can_be_staged_again_after_its_queue_is_gone(
+async def test_a_published_epoch_can_be_staged_again_after_its_queue_was_deleted(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -214,7 +216,7 @@ async def test_rows_keep_all_of_their_properties(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_published_elsewhere_is_one_sequence(hosts: Hosts) -> None:
+async def test_rows_that_are_published_to_a_remote_queue_are_one_sequence(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(1)) as listener:
         name = listener.name("orders")
@@ -229,7 +231,7 @@ async def test_what_is_published_elsewhere_is_one_sequence(hosts: Hosts) -> None
 
 
 @hosted
-async def test_thousands_for_elsewhere_are_one_sequence_with_what_is_sent_meanwhile(
+async def test_thousands_of_rows_for_a_remote_queue_share_one_sequence_with_concurrent_sends(
     hosts: Hosts,
 ) -> None:
     """There are more messages than memory keeps ready, and all survive a restart."""
@@ -269,7 +271,9 @@ async def test_thousands_for_elsewhere_are_one_sequence_with_what_is_sent_meanwh
 
 
 @hosted
-async def test_rows_for_here_and_elsewhere_go_their_ways_in_one_transaction(hosts: Hosts) -> None:
+async def test_rows_for_local_and_remote_queues_are_published_in_one_transaction(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     async with listening(guid(1)) as listener:
@@ -294,7 +298,7 @@ async def test_rows_for_here_and_elsewhere_go_their_ways_in_one_transaction(host
 
 
 @hosted
-async def test_who_sends_while_rows_for_elsewhere_are_published_is_not_passed_over(
+async def test_a_send_during_the_publication_to_a_remote_queue_is_delivered(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -313,7 +317,7 @@ async def test_who_sends_while_rows_for_elsewhere_are_published_is_not_passed_ov
 
 
 @hosted
-async def test_express_rows_and_rows_that_are_none_are_refused_when_staged(hosts: Hosts) -> None:
+async def test_express_rows_and_invalid_rows_are_refused_when_staged(hosts: Hosts) -> None:
     a = await hosts.start()
     assert await refused(stage(a, 0, 0, "a", b"0", delivery=EXPRESS)) == "express_not_staged"
     assert await refused(stage(a, 0, 0, "a", b"0", priority=9)) == "bad_priority"
@@ -322,7 +326,7 @@ async def test_express_rows_and_rows_that_are_none_are_refused_when_staged(hosts
 
 
 @hosted
-async def test_stages_count_in_the_quota_and_have_one_of_their_own(hosts: Hosts) -> None:
+async def test_stages_count_towards_the_quota_and_have_their_own_limit(hosts: Hosts) -> None:
     a = await hosts.start(quotas={"computer_bytes": 100_000}, pipeline={"staged_bytes_max": 70_000})
     await a.create("orders")
     await stage(a, 0, 0, "a", bytes(50_000))
@@ -338,7 +342,7 @@ async def test_stages_count_in_the_quota_and_have_one_of_their_own(hosts: Hosts)
 
 
 @hosted
-async def test_a_piece_that_comes_again_takes_the_place_of_the_one_before(hosts: Hosts) -> None:
+async def test_a_repeated_piece_replaces_the_earlier_one(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await stage(a, 0, 0, "a", b"0", b"1")
@@ -349,7 +353,7 @@ async def test_a_piece_that_comes_again_takes_the_place_of_the_one_before(hosts:
 
 
 @hosted
-async def test_old_stages_go_by_age_but_no_batch_is_torn(hosts: Hosts) -> None:
+async def test_old_stages_are_deleted_by_age_and_only_in_complete_batches(hosts: Hosts) -> None:
     a = await hosts.start(pipeline={"stage_age_s": 100.0})
     await a.create("orders")
     await stage(a, 0, 0, "a", b"left", query="dead")
@@ -363,7 +367,7 @@ async def test_old_stages_go_by_age_but_no_batch_is_torn(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_batch_of_too_many_rows_is_refused_with_a_word(hosts: Hosts) -> None:
+async def test_a_batch_of_too_many_rows_is_refused_with_an_error(hosts: Hosts) -> None:
     a = await hosts.start(pipeline={"published_rows_max": 3})
     await a.create("orders")
     await stage(a, 0, 0, "a", b"0", b"1")
@@ -386,7 +390,7 @@ async def test_a_batch_that_was_staged_under_a_higher_limit_is_not_published(hos
 
 
 @hosted
-async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Hosts) -> None:
+async def test_a_long_batch_gets_message_numbers_without_gaps_or_duplicates(hosts: Hosts) -> None:
     """There are more messages than one block of message numbers has."""
     a = await hosts.start()
     await a.create("orders")
@@ -398,7 +402,9 @@ async def test_a_long_batch_gets_its_numbers_without_a_gap_or_a_double(hosts: Ho
 
 
 @hosted
-async def test_thousands_are_ready_at_once_and_in_order_for_who_waits(hosts: Hosts) -> None:
+async def test_thousands_of_rows_are_ready_at_once_and_in_order_for_a_waiting_reader(
+    hosts: Hosts,
+) -> None:
     """There are more messages than memory keeps ready: the queue reads them from the disk."""
     a = await hosts.start()
     await a.create("orders", transactional=True)
@@ -416,7 +422,7 @@ async def test_thousands_are_ready_at_once_and_in_order_for_who_waits(hosts: Hos
 
 
 @hosted
-async def test_who_sends_meanwhile_is_not_passed_over(hosts: Hosts) -> None:
+async def test_a_send_during_a_publication_is_not_skipped_by_readers(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
@@ -431,7 +437,7 @@ async def test_who_sends_meanwhile_is_not_passed_over(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_sent_meanwhile_is_there_too(hosts: Hosts) -> None:
+async def test_messages_sent_during_a_publication_are_in_the_queue_as_well(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
@@ -449,7 +455,7 @@ async def test_what_is_sent_meanwhile_is_there_too(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_rows_of_every_kind_are_told_and_kept_as_if_they_were_sent(hosts: Hosts) -> None:
+async def test_rows_of_every_kind_are_recorded_and_stored_like_sent_messages(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("bills", transactional=True)
@@ -504,7 +510,7 @@ async def test_rows_that_ask_for_it_are_acknowledged_as_arrived(hosts: Hosts) ->
 
 
 @hosted
-async def test_a_queue_that_was_made_anew_since_rows_were_made_ready_is_noticed(
+async def test_a_queue_that_was_recreated_after_the_preparation_of_rows_is_detected(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()

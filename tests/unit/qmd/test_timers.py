@@ -21,7 +21,7 @@ async def filled(rung: list[Any], count: int) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.0001, 0.01])
-def test_a_timer_that_is_due_at_once_can_be_asked_for_again(delay_s: float) -> None:
+def test_a_timer_that_is_due_at_once_can_be_set_again(delay_s: float) -> None:
     """uvloop makes no timer for a delay below half a millisecond."""
 
     async def main() -> None:
@@ -37,7 +37,7 @@ def test_a_timer_that_is_due_at_once_can_be_asked_for_again(delay_s: float) -> N
         runner.run(main())
 
 
-def test_the_earliest_that_was_asked_for_counts() -> None:
+def test_the_earliest_requested_time_counts() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         rung: list[float] = []
@@ -65,7 +65,7 @@ def test_the_earliest_that_was_asked_for_counts() -> None:
         runner.run(main())
 
 
-def test_an_owner_that_is_its_own_callback_goes_without_the_collector() -> None:
+def test_an_owner_that_is_its_own_callback_is_freed_without_the_collector() -> None:
     class Owner:
         def __init__(self) -> None:
             self.alarm = Alarm(asyncio.get_running_loop())

@@ -10,7 +10,7 @@ import pytest
 from qmd.access.tokens import TokenFileError, create, read
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_token_file_is_not_followed(tmp_path: Path) -> None:
     victim, tokens = tmp_path / "victim", tmp_path / "tokens"
     victim.write_text("# precious\n")
     tokens.symlink_to(victim)
@@ -21,7 +21,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
     assert victim.read_text() == "# precious\n"
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
     folder, victim = tmp_path / "data", tmp_path / "victim"
     folder.mkdir()
     victim.write_text("precious\n")

@@ -39,7 +39,7 @@ async def _delivered(host: Host) -> None:
 
 
 @hosted
-async def test_a_message_goes_as_the_kind_of_its_queue_is_in_the_directory(hosts: Hosts) -> None:
+async def test_a_message_is_sent_as_the_kind_of_its_queue_in_the_directory(hosts: Hosts) -> None:
     a, b = await _two_kinds(hosts)
 
     async with connect(a.socket) as qm:
@@ -58,7 +58,7 @@ async def test_a_message_goes_as_the_kind_of_its_queue_is_in_the_directory(hosts
 
 
 @hosted
-async def test_a_message_of_the_wrong_kind_is_refused_where_it_is_sent(hosts: Hosts) -> None:
+async def test_a_message_of_the_wrong_kind_is_refused_by_the_sender(hosts: Hosts) -> None:
     a, b = await _two_kinds(hosts)
     public = (await _queue_of(a, "b\\orders"))["format_name"]
 
@@ -124,7 +124,7 @@ async def test_in_a_transaction_several_queues_may_be_of_both_kinds(hosts: Hosts
 
 
 @hosted
-async def test_a_message_of_the_wrong_kind_is_sent_again_as_the_right_one(hosts: Hosts) -> None:
+async def test_a_message_of_the_wrong_kind_is_resent_as_the_right_kind(hosts: Hosts) -> None:
     a, b = await _two_kinds(hosts)
     await a.create("kept", transactional=True)
     await a.create("noted")
@@ -140,7 +140,7 @@ async def test_a_message_of_the_wrong_kind_is_sent_again_as_the_right_one(hosts:
 
 
 @hosted
-async def test_a_stage_is_published_as_the_kind_that_the_directory_says(hosts: Hosts) -> None:
+async def test_a_stage_is_published_as_the_kind_in_the_directory(hosts: Hosts) -> None:
     a, b = await _two_kinds(hosts)
 
     async with connect(a.socket) as qm:
@@ -153,7 +153,7 @@ async def test_a_stage_is_published_as_the_kind_that_the_directory_says(hosts: H
 
 
 @hosted
-async def test_where_the_directory_says_no_kind_a_message_goes_as_it_did(hosts: Hosts) -> None:
+async def test_without_a_kind_in_the_directory_a_message_is_sent_as_before(hosts: Hosts) -> None:
     a, b = await _two_kinds(hosts)
     text = directory_of(hosts).read_text()
     silent = "".join(line for line in text.splitlines(True) if "transactional" not in line)
@@ -171,7 +171,7 @@ async def test_where_the_directory_says_no_kind_a_message_goes_as_it_did(hosts: 
 
 
 @hosted
-async def test_an_acknowledgment_for_a_transactional_queue_is_logged_where_it_is_dropped(
+async def test_a_dropped_acknowledgment_for_a_transactional_queue_is_logged(
     hosts: Hosts,
 ) -> None:
     a, b = await _two_kinds(hosts)

@@ -11,9 +11,7 @@ from tests.unit.qmd.managers import Hosts, hosted, until
 
 @pytest.mark.parametrize("delivery", [EXPRESS, RECOVERABLE])
 @pytest.mark.parametrize("destination", ["one", "one,two,one"])
-def test_a_message_to_a_queue_of_this_computer_is_reported_as_one_that_arrives(
-    tmp_path, delivery, destination
-):
+def test_a_traced_message_to_a_local_queue_is_reported_as_arrived(tmp_path, delivery, destination):
     @hosted
     async def run(hosts: Hosts) -> None:
         a = await hosts.start("a")
@@ -45,5 +43,5 @@ def test_a_message_to_a_queue_of_this_computer_is_reported_as_one_that_arrives(
         (1_709_211_599, "12:59:59 PM Thu,Feb 29 24"),
     ],
 )
-def test_it_is_that_of_the_grammar(at_s, text):
+def test_the_time_in_the_label_follows_the_grammar(at_s, text):
     assert time_date(at_s) == text

@@ -70,7 +70,7 @@ def _dialled(host: Host) -> list[OutgoingQueue]:
 
 
 @hosted
-async def test_every_kind_of_acknowledgment_goes_back_over_the_session_it_came_on(
+async def test_every_kind_of_acknowledgment_goes_back_over_the_session_of_its_message(
     hosts: Hosts,
 ) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
@@ -100,7 +100,7 @@ async def test_every_kind_of_acknowledgment_goes_back_over_the_session_it_came_o
 
 
 @hosted
-async def test_a_host_whose_address_changes_keeps_its_streams(hosts: Hosts) -> None:
+async def test_a_host_with_a_changed_address_keeps_its_streams(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     async with translating(b) as router:

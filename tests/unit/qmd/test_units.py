@@ -50,13 +50,13 @@ BROKEN = ["", "30", "s", "30 s", "+1s", "-1s", "1.5s", "1e3s", "30s ", "\u0663s"
 
 
 @pytest.mark.parametrize("text", [*BROKEN, "30S", "5M", "1h30m", "30sec", "30s\n"])
-def test_what_is_no_duration_is_refused_with_the_units(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_the_valid_units(text: str) -> None:
     with pytest.raises(ValueError, match=r"\(ms, s, m, h, d\)"):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("text", [*BROKEN, "1K", "1PB", "1bytes", "1MB\n", "1\u212aB"])
-def test_what_is_no_size_is_refused_with_the_units(text: str) -> None:
+def test_an_invalid_size_is_refused_with_the_valid_units(text: str) -> None:
     with pytest.raises(ValueError, match=r"\(B, kB, MB, GB, TB, KiB, MiB, GiB, TiB\)"):
         parse_size(text)
 
@@ -78,6 +78,6 @@ def test_a_size_is_written_in_its_largest_whole_unit(size_bytes: int, text: str)
 
 
 @given(st.integers(0, 10**12))
-def test_what_is_written_reads_back(number: int) -> None:
+def test_a_written_value_is_read_back(number: int) -> None:
     assert parse_duration_ms(format_duration(number / 1000)) == number
     assert parse_size(format_size(number)) == number

@@ -22,7 +22,7 @@ from tests.unit.qmd.managers import Hosts, hosted, until
         (OSError(errno.EMFILE, "Too many open files"), "peer_unreachable", "Too many open files"),
     ],
 )
-def test_a_failed_attempt_says_why(error, code, words):
+def test_a_failed_attempt_names_its_cause(error, code, words):
     why = explain(error, waited_s=10)
 
     assert why.code == code
@@ -30,7 +30,7 @@ def test_a_failed_attempt_says_why(error, code, words):
 
 
 @hosted
-async def test_the_outgoing_queue_tells_why_nobody_is_reached(hosts: Hosts) -> None:
+async def test_the_outgoing_queue_shows_the_cause_of_a_failed_connection(hosts: Hosts) -> None:
     a = await hosts.start()
     with socket.socket() as nobody:  # bound, but not listening
         nobody.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ def gauge(quota_bytes: int | None) -> tuple[Gauge, list[int]]:
     return Gauge(quota_bytes, lambda gauge: noticed.append(gauge.noticed_percent)), noticed
 
 
-def test_each_threshold_is_noticed_once_on_the_way_up() -> None:
+def test_each_threshold_is_reported_once_while_the_usage_grows() -> None:
     full, noticed = gauge(1000)
 
     for _ in range(1000):
@@ -21,7 +21,7 @@ def test_each_threshold_is_noticed_once_on_the_way_up() -> None:
     assert not full.has_room(1)
 
 
-def test_it_is_noticed_at_the_very_byte() -> None:
+def test_a_threshold_is_exact_to_the_byte() -> None:
     full, noticed = gauge(1000)
 
     full.grow(699)
@@ -30,7 +30,7 @@ def test_it_is_noticed_at_the_very_byte() -> None:
     assert noticed == [70]
 
 
-def test_a_jump_is_noticed_once_with_the_highest_that_was_reached() -> None:
+def test_a_jump_over_thresholds_reports_the_highest_once() -> None:
     full, noticed = gauge(1000)
 
     full.grow(960)
@@ -38,7 +38,7 @@ def test_a_jump_is_noticed_once_with_the_highest_that_was_reached() -> None:
     assert noticed == [95]
 
 
-def test_swinging_around_a_threshold_is_not_noticed_again() -> None:
+def test_small_changes_around_a_threshold_are_not_reported_again() -> None:
     full, noticed = gauge(1000)
     full.grow(700)
 
@@ -50,7 +50,7 @@ def test_swinging_around_a_threshold_is_not_noticed_again() -> None:
     assert full.noticed_percent == 70
 
 
-def test_a_threshold_that_was_clearly_left_is_noticed_anew() -> None:
+def test_a_threshold_is_reported_again_after_the_usage_was_clearly_below_it() -> None:
     full, noticed = gauge(1000)
     full.grow(950)
     full.shrink(51)  # 899: clearly below 95 percent, but not below 85 percent
@@ -63,7 +63,7 @@ def test_a_threshold_that_was_clearly_left_is_noticed_anew() -> None:
     assert noticed == [95, 95, 70]
 
 
-def test_another_quota_is_another_measure() -> None:
+def test_a_changed_quota_changes_the_thresholds() -> None:
     full, noticed = gauge(1000)
     full.grow(800)
 
@@ -77,7 +77,7 @@ def test_another_quota_is_another_measure() -> None:
     assert full.has_room(1 << 60)
 
 
-def test_what_has_no_room_at_all_is_full_and_says_nothing() -> None:
+def test_a_quota_of_zero_is_full_and_reports_no_threshold() -> None:
     full, noticed = gauge(0)
 
     assert full.has_room(0)
@@ -86,7 +86,7 @@ def test_what_has_no_room_at_all_is_full_and_says_nothing() -> None:
     assert noticed == []
 
 
-def test_a_queue_counts_towards_the_whole() -> None:
+def test_the_usage_of_a_queue_counts_towards_the_total() -> None:
     usage = Usage(1000)
     queue, other = Measured(usage, 300), Measured(usage, 200)
 

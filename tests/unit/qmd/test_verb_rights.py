@@ -381,7 +381,7 @@ def test_every_verb_has_a_row_and_a_try() -> None:
     assert {verb.__name__ for verb in verbs ^ set(TRIES)} == set()
 
 
-def test_a_verb_that_the_table_does_not_know_needs_all_rights() -> None:
+def test_a_verb_without_a_row_needs_all_rights() -> None:
     class New(Request, tag="new", frozen=True):
         pass
 
@@ -390,7 +390,7 @@ def test_a_verb_that_the_table_does_not_know_needs_all_rights() -> None:
         verb_rights.admit(None, rights, New(1))  # type: ignore[arg-type]
 
 
-def test_ids_of_every_verb_that_bears_any_are_claimed() -> None:
+def test_every_id_in_a_verb_is_bound_to_its_token() -> None:
     """Ids are found by the types of the fields, since their names differ."""
     rights = GrantedRights(Grant("t", frozenset({READ, WRITE}), ("*",), "", ""))
     ids = (frames.Token, frames.TransactionId)
@@ -423,7 +423,7 @@ def test_the_manual_has_the_table() -> None:
 
 
 @hosted
-async def test_a_token_for_one_queue_touches_nothing_of_others(hosts: Hosts) -> None:
+async def test_a_token_for_one_queue_has_no_effect_on_other_clients(hosts: Hosts) -> None:
     async with others(hosts) as world:
         narrow = await world.log_in(READ, WRITE, ADMIN, queues=(MINE,))
         before = await world.state()
@@ -445,7 +445,7 @@ async def test_a_token_for_one_queue_touches_nothing_of_others(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_token_without_the_scope_does_nothing(hosts: Hosts) -> None:
+async def test_a_token_without_the_scope_is_refused(hosts: Hosts) -> None:
     async with others(hosts) as world:
         clients = {
             READ: await world.log_in(WRITE),
@@ -473,7 +473,7 @@ async def test_a_token_without_the_scope_does_nothing(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_nobody_ends_a_transaction_of_another(hosts: Hosts) -> None:
+async def test_a_client_cannot_end_a_transaction_of_another(hosts: Hosts) -> None:
     """The id of the transaction, which the history of a queue may contain, gives no right."""
     async with others(hosts) as world:
         spies = [
@@ -496,7 +496,7 @@ async def test_nobody_ends_a_transaction_of_another(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_ids_of_one_token_say_nothing_about_those_of_another(hosts: Hosts) -> None:
+async def test_equal_ids_of_different_tokens_are_independent(hosts: Hosts) -> None:
     async with others(hosts) as world:
         path = world.server.settings.tokens
         first = create(path, "first", frozenset({READ, WRITE}), ())
@@ -547,7 +547,7 @@ async def test_a_send_that_is_not_granted_dooms_the_transaction_of_its_client(
 
 
 @hosted
-async def test_a_token_does_with_its_own_things_what_it_is_for(hosts: Hosts) -> None:
+async def test_a_token_can_use_its_own_queues(hosts: Hosts) -> None:
     async with others(hosts) as world:
         mine = await world.log_in(READ, WRITE, ADMIN, queues=(MINE, "mine;*", "order*"))
         await mine.done(operator.CreateQueue, "orders")
@@ -580,7 +580,7 @@ async def test_a_token_does_with_its_own_things_what_it_is_for(hosts: Hosts) -> 
 
 
 @hosted
-async def test_a_message_is_sent_again_to_queues_of_the_token_only(hosts: Hosts) -> None:
+async def test_a_message_is_resent_only_to_queues_of_the_token(hosts: Hosts) -> None:
     async with others(hosts) as world:
         await world.host.send(MINE, b"tells the secret", admin_queue=SECRET, acknowledge=2)
         admin = await world.log_in(ADMIN, queues=(MINE,))
@@ -594,7 +594,7 @@ async def test_a_message_is_sent_again_to_queues_of_the_token_only(hosts: Hosts)
 
 
 @hosted
-async def test_stages_of_an_earlier_run_are_their_queues_too(hosts: Hosts) -> None:
+async def test_stages_of_an_earlier_run_need_rights_for_their_queues(hosts: Hosts) -> None:
     async with others(hosts) as world:
         host = world.host
     host = await hosts.restart(host)
@@ -620,7 +620,7 @@ async def test_stages_of_an_earlier_run_are_their_queues_too(hosts: Hosts) -> No
 
 
 @hosted
-async def test_a_query_that_has_published_is_its_queues_between_two_batches(hosts: Hosts) -> None:
+async def test_a_query_needs_rights_for_its_queues_between_two_batches(hosts: Hosts) -> None:
     async with others(hosts) as world:
         await still_whole(world)
         assert not world.host.staging.overview()
@@ -646,7 +646,7 @@ async def test_a_query_that_has_published_is_its_queues_between_two_batches(host
 
 
 @hosted
-async def test_a_name_that_another_token_has_taken_loses_nobodys_rows(hosts: Hosts) -> None:
+async def test_a_query_name_of_another_token_loses_no_rows(hosts: Hosts) -> None:
     async with others(hosts) as world:
         spy = await world.log_in(READ, WRITE, queues=(MINE,))
         assert (await spy.done(pipeline.Publish, "new", 0, []))["published"]

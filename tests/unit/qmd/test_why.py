@@ -41,7 +41,7 @@ async def forget_history(host: Host) -> None:
 
 
 @hosted
-async def test_a_message_in_a_queue_is_found_with_its_place_in_line(hosts: Hosts) -> None:
+async def test_a_message_in_a_queue_is_found_with_its_position(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     ids = await a.send("orders", b"1", b"2", b"3", delivery=RECOVERABLE)
@@ -56,7 +56,7 @@ async def test_a_message_in_a_queue_is_found_with_its_place_in_line(hosts: Hosts
 
 
 @hosted
-async def test_what_an_application_moved_aside_says_why_and_how_it_failed_last(
+async def test_a_poison_message_shows_its_reason_and_its_last_failure(
     hosts: Hosts,
 ) -> None:
     a = await hosts.start()
@@ -128,7 +128,7 @@ async def test_a_message_is_found_by_its_lookup_id(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_history_knows_a_lookup_id_whose_message_is_gone(hosts: Hosts) -> None:
+async def test_the_history_finds_the_lookup_id_of_a_deleted_message(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
@@ -142,7 +142,7 @@ async def test_the_history_knows_a_lookup_id_whose_message_is_gone(hosts: Hosts)
 
 
 @pytest.mark.parametrize("text", ["", "hello", "12\\3", "99999999999999999999", "-1"])
-def test_what_is_no_id_is_refused(tmp_path: Any, text: str) -> None:
+def test_an_invalid_id_is_refused(tmp_path: Any, text: str) -> None:
     @hosted
     async def test(hosts: Hosts) -> None:
         a = await hosts.start()
@@ -154,7 +154,7 @@ def test_what_is_no_id_is_refused(tmp_path: Any, text: str) -> None:
 
 
 @hosted
-async def test_who_has_taken_a_message_is_told(hosts: Hosts) -> None:
+async def test_the_reader_that_has_taken_a_message_is_named(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
@@ -172,7 +172,9 @@ async def test_who_has_taken_a_message_is_told(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_a_transaction_has_taken_or_will_send_names_it(hosts: Hosts) -> None:
+async def test_a_message_that_a_transaction_has_taken_or_sent_names_the_transaction(
+    hosts: Hosts,
+) -> None:
     a = await hosts.start()
     await a.create("orders", transactional=True)
     (there,) = await a.send("orders", b"x")
@@ -209,7 +211,7 @@ async def test_a_message_for_a_computer_that_is_down_waits_with_the_reason(hosts
 
 
 @hosted
-async def test_a_paused_queue_is_the_reason(hosts: Hosts) -> None:
+async def test_a_paused_queue_is_given_as_the_reason(hosts: Hosts) -> None:
     a = await hosts.start()
     destination = "DIRECT=TCP:127.0.0.1:1\\private$\\q"
     (sent,) = await a.send(destination, b"1", delivery=RECOVERABLE)
@@ -222,7 +224,7 @@ async def test_a_paused_queue_is_the_reason(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_was_sent_and_not_acknowledged_says_so(hosts: Hosts) -> None:
+async def test_a_sent_message_without_an_acknowledgment_is_reported_as_such(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as listener:
         (sent,) = await a.send(listener.name("q"), b"x", delivery=TRANSACTIONAL)
@@ -239,7 +241,7 @@ async def test_what_was_sent_and_not_acknowledged_says_so(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_dead_letter_tells_its_reason(hosts: Hosts) -> None:
+async def test_a_dead_letter_shows_its_reason(hosts: Hosts) -> None:
     a = await hosts.start()
     dead = packet(b"x", source=a.id, number=99)
     a.endings.dead_letter(
@@ -278,7 +280,7 @@ async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_one_that_is_far_behind_has_no_number_in_line(hosts: Hosts) -> None:
+async def test_a_message_far_back_in_its_queue_has_no_position(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     ids = await a.send("orders", *(b"%d" % each for each in range(30)), delivery=RECOVERABLE)
@@ -304,7 +306,7 @@ async def test_one_that_is_far_behind_has_no_number_in_line(hosts: Hosts) -> Non
 
 
 @hosted
-async def test_an_express_message_is_found_for_those_who_ask_too(hosts: Hosts) -> None:
+async def test_an_express_message_is_found_as_well(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("plain")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\plain"
@@ -318,7 +320,7 @@ async def test_an_express_message_is_found_for_those_who_ask_too(hosts: Hosts) -
 
 
 @hosted
-async def test_a_disk_that_hangs_hinders_nobody_from_asking(hosts: Hosts) -> None:
+async def test_a_disk_that_hangs_does_not_block_questions(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
@@ -331,7 +333,7 @@ async def test_a_disk_that_hangs_hinders_nobody_from_asking(hosts: Hosts) -> Non
     assert "The disk does not keep up" in told["sentences"][-1]
 
 
-def test_every_kind_of_event_has_words() -> None:
+def test_every_kind_of_event_has_a_sentence() -> None:
     of_the_host = {Kind.STARTED, Kind.DISK_FULL, Kind.DISK_HAS_ROOM}
     of_messages = {kind.value for kind in Kind if kind not in of_the_host}
 
@@ -343,7 +345,7 @@ def test_every_kind_of_event_has_words() -> None:
 
 
 @hosted
-async def test_the_receiving_queue_manager_tells_where_the_message_is(hosts: Hosts) -> None:
+async def test_the_receiving_queue_manager_reports_the_place_of_the_message(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -362,7 +364,7 @@ async def test_the_receiving_queue_manager_tells_where_the_message_is(hosts: Hos
 
 
 @hosted
-async def test_the_sending_queue_manager_tells_of_its_part(hosts: Hosts) -> None:
+async def test_the_sending_queue_manager_reports_its_side(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -379,7 +381,7 @@ async def test_the_sending_queue_manager_tells_of_its_part(hosts: Hosts) -> None
 
 
 @hosted
-async def test_who_is_not_told_says_that_it_knows_this_side_only(hosts: Hosts) -> None:
+async def test_without_an_answer_of_the_peer_only_the_local_side_is_reported(hosts: Hosts) -> None:
     a = await hosts.start("a")
     b = await hosts.start("b", events={"answer": ()})
     await b.create("orders")
@@ -399,7 +401,7 @@ async def test_who_is_not_told_says_that_it_knows_this_side_only(hosts: Hosts) -
 
 
 @hosted
-async def test_one_that_is_full_answers_all_the_same(hosts: Hosts) -> None:
+async def test_a_full_queue_manager_answers_questions(hosts: Hosts) -> None:
     a = await hosts.start("a")
     b = await hosts.start("b", quotas={"computer_bytes": 1000})
     await b.create("orders")
@@ -415,7 +417,7 @@ async def test_one_that_is_full_answers_all_the_same(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_session_is_opened_to_ask(hosts: Hosts) -> None:
+async def test_a_session_is_opened_for_a_question(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders")
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -432,7 +434,7 @@ async def test_a_session_is_opened_to_ask(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_computer_that_is_gone_is_not_waited_for(hosts: Hosts) -> None:
+async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -> None:
     a = await hosts.start("a")
     sent = packet(b"x", source=guid(9), number=5)
     a.recorder.record(Kind.DUPLICATE, [sent], peer="b")
@@ -446,7 +448,7 @@ async def test_a_computer_that_is_gone_is_not_waited_for(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_nobody_is_told_of_the_messages_of_others(hosts: Hosts) -> None:
+async def test_a_peer_gets_no_answer_about_messages_of_other_sources(hosts: Hosts) -> None:
     a = await hosts.start()
     secret = packet(b"x", source=guid(8), number=5)
     a.recorder.record(Kind.DUPLICATE, [secret], peer=guid_text(guid(8)))
@@ -464,7 +466,7 @@ async def test_nobody_is_told_of_the_messages_of_others(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_garbage_is_passed_over_and_leaves_nothing(hosts: Hosts) -> None:
+async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) -> None:
     a = await hosts.start()
     remote = await dial(a, guid(7))
     bodies = [
@@ -491,7 +493,7 @@ async def test_garbage_is_passed_over_and_leaves_nothing(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_questions_beyond_the_limit_are_passed_over(hosts: Hosts) -> None:
+async def test_questions_beyond_the_limit_are_ignored(hosts: Hosts) -> None:
     a = await hosts.start()
     remote = await dial(a, guid(7), window_size=1000)
     body = msgspec.msgpack.encode(Question(1, guid(7), 1))
@@ -509,7 +511,7 @@ async def test_questions_beyond_the_limit_are_passed_over(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_a_long_history_is_cut_to_what_an_answer_may_have(hosts: Hosts) -> None:
+async def test_a_long_history_is_cut_to_the_limit_of_an_answer(hosts: Hosts) -> None:
     a = await hosts.start()
     sent = packet(b"x", source=guid(7), number=5)
     for each in range(500):
@@ -529,7 +531,7 @@ async def test_a_long_history_is_cut_to_what_an_answer_may_have(hosts: Hosts) ->
 
 
 @hosted
-async def test_an_answer_of_somebody_else_is_not_believed(hosts: Hosts) -> None:
+async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> None:
     a = await hosts.start("a")
     async with listening(guid(7)) as listener:
         (sent,) = await a.send(listener.name("q"), b"x", delivery=RECOVERABLE)
@@ -578,7 +580,7 @@ async def test_an_answer_of_somebody_else_is_not_believed(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_the_name_of_the_history_cannot_be_a_queue(hosts: Hosts) -> None:
+async def test_the_name_of_the_history_queue_is_reserved(hosts: Hosts) -> None:
     a = await hosts.start()
     with pytest.raises(Refusal) as refused:
         await a.create("qmd_history$")
@@ -616,7 +618,7 @@ async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
 
 
 @hosted
-async def test_a_message_whose_receipt_is_not_confirmed_says_where_it_is(hosts: Hosts) -> None:
+async def test_a_message_that_waits_for_its_receipt_names_its_place(hosts: Hosts) -> None:
     a, b = await hosts.start("a"), await hosts.start("b")
     await b.create("orders", transactional=True)
     destination = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
@@ -644,7 +646,7 @@ async def until_state(host: Host, message: str, state: str) -> None:
 
 
 @hosted
-async def test_an_acknowledgment_that_nobody_takes_is_told_as_such(hosts: Hosts) -> None:
+async def test_an_acknowledgment_without_a_valid_queue_is_reported(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.create("strict", transactional=True)

@@ -30,13 +30,13 @@ class Orders(Service, queue="orders"):
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
-def test_arguments_travel_and_come_back_as_they_were(encoding: Any) -> None:
+def test_arguments_are_encoded_and_decoded_unchanged(encoding: Any) -> None:
     place = Orders.operations["place"]
     body = place.encode(encoding, (Order("screws", 10),), {"urgent": True})
     assert place.decode(encoding, body) == {"order": Order("screws", 10), "urgent": True}
 
 
-def test_what_has_a_default_may_be_left_out_by_both_ends() -> None:
+def test_an_argument_with_a_default_may_be_omitted_by_both_ends() -> None:
     place = Orders.operations["place"]
     assert place.decode("json", b'{"order": {"article": "nuts"}}') == {
         "order": Order("nuts"),
@@ -45,7 +45,7 @@ def test_what_has_a_default_may_be_left_out_by_both_ends() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b"{}", b'{"order": 1}', b'{"order": {"article": 2}}'])
-def test_what_is_no_call_is_not_taken_for_one(body: bytes) -> None:
+def test_a_message_that_is_not_a_call_is_rejected(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         Orders.operations["place"].decode("json", body)
 
@@ -61,12 +61,12 @@ def test_what_is_no_call_is_not_taken_for_one(body: bytes) -> None:
         ((Order("x"), "urgent"), {}),
     ],
 )
-def test_a_call_that_the_method_would_not_take_is_refused_at_once(given: Any, named: Any) -> None:
+def test_a_call_with_wrong_arguments_is_refused_at_once(given: Any, named: Any) -> None:
     with pytest.raises(TypeError):
         Orders.operations["place"].encode("json", given, named)
 
 
-def test_only_what_is_marked_can_be_called() -> None:
+def test_only_marked_methods_can_be_called() -> None:
     assert set(Orders.operations) == {"place", "report"}
 
 
@@ -97,7 +97,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     wrong("there is no setting 'operations'", operations={})
 
 
-def test_operations_that_no_queue_can_carry_are_refused() -> None:
+def test_operations_that_cannot_be_queued_are_refused() -> None:
     with pytest.raises(ServiceError, match="a queued call is one-way"):
 
         class Answers(Service):
@@ -155,7 +155,7 @@ def test_operations_that_no_queue_can_carry_are_refused() -> None:
         operation(playback="sometimes")  # type: ignore[call-overload]
 
 
-def test_a_service_and_its_queue_have_to_agree() -> None:
+def test_a_service_and_its_queue_must_agree() -> None:
     class Loose(Orders, exactly_once=False):
         pass
 

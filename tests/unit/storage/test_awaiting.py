@@ -38,7 +38,7 @@ def arrived(first: int, last: int) -> Arrived:
     return Arrived(7, SEQUENCE, BASE, key(first), key(last), NOW_S)
 
 
-def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder: Path) -> None:
+def test_messages_with_confirmation_are_kept_and_others_deleted_in_one_commit(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             batch = storage.batch
@@ -83,7 +83,7 @@ def test_what_wants_confirmation_is_kept_and_the_rest_goes_in_one_commit(folder:
     asyncio.run(scenario())
 
 
-def test_what_two_acknowledgments_of_one_commit_speak_of_is_counted_once(folder: Path) -> None:
+def test_a_message_with_two_acknowledgments_in_one_commit_is_counted_once(folder: Path) -> None:
     """Both ranges begin at the first message that is left of the sequence."""
 
     async def scenario() -> None:
@@ -106,7 +106,7 @@ def test_what_two_acknowledgments_of_one_commit_speak_of_is_counted_once(folder:
     asyncio.run(scenario())
 
 
-def test_nothing_waits_where_nothing_wants_it() -> None:
+def test_messages_without_confirmation_do_not_wait() -> None:
     db = memory_database()
     outgoing.insert(db, [(key(1), None, packet(1), None, False)])
 
@@ -115,7 +115,7 @@ def test_nothing_waits_where_nothing_wants_it() -> None:
     db.close()
 
 
-def test_an_interval_that_is_over_at_once_is_not_one_without_an_end() -> None:
+def test_an_interval_of_zero_differs_from_an_unlimited_interval() -> None:
     db = memory_database()
     outgoing.insert(db, [(key(1), None, packet(1), confirm_by(0), False)])
     awaiting.take_over(db, arrived(0, 9))
@@ -124,7 +124,7 @@ def test_an_interval_that_is_over_at_once_is_not_one_without_an_end() -> None:
     db.close()
 
 
-def test_those_whose_interval_is_over_come_in_its_order() -> None:
+def test_expired_messages_are_ordered_by_the_end_of_their_interval() -> None:
     db = memory_database()
     due = {1: NOW_S + 3, 2: NOW_S + 1, 3: None, 4: NOW_S}
     outgoing.insert(
@@ -139,7 +139,7 @@ def test_those_whose_interval_is_over_come_in_its_order() -> None:
     db.close()
 
 
-def test_a_search_stops_when_its_packets_are_large_enough() -> None:
+def test_a_search_stops_at_its_limit_of_bytes() -> None:
     db = memory_database()
     outgoing.insert(
         db, [(key(each), None, packet(each), confirm_by(None), False) for each in range(1, 6)]
@@ -154,7 +154,7 @@ def test_a_search_stops_when_its_packets_are_large_enough() -> None:
     db.close()
 
 
-def test_what_was_given_up_is_remembered_for_a_while() -> None:
+def test_messages_that_were_given_up_are_remembered_for_a_while() -> None:
     db = memory_database()
     awaiting.remember_unconfirmed(db, [1, 2], 7, NOW_S - 10)
     awaiting.remember_unconfirmed(db, [3, 4, 5], 8, NOW_S)
@@ -166,7 +166,7 @@ def test_what_was_given_up_is_remembered_for_a_while() -> None:
     db.close()
 
 
-def test_a_damaged_one_is_set_aside() -> None:
+def test_a_damaged_message_is_quarantined() -> None:
     db = memory_database()
     outgoing.insert(db, [(key(1), None, packet(1), confirm_by(None), False)])
     awaiting.take_over(db, arrived(0, 9))
@@ -204,7 +204,7 @@ def a_folder_with_a_waiting_message(folder: Path) -> bytes:
     return waiting
 
 
-def test_what_waits_is_among_what_an_examination_counts_and_a_rescue_saves(folder: Path) -> None:
+def test_waiting_messages_are_counted_by_a_check_and_kept_by_a_rescue(folder: Path) -> None:
     waiting = a_folder_with_a_waiting_message(folder)
 
     report = check.check(folder)
@@ -229,7 +229,7 @@ def test_what_waits_is_among_what_an_examination_counts_and_a_rescue_saves(folde
     asyncio.run(scenario())
 
 
-def test_one_that_is_damaged_or_set_aside_is_found(folder: Path) -> None:
+def test_a_damaged_or_quarantined_message_is_found(folder: Path) -> None:
     a_folder_with_a_waiting_message(folder)
     with closing(other_connection(folder)) as db:
         db.execute("UPDATE awaiting SET packet = zeroblob(length(packet))")

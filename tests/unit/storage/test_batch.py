@@ -68,7 +68,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_units_settle_first_then_callbacks_in_order_then_reads(folder: Path) -> None:
+def test_units_are_done_first_then_callbacks_in_order_then_reads(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             told: list[str] = []
@@ -118,7 +118,7 @@ def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_of_a_sequence_the_last_number_and_the_last_state_win_together(folder: Path) -> None:
+def test_the_last_number_and_the_last_state_of_a_sequence_are_combined(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             for id in (1, 2, 3):
@@ -152,7 +152,7 @@ def test_rows_are_written_before_units_and_insertions_before_deletions(folder: P
     asyncio.run(scenario())
 
 
-def test_a_unit_that_fails_leaves_the_others_and_the_rows_alone(folder: Path) -> None:
+def test_a_failed_unit_does_not_affect_other_units_and_rows(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
 
@@ -190,7 +190,7 @@ def test_a_unit_that_fails_leaves_the_others_and_the_rows_alone(folder: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_caller_that_gave_up_waiting_disturbs_nobody(folder: Path) -> None:
+def test_a_cancelled_caller_does_not_affect_the_batch(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             cancelled = storage.batch.run(lambda db: 1)
@@ -216,7 +216,7 @@ def test_many_callbacks_all_run(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_too_much_waiting_is_seen_as_congestion(folder: Path) -> None:
+def test_too_many_waiting_acts_are_reported_as_congestion(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder, commit_rows_max=10, commit_bytes_max=1000) as storage:
             storage.batch.delete_messages(range(10))
@@ -235,7 +235,7 @@ def test_too_much_waiting_is_seen_as_congestion(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_an_event_that_waits_for_others_is_stored_before_the_storage_closes(folder: Path) -> None:
+def test_a_deferred_event_is_stored_before_the_storage_closes(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             batch = storage.batch

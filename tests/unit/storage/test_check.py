@@ -49,7 +49,7 @@ def row(folder: Path, sql: str) -> tuple[object, ...]:
         return found
 
 
-def test_a_folder_in_order_has_no_findings_and_is_not_changed(folder: Path) -> None:
+def test_an_intact_folder_has_no_findings_and_is_not_changed(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     with check.locked(folder):
@@ -62,12 +62,12 @@ def test_a_folder_in_order_has_no_findings_and_is_not_changed(folder: Path) -> N
     assert after == {**before, "lock": b""}
 
 
-def test_a_folder_that_a_daemon_has_is_left_alone(folder: Path) -> None:
+def test_a_folder_in_use_by_a_daemon_is_refused(folder: Path) -> None:
     with check.locked(folder), pytest.raises(FolderInUse), check.locked(folder):
         raise AssertionError("two have it")
 
 
-def test_a_folder_without_a_database_is_none(tmp_path: Path) -> None:
+def test_a_folder_without_a_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match=r"there is no queues\.db"), check.locked(tmp_path):
         raise AssertionError("there is nothing")
 
@@ -90,7 +90,7 @@ DAMAGES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("script", "words"), DAMAGES.values(), ids=DAMAGES)
-def test_what_contradicts_itself_is_found(folder: Path, script: str, words: str) -> None:
+def test_contradictions_are_found(folder: Path, script: str, words: str) -> None:
     change(folder, script)
 
     report = check.check(folder)
@@ -100,7 +100,7 @@ def test_what_contradicts_itself_is_found(folder: Path, script: str, words: str)
 
 
 @pytest.mark.parametrize(("script", "words"), DAMAGES.values(), ids=DAMAGES)
-def test_what_is_saved_is_in_order_and_the_rest_is_set_aside_with_its_reason(
+def test_rescued_rows_are_consistent_and_others_are_quarantined_with_a_reason(
     folder: Path, script: str, words: str
 ) -> None:
     change(folder, script)
@@ -119,7 +119,7 @@ def test_what_is_saved_is_in_order_and_the_rest_is_set_aside_with_its_reason(
     assert (found.fresh / "queues.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_saved_goes_on_where_it_was(folder: Path) -> None:
+def test_a_rescued_folder_continues_at_its_old_positions(folder: Path) -> None:
     found, _ = saved(folder)
 
     for table in ("identity", "outgoing_queue", "incoming_sequence", "counter", "outcome"):
@@ -132,7 +132,7 @@ def test_what_is_saved_goes_on_where_it_was(folder: Path) -> None:
     assert found.losses == []
 
 
-def test_a_lost_identity_and_lost_numbers_are_said(folder: Path) -> None:
+def test_a_lost_identity_and_lost_numbers_are_reported(folder: Path) -> None:
     change(folder, "DELETE FROM identity; DELETE FROM counter")
 
     found, _ = saved(folder)
@@ -171,7 +171,7 @@ def cut(content: bytearray, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("damage", [flip_bits, spoil_a_piece, cut])
 @pytest.mark.parametrize("seed", range(8))
-def test_no_damage_whatever_keeps_it_from_saving_the_rest(
+def test_no_damage_prevents_the_rescue_of_the_rest(
     folder: Path, damage: Callable[[bytearray, random.Random], None], seed: int
 ) -> None:
     path = folder / "queues.db"
@@ -198,7 +198,9 @@ ROWS = {
 
 
 @pytest.mark.parametrize("table", ROWS)
-def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, table: str) -> None:
+def test_rows_that_wait_for_databases_or_the_directory_are_rescued_as_well(
+    tmp_path: Path, table: str
+) -> None:
     """A commit decision for a database, and an acknowledgment that waits for the directory."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -215,7 +217,7 @@ def test_what_waits_for_others_than_queue_managers_is_saved_too(tmp_path: Path, 
     assert row(found.fresh, f"SELECT * FROM {table}") == ROWS[table]
 
 
-def test_many_findings_are_cut_short_and_counted(folder: Path) -> None:
+def test_a_long_list_of_findings_is_shortened_and_counted(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         db.executemany(
             "INSERT INTO message (key, arrived_at_ms, packet) VALUES (?, 1, x'00')",

@@ -60,7 +60,9 @@ class Gate:
             self.opened.wait(END_S)
 
 
-def test_who_made_the_log_too_long_does_not_wait_until_it_is_shorter(folder: Path) -> None:
+def test_the_commit_that_makes_the_log_too_long_does_not_wait_for_the_checkpoint(
+    folder: Path,
+) -> None:
     async def scenario() -> None:
         async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
             gate = Gate()
@@ -87,7 +89,7 @@ def test_the_log_does_not_grow_with_the_load(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_log_is_begun_anew_when_a_long_reader_has_ended(folder: Path) -> None:
+def test_the_log_restarts_when_a_long_reader_has_ended(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
             await write(storage, 1)
@@ -106,7 +108,7 @@ def test_the_log_is_begun_anew_when_a_long_reader_has_ended(folder: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_a_checkpoint_that_fails_ends_the_storage_and_what_waits_behind_it_is_not_written(
+def test_a_failed_checkpoint_stops_the_storage_and_waiting_acts_are_not_written(
     folder: Path,
 ) -> None:
     def make_unwritable(database: Path) -> None:

@@ -30,7 +30,7 @@ def reserve_on(disk: Disk, folder: Path) -> Reserve:
     return Reserve(disk, folder / "queues.db", options)
 
 
-def test_the_log_is_written_over_itself_and_synced_with_its_folder(
+def test_the_log_is_rewritten_in_place_and_synced_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(3 * recovery.CHUNK_BYTES + 17)
@@ -58,7 +58,7 @@ def test_the_log_is_written_over_itself_and_synced_with_its_folder(
     assert synced == [str(log), str(tmp_path)]
 
 
-def test_without_a_log_there_is_nothing_to_write_again(tmp_path: Path) -> None:
+def test_without_a_log_no_rewrite_is_needed(tmp_path: Path) -> None:
     assert recovery.rewrite_log(tmp_path / "queues.db-wal") == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -88,7 +88,7 @@ def test_without_fallocate_the_reserve_is_written(
     assert held.st_blocks * 512 >= 4 * MIB
 
 
-def test_a_reserve_that_cannot_be_made_leaves_nothing_behind(
+def test_a_reserve_that_cannot_be_made_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -104,7 +104,7 @@ def test_a_reserve_that_cannot_be_made_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_reserve_is_given_up_once_and_taken_again_when_there_is_room_beside_it(
+def test_the_reserve_is_removed_once_and_made_again_when_there_is_room_beside_it(
     tmp_path: Path,
 ) -> None:
     disk = SmallDisk()
@@ -123,7 +123,7 @@ def test_the_reserve_is_given_up_once_and_taken_again_when_there_is_room_beside_
     assert reserve.held
 
 
-def test_a_start_finds_the_reserve_and_needs_no_room_for_it(tmp_path: Path) -> None:
+def test_a_start_with_an_existing_reserve_needs_no_more_room(tmp_path: Path) -> None:
     disk = SmallDisk()
     reserve_on(disk, tmp_path).take()
     disk.used_bytes = 6 * MIB
@@ -186,7 +186,7 @@ def test_a_folder_stays_locked_when_another_lock_file_takes_its_place(tmp_path: 
     lock.release()
 
 
-def test_what_the_storage_writes_never_goes_through_a_link(tmp_path: Path) -> None:
+def test_the_storage_never_writes_through_a_link(tmp_path: Path) -> None:
     """The storage may run as root in a folder of another user, with a link of that user."""
     victim, folder = tmp_path / "victim", tmp_path / "folder"
     victim.write_bytes(b"precious")

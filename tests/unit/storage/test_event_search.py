@@ -66,14 +66,14 @@ def test_pages_of_any_size_have_every_event_once(db: sqlite3.Connection, events_
     assert seen(page(db, block, index, 100).found) == [("purged", 4)]
 
 
-def test_an_events_own_cursor_leads_to_it(db: sqlite3.Connection) -> None:
+def test_the_cursor_of_an_event_finds_the_event(db: sqlite3.Connection) -> None:
     tell(db, event("sent", 1, 2, 3))
     told = page(db, 0, 0, 100).found[1]
 
     assert seen(page(db, told.block, told.at, 1).found) == [("sent", 2)]
 
 
-def test_a_filter_leaves_out_and_the_cursor_goes_on(db: sqlite3.Connection) -> None:
+def test_a_filter_skips_events_and_the_cursor_continues(db: sqlite3.Connection) -> None:
     for number in range(10):
         tell(db, event("sent", number), event("received", number))
 
@@ -92,7 +92,7 @@ def test_a_filter_leaves_out_and_the_cursor_goes_on(db: sqlite3.Connection) -> N
     assert [number for _, number in seen(rest.found)] == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_no_more_blocks_are_looked_at_than_allowed(db: sqlite3.Connection) -> None:
+def test_the_number_of_searched_blocks_is_limited(db: sqlite3.Connection) -> None:
     for number in range(10):
         tell(db, event("sent", number))
 
@@ -102,7 +102,7 @@ def test_no_more_blocks_are_looked_at_than_allowed(db: sqlite3.Connection) -> No
     assert seen(page(db, found.block, found.at, 1).found) == [("sent", 4)]
 
 
-def test_what_is_no_longer_kept_is_counted(db: sqlite3.Connection) -> None:
+def test_deleted_events_are_counted(db: sqlite3.Connection) -> None:
     for number in range(10):
         tell(db, event("sent", number))
     first = page(db, 0, 0, 2)
@@ -115,7 +115,7 @@ def test_what_is_no_longer_kept_is_counted(db: sqlite3.Connection) -> None:
     assert page(db, 0, 0, 100).missing_blocks == 0
 
 
-def test_a_time_is_a_beginning_and_an_end(db: sqlite3.Connection) -> None:
+def test_a_search_has_a_first_and_a_last_time(db: sqlite3.Connection) -> None:
     for number in range(10):
         tell(db, event("sent", number, at_ms=1000 * number))
 
@@ -154,7 +154,9 @@ def test_a_long_history_keeps_its_beginning_and_its_end(db: sqlite3.Connection) 
     assert event_search.of_message(db, OTHER, 7, 10) == ([], False)
 
 
-def test_a_message_that_one_event_tells_of_several_times_is_told_so(db: sqlite3.Connection) -> None:
+def test_a_message_that_is_repeated_in_one_event_is_returned_repeatedly(
+    db: sqlite3.Connection,
+) -> None:
     tell(db, event("retransmitted", 7, 8, 7), event("received", 7))
 
     found, _ = event_search.of_message(db, OWN, 7, 10)
@@ -177,7 +179,7 @@ def test_an_event_of_no_message_has_a_cursor(db: sqlite3.Connection) -> None:
     assert [told.at for told in event_search.of_message(db, OWN, 2, 10)[0]] == [2]
 
 
-def test_no_more_blocks_are_read_for_one_message_than_allowed(db: sqlite3.Connection) -> None:
+def test_the_number_of_blocks_read_for_one_message_is_limited(db: sqlite3.Connection) -> None:
     tell(db, event("sent", 7))
     for _ in range(50):
         tell(db, event("accepted", 1, 9))  # blocks around 7, without an event of 7

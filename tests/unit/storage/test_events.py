@@ -15,7 +15,7 @@ def told(kind: str, numbers: list[int], *, source: bytes = OWN, at_ms: int = 100
     return Event(kind=kind, at_ms=at_ms, source=source, numbers=numbers, **more)  # type: ignore[arg-type]
 
 
-def test_events_come_back_as_they_were_told(db: sqlite3.Connection) -> None:
+def test_recorded_events_are_read_back(db: sqlite3.Connection) -> None:
     sent = told(
         "sent",
         [7, 8, 9, 10],
@@ -39,13 +39,13 @@ def test_events_come_back_as_they_were_told(db: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     "numbers", [[5], [3, 4], [1, 2, 3], [9, 8, 7, 6], [1, 2, 2, 4], [4, 9, 11, 12]]
 )
-def test_any_list_of_numbers_is_kept(db: sqlite3.Connection, numbers: list[int]) -> None:
+def test_any_list_of_numbers_is_read_back(db: sqlite3.Connection, numbers: list[int]) -> None:
     events.insert(db, [told("sent", numbers)])
     (block,) = events.page(db, 0, 1)
     assert list(block.events[0].numbers) == numbers
 
 
-def test_the_history_of_one_message_is_its_own_alone(db: sqlite3.Connection) -> None:
+def test_the_history_of_a_message_has_only_its_own_events(db: sqlite3.Connection) -> None:
     events.insert(db, [told("sent", [1, 2, 3, 4], places=[10, 20, 30, 40], sizes=[1, 2, 3, 4])])
     events.insert(db, [told("sent", [3], source=OTHER), told("received", [1, 3])])
     events.insert(db, [told("received", [2, 4])])
@@ -60,7 +60,7 @@ def test_the_history_of_one_message_is_its_own_alone(db: sqlite3.Connection) -> 
     assert events.of_message(db, OWN, 5, 100) == []
 
 
-def test_a_message_is_found_by_its_place_whatever_its_level(db: sqlite3.Connection) -> None:
+def test_a_message_is_found_by_its_lookup_id_at_any_priority(db: sqlite3.Connection) -> None:
     high, low = message_key(0, 2, 11), message_key(0, 7, 5)
     in_order = message_key(0, OUTGOING_TRANSACTIONAL_LEVEL, 1)
     events.insert(db, [told("sent", [1, 2], queue="orders", places=[high, low])])
@@ -77,7 +77,7 @@ def test_a_message_is_found_by_its_place_whatever_its_level(db: sqlite3.Connecti
     assert events.of_place(db, "orders", message_key(0, 7, 6)) is None
 
 
-def test_a_trimmed_block_leaves_nothing_behind(db: sqlite3.Connection) -> None:
+def test_a_deleted_block_leaves_no_rows(db: sqlite3.Connection) -> None:
     for number in range(1, 11):
         events.insert(db, [told("sent", [number], places=[number], at_ms=number)])
     size = events.size_bytes(db)
@@ -95,7 +95,7 @@ def test_a_trimmed_block_leaves_nothing_behind(db: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("in_sequences", [True, False])
-def test_what_is_told_of_copies_at_once_is_read_as_one_event_for_each_queue(
+def test_a_common_event_of_copies_is_read_as_one_event_per_queue(
     db: sqlite3.Connection, in_sequences: bool
 ) -> None:
     level = OUTGOING_TRANSACTIONAL_LEVEL if in_sequences else 4

@@ -82,7 +82,7 @@ class LimitedDisk(Disk):
         self.limit(self._db, self._pages_after_removal)
 
 
-def test_on_a_full_disk_the_reserve_is_given_up_and_the_batch_written_once_more(
+def test_on_a_full_disk_the_reserve_is_removed_and_the_batch_retried(
     folder: Path,
 ) -> None:
     async def scenario() -> None:
@@ -121,7 +121,7 @@ def test_on_a_full_disk_the_reserve_is_given_up_and_the_batch_written_once_more(
     asyncio.run(scenario())
 
 
-def test_a_batch_with_packets_that_finds_no_room_in_time_stops_the_storage(folder: Path) -> None:
+def test_a_batch_with_packets_without_room_in_time_stops_the_storage(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=41)
         options = {"disk_reserve_bytes": MIB, "full_disk_patience_s": 0}
@@ -139,7 +139,7 @@ def test_a_batch_with_packets_that_finds_no_room_in_time_stops_the_storage(folde
     asyncio.run(scenario())
 
 
-def test_a_batch_waits_for_room_and_is_written_when_there_is_some(folder: Path) -> None:
+def test_a_batch_waits_for_room_and_is_then_written(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=41)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
@@ -170,7 +170,7 @@ def test_a_batch_waits_for_room_and_is_written_when_there_is_some(folder: Path) 
     asyncio.run(scenario())
 
 
-def test_a_storage_that_closes_waits_for_no_room(folder: Path) -> None:
+def test_closing_does_not_wait_for_room(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=41)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
@@ -189,7 +189,7 @@ def test_a_storage_that_closes_waits_for_no_room(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_can_be_done_later_keeps_nothing_else_from_being_written(folder: Path) -> None:
+def test_a_deferrable_act_does_not_block_others(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=41)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
@@ -210,7 +210,7 @@ def test_what_can_be_done_later_keeps_nothing_else_from_being_written(folder: Pa
     asyncio.run(scenario())
 
 
-def test_a_lack_of_memory_in_a_commit_passes(folder: Path) -> None:
+def test_a_commit_without_memory_is_retried(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             errors = [MemoryError(), MemoryError()]
@@ -229,7 +229,7 @@ def test_a_lack_of_memory_in_a_commit_passes(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_any_other_error_is_not_tried_again(folder: Path) -> None:
+def test_other_errors_are_not_retried(folder: Path) -> None:
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=1000)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
@@ -280,7 +280,7 @@ SMALL = {"disk_reserve_bytes": MIB, "disk_watermark_bytes": 512 * KIB}
 
 
 @pytest.mark.parametrize("batch_rows", [4, 20])
-def test_a_disk_that_the_queue_fills_can_be_emptied_and_used_again(
+def test_a_disk_full_of_messages_can_be_emptied_and_used_again(
     small_disk: Path, batch_rows: int
 ) -> None:
     def log_bytes() -> int:
@@ -314,7 +314,7 @@ def test_a_disk_that_the_queue_fills_can_be_emptied_and_used_again(
 
 
 @pytest.mark.parametrize("batch_rows", [4, 20])
-def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied(
+def test_queues_can_be_emptied_on_a_disk_that_other_files_fill(
     small_disk: Path, batch_rows: int
 ) -> None:
     count = 400
@@ -339,7 +339,7 @@ def test_a_disk_that_somebody_else_fills_does_not_keep_queues_from_being_emptied
     asyncio.run(scenario())
 
 
-def test_an_index_of_the_log_that_cannot_grow_is_a_full_disk(larger_disk: Path) -> None:
+def test_an_index_of_the_log_that_cannot_grow_counts_as_a_full_disk(larger_disk: Path) -> None:
     """`queues.db-shm` grows with every 4062 pages of the log.  The log keeps all pages that a
     reader of the database may still need."""
     folder, frame_bytes = larger_disk / "data", 8192 + 24
@@ -375,7 +375,7 @@ def test_an_index_of_the_log_that_cannot_grow_is_a_full_disk(larger_disk: Path) 
     asyncio.run(scenario())
 
 
-def test_a_stop_on_a_full_disk_is_followed_by_a_start(small_disk: Path) -> None:
+def test_after_a_stop_on_a_full_disk_the_storage_starts(small_disk: Path) -> None:
     async def scenario() -> None:
         async with opened(small_disk / "data", **SMALL) as storage:
             await insert(storage, *range(10))
@@ -412,7 +412,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
-def test_a_file_that_must_not_grow_stops_the_storage_and_loses_nothing(folder: Path) -> None:
+def test_a_limit_of_the_file_size_stops_the_storage_without_loss(folder: Path) -> None:
     writer = subprocess.run(
         [sys.executable, "-c", WRITE_UNTIL_IT_FAILS, str(folder)],
         capture_output=True,

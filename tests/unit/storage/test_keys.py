@@ -18,7 +18,7 @@ from storage.tables.keys import (
 @pytest.mark.parametrize(
     "parts", [(0, 0, 0), (1, 7, 1), (16, 8, 12345), (QUEUE_ID_MAX, LEVEL_MAX, ARRIVAL_MAX)]
 )
-def test_a_key_gives_back_its_parts(parts: tuple[int, int, int]) -> None:
+def test_a_key_is_split_into_its_parts(parts: tuple[int, int, int]) -> None:
     assert key_parts(message_key(*parts)) == parts
 
 
@@ -60,6 +60,6 @@ def test_the_ranges_of_neighbouring_levels_touch_and_do_not_overlap() -> None:
 @pytest.mark.parametrize(
     "parts", [(QUEUE_ID_MAX + 1, 0, 0), (0, LEVEL_MAX + 1, 0), (0, 0, ARRIVAL_MAX + 1), (0, 0, -1)]
 )
-def test_parts_that_do_not_fit_are_a_bug(parts: tuple[int, int, int]) -> None:
+def test_parts_out_of_range_are_a_bug(parts: tuple[int, int, int]) -> None:
     with pytest.raises(AssertionError):
         message_key(*parts)

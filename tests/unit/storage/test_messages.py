@@ -17,7 +17,7 @@ def keys_of(db: sqlite3.Connection) -> list[int]:
     return [key for (key,) in db.execute("SELECT key FROM message ORDER BY key")]
 
 
-def test_a_message_comes_back_as_it_was_stored(db: sqlite3.Connection) -> None:
+def test_a_stored_message_is_read_back(db: sqlite3.Connection) -> None:
     key = message_key(Q, 4, 1)
     messages.insert(db, [(key, 1_700_000_000_123, 1_700_000_060, "expired", b"packet")])
 
@@ -36,7 +36,7 @@ def test_a_message_comes_back_as_it_was_stored(db: sqlite3.Connection) -> None:
     assert messages.find(db, key + 1) is None
 
 
-def test_a_page_is_in_the_order_of_receiving_and_goes_on_where_it_stopped(
+def test_a_page_is_in_the_order_of_receiving_and_continues_after_the_last_one(
     db: sqlite3.Connection,
 ) -> None:
     expected = [message_key(Q, level, arrival) for level in (0, 4, 7) for arrival in (1, 2, 3)]
@@ -52,7 +52,7 @@ def test_a_page_is_in_the_order_of_receiving_and_goes_on_where_it_stopped(
     assert read == expected
 
 
-def test_a_page_stops_at_its_limit_of_bytes_but_is_never_empty_for_it(
+def test_a_page_stops_at_its_limit_of_bytes_but_has_at_least_one_message(
     db: sqlite3.Connection,
 ) -> None:
     put(db, *(message_key(Q, 7, arrival) for arrival in range(5)), size=100)
@@ -61,7 +61,7 @@ def test_a_page_stops_at_its_limit_of_bytes_but_is_never_empty_for_it(
     assert len(messages.page(db, Q, bytes_max=1)) == 1
 
 
-def test_messages_are_deleted_one_by_one_and_absent_ones_do_not_matter(
+def test_messages_are_deleted_singly_and_absent_ones_are_ignored(
     db: sqlite3.Connection,
 ) -> None:
     keys = [message_key(Q, 7, arrival) for arrival in range(6)]
@@ -82,7 +82,9 @@ def test_the_first_keys_of_a_queue_are_read_without_its_neighbours(
     assert messages.sizes(db, Q, rows_max=9) == [(key, 10) for key in keys]
 
 
-def test_a_purge_deletes_the_first_messages_and_says_how_many(db: sqlite3.Connection) -> None:
+def test_a_purge_deletes_the_first_messages_and_returns_their_number(
+    db: sqlite3.Connection,
+) -> None:
     keys = [message_key(Q, 7, arrival) for arrival in range(5)]
     neighbours = [message_key(Q - 1, 15, 2**44 - 1), message_key(Q + 1, 0, 0)]
     put(db, *keys, *neighbours, size=10)

@@ -78,7 +78,7 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_a_killed_process_lacks_nothing_and_its_mark_is_exact(copy: Path) -> None:
+def test_a_killed_process_loses_no_commit_and_its_mark_is_exact(copy: Path) -> None:
     (head, found) = (copy / "queues.db-shm").read_bytes(), read_mark(copy)
 
     assert found.log == read_index(head)
@@ -87,7 +87,7 @@ def test_a_killed_process_lacks_nothing_and_its_mark_is_exact(copy: Path) -> Non
     assert numbers(copy) == ALL
 
 
-def test_every_frame_that_counts_is_missed(copy: Path, tmp_path: Path) -> None:
+def test_damage_of_every_valid_frame_is_detected(copy: Path, tmp_path: Path) -> None:
     frames = read_mark(copy).log.frames
     for number in range(0, frames, 7):
         for offset in (9, 24 + 4000):  # in the header of the frame, in its content
@@ -100,7 +100,7 @@ def test_every_frame_that_counts_is_missed(copy: Path, tmp_path: Path) -> None:
             shutil.rmtree(damaged)
 
 
-def test_so_is_every_end_that_was_cut_off(copy: Path, tmp_path: Path) -> None:
+def test_every_truncation_is_detected(copy: Path, tmp_path: Path) -> None:
     frames = read_mark(copy).log.frames
     for number in (*range(0, frames, 9), frames - 1):
         damaged = tmp_path / str(number)
@@ -110,7 +110,7 @@ def test_so_is_every_end_that_was_cut_off(copy: Path, tmp_path: Path) -> None:
         shutil.rmtree(damaged)
 
 
-def test_without_a_mark_intact_commits_behind_the_damage_bear_witness(
+def test_without_a_mark_intact_commits_after_the_damage_reveal_it(
     copy: Path, tmp_path: Path
 ) -> None:
     (copy / "mark").unlink()
@@ -127,7 +127,7 @@ def test_without_a_mark_intact_commits_behind_the_damage_bear_witness(
         shutil.rmtree(damaged)
 
 
-def test_a_torn_tail_is_the_last_commit_in_part(copy: Path, tmp_path: Path) -> None:
+def test_a_torn_last_commit_is_not_a_loss(copy: Path, tmp_path: Path) -> None:
     """The power failed within the last commit, before it was acknowledged: the mark does not
     include it, and any of its frames may be on the disk."""
     older = (copy / "mark").read_bytes()
@@ -168,7 +168,7 @@ def padded(copy: Path, tmp_path: Path) -> Path:
     return tmp_path / "padded"
 
 
-def test_the_padding_behind_the_last_commit_may_be_lost(padded: Path) -> None:
+def test_the_padding_after_the_last_commit_may_be_lost(padded: Path) -> None:
     frames = read_mark(padded).log.frames
     os.truncate(padded / "queues.db-wal", frame_at(frames - 1) + 2000)
     assert missing.find(padded) is None
@@ -179,7 +179,7 @@ def test_the_padding_behind_the_last_commit_may_be_lost(padded: Path) -> None:
     assert f"of {frames} frames" in lost
 
 
-def test_padding_behind_a_torn_commit_is_no_later_commit(padded: Path) -> None:
+def test_padding_after_a_torn_commit_is_not_a_later_commit(padded: Path) -> None:
     frames = read_mark(padded).log.frames
     (padded / "mark").unlink()
     before_the_last = frame_at(frames - 3) + 100
@@ -193,7 +193,7 @@ def test_padding_behind_a_torn_commit_is_no_later_commit(padded: Path) -> None:
     assert "intact commits after the damage" in lost
 
 
-def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None:
+def test_a_restarted_log_is_not_a_loss(folder: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(folder, wal_autocheckpoint_pages=60) as storage:
             marks = []
@@ -214,7 +214,7 @@ def test_a_log_that_begins_anew_is_no_loss(folder: Path, tmp_path: Path) -> None
     assert numbers(tmp_path / "copy") == [key(number) for number in range(1, 120)]
 
 
-def test_the_log_is_missed_after_each_of_its_beginnings(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_log_is_detected_after_each_of_its_restarts(folder: Path, tmp_path: Path) -> None:
     """This includes a commit that changes only an existing row."""
 
     async def scenario() -> None:
@@ -239,7 +239,7 @@ def test_the_log_is_missed_after_each_of_its_beginnings(folder: Path, tmp_path: 
     asyncio.run(scenario())
 
 
-def test_a_clean_stop_says_that_the_database_has_everything(folder: Path) -> None:
+def test_after_a_clean_stop_the_mark_names_the_database_as_complete(folder: Path) -> None:
     asyncio.run(commits(folder, 1, 5))
 
     found = read_mark(folder)
@@ -249,7 +249,7 @@ def test_a_clean_stop_says_that_the_database_has_everything(folder: Path) -> Non
     assert missing.find(folder) is None
 
 
-def test_an_older_copy_of_the_database_is_noticed_with_and_without_a_log(
+def test_an_older_copy_of_the_database_is_detected_with_and_without_a_log(
     folder: Path, tmp_path: Path
 ) -> None:
     asyncio.run(commits(folder, 1, 5))
@@ -264,7 +264,7 @@ def test_an_older_copy_of_the_database_is_noticed_with_and_without_a_log(
         assert "older" in lost
 
 
-def test_the_database_of_another_queue_manager_is_named_as_such(folder: Path) -> None:
+def test_the_database_of_another_queue_manager_is_detected(folder: Path) -> None:
     asyncio.run(commits(folder, 1, 5))
     with closing(sqlite3.connect(folder / "queues.db", isolation_level=None)) as db:
         db.execute("UPDATE identity SET queue_manager = ?", (b"another-manager!",))
@@ -276,7 +276,7 @@ def test_the_database_of_another_queue_manager_is_named_as_such(folder: Path) ->
     assert "belongs to queue manager" in lost
 
 
-def test_a_first_start_that_was_cut_off_leaves_a_new_folder(folder: Path, tmp_path: Path) -> None:
+def test_an_interrupted_first_start_leaves_a_new_folder(folder: Path, tmp_path: Path) -> None:
     """The database may be empty, and the log may hold only the commit that makes the schema."""
     killed(folder, tmp_path / "copy", 0)
     copy = tmp_path / "copy"
@@ -286,7 +286,7 @@ def test_a_first_start_that_was_cut_off_leaves_a_new_folder(folder: Path, tmp_pa
     assert missing.find(copy) is None
 
 
-def test_a_refused_folder_is_left_as_it_was(copy: Path) -> None:
+def test_a_refused_folder_is_not_changed(copy: Path) -> None:
     flip(copy / "queues.db-wal", frame_at(60))
     before = {path.name: path.read_bytes() for path in copy.iterdir() if "shm" not in path.name}
 
@@ -299,7 +299,7 @@ def test_a_refused_folder_is_left_as_it_was(copy: Path) -> None:
     assert {**after, "lock": b""} == {**before, "lock": b""}
 
 
-def test_the_index_that_counts_what_was_committed_stays_a_witness(copy: Path) -> None:
+def test_a_refusal_does_not_change_the_index_of_the_log(copy: Path) -> None:
     before = (copy / "queues.db-shm").read_bytes()
     os.truncate(copy / "queues.db-wal", frame_at(50))
 
@@ -309,7 +309,7 @@ def test_the_index_that_counts_what_was_committed_stays_a_witness(copy: Path) ->
     assert any("end of the log is missing" in each for each in check.check(copy).findings)
 
 
-def test_accepted_once_is_not_accepted_for_ever(copy: Path) -> None:
+def test_accepting_one_loss_does_not_accept_later_losses(copy: Path) -> None:
     flip(copy / "queues.db-wal", frame_at(60))
     kept = missing.accept(copy)
     assert kept is not None
@@ -322,7 +322,7 @@ def test_accepted_once_is_not_accepted_for_ever(copy: Path) -> None:
     assert missing.find(copy) == "queues.db is gone, although the folder has been in use"
 
 
-def test_what_is_accepted_never_goes_through_a_link(copy: Path, tmp_path: Path) -> None:
+def test_accepting_a_loss_never_writes_through_a_link(copy: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     for name in ("mark", "mark.new"):
@@ -339,11 +339,11 @@ WRITTEN = mark.encode(Mark(b"1" * 16, 1, 1, LogPosition(b"2" * 8, 3, b"4" * 8)))
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 200, b"qmdM", WRITTEN[:-1], b"Q" + WRITTEN[1:]])
-def test_a_mark_that_is_none_says_nothing(data: bytes) -> None:
+def test_an_invalid_mark_is_ignored(data: bytes) -> None:
     assert mark.decode(data) is None
 
 
-def test_a_mark_is_read_as_it_was_written() -> None:
+def test_a_written_mark_is_read_back() -> None:
     for is_accepted in (False, True):
         written = Mark(bytes(range(16)), 2**40, 7, LogPosition(b"saltsalt", 9, b"checksum"))
         written = written._replace(is_accepted=is_accepted)

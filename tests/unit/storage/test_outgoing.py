@@ -25,7 +25,7 @@ def keys_of(db: sqlite3.Connection) -> list[int]:
     return [key for (key,) in db.execute("SELECT key FROM outgoing ORDER BY key")]
 
 
-def test_outgoing_queues_come_back_as_they_were_added(db: sqlite3.Connection) -> None:
+def test_added_outgoing_queues_are_read_back(db: sqlite3.Connection) -> None:
     added = [queue(1), queue(7, "DIRECT=OS:hostb\\q")._replace(paused=True, sequence_id=0)]
 
     outgoing.add_queues(db, added)
@@ -40,7 +40,7 @@ def test_a_destination_has_one_outgoing_queue_by_any_spelling(db: sqlite3.Connec
         outgoing.add_queues(db, [queue(2, "DIRECT=OS:HOSTB\\orders")])
 
 
-def test_pausing_is_kept(db: sqlite3.Connection) -> None:
+def test_a_pause_is_stored(db: sqlite3.Connection) -> None:
     outgoing.add_queues(db, [queue(1)])
 
     outgoing.set_paused(db, 1, True)
@@ -50,7 +50,7 @@ def test_pausing_is_kept(db: sqlite3.Connection) -> None:
         outgoing.set_paused(db, 9, True)
 
 
-def test_a_sequence_state_is_kept_with_its_64_bits(db: sqlite3.Connection) -> None:
+def test_a_sequence_state_is_stored_with_64_bits(db: sqlite3.Connection) -> None:
     outgoing.add_queues(db, [queue(1)])
 
     outgoing.set_sequences(db, [(encode_sequence_id(2**63 + 5), 17, 400, 1)])
@@ -59,7 +59,7 @@ def test_a_sequence_state_is_kept_with_its_64_bits(db: sqlite3.Connection) -> No
     assert (kept.sequence_id, kept.base, kept.next_number) == (2**63 + 5, 17, 400)
 
 
-def test_a_sequence_state_without_its_queue_is_a_bug_and_not_lost_silently(
+def test_a_sequence_state_without_its_queue_is_reported_as_a_bug(
     db: sqlite3.Connection,
 ) -> None:
     with pytest.raises(AssertionError):
@@ -67,9 +67,7 @@ def test_a_sequence_state_without_its_queue_is_a_bug_and_not_lost_silently(
 
 
 @pytest.mark.parametrize("count", [1, 100])
-def test_next_numbers_are_kept_and_nothing_else_of_a_sequence_is_changed(
-    db: sqlite3.Connection, count: int
-) -> None:
+def test_storing_next_numbers_changes_only_these(db: sqlite3.Connection, count: int) -> None:
     outgoing.add_queues(db, [queue(id, f"DIRECT=OS:b\\q{id}") for id in range(1, 130)])
     before = outgoing.list_queues(db)
     numbers = {30 + id: 2**32 - id for id in range(count)}
@@ -117,7 +115,7 @@ def test_single_messages_are_deleted_without_their_neighbours(db: sqlite3.Connec
     assert keys_of(db) == [10, 12, 13, 15]
 
 
-def test_a_page_is_in_the_order_of_sending_and_goes_on_where_it_stopped(
+def test_a_page_is_in_the_order_of_sending_and_continues_after_the_last_one(
     db: sqlite3.Connection,
 ) -> None:
     expected = [message_key(3, level, arrival) for level in (0, 7, 8) for arrival in (1, 2)]

@@ -15,7 +15,7 @@ def keys(count: int) -> list[int]:
     return [message_key(1, 8, arrival) for arrival in range(1, count + 1)]
 
 
-def test_what_is_there_is_not_gone_wherever_it_is(db: sqlite3.Connection) -> None:
+def test_a_message_in_either_table_is_not_gone(db: sqlite3.Connection) -> None:
     sent, received = keys(2), [message_key(16, 7, 5)]
     outgoing.insert(db, [(sent[0], None, b"1", None, False)])
     messages.insert(db, [(received[0], 0, None, None, b"2")])
@@ -35,7 +35,7 @@ def test_what_is_there_is_not_gone_wherever_it_is(db: sqlite3.Connection) -> Non
     assert own_dead_letters.queues_by_number(db) == {1: 16, 3: 17}
 
 
-def test_it_is_looked_at_in_pieces(db: sqlite3.Connection) -> None:
+def test_the_table_is_searched_in_pieces(db: sqlite3.Connection) -> None:
     own_dead_letters.insert(
         db, [OwnDeadLetter(number, 16, "outgoing", number) for number in range(5)]
     )
@@ -45,14 +45,14 @@ def test_it_is_looked_at_in_pieces(db: sqlite3.Connection) -> None:
     assert own_dead_letters.gone(db, 4, 3) == ([], None)
 
 
-def test_a_number_that_comes_again_belongs_to_the_newer_message(db: sqlite3.Connection) -> None:
+def test_a_reused_number_belongs_to_the_newer_message(db: sqlite3.Connection) -> None:
     own_dead_letters.insert(db, [OwnDeadLetter(1, 16, "outgoing", 5)])
     own_dead_letters.insert(db, [OwnDeadLetter(1, 17, "message", 6)])
 
     assert own_dead_letters.queues_by_number(db) == {1: 17}
 
 
-def test_a_rescue_keeps_them(folder: Path) -> None:
+def test_a_rescue_keeps_the_rows(folder: Path) -> None:
     rescue = Rescue(folder)
 
     async def store() -> None:

@@ -14,7 +14,7 @@ def create(db: sqlite3.Connection, name: str, *, transactional: bool = True) -> 
     return queues.create(db, name=name, transactional=transactional, now_s=7)
 
 
-def test_system_queues_are_there_from_the_start(db: sqlite3.Connection) -> None:
+def test_system_queues_exist_from_the_start(db: sqlite3.Connection) -> None:
     assert [(row.id, row.name, row.transactional) for row in queues.list_all(db)] == [
         (1, "system$;journal", False),
         (2, "system$;deadletter", False),
@@ -44,7 +44,7 @@ def test_a_queue_is_created_and_found_by_any_spelling(db: sqlite3.Connection) ->
     assert queues.find(db, "private$\\order") is None
 
 
-def test_a_second_queue_of_the_name_is_refused(db: sqlite3.Connection) -> None:
+def test_a_second_queue_with_the_same_name_is_refused(db: sqlite3.Connection) -> None:
     create(db, "private$\\orders")
 
     with pytest.raises(QueueExists, match="Orders"):
@@ -71,7 +71,7 @@ def test_properties_can_be_changed_and_the_kind_of_a_queue_cannot(db: sqlite3.Co
         )
 
 
-def test_queues_are_listed_with_what_they_hold(db: sqlite3.Connection) -> None:
+def test_queues_are_listed_with_their_totals(db: sqlite3.Connection) -> None:
     orders = create(db, "private$\\orders")
     messages.insert(db, [(message_key(orders.id, 7, n), 0, None, None, bytes(10)) for n in (1, 2)])
 
@@ -81,7 +81,7 @@ def test_queues_are_listed_with_what_they_hold(db: sqlite3.Connection) -> None:
     assert sum(total.messages for total in listed.values()) == 2
 
 
-def test_a_deleted_queue_takes_its_messages_along_and_no_others(db: sqlite3.Connection) -> None:
+def test_deleting_a_queue_deletes_only_its_messages(db: sqlite3.Connection) -> None:
     orders, bills = create(db, "private$\\orders"), create(db, "private$\\bills")
     for queue in (orders, bills):
         messages.insert(db, [(message_key(queue.id, 7, n), 0, None, None, b"123") for n in (1, 2)])
@@ -99,14 +99,14 @@ def test_a_system_queue_cannot_be_deleted(db: sqlite3.Connection) -> None:
         queues.delete(db, queues.TRANSACTIONAL_DEAD_LETTER_ID)
 
 
-def test_the_id_of_a_deleted_queue_is_not_given_again_at_once(db: sqlite3.Connection) -> None:
+def test_the_id_of_a_deleted_queue_is_not_reused_at_once(db: sqlite3.Connection) -> None:
     orders = create(db, "private$\\orders")
     queues.delete(db, orders.id)
 
     assert create(db, "private$\\orders").id == orders.id + 1
 
 
-def test_after_a_round_ids_are_given_again_but_none_that_is_referred_to(
+def test_after_a_round_only_unreferenced_ids_are_reused(
     db: sqlite3.Connection,
 ) -> None:
     kept, sequence, message, free = (create(db, f"private$\\{n}").id for n in range(4))
@@ -134,7 +134,7 @@ def test_when_all_ids_are_taken_the_next_queue_is_refused(
         create(db, "private$\\c")
 
 
-def test_sequences_of_a_queue_that_is_no_more_leave_its_id_free(db: sqlite3.Connection) -> None:
+def test_sequences_of_a_deleted_queue_do_not_block_its_id(db: sqlite3.Connection) -> None:
     former, other = create(db, "private$\\former"), create(db, "private$\\other")
     sequences.add(db, [(1, SOURCE, former.id, b"", 0), (2, SOURCE, other.id, b"", 0)])
     for queue in (former, other):
@@ -149,7 +149,7 @@ def test_sequences_of_a_queue_that_is_no_more_leave_its_id_free(db: sqlite3.Conn
     assert [row.id for row in sequences.of_queue(db, again.id)] == [1]
 
 
-def test_the_last_free_id_is_found_wherever_it_is(db: sqlite3.Connection) -> None:
+def test_the_last_free_id_is_found_at_any_position(db: sqlite3.Connection) -> None:
     first = create(db, "private$\\first")
     db.executemany(
         "INSERT INTO queue (id, name, key, label, transactional, journal, system, created_at_s,"

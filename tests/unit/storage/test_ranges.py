@@ -28,7 +28,9 @@ def quick_page(db: sqlite3.Connection) -> ranges.QuickPage | None:
 
 @pytest.mark.parametrize("rows_max", [1, 16, 17, 99, 100, 101])
 @pytest.mark.parametrize("bytes_max", [1, 1600, 1601, 9999, 10_000, 10_001])
-def test_the_quick_page_is_the_page(db: sqlite3.Connection, rows_max: int, bytes_max: int) -> None:
+def test_the_quick_page_equals_the_page(
+    db: sqlite3.Connection, rows_max: int, bytes_max: int
+) -> None:
     insert(db, *[7] * 100)
     reader = 3
     keys = [message_key(QUEUE, 7, at) for at in range(1, 101)]
@@ -55,7 +57,7 @@ def test_the_quick_page_is_the_page(db: sqlite3.Connection, rows_max: int, bytes
         assert quick.may_be_more == may_be_more or found[-1][0] == 99
 
 
-def test_what_few_messages_have_is_left_to_the_page_itself(db: sqlite3.Connection) -> None:
+def test_rare_properties_are_left_to_the_normal_page(db: sqlite3.Connection) -> None:
     for column, value in (
         ("abort_count", 1),
         ("move_count", 1),

@@ -31,7 +31,7 @@ async def crashed(folder: Path, to: Path) -> None:
         copy_while_open(folder, to)
 
 
-def test_what_was_acknowledged_is_there_after_a_crash(folder: Path, tmp_path: Path) -> None:
+def test_an_acknowledged_message_survives_a_crash(folder: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         await crashed(folder, tmp_path / "copy")
         async with opened(tmp_path / "copy") as storage:
@@ -44,7 +44,7 @@ def test_what_was_acknowledged_is_there_after_a_crash(folder: Path, tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_after_a_crash_a_counter_gives_no_number_twice(folder: Path, tmp_path: Path) -> None:
+def test_after_a_crash_a_counter_returns_no_number_twice(folder: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             assert await storage.batch.run(lambda db: counters.reserve(db, "n", 1000)) == 1
@@ -94,9 +94,7 @@ def test_the_log_is_made_durable_under_the_lock_and_before_sqlite_opens_it(
     asyncio.run(scenario())
 
 
-def test_a_log_that_cannot_be_written_again_prevents_the_start(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_log_that_cannot_be_rewritten_prevents_the_start(folder: Path, tmp_path: Path) -> None:
     class Failing(Disk):
         def rewrite_log(self, path: Path) -> int:
             raise OSError(5, "Input/output error")
@@ -142,7 +140,7 @@ def test_after_a_crash_a_damaged_database_is_refused_every_time(
     asyncio.run(scenario())
 
 
-def test_a_stop_without_closing_is_noticed_even_where_no_log_is_left(folder: Path) -> None:
+def test_a_stop_without_closing_is_detected_even_without_a_log(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder):
             abandoned = (folder / "lock").read_bytes()

@@ -117,7 +117,7 @@ def erase(path: Path, *numbers: int) -> None:
             file.write(bytes(PAGE_BYTES))
 
 
-def test_what_is_whole_is_read_as_sqlite_reads_it(tmp_path: Path) -> None:
+def test_an_intact_database_is_read_as_by_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "queues.db"
     with closing(fill(path)) as db:
         with transaction(db):
@@ -129,7 +129,7 @@ def test_what_is_whole_is_read_as_sqlite_reads_it(tmp_path: Path) -> None:
     assert by_salvage(path) == (rows, [])
 
 
-def test_a_log_counts_up_to_its_last_whole_commit(tmp_path: Path) -> None:
+def test_a_log_counts_up_to_its_last_complete_commit(tmp_path: Path) -> None:
     path = tmp_path / "queues.db"
     log = path.with_name("queues.db-wal")
     with closing(fill(path)) as db:
@@ -170,7 +170,7 @@ def test_the_pointer_map_may_be_lost(database: tuple[Path, Rows]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_lost_page_costs_what_stands_in_it(database: tuple[Path, Rows], seed: int) -> None:
+def test_a_lost_page_loses_only_its_rows(database: tuple[Path, Rows], seed: int) -> None:
     path, rows = database
     lost = random.Random(seed).sample(sorted({*pages(path, 13)} - schema_pages(path)), 5)
 
@@ -183,7 +183,7 @@ def test_a_lost_page_costs_what_stands_in_it(database: tuple[Path, Rows], seed: 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_damage_whatever_makes_it_fail(database: tuple[Path, Rows], seed: int) -> None:
+def test_no_damage_makes_salvage_fail(database: tuple[Path, Rows], seed: int) -> None:
     path, rows = database
     rng = random.Random(seed)
     content = bytearray(path.read_bytes())
@@ -201,7 +201,7 @@ def test_no_damage_whatever_makes_it_fail(database: tuple[Path, Rows], seed: int
     assert wounds > 10 or len(found & rows) > len(rows) // 5
 
 
-def test_what_was_deleted_does_not_come_back_as_certain(database: tuple[Path, Rows]) -> None:
+def test_deleted_rows_are_never_returned_as_certain(database: tuple[Path, Rows]) -> None:
     path, rows = database
     with DatabaseFile(path) as file:
         assert file.freelist().pages
@@ -214,7 +214,7 @@ def test_what_was_deleted_does_not_come_back_as_certain(database: tuple[Path, Ro
         assert found <= rows
 
 
-def test_a_row_that_is_not_certain_is_told_apart(database: tuple[Path, Rows]) -> None:
+def test_uncertain_rows_are_marked(database: tuple[Path, Rows]) -> None:
     path, _ = database
     erase(path, 1, 2)
 
@@ -225,7 +225,7 @@ def test_a_row_that_is_not_certain_is_told_apart(database: tuple[Path, Rows]) ->
     assert not any(each.certain for each in found)
 
 
-def test_pages_that_were_given_back_hold_nothing_any_more(tmp_path: Path) -> None:
+def test_rows_in_released_pages_are_ignored(tmp_path: Path) -> None:
     """`kill -9` leaves such a folder: the file has its old length, and the log shortens it."""
     path, copy = tmp_path / "queues.db", tmp_path / "copy" / "queues.db"
     copy.parent.mkdir()
@@ -273,7 +273,7 @@ def older_pages(tmp_path: Path) -> tuple[Path, Path, Rows]:
     return path, older, rows
 
 
-def test_a_former_page_that_others_contradict_brings_no_row_back(tmp_path: Path) -> None:
+def test_an_older_page_that_others_contradict_restores_no_rows(tmp_path: Path) -> None:
     """The age of a page with rows cannot be checked; that of a page with pointers can, by the
     pages that it points to."""
     path, older, rows = older_pages(tmp_path)
@@ -297,7 +297,7 @@ def test_a_former_page_that_others_contradict_brings_no_row_back(tmp_path: Path)
     assert tried >= 4
 
 
-def test_a_page_that_is_free_gives_no_certain_rows_whoever_names_it(
+def test_a_free_page_gives_no_certain_rows_even_if_it_is_named(
     database: tuple[Path, Rows],
 ) -> None:
     path, rows = database
@@ -318,7 +318,7 @@ def test_a_page_that_is_free_gives_no_certain_rows_whoever_names_it(
     assert faults
 
 
-def test_a_page_that_the_page_above_it_does_not_name_is_in_doubt(
+def test_a_page_that_its_parent_does_not_name_is_in_doubt(
     database: tuple[Path, Rows],
 ) -> None:
     """The page is neither free nor named, and its content does not show when it was abandoned."""
@@ -376,7 +376,7 @@ def test_a_row_that_was_deleted_from_its_page_is_in_doubt(tmp_path: Path) -> Non
     assert {key for key, each in found.items() if each.certain} == {1, 2, 6, 7, 8}
 
 
-def test_the_end_of_a_long_row_belongs_to_it_or_the_row_is_in_doubt(
+def test_a_long_row_with_a_foreign_end_is_in_doubt(
     database: tuple[Path, Rows],
 ) -> None:
     path, rows = database

@@ -18,7 +18,7 @@ from tests.unit.storage.support import (
 )
 
 
-def test_a_database_of_another_program_is_refused_and_left_alone(folder: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_not_changed(folder: Path) -> None:
     folder.mkdir()
     foreign = other_connection(folder)
     foreign.execute("CREATE TABLE theirs (id)")
@@ -34,7 +34,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(folder: Path) -
     asyncio.run(scenario())
 
 
-def test_a_newer_database_is_refused_with_what_to_do(folder: Path) -> None:
+def test_a_newer_database_is_refused_with_a_remedy(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             await storage.batch.run(lambda db: counters.reserve(db, "n", 1))
@@ -72,7 +72,7 @@ def test_an_older_database_goes_through_the_migrations_it_lacks() -> None:
     db.close()
 
 
-def test_a_migration_that_fails_leaves_the_database_as_it_was() -> None:
+def test_a_failed_migration_does_not_change_the_database() -> None:
     db = memory_database()
     steps = [Migration(2, "CREATE TABLE a (x); INSERT INTO nothing VALUES (1);")]
 
@@ -97,7 +97,7 @@ def test_migrations_are_read_in_order_and_without_a_gap(tmp_path: Path) -> None:
         schema.read_migrations(tmp_path)
 
 
-def test_a_first_start_that_was_cut_short_is_begun_again(folder: Path) -> None:
+def test_an_interrupted_first_start_is_repeated(folder: Path) -> None:
     folder.mkdir()
     cut_short = other_connection(folder)
     cut_short.execute("PRAGMA page_size = 8192")

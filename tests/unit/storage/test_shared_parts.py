@@ -35,7 +35,7 @@ def is_there(db: sqlite3.Connection) -> bool:
     return shared_parts.any_there(db)
 
 
-def test_whoever_reads_gets_whole_packets(copies: sqlite3.Connection) -> None:
+def test_every_read_returns_complete_packets(copies: sqlite3.Connection) -> None:
     for row in (
         messages.find(copies, key(1)),
         messages.page(copies, Q)[1],
@@ -50,7 +50,7 @@ def test_whoever_reads_gets_whole_packets(copies: sqlite3.Connection) -> None:
         assert row.checksum == crc32(row.packet)
 
 
-def test_sizes_are_those_of_whole_packets(copies: sqlite3.Connection) -> None:
+def test_sizes_are_those_of_complete_packets(copies: sqlite3.Connection) -> None:
     size = len(HEAD + PART)
 
     assert messages.totals(copies, Q) == (3, 2 * size + 8)
@@ -63,7 +63,7 @@ def test_sizes_are_those_of_whole_packets(copies: sqlite3.Connection) -> None:
     ]
 
 
-def test_a_part_goes_with_the_last_row_that_names_it(copies: sqlite3.Connection) -> None:
+def test_a_part_is_deleted_with_the_last_row_that_names_it(copies: sqlite3.Connection) -> None:
     messages.delete(copies, [key(1)])
     outgoing.delete_ranges(copies, [(key(1), key(1))])
     outgoing.delete(copies, [key(2)])
@@ -99,7 +99,7 @@ def test_every_way_to_delete_a_row_frees_its_part(copies: sqlite3.Connection, wa
     assert not is_there(copies)
 
 
-def test_a_move_alone_leaves_a_copy_as_it_is(copies: sqlite3.Connection) -> None:
+def test_a_move_does_not_change_a_copy(copies: sqlite3.Connection) -> None:
     messages.move(copies, [Move(key(1), key(9))], 1)
 
     moved = messages.find(copies, key(9))
@@ -116,14 +116,14 @@ def test_a_move_alone_leaves_a_copy_as_it_is(copies: sqlite3.Connection) -> None
         "UPDATE message SET packet = zeroblob(length(packet))",
     ],
 )
-def test_damage_of_either_half_shows(copies: sqlite3.Connection, damage: str) -> None:
+def test_damage_of_either_half_is_detected(copies: sqlite3.Connection, damage: str) -> None:
     copies.execute(damage)
 
     for row in messages.page(copies, Q):
         assert row.is_whole == (row.key == key(3) and "message" not in damage)
 
 
-def test_what_waits_for_its_receipt_keeps_the_part(db: sqlite3.Connection) -> None:
+def test_a_message_that_waits_for_its_receipt_keeps_the_part(db: sqlite3.Connection) -> None:
     shared_parts.insert(db, [(1, PART)])
     head = bytes(56) + (7).to_bytes(4, "little") + bytes(40)
     until = awaiting.confirm_by(None)

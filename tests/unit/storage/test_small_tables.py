@@ -11,7 +11,7 @@ from storage.tables.sequences import IncomingSequenceRow, encode_sequence_id
 from tests.unit.storage.support import SOURCE
 
 
-def test_a_sequence_begins_with_nothing_and_moves_on(db: sqlite3.Connection) -> None:
+def test_a_sequence_begins_without_a_number_and_advances(db: sqlite3.Connection) -> None:
     sequences.add(db, [(1, SOURCE, 16, b"", 100), (2, SOURCE, 17, b"\5q", 100)])
     sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 3, 4, 5, 2)])
 
@@ -21,7 +21,7 @@ def test_a_sequence_begins_with_nothing_and_moves_on(db: sqlite3.Connection) -> 
     ]
 
 
-def test_a_state_without_its_sequence_is_a_bug_and_not_lost_silently(
+def test_a_state_without_its_sequence_is_reported_as_a_bug(
     db: sqlite3.Connection,
 ) -> None:
     sequences.add(db, [(1, SOURCE, 16, b"", 100)])
@@ -37,7 +37,7 @@ def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
         sequences.add(db, [(2, SOURCE, 16, b"", 100)])
 
 
-def test_sequences_that_nobody_used_for_long_are_forgotten(db: sqlite3.Connection) -> None:
+def test_sequences_without_recent_use_are_deleted(db: sqlite3.Connection) -> None:
     sequences.add(db, [(1, SOURCE, 16, b"", 99), (2, SOURCE, 17, b"", 100)])
 
     assert sequences.forget(db, before_s=100) == [1]
@@ -50,7 +50,7 @@ def test_encoded_sequence_ids_sort_like_the_numbers() -> None:
     assert sorted(map(encode_sequence_id, numbers)) == list(map(encode_sequence_id, numbers))
 
 
-def test_a_segment_of_the_history_gets_longer_and_younger(db: sqlite3.Connection) -> None:
+def test_a_segment_of_the_history_gets_new_numbers_and_a_new_time(db: sqlite3.Connection) -> None:
     segment = history.Segment(1, SOURCE, 50, "10.0.0.1", SOURCE)
     other = history.Segment(2, bytes(16), 60, "10.0.0.1", SOURCE)
     history.remember(db, [(segment, [7, 9, 1, 1]), (other, [5, 5])])
@@ -63,7 +63,7 @@ def test_a_segment_of_the_history_gets_longer_and_younger(db: sqlite3.Connection
     ]
 
 
-def test_segments_of_the_history_are_forgotten_whole(db: sqlite3.Connection) -> None:
+def test_segments_of_the_history_are_deleted_completely(db: sqlite3.Connection) -> None:
     for number in range(1, 4):
         segment = history.Segment(number, SOURCE, 50, "", SOURCE)
         history.remember(db, [(segment, [number, number])])
@@ -73,7 +73,7 @@ def test_segments_of_the_history_are_forgotten_whole(db: sqlite3.Connection) -> 
     assert [stored.segment.id for stored in history.entries(db)] == [2]
 
 
-def test_a_row_of_an_older_version_that_was_saved_knows_its_number(db: sqlite3.Connection) -> None:
+def test_a_row_of_an_older_version_keeps_its_number(db: sqlite3.Connection) -> None:
     db.execute(
         "INSERT INTO message_id_history (position, source, number, at_s) VALUES (4, ?, 9, 50)",
         (SOURCE,),
@@ -93,7 +93,7 @@ def test_an_outcome_is_found_by_its_token(db: sqlite3.Connection) -> None:
     assert [row.token for row in outcomes.list_all(db)] == [b"b", b"a"]
 
 
-def test_old_outcomes_are_forgotten_in_steps(db: sqlite3.Connection) -> None:
+def test_old_outcomes_are_deleted_in_steps(db: sqlite3.Connection) -> None:
     outcomes.record(db, [(b"%d" % n, b"", n) for n in range(10)])
 
     assert outcomes.forget(db, before_s=7, rows_max=5) == 5
@@ -102,7 +102,7 @@ def test_old_outcomes_are_forgotten_in_steps(db: sqlite3.Connection) -> None:
     assert [row.at_s for row in outcomes.list_all(db)] == [7, 8, 9]
 
 
-def test_an_outcome_stays_while_a_database_may_have_to_hear_it(db: sqlite3.Connection) -> None:
+def test_an_outcome_stays_while_a_database_may_need_it(db: sqlite3.Connection) -> None:
     outcomes.record(db, [(b"a", b"", 1), (b"b", b"", 1)])
     branches.add(db, BranchRow(b"a", "shop", 1))
 
@@ -121,7 +121,7 @@ def test_reserved_blocks_follow_each_other(db: sqlite3.Connection) -> None:
     assert counters.following(db, "unknown") == 1
 
 
-def test_what_waits_for_the_directory_is_kept_in_its_order_and_checked(
+def test_acknowledgments_that_wait_for_the_directory_keep_their_order_and_are_checked(
     db: sqlite3.Connection,
 ) -> None:
     for number in (2, 1):
@@ -136,7 +136,7 @@ def test_what_waits_for_the_directory_is_kept_in_its_order_and_checked(
     assert [row.id for row, _ in unaddressed.list_all(db)] == [2]
 
 
-def test_what_is_owed_is_kept_in_its_order_and_checked(db: sqlite3.Connection) -> None:
+def test_owed_acknowledgments_keep_their_order_and_are_checked(db: sqlite3.Connection) -> None:
     owed.add(
         db, [owed.Owed(2, 0x8004, True, b"packet"), owed.Owed(1, 0x8004, False, b"another one")]
     )

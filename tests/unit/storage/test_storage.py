@@ -63,7 +63,7 @@ def test_a_start_after_a_clean_stop_writes_nothing_into_the_database(folder: Pat
     asyncio.run(scenario())
 
 
-def test_the_pragmas_are_what_the_promise_needs(folder: Path) -> None:
+def test_the_pragmas_are_those_that_durability_needs(folder: Path) -> None:
     def pragmas(db: sqlite3.Connection, *names: str) -> dict[str, object]:
         return {name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in names}
 
@@ -93,13 +93,13 @@ def test_the_pragmas_are_what_the_promise_needs(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_giving_up_the_reserve_is_enough_to_empty_the_log() -> None:
+def test_removing_the_reserve_is_enough_to_empty_the_log() -> None:
     assert OPTIONS.log_pages_max == 4000
     assert type(OPTIONS)().log_pages_max == 4000
     assert type(OPTIONS)(disk_reserve_bytes=2**20).log_pages_max == 65
 
 
-def test_what_aiosqlite_keeps_private_is_as_we_know_it(folder: Path) -> None:
+def test_the_private_attributes_of_aiosqlite_are_as_expected(folder: Path) -> None:
     """storage/engine/connection.py uses these attributes.  After an update of aiosqlite, read its
     core.py again."""
 
@@ -118,7 +118,7 @@ def test_what_aiosqlite_keeps_private_is_as_we_know_it(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_process_that_does_not_close_ends_all_the_same(folder: Path) -> None:
+def test_a_process_that_does_not_close_the_storage_still_ends(folder: Path) -> None:
     program = (
         "import asyncio, warnings; from pathlib import Path;"
         " from storage import Storage, StorageOptions; warnings.simplefilter('ignore');"
@@ -144,7 +144,7 @@ def test_a_second_daemon_on_the_folder_is_refused(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_start_that_fails_lets_the_next_one_in(folder: Path) -> None:
+def test_a_failed_start_does_not_block_the_next_one(folder: Path) -> None:
     folder.mkdir()
     (folder / "queues.db").write_bytes(b"this is no database" * 1000)
 
@@ -157,7 +157,7 @@ def test_a_start_that_fails_lets_the_next_one_in(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "file").touch()
         with pytest.raises(CannotStart, match="cannot be opened"):

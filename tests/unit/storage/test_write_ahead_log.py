@@ -94,7 +94,7 @@ def is_same(found: Log, before: Log) -> bool:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
-def test_a_bad_frame_in_the_middle_hides_nothing_behind_it(killed: Path, is_known: bool) -> None:
+def test_a_damaged_frame_does_not_hide_later_frames(killed: Path, is_known: bool) -> None:
     if not is_known:
         without_index(killed)
     before = read_log(killed)
@@ -111,7 +111,7 @@ def test_a_bad_frame_in_the_middle_hides_nothing_behind_it(killed: Path, is_know
     assert check.check(killed.parent).findings
 
 
-def test_a_frame_that_was_in_no_other_leaves_an_older_state_of_its_page(killed: Path) -> None:
+def test_a_lost_frame_leaves_an_older_state_of_its_page(killed: Path) -> None:
     without_index(killed)
     log = read_log(killed)
     last = max(log.frames.values())
@@ -127,7 +127,7 @@ def test_a_frame_that_was_in_no_other_leaves_an_older_state_of_its_page(killed: 
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
-def test_which_page_a_lost_frame_had_is_known_or_narrowed_down(
+def test_the_page_of_a_lost_frame_is_identified_or_narrowed_down(
     killed: Path, is_known: bool
 ) -> None:
     if not is_known:
@@ -143,7 +143,7 @@ def test_which_page_a_lost_frame_had_is_known_or_narrowed_down(
 
 
 @pytest.mark.parametrize("place", [4, 9, 17, 20, 25, 31])
-def test_a_damaged_header_hides_nothing(killed: Path, place: int) -> None:
+def test_a_damaged_header_does_not_hide_frames(killed: Path, place: int) -> None:
     before = read_log(killed)
 
     flip(log_of(killed), place)
@@ -153,7 +153,7 @@ def test_a_damaged_header_hides_nothing(killed: Path, place: int) -> None:
     assert queues(killed) == set(range(100, 100 + QUEUES))
 
 
-def test_a_log_that_was_cut_or_removed_is_missed_by_its_index(killed: Path) -> None:
+def test_the_index_reveals_a_truncated_or_removed_log(killed: Path) -> None:
     content = log_of(killed).read_bytes()
 
     log_of(killed).write_bytes(content[: len(content) // 2])
@@ -165,7 +165,7 @@ def test_a_log_that_was_cut_or_removed_is_missed_by_its_index(killed: Path) -> N
     assert any("the log is missing" in each for each in read_log(killed).findings)
 
 
-def test_a_look_leaves_the_index_as_it_is(killed: Path) -> None:
+def test_reading_does_not_change_the_index(killed: Path) -> None:
     before = {each.name: each.read_bytes() for each in killed.parent.iterdir()}
 
     assert check.check(killed.parent).findings == []
@@ -173,7 +173,7 @@ def test_a_look_leaves_the_index_as_it_is(killed: Path) -> None:
     assert {each.name: each.read_bytes() for each in killed.parent.iterdir()} == before
 
 
-def test_what_the_database_has_already_is_not_lost_with_the_log(tmp_path: Path) -> None:
+def test_checkpointed_pages_are_not_lost_with_the_log(tmp_path: Path) -> None:
     path = tmp_path / "queues.db"
     with closing(make(path)) as db:
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -187,7 +187,7 @@ def test_what_the_database_has_already_is_not_lost_with_the_log(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
-def test_a_commit_that_was_torn_is_none(killed: Path, is_known: bool) -> None:
+def test_a_torn_commit_does_not_count(killed: Path, is_known: bool) -> None:
     """A loss of power leaves such a commit.  The index records whether it was acknowledged."""
     if not is_known:
         without_index(killed)
@@ -213,7 +213,7 @@ def test_frames_of_an_older_generation_do_not_count(tmp_path: Path) -> None:
         assert read_log(killed).findings == ()
 
 
-def test_an_index_of_another_generation_says_nothing(tmp_path: Path) -> None:
+def test_an_index_of_another_generation_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "queues.db"
     with closing(make(path)) as db:
         killed = copied(path, tmp_path / "killed")

@@ -25,7 +25,7 @@ async def settled(storage: Storage) -> None:
         await asyncio.sleep(0)
 
 
-def test_nothing_is_told_before_the_commit_has_returned(folder: Path) -> None:
+def test_no_callback_runs_before_the_commit_has_returned(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             told: list[str] = []
@@ -51,7 +51,7 @@ def test_nothing_is_told_before_the_commit_has_returned(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_when_something_is_told_another_connection_can_see_it(folder: Path) -> None:
+def test_another_connection_sees_the_data_when_a_callback_runs(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             stranger = other_connection(folder)
@@ -74,7 +74,7 @@ def test_when_something_is_told_another_connection_can_see_it(folder: Path) -> N
     asyncio.run(scenario())
 
 
-def test_what_gathers_during_a_commit_is_one_batch(folder: Path) -> None:
+def test_acts_during_a_commit_are_one_batch(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             stranger = other_connection(folder)
@@ -113,7 +113,7 @@ def test_acts_of_one_turn_of_the_loop_share_a_commit(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_failed_commit_is_never_reported_and_fails_everybody(folder: Path) -> None:
+def test_a_failed_commit_is_never_acknowledged_and_fails_all_callers(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             insert(storage, 1)
@@ -147,7 +147,7 @@ def test_a_failed_commit_is_never_reported_and_fails_everybody(folder: Path) -> 
     asyncio.run(scenario())
 
 
-def test_a_lost_sequence_state_stops_the_storage(folder: Path) -> None:
+def test_a_missing_sequence_row_stops_the_storage(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             insert(storage, 1)
@@ -194,7 +194,7 @@ def test_a_read_after_that_fails_stops_the_storage(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_closing_waits_for_what_was_given_and_for_what_that_leads_to(folder: Path) -> None:
+def test_closing_waits_for_all_acts_and_those_that_follow(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             told: list[int] = []
@@ -213,7 +213,7 @@ def test_closing_waits_for_what_was_given_and_for_what_that_leads_to(folder: Pat
     asyncio.run(scenario())
 
 
-def test_a_closed_storage_takes_nothing_more(folder: Path) -> None:
+def test_a_closed_storage_refuses_acts(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             pass
@@ -226,7 +226,7 @@ def test_a_closed_storage_takes_nothing_more(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_failing_read_is_told_to_its_caller_only(folder: Path) -> None:
+def test_a_failed_read_is_reported_only_to_its_caller(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             with pytest.raises(StorageError, match="no such column"):
@@ -238,7 +238,7 @@ def test_a_failing_read_is_told_to_its_caller_only(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_unused_pages_go_back_to_the_disk_in_steps(folder: Path) -> None:
+def test_unused_pages_are_returned_to_the_disk_in_steps(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             for arrival in range(1000):
@@ -264,7 +264,7 @@ def much_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("much_patience")
-def test_what_is_in_no_hurry_waits_for_the_commit_of_others(folder: Path) -> None:
+def test_a_deferred_act_waits_for_the_commit_of_another(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             told: list[str] = []
@@ -286,7 +286,7 @@ def test_what_is_in_no_hurry_waits_for_the_commit_of_others(folder: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_what_is_in_no_hurry_is_committed_though_nobody_else_wants_to(folder: Path) -> None:
+def test_a_deferred_act_is_committed_without_another_act(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -301,7 +301,7 @@ def test_what_is_in_no_hurry_is_committed_though_nobody_else_wants_to(folder: Pa
 
 
 @pytest.mark.usefixtures("much_patience")
-def test_what_is_in_no_hurry_during_a_commit_waits_for_the_one_after_the_next(folder: Path) -> None:
+def test_a_deferred_act_during_a_commit_does_not_join_the_next_commit(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             stranger = other_connection(folder)
@@ -323,7 +323,7 @@ def test_what_is_in_no_hurry_during_a_commit_waits_for_the_one_after_the_next(fo
     asyncio.run(scenario())
 
 
-def test_what_is_in_no_hurry_is_on_disk_when_the_storage_is_closed(folder: Path) -> None:
+def test_a_deferred_act_is_on_disk_when_the_storage_is_closed(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             with storage.patience(True):
