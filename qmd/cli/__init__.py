@@ -68,10 +68,8 @@ COMMANDS = {
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="QMD_TOKEN_FILE",
-    help=(
-        "The file with the token for it.  [environment: QMD_TOKEN_FILE; or the token "
-        "itself: QMD_TOKEN]"
-    ),
+    help="The file with the token for it.  [environment: QMD_TOKEN_FILE; or the token "
+    "itself: QMD_TOKEN]",
 )
 @click.option(
     "--ca-file",

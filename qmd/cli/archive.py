@@ -44,10 +44,11 @@ def export(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write messages of QUEUE to FILE (or standard output), one per line; they stay in the queue.
+    """Write messages of QUEUE to FILE, one per line.
 
-    `qmd import` puts them into a queue again, with all of their properties.  A FILE with a name
-    that ends in .gz is compressed with gzip, to a fraction of its size.
+    The default for FILE is standard output.  The messages stay in the queue.  `qmd import` puts
+    them into a queue again, with all of their properties.  A FILE with a name that ends in .gz is
+    compressed with gzip, to a fraction of its size.
     """
     import asyncio
 
@@ -133,17 +134,13 @@ class _Batch(NamedTuple):
 @click.command("import")
 @queue_argument("queue")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--start-line", type=click.IntRange(min=1), default=1, help=("The line to begin with.")
-)
+@click.option("--start-line", type=click.IntRange(min=1), default=1, help="The line to begin with.")
 @click.option(
     "--position",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=(
-        "Keep the position of the import in FILE; the same command continues there "
-        "without duplicates."
-    ),
+    help="Keep the position of the import in FILE; the same command continues there "
+    "without duplicates.",
 )
 @dry_run_option
 @json_option
@@ -157,11 +154,11 @@ def import_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put exported messages from FILE (or standard input) into QUEUE, unchanged.
+    """Put exported messages from FILE into QUEUE, unchanged.
 
-    A file is checked completely first; one broken line prevents its import.  Then batches of lines
-    are imported, each of them as a whole or not at all.  A file compressed with gzip is
-    decompressed.
+    The default for FILE is standard input.  A file is checked completely first; one broken line
+    prevents its import.  Then batches of lines are imported, each of them as a whole or not at all.
+    A file compressed with gzip is decompressed.
     """
     import asyncio
 

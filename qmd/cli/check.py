@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help=(
-        "Let the next start continue without the missing data, if it refuses to start (QM-3008)."
-    ),
+    help="Let the next start continue without the missing data, if it refuses to start (QM-3008).",
 )
 @json_option
 @pass_configuration

@@ -28,34 +28,31 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add options for conditions on messages, which are passed as `filters`."""
 
     @click.option(
-        "--label",
-        default="",
-        metavar="TEXT",
-        help=("Only messages with a label that contains TEXT."),
+        "--label", default="", metavar="TEXT", help="Only messages with a label that contains TEXT."
     )
     @click.option(
         "--reason",
         default="",
         metavar="TEXT",
-        help=("Only messages with a reason that contains TEXT."),
+        help="Only messages with a reason that contains TEXT.",
     )
     @click.option(
         "--class",
         "message_class",
         default="",
-        help=("Only messages of this class, such as nack_reach_queue_timeout."),
+        help="Only messages of this class, such as nack_reach_queue_timeout.",
     )
     @click.option(
         "--destination",
         default="",
         metavar="TEXT",
-        help=("Only messages with a destination that contains TEXT."),
+        help="Only messages with a destination that contains TEXT.",
     )
     @click.option(
-        "--older-than", type=duration, help=("Only messages that arrived longer ago, such as 2d.")
+        "--older-than", type=duration, help="Only messages that arrived longer ago, such as 2d."
     )
     @click.option(
-        "--newer-than", type=duration, help=("Only messages that arrived since then, such as 1h.")
+        "--newer-than", type=duration, help="Only messages that arrived since then, such as 1h."
     )
     @functools.wraps(command)
     def with_filters(
@@ -94,9 +91,7 @@ def choice_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option("--id", "ids", multiple=True, metavar="ID", help="The message with this id.")
     @click.option("--all", "all_", is_flag=True, help="All messages that are there now.")
-    @click.option(
-        "--limit", type=click.IntRange(min=1), metavar="N", help=("The first N messages.")
-    )
+    @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N messages.")
     @filter_options
     @functools.wraps(command)
     def with_which(

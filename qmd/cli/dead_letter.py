@@ -31,9 +31,7 @@ def dead_letter() -> None:
 def _queues_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--queue`, which is passed as a list of queues."""
 
-    @click.option(
-        "--queue", multiple=True, help=("Only this queue.  [default: both system queues]")
-    )
+    @click.option("--queue", multiple=True, help="Only this queue.  [default: both system queues]")
     @functools.wraps(command)
     def with_queues(*arguments: Any, queue: tuple[str, ...], **named: Any) -> None:
         both = ("dead-letter", "transactional-dead-letter")
@@ -104,7 +102,7 @@ def show(
 @json_option
 @pass_configuration
 def why(configuration: Configuration, message: str, as_json: bool) -> None:
-    """Explain why a message is there and what to do: `qmd why` for a dead letter."""
+    """Explain why a message is there: `qmd why` for a dead letter."""
     from qmd.cli.output import print_json
     from qmd.cli.why import print_account
 
@@ -132,9 +130,10 @@ def requeue(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send dead letters again as new messages, to their original destinations.
+    """Send dead letters again, as new messages.
 
-    The commit that accepts the new message removes the dead letter.
+    They go to their original destinations, unless --to names another one.  The commit that accepts
+    the new message removes the dead letter.
     """
     _each(
         configuration,

@@ -12,7 +12,7 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def directory() -> None:
-    """Query the directory: public queues, distribution lists, computers."""
+    """Query the directory of queues, lists and computers."""
 
 
 @directory.command()

@@ -17,7 +17,10 @@ _MEMBERS_HELP = """
 
 @click.group()
 def dl() -> None:
-    """Manage distribution lists; a list is named NAME, list:NAME or DL=guid."""
+    """Manage distribution lists.
+
+    A list is named NAME, list:NAME or DL=guid.
+    """
 
 
 @dl.command("list")

@@ -33,9 +33,7 @@ def events() -> None:
 @events.command()
 @click.option("--follow", is_flag=True, help="Continue with new events, until Ctrl-C.")
 @click.option("--queue", default="", help="Only events of this queue.")
-@click.option(
-    "--kind", "kinds", multiple=True, help=("Only this kind; can be given several times.")
-)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind; can be given several times.")
 @click.option("--since", type=duration, help="All events of this time, such as 1h.")
 @click.option(
     "--lines",
@@ -137,9 +135,7 @@ class _Printer:
 )
 @click.option("--to", metavar="TIME", help="Events before this time.  [default: all]")
 @click.option("--queue", default="", help="Only events of this queue.")
-@click.option(
-    "--kind", "kinds", multiple=True, help=("Only this kind; can be given several times.")
-)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind; can be given several times.")
 @click.option(
     "--format",
     "form",

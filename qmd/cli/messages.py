@@ -55,14 +55,13 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         help="At most N messages; the exit code is 6 when there are fewer.",
     )
     @click.option(
-        "--follow", is_flag=True, help=("All messages, and those that arrive later, until Ctrl-C.")
+        "--follow", is_flag=True, help="All messages, and those that arrive later, until Ctrl-C."
     )
     @click.option(
         "--timeout",
         type=duration,
-        help=(
-            "The time to wait for each message, such as 5s.  [default: no wait; --follow: no limit]"
-        ),
+        help="The time to wait for each message, such as 5s.  [default: no wait; --follow: no "
+        "limit]",
     )
     @click.option("--body-only", is_flag=True, help="Print only the bodies, unchanged.")
     @filter_options

@@ -26,10 +26,11 @@ def move(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move messages from SOURCE to TARGET, both queues of this computer.
+    """Move messages from SOURCE to TARGET.
 
-    The first move to a subqueue, such as 'orders;retry', creates it.  Messages keep their order.  A
-    dead letter that is moved to a queue becomes a normal message, and does not expire.
+    Both are queues of this computer.  The first move to a subqueue, such as 'orders;retry', creates
+    it.  Messages keep their order.  A dead letter that is moved to a queue becomes a normal
+    message, and does not expire.
     """
     from qmd.cli.output import print_json, printable
 

@@ -21,7 +21,7 @@ def name() -> None:
 @name.command()
 @click.argument("text")
 @click.option(
-    "--offline", is_flag=True, help=("Only analyse the name itself; do not ask the daemon.")
+    "--offline", is_flag=True, help="Only analyse the name itself; do not ask the daemon."
 )
 @json_option
 @pass_configuration

@@ -74,10 +74,10 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
 @json_option
 @pass_configuration
 def awaiting(configuration: Configuration, destination: str, as_json: bool) -> None:
-    """List messages that arrived at DESTINATION and were not received there yet.
+    """List messages that wait for confirmation by DESTINATION.
 
-    Transactional messages that request confirmation are kept here until then; see
-    docs/confirmation.md.
+    They have arrived there, and were not received yet.  Transactional messages that request
+    confirmation are kept here until then; see docs/confirmation.md.
     """
     from qmd.cli.output import print_rows
 
@@ -106,9 +106,10 @@ async def _all_awaiting(qm: QueueManager, destination: str) -> list[dict[str, An
 @json_option
 @pass_configuration
 def give_up(configuration: Configuration, destination: str, yes: bool, as_json: bool) -> None:
-    """Stop waiting for the receipt of messages that arrived at DESTINATION.
+    """Stop waiting for confirmation by DESTINATION.
 
-    They become dead letters here.  Asks first, or needs --yes.
+    Messages that arrived there and were not confirmed as received become dead letters here.  Asks
+    first, or needs --yes.
     """
     from qmd.cli.output import print_json, printable
 
@@ -148,9 +149,7 @@ def resume(configuration: Configuration, destination: str, as_json: bool) -> Non
 @click.option(
     "--to-another",
     is_flag=True,
-    help=(
-        "Allow another queue manager than the one that may have some messages: they arrive twice."
-    ),
+    help="Allow another queue manager than the one that may have some messages: they arrive twice.",
 )
 @json_option
 @pass_configuration
@@ -162,7 +161,7 @@ def redirect(
     to_another: bool,
     as_json: bool,
 ) -> None:
-    """Redirect messages for DESTINATION to another ADDRESS from now on.
+    """Redirect messages for DESTINATION to another ADDRESS.
 
     DESTINATION is the name of an outgoing queue, or a host (host:port) for all queues to it;
     ADDRESS is host or host:port.  For a host with a new address: it does not accept messages twice

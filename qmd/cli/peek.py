@@ -20,11 +20,7 @@ BATCH_MESSAGES = 256
 @click.command()
 @reading_options
 @click.option(
-    "--start",
-    type=lookup_id,
-    metavar="LOOKUP-ID",
-    default="0",
-    help=("The lookup id to begin with."),
+    "--start", type=lookup_id, metavar="LOOKUP-ID", default="0", help="The lookup id to begin with."
 )
 @pass_configuration
 @click.pass_context

@@ -30,11 +30,11 @@ def queue() -> None:
 @click.option("--label", default="", help="A description.")
 @click.option("--journal", is_flag=True, help="Keep a copy of received messages.")
 @click.option(
-    "--quota", type=quota, help=("The limit for the size of its messages, such as 500MB, or none.")
+    "--quota", type=quota, help="The limit for the size of its messages, such as 500MB, or none."
 )
 @click.option("--journal-quota", type=quota, help="The limit for its journal.")
 @click.option(
-    "--public", is_flag=True, help=("Create a public queue, which is registered in the directory.")
+    "--public", is_flag=True, help="Create a public queue, which is registered in the directory."
 )
 @json_option
 @pass_configuration
@@ -72,7 +72,7 @@ def create(
 @queue.command("set")
 @queue_argument("name")
 @click.option(
-    "--quota", type=quota, help=("The limit for the size of its messages, such as 2GB, or none.")
+    "--quota", type=quota, help="The limit for the size of its messages, such as 2GB, or none."
 )
 @click.option("--journal-quota", type=quota, help="The limit for its journal.")
 @click.option("--journal/--no-journal", default=None, help="Keep a copy of received messages.")
@@ -128,7 +128,10 @@ def list_(
     transactional: bool | None,
     as_json: bool,
 ) -> None:
-    """List all queues, or those that match a NAME, in which * and ? are wildcards."""
+    """List all queues, or those that match a NAME.
+
+    In a NAME, * and ? are wildcards.
+    """
     from qmd.cli.output import print_rows
 
     queues = [

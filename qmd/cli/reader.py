@@ -10,7 +10,7 @@ from qmd.cli.parameters import json_option
 
 @click.group()
 def reader() -> None:
-    """Show the readers of data pipelines, and release their reserved messages."""
+    """Show readers of data pipelines, and release their messages."""
 
 
 @reader.command("list")
@@ -39,7 +39,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 @click.option(
     "--forget",
     is_flag=True,
-    help=("Forget the reader; a new reader of that name starts from the beginning."),
+    help="Forget the reader; a new reader of that name starts from the beginning.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print how many messages would be released.")
 @pass_configuration

@@ -30,10 +30,8 @@ BATCH_MESSAGES = 128
     "--transaction",
     "in_transaction",
     is_flag=True,
-    help=(
-        "Receive each message in its own transaction, committed when it is printed or "
-        "--exec succeeds."
-    ),
+    help="Receive each message in its own transaction, committed when it is printed or "
+    "--exec succeeds.",
 )
 @click.option(
     "--exec",

@@ -14,7 +14,10 @@ from qmd.cli.program import ExitCode, Failure
 
 @click.group()
 def remote() -> None:
-    """Manage access by TCP with TLS, for pipelines and remote operators."""
+    """Manage access from other hosts.
+
+    The control protocol over TCP with TLS, for pipelines and remote operators.
+    """
 
 
 @remote.group()
@@ -36,9 +39,7 @@ def token() -> None:
     "--queue",
     "queues",
     multiple=True,
-    help=(
-        "Only these queues; * and ? are wildcards, `orders;*` matches subqueues and the journal."
-    ),
+    help="Only these queues; * and ? are wildcards, `orders;*` matches subqueues and the journal.",
 )
 @click.option(
     "--output",

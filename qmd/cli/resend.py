@@ -34,10 +34,10 @@ def resend(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send a message of QUEUE again, as a new message with its own id.
+    """Send a message of QUEUE again, as a new message.
 
-    The old one is removed in the same commit.  Its id becomes the correlation id of the new one,
-    unless it had one itself.
+    The new message has its own id.  The old one is removed in the same commit.  Its id becomes the
+    correlation id of the new one, unless it had one itself.
     """
     from qmd.cli.output import print_json, printable
     from qmd.client import chosen

@@ -107,9 +107,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help=(
-        "Send N messages; {n} in the label and in BODY is replaced by the number of each, from 1."
-    ),
+    help="Send N messages; {n} in the label and in BODY is replaced by the number of each, from 1.",
 )
 @click.option("--label", default="", help="At most 249 characters.")
 @click.option("--express", "delivery", flag_value="express", help="Keep it in memory only.")

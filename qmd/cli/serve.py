@@ -36,7 +36,7 @@ def serve(context: click.Context, configuration: Configuration) -> None:
 @click.option(
     "--name",
     default="",
-    help=("The name of this computer for other computers.  [default: the host name]"),
+    help="The name of this computer for other computers.  [default: the host name]",
 )
 @json_option
 def init(folder: Path, listen: str, name: str, as_json: bool) -> None:

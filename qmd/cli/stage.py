@@ -39,11 +39,11 @@ def list_(configuration: Configuration, as_json: bool) -> None:
     "older_than_s",
     type=int,
     default=0,
-    help=("Only stages of at least this age in seconds."),
+    help="Only stages of at least this age in seconds.",
 )
 @pass_configuration
 def discard(configuration: Configuration, query: str, older_than_s: int) -> None:
-    """Remove the staged rows of QUERY, or all that are older than --older-than."""
+    """Remove staged rows of QUERY, or of a minimum age."""
     gone = configuration.ask(
         lambda qm: qm.pipeline.discard_stages(query, older_than_s=older_than_s)
     )

@@ -70,10 +70,11 @@ def recover(
     dsn_file: str | None,
     as_json: bool,
 ) -> None:
-    """End the transactions that wait in a PostgreSQL database, as decided.
+    """End transactions that wait in a PostgreSQL database.
 
-    DATABASE is its name in transactions.  Programs do the same when they begin; this command is for
-    use without such a program, from a timer for example.
+    Each is committed or rolled back, as the queue manager decided.  DATABASE is its name in
+    transactions.  Programs do the same when they begin; this command is for use without such a
+    program, from a timer for example.
     """
     from pathlib import Path
 
@@ -140,7 +141,7 @@ def _parsed(transaction_id: str) -> bytes:
 @json_option
 @pass_configuration
 def show(configuration: Configuration, transaction_id: str, as_json: bool) -> None:
-    """Show a transaction under way, or the outcome of one that has ended.
+    """Show a transaction, or the outcome of one that has ended.
 
     A commit is remembered for a while ([transactions] outcome_age).  The query does not affect a
     transaction under way.

@@ -70,9 +70,10 @@ def trace(
     only_here: bool,
     as_json: bool,
 ) -> None:
-    """Print the history of a message here and at the other end, one line per event.
+    """Print the history of a message, one line per event.
 
-    The clocks of the two computers may differ.  Exit code 3: the message is unknown.
+    It has the events of this computer and of the other end.  The clocks of the two computers may
+    differ.  Exit code 3: the message is unknown.
     """
     from qmd.cli.output import print_json
 

@@ -113,7 +113,7 @@ class Caller:
             return self.live_connection or await self._reconnect()
 
     async def ask(self, verb: Verb, *arguments: object) -> Any:
-        """Make a request that changes nothing, and repeat it until it is answered."""
+        """Make a request that changes nothing; repeat it when the connection is lost."""
         patience = self.patience()
         while True:
             connection = await self.connection()

@@ -273,8 +273,8 @@ def test_a_check_finds_the_problems_of_a_status():
     assert "3 dead letters" in problems(STATUS, 2)[0]
     assert problems(full) == [
         "the disk is full (5.0 MB free): new messages are refused until there is space",
-        "nothing can be written, and what must be waits: database or disk is full",
-        "housekeeping fails (trim the events): no room",
+        "nothing can be written, and pending commits wait: database or disk is full",
+        "maintenance fails (trim the events): no room",
         "computer has reached 91 % of its quota of 1.0 kB",
     ]
 
