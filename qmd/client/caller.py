@@ -215,7 +215,7 @@ class Caller:
         if self.queue_manager not in ("", hello["queue_manager"]):
             raise NotConnected(
                 f"another queue manager answers at {self._path} now ({hello['name']})",
-                "connect anew",
+                "connect again",
                 code="other_queue_manager",
             )
         self.queue_manager, self.name = hello["queue_manager"], hello["name"]

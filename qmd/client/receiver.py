@@ -83,7 +83,7 @@ class Taken:
             self._is_settled = True
             if not await self._was_removed(token):
                 raise NotTaken(
-                    f"{len(lookup_ids)} messages went back to {self.queue}: {lost.text}",
+                    f"{len(lookup_ids)} messages returned to {self.queue}: {lost.text}",
                     "take them again",
                 ) from lost
         except QueueManagerError:
