@@ -46,6 +46,7 @@ from qmd.outcomes.acknowledgments import Acknowledging
 from qmd.outcomes.dead_letter import Endings
 from qmd.outcomes.deferred_acknowledgments import Addressing
 from qmd.outcomes.nack import Refusing
+from qmd.outcomes.promises import Promises
 from qmd.outcomes.reports import Tracing
 from qmd.outcomes.undeliverable import Undelivered
 from qmd.peers.connection import PeerConnection
@@ -123,11 +124,13 @@ class Assembly:
             self.queues,
             self.recorder,
         )
+        self.promises = Promises(services)
         self.refusing = Refusing(
             services,
             self.acknowledging,
             self.endings,
             self.known_messages,
+            self.promises,
             self.recorder,
             self.routes,
         )
@@ -161,6 +164,7 @@ class Assembly:
             self.damage,
             self.endings,
             self.outgoing,
+            self.promises,
             self.recorder,
             self.relaying,
             self.releasing,
@@ -177,6 +181,7 @@ class Assembly:
             self.incoming_streams,
             self.known_messages,
             self.owed_acks,
+            self.promises,
             self.queues,
             self.recorder,
             self.refusing,
@@ -308,6 +313,7 @@ class Assembly:
         self.acknowledging.connect(self.peers.connection_to, self.sending)
         self.tracing.connect(self.sending)
         self.undelivered.connect(self.releasing.release, self.relaying.gone)
+        self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
         self.identities.connect(self.peers.end_all)
         self.peers.connect(
             self.routing.know,

@@ -14,12 +14,14 @@ from protocol.identifiers import guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.core.disposition import consequences, reason_text
 from qmd.events.recorder import Kind
+from qmd.outcomes.promises import Promise
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Routes
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.promises import Promises
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.message_id_history import KnownMessages
     from qmd.queues.peer_session import PeerSession
@@ -37,6 +39,7 @@ class Refusing:
         acknowledging: Acknowledging,
         endings: Endings,
         known_messages: KnownMessages,
+        promises: Promises,
         recorder: Recorder,
         routes: Routes,
     ) -> None:
@@ -44,6 +47,7 @@ class Refusing:
         self._acknowledging = acknowledging
         self._endings = endings
         self._known_messages = known_messages
+        self._promises = promises
         self._recorder = recorder
         self._routes = routes
         self.count = 0
@@ -121,7 +125,8 @@ class Refusing:
                     message_class=result.final_ack,
                 )
             # Not before the disk holds what was kept of the message.
-            batch.when_durable(partial(connection.owe_final_ack, final_ack))
+            promise = Promise(connection, final_acks=(final_ack,))
+            batch.when_durable(partial(self._promises.keep, promise))
         self._services.log_limited(
             "message_refused",
             connection.host,

@@ -31,6 +31,9 @@ class PeerSession(Protocol):
     def owe_express(self, packet: bytes) -> None:
         """Send it with what is owed next; it may get lost."""
 
+    def mark_stored(self, numbers: list[int]) -> None:
+        """Acknowledge recoverable messages of the session: they are durable."""
+
     def owe_final_ack(self, packet: bytes) -> None:
         """Send it with what is owed next."""
 

@@ -30,6 +30,7 @@ from qmd.core.disposition import NEGATIVE, RECEPTION, reason_text
 from qmd.core.packet_fields import INFINITE_S, is_kept_as_dead, wants_journal
 from qmd.events.recorder import Kind
 from qmd.outcomes.dead_letter import UNWANTED
+from qmd.outcomes.promises import Promise
 from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
 from qmd.queues.quarantine import REMEDY
 from qmd.transfer.speakers import speaks_for
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from qmd.events.recorder import Recorder
     from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.promises import Promises
     from qmd.peers.connection import PeerConnection
     from qmd.queues.outgoing_queues import Outgoing
     from qmd.queues.quarantine import Damage
@@ -78,6 +80,7 @@ class Confirmations:
         damage: Damage,
         endings: Endings,
         outgoing: Outgoing,
+        promises: Promises,
         recorder: Recorder,
         relaying: Relaying,
         releasing: Releasing,
@@ -86,6 +89,7 @@ class Confirmations:
         self._damage = damage
         self._endings = endings
         self._outgoing = outgoing
+        self._promises = promises
         self._recorder = recorder
         self._relaying = relaying
         self._releasing = releasing
@@ -185,7 +189,8 @@ class Confirmations:
         if heard:
             self._look(connection, heard, numbers)
         else:
-            self._services.storage.batch.when_durable(partial(connection.mark_stored, numbers))
+            promise = Promise(connection, numbers)
+            self._services.storage.batch.when_durable(partial(self._promises.keep, promise))
 
     def _heard(
         self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
@@ -262,7 +267,8 @@ class Confirmations:
         if looked_for < len(heard):
             self._look(connection, heard[looked_for:], numbers)
         else:
-            self._services.storage.batch.when_durable(partial(connection.mark_stored, numbers))
+            promise = Promise(connection, numbers)
+            self._services.storage.batch.when_durable(partial(self._promises.keep, promise))
 
     def _settle(self, heard: Heard, row: AwaitingRow) -> None:
         """Somebody has received the message, or nobody will."""

@@ -33,6 +33,7 @@ from qmd.core.packet_fields import reach_time_s, receive_time_s, time_left_s
 from qmd.core.session import MessageReceived
 from qmd.events.recorder import Kind, bear_correlation
 from qmd.outcomes.nack import why_not
+from qmd.outcomes.promises import Promise
 from qmd.queues.incoming_sequences import IncomingStream
 from qmd.transfer.relay import Taken
 from storage.tables.keys import LOOKUP_BITS
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Routes
     from qmd.outcomes.acknowledgments import Acknowledging
     from qmd.outcomes.nack import Refusing
+    from qmd.outcomes.promises import Promises
     from qmd.outcomes.reports import Tracing
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import Identities
@@ -125,6 +127,7 @@ class Incoming:
         incoming_streams: IncomingStreams,
         known_messages: KnownMessages,
         owed_acks: OwedAcks,
+        promises: Promises,
         queues: LocalQueues,
         recorder: Recorder,
         refusing: Refusing,
@@ -142,6 +145,7 @@ class Incoming:
         self._incoming_streams = incoming_streams
         self._known_messages = known_messages
         self._owed_acks = owed_acks
+        self._promises = promises
         self._queues = queues
         self._recorder = recorder
         self._refusing = refusing
@@ -193,7 +197,8 @@ class Incoming:
         if turn.final_acks:
             self._final_acks(turn)
         if turn.heard:
-            self._releasing.when_released(partial(connection.mark_stored, turn.heard))
+            promise = Promise(connection, turn.heard)
+            self._releasing.when_released(partial(self._promises.keep, promise))
         self._finish(turn)
         if self._services.storage.congested:
             # Who waits for no answer, as with express messages that are refused, waits here too.
@@ -447,28 +452,12 @@ class Incoming:
         batch = self._services.storage.batch
         for stream in turn.rejected | dict.fromkeys(turn.accepted):
             batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))
-        batch.when_durable(
-            partial(self._durable, turn.connection, turn.decided, turn.arrivals, turn.accepted)
-        )
+        promise = Promise(turn.connection, turn.decided, turn.accepted, turn.arrivals)
+        batch.when_durable(partial(self._durable, promise))
 
-    def _durable(
-        self,
-        connection: PeerConnection,
-        decided: list[int],
-        arrivals: dict[LocalQueue, list[StoredMessage]],
-        accepted: dict[IncomingStream, tuple[int, int]],
-    ) -> None:
+    def _durable(self, promise: Promise) -> None:
         """The commit has returned: now, and only now, is anything acknowledged."""
-        now = self._services.loop.time()
-        if decided:
-            connection.mark_stored(decided)
-        for stream, (sequence_id, number) in accepted.items():
-            if stream.sequence.mark_durable(sequence_id, number, now):
-                self._owed_acks.owe_order_ack(stream)
-            else:
-                self._owed_acks.arm_order_ack(stream)
-        for queue, messages in arrivals.items():
-            queue.deliver(messages)
+        self._promises.keep(promise)
         if self._waiting_for_disk:
             self._go_on_reading()
 

@@ -22,17 +22,14 @@ MUTANTS = (
     Mutant(
         "receiver acknowledges before the commit",
         "qmd/transfer/incoming.py",
-        "        batch.when_durable(\n"
-        "            partial(self._durable, turn.connection, turn.decided, turn.arrivals, "
-        "turn.accepted)\n"
-        "        )",
-        "        self._durable(turn.connection, turn.decided, turn.arrivals, turn.accepted)",
+        "        batch.when_durable(partial(self._durable, promise))",
+        "        self._durable(promise)",
     ),
     Mutant(
         "a final ack of a refusal leaves before the commit",
         "qmd/outcomes/nack.py",
-        "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
-        "connection.owe_final_ack(final_ack)",
+        "batch.when_durable(partial(self._promises.keep, promise))",
+        "self._promises.keep(promise)",
         "tests/unit/qmd/test_manager_receipts.py",
     ),
     Mutant(
@@ -332,7 +329,7 @@ MUTANTS = (
     Mutant(
         "no final ack for what is refused",
         "qmd/outcomes/nack.py",
-        "batch.when_durable(partial(connection.owe_final_ack, final_ack))",
+        "batch.when_durable(partial(self._promises.keep, promise))",
         "pass",
     ),
     Mutant(
@@ -486,10 +483,10 @@ MUTANTS = (
         "a final ack is acknowledged before its consequence is on disk",
         "qmd/transfer/confirmation.py",
         "            self._look(connection, heard[looked_for:], numbers)\n"
-        "        else:\n            self._services.storage.batch.when_durable("
-        "partial(connection.mark_stored, numbers))",
+        "        else:\n            promise = Promise(connection, numbers)\n"
+        "            self._services.storage.batch.when_durable(partial(self._promises.keep, promise))",
         "            self._look(connection, heard[looked_for:], numbers)\n"
-        "        else:\n            connection.mark_stored(numbers)",
+        "        else:\n            self._promises.keep(Promise(connection, numbers))",
     ),
     Mutant(
         "books of what waits are not corrected",
@@ -903,11 +900,10 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken when messages arrive",
-        "qmd/transfer/incoming.py",
-        "            queue.deliver(messages)\n        if self._waiting",
+        "qmd/outcomes/promises.py",
+        "            queue.deliver(messages)",
         "            for m in messages:\n"
-        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
-        "        if self._waiting",
+        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)",
     ),
     Mutant(
         "priorities are upside down",
@@ -998,12 +994,10 @@ MUTANTS = (
     Mutant(
         "arrivals can be read before the commit",
         "qmd/transfer/incoming.py",
-        "        batch.when_durable(\n"
-        "            partial(self._durable, turn.connection, turn.decided, turn.arrivals,",
+        "        promise = Promise(turn.connection, turn.decided, turn.accepted, turn.arrivals)\n",
         "        for queue, messages in turn.arrivals.items():\n"
         "            queue.deliver(messages)\n"
-        "        batch.when_durable(\n"
-        "            partial(self._durable, turn.connection, turn.decided, {},",
+        "        promise = Promise(turn.connection, turn.decided, turn.accepted)\n",
     ),
     Mutant(
         "a relay passes on before the commit",
@@ -1063,7 +1057,7 @@ MUTANTS = (
     ),
     Mutant(
         "order acks of accepted positions",
-        "qmd/transfer/incoming.py",
+        "qmd/outcomes/promises.py",
         "if stream.sequence.mark_durable(sequence_id, number, now):",
         "if stream.sequence.mark_durable(stream.sequence.accepted_id, "
         "stream.sequence.accepted_number, now) if (stream.sequence.durable_id, "

@@ -472,3 +472,18 @@ def test_an_import_for_types_alone_is_distinguished():
     found = list(imports("qmd.manager", source, is_package=False, known=set()))
 
     assert {one.name: one.for_types for one in found} == {"storage": True, "protocol": False}
+
+
+def test_one_door_leads_from_durable_to_acknowledged():
+    """docs/architecture.md: only `Promises.keep` acknowledges what peers have sent."""
+    door = {"mark_stored", "owe_final_ack", "mark_durable"}
+    callers = {
+        name
+        for name, file in modules().items()
+        if fits(name, {"qmd"}) and not fits(name, {"qmd.core"})
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in door
+    }
+
+    # The connection hands the numbers on to its session.
+    assert callers == {"qmd.outcomes.promises", "qmd.peers.connection"}

@@ -1,0 +1,72 @@
+"""Promises: everything that a commit allows this queue manager to say.
+
+`Promises.keep` is the one door from durable to acknowledged.  Session acks, order acks, final acks
+of rejected messages and the wake-ups of readers leave through it, after the commit that holds what
+they speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qmd.message.shared_packet import Held
+    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.peer_session import PeerSession
+    from qmd.runtime.services import Services
+
+_NO_POSITIONS: dict[IncomingStream, tuple[int, int]] = {}
+_NO_ARRIVALS: dict[LocalQueue, Sequence[Held]] = {}
+
+
+@dataclass(slots=True)
+class Promise:
+    """What one commit lets us say over one session."""
+
+    connection: PeerSession
+    #: Numbers of recoverable messages of the session, to be acknowledged.
+    stored: list[int] = field(default_factory=list)
+    #: The last accepted position of each sequence: (sequence id, number).
+    accepted: Mapping[IncomingStream, tuple[int, int]] = field(
+        default_factory=lambda: _NO_POSITIONS
+    )
+    #: Messages that readers may have.
+    arrivals: Mapping[LocalQueue, Sequence[Held]] = field(default_factory=lambda: _NO_ARRIVALS)
+    #: Packets for the sources of rejected transactional messages.
+    final_acks: Sequence[bytes] = ()
+
+
+class Promises:
+    """Keeps promises when their commit has returned."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def connect(
+        self,
+        owe_order_ack: Callable[[IncomingStream], None],
+        arm_order_ack: Callable[[IncomingStream], None],
+    ) -> None:
+        """Name what sends the order ack of a sequence, at once or when its timer is due."""
+        self._owe_order_ack = owe_order_ack
+        self._arm_order_ack = arm_order_ack
+
+    def keep(self, promise: Promise) -> None:
+        """Acknowledge and deliver.  Call it only when the commit has returned."""
+        connection = promise.connection
+        if promise.stored:
+            connection.mark_stored(promise.stored)
+        if promise.accepted:
+            now = self._services.loop.time()
+            for stream, (sequence_id, number) in promise.accepted.items():
+                if stream.sequence.mark_durable(sequence_id, number, now):
+                    self._owe_order_ack(stream)
+                else:
+                    self._arm_order_ack(stream)
+        for final_ack in promise.final_acks:
+            connection.owe_final_ack(final_ack)
+        for queue, messages in promise.arrivals.items():
+            queue.deliver(messages)
