@@ -484,7 +484,8 @@ MUTANTS = (
         "qmd/transfer/confirmation.py",
         "            self._look(connection, heard[looked_for:], numbers)\n"
         "        else:\n            promise = Promise(connection, numbers)\n"
-        "            self._services.storage.batch.when_durable(partial(self._promises.keep, promise))",
+        "            self._services.storage.batch.when_durable("
+        "partial(self._promises.keep, promise))",
         "            self._look(connection, heard[looked_for:], numbers)\n"
         "        else:\n            self._promises.keep(Promise(connection, numbers))",
     ),
