@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from protocol import UserMessage
-    from qmd.events.transmission import Transmission
+    from qmd.events.transmission import Sender, Transmission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
@@ -331,11 +331,11 @@ class Recorder:
             )
             event.numbers.append(message.user.message_number)
 
-    def transmitted(self, queue: Transmission) -> None:
+    def transmitted(self, queue: Sender, done: Transmission) -> None:
         """Record messages that `queue` has handed to its session."""
         for handed, kind, reason in (
-            (queue.handed_first, Kind.TRANSMITTED, ""),
-            (queue.handed_again, Kind.RETRANSMITTED, queue.why_again),
+            (done.first, Kind.TRANSMITTED, ""),
+            (done.again, Kind.RETRANSMITTED, queue.why_again),
         ):
             if not handed.numbers:
                 continue
@@ -366,7 +366,6 @@ class Recorder:
                 event.sizes += handed.sizes
                 if is_transactional:
                     event.positions += handed.positions
-            handed.clear()
 
     def provoked(
         self,

@@ -13,11 +13,17 @@ class Handed(Protocol):
     sizes: list[int]
     positions: list[int]
 
-    def clear(self) -> None:
-        """They are recorded."""
-
 
 class Transmission(Protocol):
+    """Messages that were handed to a session by one call."""
+
+    @property
+    def first(self) -> Handed: ...
+    @property
+    def again(self) -> Handed: ...
+
+
+class Sender(Protocol):
     """An outgoing queue."""
 
     destination: str
@@ -27,7 +33,3 @@ class Transmission(Protocol):
     def peer(self) -> str: ...
     @property
     def sequence_id(self) -> int: ...
-    @property
-    def handed_first(self) -> Handed: ...
-    @property
-    def handed_again(self) -> Handed: ...

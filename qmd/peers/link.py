@@ -362,7 +362,7 @@ class Link:
                 connection.flush_soon()  # the rest when these are on their way
                 break
             queue = waiting.popleft()
-            sent, size = queue.transmit(
+            done = queue.transmit(
                 connection.session,
                 min(room, PUMP_MESSAGES_MAX),
                 budget,
@@ -371,23 +371,20 @@ class Link:
                 wall_s,
                 connection.packet_bytes_max,
             )
-            self._recorder.transmitted(queue)
-            if queue.expired:
-                expired, queue.expired = queue.expired, []
-                self._undelivered.expire(queue, expired)
+            self._recorder.transmitted(queue, done)
+            if done.expired:
+                self._undelivered.expire(queue, done.expired)
                 connection.flush_soon()  # there may be more behind them
-            if queue.too_large:
-                too_large, queue.too_large = queue.too_large, []
-                self._undelivered.end_too_large(queue, too_large, connection)
+            if done.too_large:
+                self._undelivered.end_too_large(queue, done.too_large, connection)
                 connection.flush_soon()
-            if queue.traced:
-                traced, queue.traced = queue.traced, []
-                self._tracing.sent(traced, connection.host)
+            if done.traced:
+                self._tracing.sent(done.traced, connection.host)
             if queue.window.wants_refill or queue.window.needs_refill:
                 self._outgoing.refill(queue)
-            if sent:
-                budget -= size
-                self._outgoing.transmitted_count += sent
+            if done.messages:
+                budget -= done.bytes
+                self._outgoing.transmitted_count += done.messages
                 self._outgoing.arm_resend(queue)
                 waiting.append(queue)
                 del self.queues[queue]

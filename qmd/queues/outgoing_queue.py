@@ -92,11 +92,20 @@ class Handed:
         self.positions.append(position)
         self.sizes.append(size)
 
-    def clear(self) -> None:
-        self.sources.clear()
-        self.numbers.clear()
-        self.positions.clear()
-        self.sizes.clear()
+
+class Transmission:
+    """The result of one call of `OutgoingQueue.transmit`."""
+
+    __slots__ = ("again", "bytes", "expired", "first", "messages", "too_large", "traced")
+
+    def __init__(self) -> None:
+        self.messages = 0  # that were handed to the session
+        self.bytes = 0  # of them
+        self.first = Handed()  # those that were handed for the first time
+        self.again = Handed()  # the others
+        self.expired: list[int] = []  # keys of messages that were not handed: their time is over
+        self.too_large: list[int] = []  # keys of messages that the peer does not take
+        self.traced: list[bytes] = []  # packets that ask for reports
 
 
 class OutgoingQueue(Measured):
@@ -155,14 +164,10 @@ class OutgoingQueue(Measured):
         # Acknowledged in order up to this key by what only the disk could count: it does so itself.
         self.known_to_disk = 0
         self.resent_count = 0
-        self.handed_first, self.handed_again = Handed(), Handed()
         self.why_again = "its queue manager was started"  # what began the pass
         self._again: set[int] = set()  # keys of recoverable ones that another session has had
         # Of some of its messages the sent time may be by a clock that was set since.
         self.may_be_misdated = False
-        self.expired: list[int] = []  # keys found expired on the way out
-        self.too_large: list[int] = []  # keys of what the peer does not take
-        self.traced: list[bytes] = []  # handed to the session, and to be reported
 
     def grow(self, size: int) -> None:
         if not self.bytes:
@@ -248,23 +253,24 @@ class OutgoingQueue(Measured):
         now_s: int,
         wall_s: int,
         packet_bytes_max: int,
-    ) -> tuple[int, int]:
+    ) -> Transmission:
         """Hand up to `room` messages to the session, until `bytes_max` is reached.
 
-        A packet that is longer than `packet_bytes_max` goes to `too_large`.  `now_s` is by the
-        queue manager's own clock.  Returns how many went, and their bytes.
+        No packet that is longer than `packet_bytes_max` is handed.  `now_s` is by the queue
+        manager's own clock, `wall_s` by the computer's.
         """
         window, sequence = self.window, self.sequence
-        first, again = self.handed_first, self.handed_again
+        done = Transmission()
+        first, again = done.first, done.again
         sent = size = 0
-        while sent < room and size < bytes_max and len(self.expired) < EXPIRED_MAX:
+        while sent < room and size < bytes_max and len(done.expired) < EXPIRED_MAX:
             entry = window.peek()
             if entry is None:
                 break
             key, (kept, expires_at_s) = entry
             if len(kept) > packet_bytes_max:
                 window.pop()
-                self.too_large.append(key)
+                done.too_large.append(key)
                 if key >= TRANSACTIONAL_FIRST:
                     break  # what follows is linked around it, as below
                 continue
@@ -272,7 +278,7 @@ class OutgoingQueue(Measured):
             if expires_at_s is not None:
                 if now_s > expires_at_s:
                     window.pop()
-                    self.expired.append(key)
+                    done.expired.append(key)
                     if key >= TRANSACTIONAL_FIRST:
                         break  # what follows is linked around it, once it is gone from the disk
                     continue
@@ -313,10 +319,11 @@ class OutgoingQueue(Measured):
                     self.in_flight[key] = kept if isinstance(kept, SharedPacket) else packet
                     session.send(packet, recoverable=True, token=(self, key), now=now)
             if packet[3] & _TRACING_BIT:
-                self.traced.append(packet)
+                done.traced.append(packet)
             sent += 1
             size += len(packet)
-        return sent, size
+        done.messages, done.bytes = sent, size
+        return done
 
     def new_pass(self, why: str, *, transactional_only: bool) -> None:
         """Send again, in order, whatever is still there.

@@ -167,7 +167,7 @@ def check_memory(name: str, manager: Assembly) -> Iterator[str]:
             yield f"{name} takes {len(left)} messages of {queue.key} for taken: {min(left)}"
     for outgoing in manager.outgoing.queues:
         sent = {each.key for each in outgoing.transmitted} | outgoing.in_flight.keys()
-        had = sent | outgoing.removing | {*outgoing.expired, *outgoing.too_large}
+        had = sent | outgoing.removing
         if left := outgoing.window._taken - had:
             yield f"{name} takes {len(left)} messages for {outgoing.destination} for sent"
 
@@ -199,9 +199,7 @@ def check_readers(name: str, manager: Assembly) -> Iterator[str]:
             yield f"{name} goes on with the transaction of an application that has left"
 
 
-def check_all_known(
-    name: str, manager: Assembly, database: sqlite3.Connection
-) -> Iterator[str]:
+def check_all_known(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
     """Messages that the disk has, and the queue manager has forgotten; to be asked likewise."""
     for queue in manager.queues.by_key.values():
         first = queue.id << _LOOKUP_BITS

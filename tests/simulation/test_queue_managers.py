@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, Transmission
 from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
@@ -292,9 +292,10 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
         def hear() -> None:
             now, size = host.daemon.loop.time(), queue.bytes // 2
             sequence._highest_transmitted = 2  # before a start
+            done = Transmission()
             for number in (1, 2):
-                queue.handed_first.add(number, number, size)
-            host.manager.recorder.transmitted(queue)
+                done.first.add(number, number, size)
+            host.manager.recorder.transmitted(queue, done)
             hear_of = host.manager.releasing.acknowledged
             hear_of(None, queue, sequence.sequence_id, 1, now)
             key = TRANSACTIONAL_FIRST | 2
