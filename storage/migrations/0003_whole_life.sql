@@ -1,13 +1,13 @@
--- The history of messages, written in the commit of the change; storage/tables/events.py.
+-- What happens to messages, told in the same commit; storage/events.py.
 CREATE TABLE event_block (
     id          INTEGER PRIMARY KEY,             -- only grows: the newest block is never deleted
     first_at_ms INTEGER NOT NULL,
     last_at_ms  INTEGER NOT NULL,
-    events      INTEGER NOT NULL,                -- number of events, counted per message
+    events      INTEGER NOT NULL,                -- how many, one for each message
     data        BLOB NOT NULL                    -- MessagePack
 );
 
--- The messages that a block may refer to.
+-- Which messages a block may speak of.
 CREATE TABLE event_range (
     source BLOB NOT NULL,
     first  INTEGER NOT NULL,
@@ -16,20 +16,20 @@ CREATE TABLE event_range (
     PRIMARY KEY (source, first, last, block)
 ) WITHOUT ROWID;
 
--- How long to wait for the final ack after the order ack: NULL: no wait, 0: no limit, else seconds.
+-- How long after the order ack the final ack is waited for: NULL not at all, 0 for ever, else s.
 ALTER TABLE outgoing ADD COLUMN confirm_s INTEGER;
 
--- 1: the application wants no dead letter, even if the message is never delivered.
+-- 1: its application wants no dead letter, even if it is never delivered.
 ALTER TABLE outgoing ADD COLUMN discard INTEGER NOT NULL DEFAULT 0;
 
--- Order-acknowledged messages that wait for their final ack.  [MS-MQQB] 3.1.5.6, .7
+-- Order-acknowledged messages whose source wants to hear of their receipt.  [MS-MQQB] 3.1.5.6, .7
 CREATE TABLE awaiting (
-    number      INTEGER PRIMARY KEY,             -- of the message; we are its source
+    number      INTEGER PRIMARY KEY,             -- of the message; its source are we
     queue_id    INTEGER NOT NULL,                -- of the outgoing queue
     sequence_id BLOB NOT NULL,                   -- unsigned 64 bits, big-endian
     position    INTEGER NOT NULL,                -- in that sequence
     since_s     INTEGER NOT NULL,
-    expires_at_s INTEGER,                        -- the last second of waiting; NULL: no limit
+    expires_at_s INTEGER,                        -- the last second of waiting; NULL: for ever
     packet      BLOB NOT NULL,
     checksum    INTEGER NOT NULL
 );

@@ -1,3 +1,3 @@
--- Total size of all blocks ever written, up to and including this one: the size of the log of
--- events is the difference of two of these values.
+-- What all blocks took that there ever were, up to and with this one: how much room the log of
+-- events takes is the difference of two of these.
 ALTER TABLE event_block ADD COLUMN end_bytes INTEGER NOT NULL DEFAULT 0;

@@ -1,7 +1,7 @@
--- Messages with a dead-letter queue of their application; storage/tables/own_dead_letters.py.
+-- Whose dead letters their application keeps itself; storage/own_dead_letters.py.
 CREATE TABLE own_dead_letter (
-    number   INTEGER PRIMARY KEY,                -- of the message; we are its source
-    queue_id INTEGER NOT NULL,                   -- of that dead-letter queue
-    place    TEXT NOT NULL,                      -- the table that holds the message
+    number   INTEGER PRIMARY KEY,                -- of the message; its source are we
+    queue_id INTEGER NOT NULL,                   -- of ours, where it is to be when it has died
+    place    TEXT NOT NULL,                      -- the table where the message is
     key      INTEGER NOT NULL                    -- its key there
 );

@@ -1,13 +1,14 @@
--- The last second of waiting for the final ack, by the queue manager's own clock; NULL: no wait, 0:
--- no limit.  The interval begins when the message is sent, not with the order ack.
+-- The last second of waiting for the final ack, by the queue manager's own clock; NULL: it is not
+-- waited for, 0: for ever.  The interval begins with the sending, not with the order ack.
 ALTER TABLE outgoing RENAME COLUMN confirm_s TO confirm_by_s;
 
--- 1: the application wants no dead letter, even if the message is never received.
+-- 1: its application wants no dead letter, even if nobody receives it.
 ALTER TABLE awaiting ADD COLUMN discard INTEGER NOT NULL DEFAULT 0;
 
--- Outgoing messages that became dead letters here: a late final ack may still report their receipt.
+-- Messages for elsewhere that became dead letters here: a final ack may say that they were received
+-- after all.
 CREATE TABLE unconfirmed (
-    number   INTEGER PRIMARY KEY,                -- of the message; we are its source
+    number   INTEGER PRIMARY KEY,                -- of the message; its source are we
     queue_id INTEGER NOT NULL,                   -- of the outgoing queue
     at_s     INTEGER NOT NULL
 );

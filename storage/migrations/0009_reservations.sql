@@ -1,9 +1,9 @@
--- Pipelines: readers of queues, their reservations, and rows staged to be sent together;
--- storage/tables/reservations.py, storage/tables/stages.py.
+-- Pipelines: who reads which queue in batches, what is reserved for them, and what waits to be sent
+-- as one; storage/reservations.py, storage/stages.py.
 CREATE TABLE reader (
     id          INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
-    fence       INTEGER NOT NULL,                -- of its latest run; never assigned twice
+    fence       INTEGER NOT NULL,                -- of its latest run; never given twice
     opened_at_s INTEGER NOT NULL                 -- by the wall clock
 );
 
@@ -11,11 +11,11 @@ CREATE TABLE reader_queue (
     id                INTEGER PRIMARY KEY CHECK (id < 262144),
     reader_id         INTEGER NOT NULL,
     queue_id          INTEGER NOT NULL,
-    queue             BLOB NOT NULL CHECK (length(queue) = 16),  -- its GUID: ids are reused
-    shared            INTEGER NOT NULL,          -- consumed messages stay in the queue
-    position          INTEGER NOT NULL,          -- the last consumed position
-    next_number       INTEGER NOT NULL,          -- the next position to assign
-    arrival           INTEGER NOT NULL,          -- only later arrivals are for this reader
+    queue             BLOB NOT NULL CHECK (length(queue) = 16),  -- its GUID: ids are given again
+    shared            INTEGER NOT NULL,          -- what it consumes stays in the queue
+    position          INTEGER NOT NULL,          -- consumed up to it
+    next_number       INTEGER NOT NULL,          -- the position that is given next
+    arrival           INTEGER NOT NULL,          -- what arrived up to it is not for this reader
     reserved_at_s     INTEGER NOT NULL,
     consumed_messages INTEGER NOT NULL,
     consumed_bytes    INTEGER NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE stage (
     first_row INTEGER NOT NULL,
     row_count INTEGER NOT NULL,
     at_s      INTEGER NOT NULL,                  -- by the wall clock
-    data      BLOB NOT NULL,                     -- MessagePack: new messages, as received
+    data      BLOB NOT NULL,                     -- MessagePack: new messages, as they were given
     UNIQUE (query, epoch, part, attempt, first_row)
 );
 

@@ -1,4 +1,4 @@
--- A queue can be addressed by several names, and each name has a sequence of its own.
+-- A queue can be sent to by several names, and each of them is a stream of its own.
 CREATE TABLE incoming_sequence_by_name (
     id          INTEGER PRIMARY KEY,
     source      BLOB NOT NULL CHECK (length(source) = 16),

@@ -1,4 +1,4 @@
--- Rejected messages and the last accepted message of a sequence: storage/tables/sequences.py.
+-- What a stream has rejected, and which message it has accepted last: storage/sequences.py.
 ALTER TABLE incoming_sequence ADD COLUMN rejected INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE incoming_sequence ADD COLUMN contradictions INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE incoming_sequence ADD COLUMN last_message INTEGER NOT NULL DEFAULT 0;

@@ -1,5 +1,5 @@
--- A row is a segment of the history of one source; storage/tables/message_id_history.py.  The rows
--- of single messages become one segment for each source.
+-- A row is a segment of the history of one source; storage/history.py.  What was one row for each
+-- message becomes one segment for each source.
 ALTER TABLE message_id_history ADD COLUMN host TEXT NOT NULL DEFAULT '';
 ALTER TABLE message_id_history ADD COLUMN peer BLOB;
 ALTER TABLE message_id_history ADD COLUMN runs TEXT NOT NULL DEFAULT '';
