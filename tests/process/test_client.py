@@ -242,9 +242,9 @@ async def test_a_message_is_sent_once_for_its_id(qm: QueueManager, other: QueueM
 @with_client
 async def test_what_an_application_says_wrong_is_an_error_of_the_clients(qm: QueueManager) -> None:
     refused: list[tuple[Callable[[], Any], str]] = [
-        (lambda: qm.receive_chosen("plain", chosen(ids=["seventeen"])), "is not a valid message id"),
+        (lambda: qm.receive_chosen("plain", chosen(ids=["seventeen"])), "not a valid message id"),
         (lambda: qm.send("plain", b"", correlation_id="seventeen"), "is not a valid message id"),
-        (lambda: qm.send("plain", b"", body_type="VT_NONE"), "is no body type"),
+        (lambda: qm.send("plain", b"", body_type="VT_NONE"), "is not a valid body type"),
         (lambda: qm.send_once("plain", b"", deduplication_id=b"x" * 65), "at most 64 bytes"),
         (lambda: qm.send_once("plain", b"", deduplication_id=b""), "no id by which"),
     ]

@@ -292,7 +292,7 @@ def test_lists_are_made_changed_and_deleted_and_the_file_keeps_its_comments(star
     (shown,) = a.json("dl", "show", "all")
     assert [each["name"] for each in shown["members"]] == ["DIRECT=OS:hostb\\private$\\billing"]
     assert file.read_text().startswith("# Kept by people.\n")
-    assert b"is whole: 0 queues, 1 lists" in a.cli("directory", "check").stdout
+    assert b"is valid: 0 queues, 1 lists" in a.cli("directory", "check").stdout
 
 
 def test_check_says_what_is_wrong_with_a_file_and_where(hosts, tmp_path):
@@ -360,5 +360,5 @@ def test_explain_says_what_it_can_without_a_daemon(start):
 
     (found,) = a.json("name", "explain", "list:all,orders@hostb")
 
-    assert found["daemon"] == "not asked: it does not run"
+    assert found["daemon"] == "not asked: it is not running"
     assert [each["kind"] for each in found["elements"]] == ["distribution list", "direct"]
