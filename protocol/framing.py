@@ -32,6 +32,10 @@ _INTERNAL_OR_SESSION = 0x18  # of BaseHeader.Flags: IN, SH
 _SESSION = 0x10
 
 
+def _always(more_bytes: int) -> bool:
+    return True
+
+
 class BrokenStream(MalformedPacket):
     """Bytes that begin no packet; `packets` are the whole ones that came before them."""
 
@@ -47,17 +51,10 @@ class PacketBuffer:
     is longer than 572 bytes.
     """
 
-    def __init__(
-        self,
-        packet_bytes_max: int = PACKET_BYTES_MAX,
-        may_grow: Callable[[int], bool] = lambda more_bytes: True,
-    ) -> None:
-        """`may_grow` is asked once for each packet that is longer than an ordinary buffer: whether
-        it may take so many bytes more of memory."""
+    def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
         #: It may not grow: read nothing more, and ask again with `buffer_updated(0)`.
         self.is_stuck = False
-        self._may_grow = may_grow
         self._allowed = BUFFER_BYTES
         self._start = 0  # of the first packet that is not whole
         self._end = 0  # of the bytes that have come
@@ -73,8 +70,11 @@ class PacketBuffer:
         """What it takes, or may take, of memory beyond an ordinary one."""
         return max(len(self._buffer), self._allowed) - BUFFER_BYTES
 
-    def buffer_updated(self, count: int) -> list[bytes]:
+    def buffer_updated(self, count: int, may_grow: Callable[[int], bool] = _always) -> list[bytes]:
         """The packets that became whole with `count` more bytes, in order.
+
+        `may_grow` is asked once for each packet that is longer than an ordinary buffer: whether it
+        may take so many bytes more of memory.  It is not kept: who asks would be kept with it.
 
         A packet is PacketSize bytes, and 16 more if a SessionHeader rides on a user message.
         Raises BrokenStream, a MalformedPacket that has the packets before the fault.
@@ -98,7 +98,7 @@ class PacketBuffer:
             needed = _HEAD_BYTES
         self._start = start
         self._check_head(packets)
-        self._make_room(needed)
+        self._make_room(needed, may_grow)
         return packets
 
     def clear(self) -> None:
@@ -137,7 +137,7 @@ class PacketBuffer:
                 rule = f"MUST be {PACKET_BYTES_MIN}..{self.packet_bytes_max} bytes"
                 raise BrokenStream("base.packet_size", 8, rule, packets)
 
-    def _make_room(self, needed: int) -> None:
+    def _make_room(self, needed: int, may_grow: Callable[[int], bool]) -> None:
         """Have room for the next read, and in the end for the `needed` bytes of the packet."""
         capacity, left = len(self._buffer), self._end - self._start
         self.is_stuck = False
@@ -148,7 +148,7 @@ class PacketBuffer:
             self._start = self._end = 0
         elif capacity - self._end < READ_BYTES_MIN:
             if needed > capacity and left > capacity // 2:
-                if needed <= self._allowed or self._may_grow(needed - self._allowed):
+                if needed <= self._allowed or may_grow(needed - self._allowed):
                     self._allowed = max(needed, self._allowed)
                     self._replace(min(needed, 2 * capacity))
                 else:

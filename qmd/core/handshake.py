@@ -95,6 +95,10 @@ class Handshake:
         self.refused_as_another = False  # the peer has met another machine of our identity
         self._started_at = 0.0
 
+    def forget_judge(self) -> None:
+        """It knows the connection, and would keep that alive when it has ended."""
+        self._judge = None
+
     def start(self, now: float) -> SessionState:
         """An initiator's first packet.  [MS-MQQB] 3.1.5.2.3"""
         self._started_at = now
