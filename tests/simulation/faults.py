@@ -1575,8 +1575,8 @@ MUTANTS = (
     Mutant(
         "messages are known in memory only",
         "qmd/known_messages.py",
-        "        history.unwritten = batch.remember_message_ids(",
-        "        history.unwritten = [] and batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = [] and batch.remember_message_ids(",
     ),
     Mutant(
         "an order ack that is due is not sent",
