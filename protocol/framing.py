@@ -32,6 +32,10 @@ _INTERNAL_OR_SESSION = 0x18  # of BaseHeader.Flags: IN, SH
 _SESSION = 0x10
 
 
+def _always(more_bytes: int) -> bool:
+    return True
+
+
 class BrokenStream(MalformedPacket):
     """Bytes that do not begin a packet; `packets` are the complete packets before them."""
 
@@ -47,20 +51,10 @@ class PacketBuffer:
     longer than 572 bytes.
     """
 
-    def __init__(
-        self,
-        packet_bytes_max: int = PACKET_BYTES_MAX,
-        may_grow: Callable[[int], bool] = lambda more_bytes: True,
-    ) -> None:
-        """Create an empty buffer.
-
-        `may_grow` is called once for each packet that is longer than an ordinary buffer, with the
-        number of additional bytes, and returns whether the buffer may allocate them.
-        """
+    def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
         #: The buffer may not grow: stop reading, and retry later with `buffer_updated(0)`.
         self.is_stuck = False
-        self._may_grow = may_grow
         self._allowed = BUFFER_BYTES
         self._start = 0  # of the first incomplete packet
         self._end = 0  # of the received bytes
@@ -76,8 +70,12 @@ class PacketBuffer:
         """Return the bytes of memory that it uses, or may use, beyond an ordinary buffer."""
         return max(len(self._buffer), self._allowed) - BUFFER_BYTES
 
-    def buffer_updated(self, count: int) -> list[bytes]:
+    def buffer_updated(self, count: int, may_grow: Callable[[int], bool] = _always) -> list[bytes]:
         """Return the packets that `count` more bytes completed, in order.
+
+        `may_grow` is called once for each packet that is longer than an ordinary buffer, with the
+        number of additional bytes, and returns whether the buffer may allocate them.  The buffer
+        does not keep it, because it would keep the connection alive.
 
         A packet has PacketSize bytes, and 16 more if a SessionHeader follows a user message. Raises
         BrokenStream, a MalformedPacket that has the packets before the fault.
@@ -101,7 +99,7 @@ class PacketBuffer:
             needed = _HEAD_BYTES
         self._start = start
         self._check_head(packets)
-        self._make_room(needed)
+        self._make_room(needed, may_grow)
         return packets
 
     def clear(self) -> None:
@@ -140,7 +138,7 @@ class PacketBuffer:
                 rule = f"MUST be {PACKET_BYTES_MIN}..{self.packet_bytes_max} bytes"
                 raise BrokenStream("base.packet_size", 8, rule, packets)
 
-    def _make_room(self, needed: int) -> None:
+    def _make_room(self, needed: int, may_grow: Callable[[int], bool]) -> None:
         """Make room for the next read, and eventually for the `needed` bytes of the packet."""
         capacity, left = len(self._buffer), self._end - self._start
         self.is_stuck = False
@@ -151,7 +149,7 @@ class PacketBuffer:
             self._start = self._end = 0
         elif capacity - self._end < READ_BYTES_MIN:
             if needed > capacity and left > capacity // 2:
-                if needed <= self._allowed or self._may_grow(needed - self._allowed):
+                if needed <= self._allowed or may_grow(needed - self._allowed):
                     self._allowed = max(needed, self._allowed)
                     self._replace(min(needed, 2 * capacity))
                 else:

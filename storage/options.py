@@ -1,5 +1,6 @@
 """The options of the storage; each name ends with its unit."""
 
+import math
 from dataclasses import dataclass
 
 MIB = 1024 * 1024
@@ -31,6 +32,8 @@ class StorageOptions:
     disk_watermark_bytes: int = 64 * MIB
     #: How long a batch with new packets waits for space; then the storage stops without writing it.
     full_disk_patience_s: float = 30.0
+    #: The same for a batch without new packets, such as a removal: it needs hardly any room.
+    full_disk_patience_of_others_s: float = math.inf
     #: After an unclean stop, SQLite checks a database up to this size; a larger one would take
     #: seconds.
     quick_check_bytes_max: int = 64 * MIB

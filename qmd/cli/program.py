@@ -70,8 +70,9 @@ class Failure(click.ClickException):
 
         text = self.message if self._has_remedy else self._with_remedy()
         one_line = printable(" ".join(text.split()))  # names can come from peers
-        click.secho("qmd: ", err=True, file=file, nl=False, fg="red", color=color)
-        click.echo(f"error {self.id}: {one_line}" if self.id else one_line, err=True, file=file)
+        line = f"error {self.id}: {one_line}" if self.id else one_line
+        # One write, because the thread that writes the log could write a line between two.
+        click.echo(click.style("qmd: ", fg="red") + line, err=True, file=file, color=color)
         for other in self.others:
             other.show(file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from qmd.control_protocol import messages as frames
@@ -37,7 +38,8 @@ class ClientMemory:
     """Counts it; a `qmd.runtime.budget.Waiter`."""
 
     def __init__(self, connection: Client) -> None:
-        self._connection = connection
+        # Weakly: they would keep each other until the collector runs, with what the client sent.
+        self._connection: Client = weakref.proxy(connection)
         self.bytes_received = 0
         self._pending_bytes = 0  # of requests, whole and in part, that are not begun
         self._held_bytes = 0

@@ -101,6 +101,10 @@ class Handshake:
         self.refused_as_another = False  # the peer knows another machine with our identity
         self._started_at = 0.0
 
+    def forget_judge(self) -> None:
+        """It knows the connection, and would keep that alive when it has ended."""
+        self._judge = None
+
     def start(self, now: float) -> SessionState:
         """Send the initiator's first packet. [MS-MQQB] 3.1.5.2.3"""
         self._started_at = now

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -130,7 +129,7 @@ class History:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._segments: deque[Segment] = deque()
+        self._segments: list[Segment] = []  # few: an empty deque is larger than all the rest
         self.highest = 0  # highest number that ever arrived
 
     @property
@@ -190,10 +189,16 @@ class History:
         left = sum(segment.runs for segment in segments)
         while segments and left - segments[0].runs >= bounds.runs_min:
             left -= segments[0].runs
-            gone.append(segments.popleft())
+            gone.append(segments.pop(0))
         opened = Segment(new_id, now_s)
         segments.append(opened)
         return opened, gone
+
+    def add(self, number: int) -> int:
+        """To the segment that `segment_at` gave last; how many runs it has more."""
+        if number > self.highest:
+            self.highest = number
+        return self._segments[-1].add(number)
 
     def forget_old(self, now_s: int) -> list[Segment]:
         """Forget and return segments that are too old; all of them after `SILENT_S` without a
@@ -209,7 +214,7 @@ class History:
             and left - segments[0].messages >= KEPT_MESSAGES
         ):
             left -= segments[0].messages
-            gone.append(segments.popleft())
+            gone.append(segments.pop(0))
         return gone
 
     def shrink(self, bytes_max: int) -> list[Segment]:
@@ -220,7 +225,7 @@ class History:
         gone: list[Segment] = []
         size = self.measured()
         while self._segments and size > bytes_max:
-            gone.append(self._segments.popleft())
+            gone.append(self._segments.pop(0))
             size -= gone[-1].bytes
         return gone
 

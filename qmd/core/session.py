@@ -313,6 +313,7 @@ class Session:
             return []
         self.state = SessionState.CLOSED
         self.closed_reason = reason
+        self._handshake.forget_judge()
         self._initialization_due = self._cleanup_due = self._ack_wait_due = NEVER
         self._regrowth_due = self.incoming.due = self.incoming.piggyback_after = NEVER
         return [Closed(reason, whole)]

@@ -109,10 +109,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._turns = turns
         self._loop = asyncio.get_running_loop()
         # Who has not said who it is need not send more, and cannot make us keep more.
-        allows = services.memory.packets.allows
-        self._buffer = PacketBuffer(
-            ESTABLISH_CONNECTION_BYTES, lambda more_bytes: allows(self, self.host, more_bytes)
-        )
+        self._buffer = PacketBuffer(ESTABLISH_CONNECTION_BYTES)
         self._held_bytes = 0  # of large packets, whole and in part
         self._waits_for_memory = False
         self._alarm = Alarm(self._loop)
@@ -338,15 +335,21 @@ class PeerConnection(asyncio.BufferedProtocol):
     def _split(self, nbytes: int) -> None:
         """Find the packets that `nbytes` more bytes make whole."""
         try:
-            packets = self._buffer.buffer_updated(nbytes)
+            packets = self._buffer.buffer_updated(nbytes, self._may_take)
         except BrokenStream as error:
-            self._broken, packets = error, error.packets  # what came whole before the fault counts
+            packets = error.packets  # what came whole before the fault counts
+            # Not with the frames that it came through: they know us, and 64 KB would stay with us
+            # of each stranger that speaks something else, until the collector runs.
+            self._broken = error.with_traceback(None)
         except MemoryError:
             self._end_without_memory()
             return
         self._later = self._later + packets if self._later else packets
         if self._buffer.grown_bytes or self._held_bytes or self._buffer.is_stuck:
             self._count_memory()
+
+    def _may_take(self, more_bytes: int) -> bool:
+        return self._services.memory.packets.allows(self, self.host, more_bytes)
 
     def _count_memory(self) -> None:
         memory, sizes = self._services.memory.packets, map(len, self._later)

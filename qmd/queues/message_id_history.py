@@ -35,17 +35,14 @@ _Key = tuple[str, bytes, bytes]
 
 
 class _Source(History):
-    """The history of a source over one peer, and where its numbers of the open batch go."""
+    """The history of a source over one peer."""
 
-    __slots__ = ("batch_number", "bytes", "key", "segment", "unwritten")
+    __slots__ = ("bytes", "key")
 
     def __init__(self, key: _Key, bounds: Bounds) -> None:
         super().__init__(bounds)
         self.key = key
         self.bytes = self.measured()
-        self.batch_number = 0
-        self.segment: Segment
-        self.unwritten: list[int]  # first and last number of each run
 
 
 class KnownMessages:
@@ -61,6 +58,10 @@ class KnownMessages:
         self._histories: dict[_Key, _Source] = {}
         self._by_source: dict[bytes, list[_Source]] = {}
         self._next_id = 1
+        #: First and last number of each run that goes to disk with the open batch.  A source does
+        #: not keep a batch, nor what was in it: no later message of it may ever come.
+        self._unwritten: dict[_Key, list[int]] = {}
+        self._batch_number = 0
         self.bytes = 0  # in memory, about
 
     def restore(self, rows: Iterable[history_rows.StoredSegment]) -> None:
@@ -92,15 +93,15 @@ class KnownMessages:
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
         batch = self._services.storage.batch
-        if history.batch_number != batch.number:
-            self._open(history, batch)
-        grown = history.segment.add(number)
+        if self._batch_number != batch.number:
+            self._batch_number, self._unwritten = batch.number, {}
+        unwritten = self._unwritten.get(key)
+        if unwritten is None:
+            unwritten = self._open(history, batch)
+        grown = history.add(number)
         if grown:
             history.bytes += grown * RUN_BYTES
             self.bytes += grown * RUN_BYTES
-        if number > history.highest:
-            history.highest = number
-        unwritten = history.unwritten
         if unwritten and unwritten[-1] + 1 == number:
             unwritten[-1] = number
         else:
@@ -130,7 +131,7 @@ class KnownMessages:
             self.bytes += history.bytes
         return history
 
-    def _open(self, history: _Source, batch: Batch) -> None:
+    def _open(self, history: _Source, batch: Batch) -> list[int]:
         """What comes from here on goes to disk with this batch."""
         now_s = self._services.clock.now_s
         segment, gone = history.segment_at(now_s, self._next_id)
@@ -139,12 +140,12 @@ class KnownMessages:
             self._measure(history)
         if self.bytes > self._bytes_max:
             self._shrink(history)
-        history.batch_number, history.segment = batch.number, segment
         host, peer, source = history.key
-        history.unwritten = batch.remember_message_ids(
+        unwritten = self._unwritten[history.key] = batch.remember_message_ids(
             history_rows.Segment(segment.id, source, now_s, host, peer)
         )
         batch.forget_message_ids([each.id for each in gone])
+        return unwritten
 
     def _shrink(self, newest: _Source) -> None:
         """Who has more than a fair share gives way, the longest silent first."""
@@ -179,7 +180,7 @@ class KnownMessages:
     def _drop(self, history: _Source, gone: list[Segment]) -> int:
         """These were taken from it; how many bytes that gave."""
         before = self.bytes
-        history.batch_number = 0
+        self._unwritten.pop(history.key, None)
         self._measure(history)
         if not history.segments:
             self.bytes -= history.bytes

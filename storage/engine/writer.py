@@ -76,7 +76,8 @@ class Writer:
         self.is_patient = False
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
-        self._no_room_patience_s = options.full_disk_patience_s
+        self._patience_s = options.full_disk_patience_s
+        self._patience_of_others_s = options.full_disk_patience_of_others_s
         self._retry: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None  # loop time
         self._is_closing = False
@@ -173,7 +174,8 @@ class Writer:
         if self._waits_since is None:
             self._waits_since = now
         waited_s = now - self._waits_since
-        return not self._is_closing and (not batch.bytes or waited_s < self._no_room_patience_s)
+        patience_s = self._patience_s if batch.bytes else self._patience_of_others_s
+        return not self._is_closing and waited_s < patience_s
 
     def _try_again(self) -> None:
         self._retry = None

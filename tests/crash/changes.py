@@ -8,10 +8,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import qmd.daemon
 import qmd.maintenance.expiry
+import qmd.manager
+import storage.engine.writer
 from qmd.runtime.environment import Environment
 from storage import StorageOptions
 
@@ -35,6 +38,15 @@ def hurry() -> None:
     """What expires within a second is over in a twentieth of it."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
     qmd.maintenance.expiry.INTERVAL_S = 0.01  # type: ignore[misc]
+    # A full disk is tried as often as ever, waited for a twentieth of the time, and by no batch
+    # for ever: one that stays full ends the daemon.
+    patience_s = StorageOptions().full_disk_patience_s / CLOCK_RATE
+    qmd.manager.StorageOptions = partial(  # type: ignore[attr-defined]
+        StorageOptions,
+        full_disk_patience_s=patience_s,
+        full_disk_patience_of_others_s=patience_s,
+    )
+    storage.engine.writer.RETRY_S /= CLOCK_RATE  # type: ignore[misc]
 
 
 def a_few_at_a_time() -> None:

@@ -21,6 +21,7 @@ SYNCS = "sd"
 
 _HEADER = struct.Struct("<IBHIQ")
 _MAGIC = 0x714C6F67
+_BEGINNING = _MAGIC.to_bytes(4, "little")
 
 
 def missing() -> str | None:
@@ -100,12 +101,21 @@ class WriteLog:
         return os.fstat(self._file).st_size
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """All from position `start` on.  A socket's bytes that were not taken are left out."""
-        log = memoryview(self.path.read_bytes())
+        """All from position `start` on.  A socket's bytes that were not taken are left out.
+
+        A process that is killed while one of its threads writes a record leaves a part of it, whose
+        act was not done or whose end nobody heard of: it is left out as well.
+        """
+        whole = self.path.read_bytes()
+        log = memoryview(whole)
         found: list[Record] = []
         last_of_socket: dict[str, int] = {}
         position = start
-        while position < len(log):
+        while 0 <= position < len(log):
+            following = _following(whole, position)
+            if following is None:
+                position = whole.find(_BEGINNING, position + 1)
+                continue
             magic, kind, name_bytes, data_bytes, offset = _HEADER.unpack_from(log, position)
             assert magic == _MAGIC, f"the log is broken at {position}"
             name_at = position + _HEADER.size
@@ -120,8 +130,20 @@ class WriteLog:
                 if chr(kind) == "k":
                     last_of_socket[name] = len(found)
                 found.append(Record(chr(kind), name, offset, data, position))
-            position = data_at + data_bytes
+            position = following
         yield from found
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _following(log: bytes, position: int) -> int | None:
+    """Where the record ends; None for one that was cut off: no record, nor the end, follows it."""
+    if position + _HEADER.size > len(log) or not log.startswith(_BEGINNING, position):
+        return None
+    _, _, name_bytes, data_bytes, _ = _HEADER.unpack_from(log, position)
+    end = position + _HEADER.size + int(name_bytes) + int(data_bytes)
+    rest = log[end : end + 2 * len(_BEGINNING) - 1]
+    # The beginning of one that follows may be all that there is of it.
+    follows = end <= len(log) and (_BEGINNING in rest or _BEGINNING.startswith(rest))
+    return end if follows else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.crash.disk import Loss, PowerlessDisk
 from tests.crash.machine import Machine
-from tests.crash.shim import Fault
+from tests.crash.shim import Fault, WriteLog
 from tests.crash.workload import Workload
 
 NOT_LOGGED = {"lock", "reserve", "mark"}  # the mark is written through a memory mapping
@@ -66,3 +67,16 @@ def test_a_daemon_whose_disk_fails_stops_and_says_why(machine: Machine, fault: F
     assert event["event"] == "storage_failed"
     assert words in str(event["reason"])
     assert "Nothing that was acknowledged is lost" in str(event["remedy"])
+
+
+def test_a_record_that_a_kill_cut_off_is_left_out(tmp_path: Path):
+    log = WriteLog(tmp_path / "log")
+    log.mark("before")
+    whole = log.path.read_bytes()
+    for cut in range(1, len(whole)):
+        log.path.write_bytes(whole + whole[:cut] + whole)
+
+        assert [json.loads(record.data) for record in log.records()] == ["before"] * 2, cut
+
+    log.path.write_bytes(whole + whole[:-1])
+    assert len(list(log.records())) == 1

@@ -7,9 +7,10 @@ import pytest
 from benchmarks.pair import run
 from tests.netns.network import Network, why_not
 from tests.netns.world import World
+from tests.patience import END_S
 
 HARM_S = 20.0
-SETTLE_S = 60.0
+SETTLE_S = END_S
 
 
 @pytest.mark.process

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from pyarrow import parquet
 
 from pipeline import events
+from pipeline.commands.job import LOCK
 from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
@@ -26,6 +27,7 @@ from pipeline.jobs.audit.findings import AuditSettings
 from pipeline.jobs.audit.job import audit
 from pipeline.jobs.audit.state import State
 from qmd.cli import main
+from qmd.cli.program import ExitCode
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -229,21 +231,24 @@ def test_a_full_disk_leaves_the_last_results_as_they_were(
 
     done = run("audit", logs, out)
 
-    assert done.exit_code == 1
+    assert done.exit_code == ExitCode.NOT_DONE
     assert "No space left" in done.stderr
     assert (out / "report.html").read_text() == "the last one"
-    assert sorted(each.name for each in out.iterdir()) == ["findings.parquet", "report.html"]
+    assert (out / "findings.parquet").read_text() == "and its table"
+    names = {each.name for each in out.iterdir()}
+    assert names == {LOCK, "findings.parquet", "report.html"}
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_work(
+def test_a_folder_that_cannot_be_written_is_reported_before_the_work(
     logs: Path, tmp_path: Path
 ) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file")
 
-    for job in ("audit", "latency"):
+    # The exit code 1 of an audit means findings.
+    for job, code in (("audit", ExitCode.NOT_DONE), ("latency", ExitCode.FAILED)):
         done = run(job, logs, taken / "out")
 
-        assert done.exit_code == 1
+        assert done.exit_code == code
         assert "cannot be written" in done.stderr
         assert len(done.stderr.splitlines()) == 1

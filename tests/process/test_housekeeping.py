@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -236,16 +237,24 @@ finally:
 
     def peak_kb(*words: str) -> tuple[int, bytes]:
         terminal, end = pty.openpty()
+        shown: list[bytes] = []
+
+        def look() -> None:
+            """All the time: one read gets a part, and a full terminal makes its writer wait."""
+            with contextlib.suppress(OSError):  # no process has the other end open any more
+                while some := os.read(terminal, 1 << 16):
+                    shown.append(some)
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
         try:
             command = [sys.executable, "-c", told, "--config", str(daemon.config), *words]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, check=True, cwd=ROOT)
-            os.set_blocking(terminal, False)
-            with contextlib.suppress(BlockingIOError):
-                return int(done.stdout.split()[-1]), os.read(terminal, 1 << 16)
-            return int(done.stdout.split()[-1]), b""
         finally:
-            os.close(terminal)
             os.close(end)
+            watcher.join()
+            os.close(terminal)
+        return int(done.stdout.split()[-1]), b"".join(shown)
 
     least, _ = peak_kb("queue", "list")
     exported, shown = peak_kb("export", "plain", str(file))

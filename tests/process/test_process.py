@@ -181,7 +181,7 @@ def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
     data = daemon.folder / "data"
     (data / "lock").unlink()
     if replaced:
-        (data / "lock").touch()
+        (data / "lock").touch(mode=0o600)  # it stays, and other tests look at this folder
     other = hosts.daemon(start=False, queue_manager={"data": str(data)})
 
     code, words = refused_start(other)

@@ -892,17 +892,24 @@ def test_after_a_kill_everything_is_sent_again_and_nothing_is_renumbered(hosts: 
     daemon.kill()
     daemon.start()
     third = listener.accept()
-    messages = third.receive_many(16)
+    # The folder may be a backup: what was sent since the first kill waits, on disk, for an order
+    # ack that shows how far the receiver is.
+    messages = third.receive_many(6)
+    assert [place(message)[0] for message in messages] == list(range(5, 11))
+    third.order_ack(sequence, 10)
+    later = third.receive_many(10)
+    assert [place(message) for message in later] == [(n, n - 1) for n in range(11, 21)]
+    messages += later
 
     assert [message.body for message in messages] == texts[4:20]
-    assert [place(message)[0] for message in messages] == list(range(5, 21))
     assert {sequence_of(message) for message in messages} == {sequence}
     third.order_ack(sequence, 20)
     third.wait_stored()
     daemon.restart()
     send(daemon, destination, texts[20])
     message = listener.accept().receive()
-    assert (sequence_of(message), place(message)) == (sequence + 1, (1, 0))
+    assert sequence_of(message) > sequence
+    assert place(message) == (1, 0)
 
 
 def test_after_a_kill_recoverable_messages_come_again_and_express_ones_do_not(hosts: Hosts):

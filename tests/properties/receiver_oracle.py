@@ -1,7 +1,8 @@
 """What has to become of messages that others send, from the specification alone.
 
 It shares no code with the queue manager.  [MS-MQQB] 3.1.5.8, 3.1.7.2.2, in the order in which
-`docs/protocol-notes.md` reads them.
+`docs/protocol-notes.md` reads them; and docs/decisions/0029 for another message at the position of
+one that was taken, which the specification passes over.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 RECEIVED = 0x4000
 BAD_DESTINATION = 0x8000
+DELETED = 0x8001
 REACH_QUEUE_TIMEOUT = 0x8002
 QUEUE_FULL = 0x8003
 NOT_TRANSACTIONAL_QUEUE = 0x8009
@@ -19,6 +21,11 @@ NOT_TRANSACTIONAL_MESSAGE = 0x800A
 
 KEPT = {BAD_DESTINATION, NOT_TRANSACTIONAL_QUEUE, NOT_TRANSACTIONAL_MESSAGE}
 KEPT_IF_WANTED = {QUEUE_FULL, REACH_QUEUE_TIMEOUT}  # and if it is not transactional
+
+# Of a sequence so many of the messages that were taken since the start are known by their
+# positions for certain, and at most so many.
+KNOWN_MIN = 64
+KNOWN_MAX = 128
 
 
 class Position(NamedTuple):
@@ -54,20 +61,18 @@ class Queue:
         return sum(each.size for each in self.messages)
 
 
-class Contradiction(Exception):
-    """Another message has this place in its sequence."""
-
-
 class Receiver:
     """Queues, what came to them, and what their senders have to hear."""
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
         self.positions: dict[tuple[bytes, str], tuple[int, int]] = {}
-        self.last_ids: dict[tuple[bytes, str], int] = {}
+        self.last: dict[tuple[bytes, str], tuple[int, int]] = {}  # number in sequence, message id
+        self.taken: dict[tuple[bytes, str], list[tuple[int, int]]] = {}  # since the start
         self.known: set[tuple[bytes, int]] = set()
         self.dead_letters: Counter[bytes] = Counter()  # by body
         self.final_acks: Counter[tuple[bytes, int, int]] = Counter()  # source, message id, class
+        self.perhaps: Counter[tuple[bytes, int, int]] = Counter()  # more of them
 
     def receive(self, arriving: Arriving) -> None:
         source, queue = arriving.source, self.queues.get(arriving.queue)
@@ -83,7 +88,7 @@ class Receiver:
         elif arriving.position is not None and not queue.is_transactional:
             self._refuse(arriving, NOT_TRANSACTIONAL_QUEUE)
         elif arriving.position is not None and not self._is_next(arriving):
-            pass
+            self._reject(arriving)
         elif arriving.is_late:
             self._refuse(arriving, REACH_QUEUE_TIMEOUT)
         elif queue.quota_bytes is not None and queue.bytes + arriving.size > queue.quota_bytes:
@@ -104,7 +109,7 @@ class Receiver:
         """The queue manager is started anew: what was in memory only is gone."""
         for queue in self.queues.values():
             queue.messages = [each for each in queue.messages if each.is_recoverable]
-        self.last_ids.clear()
+        self.taken.clear()
 
     def _is_next(self, arriving: Arriving) -> bool:
         """[MS-MQQB] 3.1.5.8.6"""
@@ -112,21 +117,38 @@ class Receiver:
         stream = arriving.source, arriving.queue
         sequence_id, number, previous = arriving.position
         current_id, current = self.positions.get(stream, (0, 0))
-        if (sequence_id, number) == (current_id, current) and (
-            self.last_ids.get(stream, arriving.message_id) != arriving.message_id
-        ):
-            raise Contradiction
         if sequence_id == current_id:
             return previous <= current < number
         return sequence_id > current_id and previous == 0 and number > 0
+
+    def _reject(self, arriving: Arriving) -> None:
+        """One that was here, or that came too early, changes nothing.  Another message at the
+        position of one that was taken is refused."""
+        assert arriving.position is not None
+        stream = arriving.source, arriving.queue
+        sequence_id, number, _ = arriving.position
+        if stream not in self.last or sequence_id != self.positions[stream][0]:
+            return
+        taken = self.taken.get(stream) or [self.last[stream]]
+        for age, (known, message_id) in enumerate(reversed(taken)):
+            if known != number or message_id == arriving.message_id:
+                continue
+            if age < KNOWN_MIN:
+                self._refuse(arriving, DELETED)
+            elif age < KNOWN_MAX:
+                self.perhaps[arriving.source, arriving.message_id, DELETED] += 1
 
     def _store(self, arriving: Arriving, queue: Queue) -> None:
         if arriving.position is None:
             self.known.add((arriving.source, arriving.message_id))
         else:
             stream = arriving.source, arriving.queue
-            self.positions[stream] = arriving.position[:2]
-            self.last_ids[stream] = arriving.message_id
+            sequence_id, number, _ = arriving.position
+            if sequence_id != self.positions.get(stream, (0, 0))[0]:
+                self.taken[stream] = []
+            self.positions[stream] = sequence_id, number
+            self.last[stream] = number, arriving.message_id
+            self.taken.setdefault(stream, []).append(self.last[stream])
         queue.messages.append(arriving)
 
     def _refuse(self, arriving: Arriving, message_class: int) -> None:

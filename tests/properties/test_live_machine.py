@@ -23,7 +23,6 @@ from tests.properties.live import EXAMPLES, PATIENCE_S, STEPS, QueueManager
 from tests.properties.packet_strategies import spoilt
 from tests.properties.receiver_oracle import (
     Arriving,
-    Contradiction,
     Position,
     Queue,
     Receiver,
@@ -108,8 +107,7 @@ class LiveMachine(RuleBasedStateMachine):
         source = self.sources[which]
         session = self.session_of(source)
         packet, arriving = self.draw(data, source)
-        with contextlib.suppress(Contradiction):
-            self.oracle.receive(arriving)
+        self.oracle.receive(arriving)
         session.send_now(packet)
         session.connection.half_close()
         session.expect_closed()
@@ -200,29 +198,20 @@ class LiveMachine(RuleBasedStateMachine):
         session = self.session_of(source)
         heard, expected = source.heard(), Counter(self.oracle.final_acks)
         packets: list[bytes] = []
-        ends = False
         for index in range(count + 1):
             packet, arriving = make() if index < count else self.marker(source)
             packets.append(packet)
             source.sent.append((packet, arriving))
-            if not ends:
-                try:
-                    self.oracle.receive(arriving)
-                except Contradiction:
-                    ends = True
+            self.oracle.receive(arriving)
         for packet in packets:
             session.count(packet)
         session.connection.send(b"".join(packets))
-        if ends:
-            session.expect_closed()
-            source.session = None
-            self.manager.settle()
-            return
         session.wait_stored()
         session.wait_acknowledged()
         told = self.oracle.final_acks - expected
         session.wait(lambda: source.heard() - heard >= told, PATIENCE_S, f"final acks {told}")
-        assert source.heard() <= self.oracle.final_acks, source.heard() - self.oracle.final_acks
+        allowed = self.oracle.final_acks + self.oracle.perhaps
+        assert source.heard() <= allowed, source.heard() - allowed
 
     def marker(self, source: Source) -> tuple[bytes, Arriving]:
         return self.message(source, "markers", is_recoverable=True)

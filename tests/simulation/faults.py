@@ -1570,8 +1570,8 @@ MUTANTS = (
     Mutant(
         "messages are known in memory only",
         "qmd/queues/message_id_history.py",
-        "        history.unwritten = batch.remember_message_ids(",
-        "        history.unwritten = [] and batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = [] and batch.remember_message_ids(",
     ),
     Mutant(
         "an order ack that is due is not sent",

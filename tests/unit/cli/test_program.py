@@ -1,5 +1,6 @@
 """All commands: errors, help texts and imports."""
 
+import io
 import json
 import re
 import subprocess
@@ -222,6 +223,21 @@ def test_init_writes_a_configuration_that_can_be_used(tmp_path):
     assert json.loads(made.stdout) == {"config": str(folder / "qmd.toml")}
     assert "port = 1999" in (folder / "qmd.toml").read_text()
     assert again.exit_code == 78, "what is there is never overwritten"
+
+
+def test_an_error_is_one_write():
+    """A thread writes the log of a service to standard error as well: a line of it could stand
+    between two writes."""
+    written = []
+
+    class Recorded(io.StringIO):
+        def write(self, text):
+            written.append(text)
+            return super().write(text)
+
+    Failure(1, "it failed", id="QM-1201", has_remedy=True).show(Recorded())
+
+    assert written == ["qmd: error QM-1201: it failed\n"]
 
 
 def test_colors_are_used_only_on_terminals_that_allow_them(monkeypatch, capsys):

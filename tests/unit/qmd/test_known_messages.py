@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from qmd.queues import message_id_history as known_messages
@@ -179,3 +182,36 @@ async def test_the_memory_of_histories_is_counted(hosts: Hosts) -> None:
     for number in range(1, 3):
         a.known_messages.forget_source(bytes([number]) * 16)
     assert a.known_messages.bytes == last
+
+
+@hosted
+async def test_a_history_takes_what_is_counted_for_it(hosts: Hosts) -> None:
+    """And nothing of the batch that its numbers went to disk with: its source may never return."""
+    a = await hosts.start()
+    known = a.known_messages
+
+    async def come(sources: range) -> None:
+        for number in sources:
+            made_up = number.to_bytes(16, "big")
+            stranger: Any = SimpleNamespace(
+                host="127.0.0." + str(number % 200), session=SimpleNamespace(remote_id=made_up)
+            )
+            for at in range(1, 200, 2):
+                known.add(stranger, made_up, at)
+        await a.settled()
+
+    await come(range(1, 101))  # what tables and caches take once
+    tracemalloc.start()
+    try:
+        counted_before = known.bytes
+        for first in range(101, 1101, 100):
+            await come(range(first, first + 100))
+        await come(range(1, 2))  # a source that is known, in a batch of its own
+        gc.collect()
+        took, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    counted = known.bytes - counted_before
+    assert len(known._histories) == 1100
+    assert took < 1.1 * counted
