@@ -85,7 +85,7 @@ def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, A
     try:
         return asyncio.run(ask()), ""
     except NotConnected:
-        return None, "it is not running"
+        return None, "it does not run"
     except (ClientError, ConfigError, OSError) as error:
         return None, str(error)
 

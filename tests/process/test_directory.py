@@ -360,5 +360,5 @@ def test_explain_says_what_it_can_without_a_daemon(start):
 
     (found,) = a.json("name", "explain", "list:all,orders@hostb")
 
-    assert found["daemon"] == "not asked: it is not running"
+    assert found["daemon"] == "not asked: it does not run"
     assert [each["kind"] for each in found["elements"]] == ["distribution list", "direct"]

@@ -11,6 +11,7 @@ from qmd.config.route_rules import parse_pattern, parse_rule
 from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.core.packet_fields import message_number
 from qmd.message.shared_packet import whole
+from qmd.queues.outgoing_queue import Transmission
 from tests.unit.qmd.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
@@ -134,12 +135,13 @@ async def test_a_relay_records_a_message_that_returns_after_its_departure(hosts:
     connection = relay.peers.connection_to(a.id)
     assert connection is not None
 
+    done = Transmission()
     while (entry := queue.window.pop()) is not None:
         key, (held, _) = entry
         queue.in_flight[key] = held
-        queue.handed_first.sources.append(a.id)
-        queue.handed_first.add(message_number(whole(held)), 0, len(held))
-    relay.recorder.transmitted(queue)
+        done.first.sources.append(a.id)
+        done.first.add(message_number(whole(held)), 0, len(held))
+    relay.recorder.transmitted(queue, done)
     for key, held in list(queue.in_flight.items()):
         relay.releasing.session_acknowledged([(queue, key)])
         relay.releasing.release()

@@ -14,12 +14,13 @@ import pytest
 from protocol.identifiers import guid_text, parse_message_id
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
+from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.history import explanation as account
 from qmd.history import message_lookup as inquiry
 from qmd.history import remote_lookup as asking
-from qmd.history.remote_lookup import QUEUE, Answer, Question
+from qmd.history.remote_lookup import Answer, Question
 from qmd.queues.local_queue import Reader
 from tests.patience import END_S
 from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
@@ -585,7 +586,7 @@ async def test_the_name_of_the_history_queue_is_reserved(hosts: Hosts) -> None:
     with pytest.raises(Refusal) as refused:
         await a.create("qmd_history$")
     assert refused.value.code == "name_not_creatable"
-    assert all(queue.name != QUEUE for queue in a.queues.by_key.values())
+    assert all(queue.name != HISTORY_QUEUE for queue in a.queues.by_key.values())
 
 
 def question(body: bytes, number: int, *, delivery: int) -> bytes:
