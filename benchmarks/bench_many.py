@@ -100,7 +100,7 @@ async def _sent(manager: QueueManager, messages: list[NewMessage]) -> tuple[floa
     await manager.services.storage.batch.barrier()
     done: asyncio.Future[tuple[float, float]] = manager.services.loop.create_future()
     began, used = time.perf_counter(), time.process_time()
-    manager.assembly.sending.send(
+    manager.assembly.message_sender.send(
         messages, b"", lambda ids: done.set_result((time.perf_counter(), time.process_time()))
     )
     ended, used_then = await done

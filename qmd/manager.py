@@ -61,9 +61,9 @@ class QueueManager:
             assembly = Assembly(services, limits)
             await restore(assembly)
             await assembly.directory.start()
-            assembly.acknowledging.addressing.start()
-            assembly.publishing.start()
-            await assembly.undelivered.tell_what_is_owed()
+            assembly.acknowledgments.deferred.start()
+            assembly.registration.start()
+            await assembly.undeliverable.tell_what_is_owed()
         except BaseException:
             await storage.close()
             raise
@@ -72,27 +72,27 @@ class QueueManager:
     def start(self) -> None:
         """Begin to deliver what the last run left."""
         self.assembly.outgoing.start()
-        self.assembly.relaying.start()
+        self.assembly.relay.start()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         services, assembly = self.services, self.assembly
         services.lifecycle.stopping = True
-        assembly.asking.stop()
-        assembly.acknowledging.addressing.stop()
-        assembly.publishing.stop()
-        assembly.routing.stop()
-        assembly.relaying.stop()
+        assembly.remote_lookup.stop()
+        assembly.acknowledgments.deferred.stop()
+        assembly.registration.stop()
+        assembly.next_hops.stop()
+        assembly.relay.stop()
         assembly.peers.stop()
         await assembly.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
-        assembly.releasing.release()
+        assembly.outgoing_release.release()
         services.clock.save()
         with contextlib.suppress(StorageError):
             # What is being removed has been received, and is not lost: that is known behind it.
             await services.storage.batch.barrier()
             # Nor is what ends otherwise, which takes a look at it and a commit more.
-            while assembly.endings.under_way:
+            while assembly.dead_letters.under_way:
                 await services.storage.batch.barrier()
         assembly.recorder.stop(
             (

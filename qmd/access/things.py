@@ -16,7 +16,7 @@ from qmd.errors import Refusal
 if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage
     from qmd.directory.resolver import Resolver
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.registry import LocalQueues
 
@@ -29,9 +29,9 @@ def thing_of(queue: LocalQueue) -> Thing:
 class ThingFinder:
     """Finds the queues that names in a request stand for."""
 
-    def __init__(self, queues: LocalQueues, routes: Routes, resolver: Resolver) -> None:
+    def __init__(self, queues: LocalQueues, destinations: Destinations, resolver: Resolver) -> None:
         self._queues = queues
-        self._routes = routes
+        self._destinations = destinations
         self._resolver = resolver
 
     def named(self, text: str) -> Iterator[Thing]:
@@ -65,7 +65,7 @@ class ThingFinder:
         except InvalidName:
             yield from self.named(text)
             return
-        queue = self._routes.queue_by_guid(guid)
+        queue = self._destinations.queue_by_guid(guid)
         yield Thing(text.casefold(), text) if queue is None else thing_of(queue)
 
     def of_message(self, new: NewMessage) -> Iterator[Thing]:
@@ -110,13 +110,13 @@ class ThingFinder:
             for element in name.elements:
                 yield from self._of_name(element, str(element))
             return
-        routes = self._routes
-        queue = routes.find_here(name)
+        destinations = self._destinations
+        queue = destinations.find_here(name)
         if queue is None and isinstance(name, PublicName):
-            queue = routes.queue_by_guid(name.queue)
+            queue = destinations.queue_by_guid(name.queue)
         if queue is not None:
             yield Thing(queue.key, text)
-        elif isinstance(name, DirectName) and routes.is_local(name):
+        elif isinstance(name, DirectName) and destinations.is_local(name):
             yield Thing(queue_key(name) or str(name).casefold(), text)
         else:
             yield Thing(str(name).casefold(), text)

@@ -12,66 +12,66 @@ from qmd.access.things import ThingFinder
 from qmd.bulk.consume import Consumer
 from qmd.bulk.publish import Prepared
 from qmd.bulk.range_read import Ranges
-from qmd.bulk.reservations import Reserving
+from qmd.bulk.reservations import Reservations
 from qmd.bulk.staging import Staging
 from qmd.control.components import Components
 from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
-from qmd.directory.registration import Publishing
+from qmd.directory.registration import Registration
 from qmd.directory.resolver import Own, Resolver
 from qmd.events.recorder import Recorder
 from qmd.history.event_query import EventLog
-from qmd.history.message_lookup import Inquiry
-from qmd.history.remote_lookup import Asking
+from qmd.history.message_lookup import MessageLookup
+from qmd.history.remote_lookup import RemoteLookup
 from qmd.maintenance.disk_watch import DiskWatch
-from qmd.maintenance.expiry import Reaper
+from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.retention import Retention
 from qmd.message.shared_packet import Parts
-from qmd.naming.destinations import Routes
-from qmd.operations.dead_letter_summary import DeadLetters
-from qmd.operations.import_messages import Importing
-from qmd.operations.move import Moving
-from qmd.operations.queue_admin import Administration
-from qmd.operations.receive import Reading
-from qmd.operations.receive_selected import Picking
+from qmd.naming.destinations import Destinations
+from qmd.operations.dead_letter_summary import DeadLetterSummary
+from qmd.operations.import_messages import Importer
+from qmd.operations.move import Mover
+from qmd.operations.queue_admin import QueueAdministration
+from qmd.operations.receive import MessageReceiver
+from qmd.operations.receive_selected import SelectiveReceiver
 from qmd.operations.request_outcomes import RequestOutcomes
-from qmd.operations.resend import Resending
-from qmd.operations.selection import Choosing
-from qmd.operations.send import Sending
-from qmd.operations.send_batch import Handover
+from qmd.operations.resend import Resender
+from qmd.operations.selection import Selection
+from qmd.operations.send import MessageSender
+from qmd.operations.send_batch import BatchSender
 from qmd.operations.transactions import Transactions
 from qmd.operations.two_phase_commit import Branches
-from qmd.outcomes.acknowledgments import Acknowledging
-from qmd.outcomes.dead_letter import Endings
-from qmd.outcomes.deferred_acknowledgments import Addressing
-from qmd.outcomes.nack import Refusing
+from qmd.outcomes.acknowledgments import Acknowledgments
+from qmd.outcomes.dead_letter import DeadLetters
+from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
+from qmd.outcomes.nack import Nacks
 from qmd.outcomes.promises import Promises
-from qmd.outcomes.reports import Tracing
-from qmd.outcomes.undeliverable import Undelivered
+from qmd.outcomes.reports import Reports
+from qmd.outcomes.undeliverable import Undeliverable
 from qmd.peers.connection import PeerConnection
-from qmd.peers.identity_conflicts import Identities
+from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.link import Link
-from qmd.peers.next_hop import Routing
+from qmd.peers.next_hop import NextHops
 from qmd.peers.pending_acks import OwedAcks
-from qmd.peers.redirect import Redirecting
+from qmd.peers.redirect import Redirection
 from qmd.peers.sessions import Peers
 from qmd.queues import quotas
 from qmd.queues.incoming_sequences import IncomingStreams
 from qmd.queues.limits import Limits
 from qmd.queues.message_id_history import KnownMessages
-from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
 from qmd.queues.outgoing_ids import OutgoingIds
-from qmd.queues.outgoing_queues import Outgoing
+from qmd.queues.outgoing_queues import OutgoingQueues
 from qmd.queues.quarantine import Damage
 from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
-from qmd.runtime.fair_scheduler import Light, Turns
+from qmd.runtime.fair_scheduler import FairScheduler, Light
 from qmd.runtime.services import Services
 from qmd.transfer.confirmation import Confirmations
 from qmd.transfer.incoming import Incoming
-from qmd.transfer.relay import Relaying
-from qmd.transfer.release import Releasing
+from qmd.transfer.relay import Relay
+from qmd.transfer.release import OutgoingRelease
 from qmd.transfer.sequence_renewal import SequenceRenewal
 
 
@@ -82,8 +82,8 @@ class Assembly:
         self.services = services
         settings = services.settings
         light = Light()
-        self.turns = Turns(services, light, beside_the_disk=False)  # of peers
-        self.local_turns = Turns(services, light, beside_the_disk=True)  # of applications
+        self.turns = FairScheduler(services, light, beside_the_disk=False)  # of peers
+        self.local_turns = FairScheduler(services, light, beside_the_disk=True)  # of applications
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self.admission = quotas.Admission(services, self.usage)
         self.queues = LocalQueues(services, self.usage)
@@ -93,88 +93,100 @@ class Assembly:
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
         outgoing_ids = OutgoingIds(services, destinations_max=limits.destinations)
-        self.outgoing = Outgoing(services, self.damage, self.parts, self.usage, outgoing_ids)
-        self.own_dead_letters = OwnDeadLetters(services, self.outgoing, self.queues)
+        self.outgoing = OutgoingQueues(services, self.damage, self.parts, self.usage, outgoing_ids)
+        self.own_dead_letters = NamedDeadLetterQueues(services, self.outgoing, self.queues)
         self.directory = open_directory(settings.directory, changed=self._directory_changed)
-        self.routes = Routes(services, self.directory, self.outgoing, self.queues)
+        self.destinations = Destinations(services, self.directory, self.outgoing, self.queues)
         self.resolver = Resolver(
             self.directory,
-            Own(services.id, self.routes.is_local, self.routes.path_of_guid),
+            Own(services.id, self.destinations.is_local, self.destinations.path_of_guid),
             settings.directory,
             now=services.loop.time,
         )
-        self.things = ThingFinder(self.queues, self.routes, self.resolver)
-        self.publishing = Publishing(
+        self.things = ThingFinder(self.queues, self.destinations, self.resolver)
+        self.registration = Registration(
             services,
             self.directory,
             self.queues,
             self.resolver,
-            self.routes.queue_by_guid,
+            self.destinations.queue_by_guid,
         )
-        addressing = Addressing(services, self.recorder, self.resolver, self.routes)
-        self.acknowledging = Acknowledging(
-            services, self.outgoing, self.recorder, self.routes, addressing
+        deferred_acknowledgments = DeferredAcknowledgments(
+            services, self.recorder, self.resolver, self.destinations
         )
-        self.tracing = Tracing(services, self.admission, self.recorder, self.routes)
-        self.endings = Endings(
+        self.acknowledgments = Acknowledgments(
+            services, self.outgoing, self.recorder, self.destinations, deferred_acknowledgments
+        )
+        self.reports = Reports(services, self.admission, self.recorder, self.destinations)
+        self.dead_letters = DeadLetters(
             services,
-            self.acknowledging,
+            self.acknowledgments,
             self.damage,
             self.own_dead_letters,
             self.queues,
             self.recorder,
         )
         self.promises = Promises(services)
-        self.refusing = Refusing(
+        self.nacks = Nacks(
             services,
-            self.acknowledging,
-            self.endings,
+            self.acknowledgments,
+            self.dead_letters,
             self.known_messages,
             self.promises,
             self.recorder,
-            self.routes,
+            self.destinations,
         )
-        self.undelivered = Undelivered(
-            services, self.acknowledging, self.damage, self.endings, self.outgoing, self.recorder
+        self.undeliverable = Undeliverable(
+            services,
+            self.acknowledgments,
+            self.damage,
+            self.dead_letters,
+            self.outgoing,
+            self.recorder,
         )
-        self.identities = Identities(services, self.known_messages)
-        self.peers = Peers(services, self.acknowledging, self.identities, self.incoming_streams)
-        self.routing = Routing(services, self.directory, self.peers)
-        self.owed_acks = OwedAcks(services, self.routing.session_towards)
-        self.redirecting = Redirecting(
-            services, self.identities, self.outgoing, self.peers, self.routes
+        self.identities = IdentityConflicts(services, self.known_messages)
+        self.peers = Peers(services, self.acknowledgments, self.identities, self.incoming_streams)
+        self.next_hops = NextHops(services, self.directory, self.peers)
+        self.owed_acks = OwedAcks(services, self.next_hops.session_towards)
+        self.redirection = Redirection(
+            services, self.identities, self.outgoing, self.peers, self.destinations
         )
-        self.relaying = Relaying(
+        self.relay = Relay(
             services,
             self.known_messages,
             self.outgoing,
             self.peers,
             self.recorder,
-            self.refusing,
-            self.routes,
-            self.routing,
-            self.tracing,
-            self.undelivered,
+            self.nacks,
+            self.destinations,
+            self.next_hops,
+            self.reports,
+            self.undeliverable,
         )
-        self.releasing = Releasing(
-            services, self.endings, self.outgoing, self.recorder, self.relaying, self.undelivered
+        self.outgoing_release = OutgoingRelease(
+            services,
+            self.dead_letters,
+            self.outgoing,
+            self.recorder,
+            self.relay,
+            self.undeliverable,
         )
         self.confirmations = Confirmations(
             services,
             self.damage,
-            self.endings,
+            self.dead_letters,
             self.outgoing,
             self.promises,
             self.recorder,
-            self.relaying,
-            self.releasing,
+            self.relay,
+            self.outgoing_release,
         )
         self.sequence_renewal = SequenceRenewal(
-            services, self.outgoing, self.releasing.release, self.undelivered
+            services, self.outgoing, self.outgoing_release.release, self.undeliverable
         )
         self.incoming = Incoming(
             services,
-            self.acknowledging,
+            self.acknowledgments,
             self.admission,
             self.confirmations,
             self.identities,
@@ -184,86 +196,97 @@ class Assembly:
             self.promises,
             self.queues,
             self.recorder,
-            self.refusing,
-            self.relaying,
-            self.releasing,
-            self.routes,
-            self.routing,
-            self.tracing,
+            self.nacks,
+            self.relay,
+            self.outgoing_release,
+            self.destinations,
+            self.next_hops,
+            self.reports,
         )
-        self.sending = Sending(
+        self.message_sender = MessageSender(
             services,
             self.admission,
             self.outgoing,
             self.own_dead_letters,
             self.peers,
             self.recorder,
-            self.releasing,
-            self.routes,
+            self.outgoing_release,
+            self.destinations,
         )
-        self.request_outcomes = RequestOutcomes(services, self.sending)
-        self.reading = Reading(
-            services, self.damage, self.endings, self.parts, self.queues, self.recorder
+        self.request_outcomes = RequestOutcomes(services, self.message_sender)
+        self.message_receiver = MessageReceiver(
+            services, self.damage, self.dead_letters, self.parts, self.queues, self.recorder
         )
-        self.choosing = Choosing(services, self.damage)
-        self.picking = Picking(services, self.choosing)
-        self.moving = Moving(services, self.choosing, self.queues, self.recorder, self.routes)
-        self.resending = Resending(
+        self.selection = Selection(services, self.damage)
+        self.selective_receiver = SelectiveReceiver(services, self.selection)
+        self.mover = Mover(services, self.selection, self.queues, self.recorder, self.destinations)
+        self.resender = Resender(
             services,
-            self.choosing,
-            self.endings,
+            self.selection,
+            self.dead_letters,
             self.outgoing,
             self.recorder,
             self.resolver,
-            self.routes,
-            self.sending,
+            self.destinations,
+            self.message_sender,
             self.things,
         )
-        self.dead_letters = DeadLetters(services)
-        self.importing = Importing(services, self.admission, self.peers, self.recorder)
-        self.administration = Administration(
+        self.dead_letter_summary = DeadLetterSummary(services)
+        self.importer = Importer(services, self.admission, self.peers, self.recorder)
+        self.administration = QueueAdministration(
             services,
-            self.choosing,
+            self.selection,
             self.directory,
-            self.endings,
+            self.dead_letters,
             self.incoming_streams,
             self.own_dead_letters,
-            self.publishing,
+            self.registration,
             self.queues,
-            self.routes,
+            self.destinations,
             queues_max=limits.queues,
         )
         self.transactions = Transactions(
-            services, self.moving, self.picking, self.reading, self.request_outcomes, self.sending
+            services,
+            self.mover,
+            self.selective_receiver,
+            self.message_receiver,
+            self.request_outcomes,
+            self.message_sender,
         )
         self.branches = Branches(services, self.request_outcomes, self.transactions)
         self.ranges = Ranges(services, self.damage)
-        consumer = Consumer(services, self.recorder, self.endings, self.damage)
-        self.reserving = Reserving(
-            services, consumer, self.recorder, self.picking, self.queues, self.ranges, self.routes
+        consumer = Consumer(services, self.recorder, self.dead_letters, self.damage)
+        self.reservations = Reservations(
+            services,
+            consumer,
+            self.recorder,
+            self.selective_receiver,
+            self.queues,
+            self.ranges,
+            self.destinations,
         )
         self.staging = Staging(
             services,
             self.admission,
             self.resolver,
-            self.routes,
-            self.sending,
+            self.destinations,
+            self.message_sender,
             self.things,
             self.usage,
             self._prepare_publication,
         )
-        self.event_log = EventLog(services, self.routes)
-        self.asking = Asking(services, self.peers)
-        self.inquiry = Inquiry(
+        self.event_log = EventLog(services, self.destinations)
+        self.remote_lookup = RemoteLookup(services, self.peers)
+        self.message_lookup = MessageLookup(
             services,
-            self.asking,
+            self.remote_lookup,
             self.identities,
             self.outgoing,
             self.peers,
             self.queues,
-            self.routes,
+            self.destinations,
             self.transactions,
-            self.releasing,
+            self.outgoing_release,
             self.things,
         )
         self.housekeeping = Housekeeping(services)
@@ -273,63 +296,65 @@ class Assembly:
             self.known_messages,
             self.own_dead_letters,
             self.recorder,
-            self.reserving,
+            self.reservations,
             self.staging,
         )
         self.disk_watch = DiskWatch(services, self.recorder)
-        self.reaper = Reaper(
+        self.expiry = Expiry(
             services,
             self.confirmations,
-            self.endings,
+            self.dead_letters,
             self.housekeeping,
             self.outgoing,
             self.queues,
             self.recorder,
             self.retention,
-            self.undelivered,
+            self.undeliverable,
         )
-        self._connect(addressing, outgoing_ids)
+        self._connect(deferred_acknowledgments, outgoing_ids)
         self.components = self._components()
 
-    def _connect(self, addressing: Addressing, outgoing_ids: OutgoingIds) -> None:
+    def _connect(
+        self, deferred_acknowledgments: DeferredAcknowledgments, outgoing_ids: OutgoingIds
+    ) -> None:
         """Name the collaborators that are made later."""
         services = self.services
-        self.queues.on_added = self.routes.forget
-        self.queues.on_ready = self.reading.serve
+        self.queues.on_added = self.destinations.forget
+        self.queues.on_ready = self.message_receiver.serve
         services.clock.when_set = self.outgoing.clock_was_set
         self.damage.connect(self.outgoing.arm_resend)
         outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(
             self.peers,
-            self.redirecting,
-            self.relaying.usage,
-            self.releasing.release,
-            self.acknowledging.met,
+            self.redirection,
+            self.relay.usage,
+            self.outgoing_release.release,
+            self.acknowledgments.met,
         )
-        self.own_dead_letters.connect(self.routes.find_here)
-        self.routes.connect(self.resolver)
-        self.routes.on_change = self.incoming.queues_changed
-        addressing.connect(self.sending)
-        self.acknowledging.connect(self.peers.connection_to, self.sending)
-        self.tracing.connect(self.sending)
-        self.undelivered.connect(self.releasing.release, self.relaying.gone)
+        self.own_dead_letters.connect(self.destinations.find_here)
+        self.destinations.connect(self.resolver)
+        self.destinations.on_change = self.incoming.queues_changed
+        deferred_acknowledgments.connect(self.message_sender)
+        self.acknowledgments.connect(self.peers.connection_to, self.message_sender)
+        self.reports.connect(self.message_sender)
+        self.undeliverable.connect(self.outgoing_release.release, self.relay.gone)
         self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
         self.identities.connect(self.peers.end_all)
         self.peers.connect(
-            self.routing.know,
-            self.routing.opened,
+            self.next_hops.know,
+            self.next_hops.opened,
             self.make_link,
-            self.asking.sessions_changed,
-            self.releasing.session_acknowledged,
+            self.remote_lookup.sessions_changed,
+            self.outgoing_release.session_acknowledged,
         )
-        self.relaying.connect(self.asking)
-        self.releasing.connect(self.confirmations, self.sequence_renewal)
-        self.incoming.connect(self.asking)
-        self.sending.connect(self._hand_over)
+        self.relay.connect(self.remote_lookup)
+        self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
+        self.incoming.connect(self.remote_lookup)
+        self.message_sender.connect(self._hand_over)
         self.request_outcomes.connect(self.transactions)
-        self.moving.connect(self.administration)
-        self.administration.connect(self.reserving.check_deletable)
-        self.asking.connect(self.inquiry)
+        self.mover.connect(self.administration)
+        self.administration.connect(self.reservations.check_deletable)
+        self.remote_lookup.connect(self.message_lookup)
 
     def _components(self) -> Components:
         names = (each.name for each in dataclasses.fields(Components))
@@ -355,29 +380,29 @@ class Assembly:
             self.identities,
             self.outgoing,
             self.recorder,
-            self.redirecting.may_hand,
-            self.routing,
-            self.tracing,
-            self.undelivered,
+            self.redirection.may_hand,
+            self.next_hops,
+            self.reports,
+            self.undeliverable,
             self.make_connection,
-            self.asking.sessions_changed,
-            self.relaying.ways_lead_back,
+            self.remote_lookup.sessions_changed,
+            self.relay.ways_lead_back,
             address=address,
             guid=guid,
         )
 
-    def _hand_over(self, token: bytes, transaction: str) -> Handover:
-        return Handover(
+    def _hand_over(self, token: bytes, transaction: str) -> BatchSender:
+        return BatchSender(
             self.services,
-            self.acknowledging,
+            self.acknowledgments,
             self.confirmations,
-            self.endings,
+            self.dead_letters,
             self.outgoing,
             self.own_dead_letters,
             self.parts,
             self.recorder,
-            self.routes,
-            self.tracing,
+            self.destinations,
+            self.reports,
             token,
             transaction,
         )
@@ -389,17 +414,17 @@ class Assembly:
             self.confirmations,
             self.outgoing,
             self.recorder,
-            self.releasing,
+            self.outgoing_release,
             self.resolver,
-            self.routes,
-            self.sending,
+            self.destinations,
+            self.message_sender,
         )
 
     def _forget_ways(self) -> None:
         """Drop references to outgoing queues that are only kept for speed."""
-        self.routes.forget_elsewhere()
-        self.relaying.forget_avoided()
-        self.acknowledging.forget_idle_ways()
+        self.destinations.forget_elsewhere()
+        self.relay.forget_avoided()
+        self.acknowledgments.forget_idle_ways()
 
     async def reload_directory(self) -> None:
         """Everything of it is asked anew; of a file, it is read anew."""
@@ -410,7 +435,7 @@ class Assembly:
     def _directory_changed(self) -> None:
         """What was looked up may be wrong now."""
         self.resolver.forget()
-        self.routes.forget()
-        self.routing.directory_changed()
-        self.acknowledging.addressing.directory_changed()
-        self.publishing.directory_changed()
+        self.destinations.forget()
+        self.next_hops.directory_changed()
+        self.acknowledgments.deferred.directory_changed()
+        self.registration.directory_changed()

@@ -59,7 +59,7 @@ async def restore(assembly: Assembly) -> None:
         )
     assembly.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
     assembly.branches.restore(state.branches)
-    assembly.reserving.restore(state.reservations)
+    assembly.reservations.restore(state.reservations)
     assembly.staging.restore(state.stages)
     for stream in state.streams:
         queue = assembly.queues.by_id.get(stream.queue_id)
@@ -69,12 +69,12 @@ async def restore(assembly: Assembly) -> None:
             assembly.incoming_streams.reserve_id(stream.id)
     assembly.own_dead_letters.restore(state.own_dead_letters)
     assembly.known_messages.restore(state.history)
-    assembly.routing.restore(state.ways_back)
-    assembly.acknowledging.addressing.restore(state.unaddressed)
-    assembly.publishing.restore(state.directory_changes)
+    assembly.next_hops.restore(state.ways_back)
+    assembly.acknowledgments.deferred.restore(state.unaddressed)
+    assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.identities.restore(state.peer_instances, starts)
-    await assembly.relaying.restore()
+    await assembly.relay.restore()
     assembly.recorder.started(assembly.usage.bytes)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
 
@@ -39,12 +39,12 @@ class Consumer:
         self,
         services: Services,
         recorder: Recorder,
-        endings: Endings,
+        dead_letters: DeadLetters,
         damage: Damage,
     ) -> None:
         self._services = services
         self._recorder = recorder
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._damage = damage
 
     async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class Consumer:
             self._recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
         wanted = page.whole if queue.payer.journal else page.wanting
         if wanted:
-            self._endings.received(
+            self._dead_letters.received(
                 queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
             )
         base = queue.id << LOOKUP_BITS

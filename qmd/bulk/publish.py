@@ -10,7 +10,7 @@ numbers of a sequence to a queue elsewhere; those are written into the packets o
 disk, by the thread that writes.
 
 What is not as usual (several queues, acknowledgments of arrival here, a report queue ...) is left
-to `Sending`.
+to `MessageSender`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
 from qmd.events.recorder import bear_correlation
 from qmd.message.build import NO_ADDRESS, PRIORITY_MAX, compose
-from qmd.message.template import Form, Row, shape
+from qmd.message.template import Row, Template, shape
 from qmd.operations.send_batch import sent_to
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
@@ -41,14 +41,14 @@ from storage.tables.keys import LOOKUP_BITS
 if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.operations.send import Sending
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.send import MessageSender
     from qmd.operations.send_batch import Route
-    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
-    from qmd.transfer.release import Releasing
+    from qmd.transfer.release import OutgoingRelease
     from storage.engine.batch import Batch
     from storage.tables.outgoing import RowsOfCopies
 
@@ -70,7 +70,7 @@ class _Kind:
     example: NewMessage  # the first of them
     queue: Route
     delivery: int
-    form: Form
+    form: Template
     reach_s: int | None  # they may take so long to reach their queue
     live_s: int | None  # until they are received
     transaction_at: int  # where their place in a sequence stands, if they have one
@@ -125,22 +125,22 @@ class Prepared:
         services: Services,
         admission: Admission,
         confirmations: Confirmations,
-        outgoing: Outgoing,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
-        releasing: Releasing,
+        outgoing_release: OutgoingRelease,
         resolver: Resolver,
-        routes: Routes,
-        sending: Sending,
+        destinations: Destinations,
+        message_sender: MessageSender,
     ) -> None:
         self._services = services
         self._admission = admission
         self._confirmations = confirmations
         self._outgoing = outgoing
         self._recorder = recorder
-        self._releasing = releasing
+        self._outgoing_release = outgoing_release
         self._resolver = resolver
-        self._routes = routes
-        self._sending = sending
+        self._destinations = destinations
+        self._message_sender = message_sender
         self._sent_s = int(services.environment.time())
         self._kinds: dict[Row, _Kind] = {}
         self._runs: list[_Run] = []
@@ -169,7 +169,7 @@ class Prepared:
                 run = _Run(kind)
                 self._runs.append(run)
             mine = numbers[at : at + len(some)]
-            index = self._sending.next_indexes(len(some))
+            index = self._message_sender.next_indexes(len(some))
             packets = kind.form.packets(some, mine, index)
             if packets is None:
                 raise NotAlike
@@ -185,13 +185,13 @@ class Prepared:
     async def _meet(self, new: NewMessage) -> _Kind:
         """The first of a kind; the directory is asked as often as it takes."""
         while True:
-            self._routes.answers = self._answers
+            self._destinations.answers = self._answers
             try:
                 return self._kind_of(new)
             except MustAsk as ask:
                 name = ask.name
             finally:
-                self._routes.answers = {}
+                self._destinations.answers = {}
             try:
                 self._answers[name] = await self._resolver.resolve_text(name)
             except Refusal as refusal:
@@ -201,7 +201,7 @@ class Prepared:
         if len(self._kinds) >= SHAPES_MAX:
             raise NotAlike
         queue, delivery = self._way(new)
-        confirmations, names = self._confirmations, self._routes
+        confirmations, names = self._confirmations, self._destinations
         is_transactional = delivery == TRANSACTIONAL
         model = compose(
             new,
@@ -218,7 +218,7 @@ class Prepared:
             else new.dead_letter is not False,
             time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),
         )
-        form = Form(model)
+        form = Template(model)
         if not form.fits:
             raise NotAlike
         return _Kind(
@@ -236,7 +236,7 @@ class Prepared:
         if new.report_queue or new.dead_letter_queue or self._services.lifecycle.stopping:
             raise NotAlike
         try:
-            way = self._sending.way_of(new)
+            way = self._message_sender.way_of(new)
         except MustAsk:
             raise
         except Refusal as refusal:
@@ -257,7 +257,7 @@ class Prepared:
         full = self._admission.is_full(size, messages=self.messages)
         if full is not None:
             raise full
-        self._releasing.release()  # where all is acknowledged, a new sequence begins
+        self._outgoing_release.release()  # where all is acknowledged, a new sequence begins
         batch = self._services.storage.batch
         here = _Here(self._services, self.messages)
         elsewhere = _Elsewhere(self._services, self._confirmations, self._outgoing, self.messages)
@@ -269,7 +269,7 @@ class Prepared:
                 keys, positions = elsewhere.put(run, run.kind.queue, batch)
                 self._tell(run, keys, positions)
         elsewhere.save(batch)
-        self._sending.sent_count += self.messages
+        self._message_sender.sent_count += self.messages
 
         def durable() -> None:
             here.durable()
@@ -280,7 +280,7 @@ class Prepared:
     def _check(self) -> int:
         """How many bytes they have.  Raises Refusal and NotAlike, as `take_over`."""
         limit = self._services.settings.quotas.message_bytes_max
-        self._routes.answers = self._answers
+        self._destinations.answers = self._answers
         try:
             for kind in self._kinds.values():
                 if self._way(kind.example) != (kind.queue, kind.delivery):
@@ -288,7 +288,7 @@ class Prepared:
         except MustAsk as ask:
             raise NotAlike from ask
         finally:
-            self._routes.answers = {}
+            self._destinations.answers = {}
         by_queue: dict[Route, int] = {}
         in_sequence: dict[OutgoingQueue, int] = {}
         for run in self._runs:
@@ -368,7 +368,11 @@ class _Elsewhere:
     """What is to be sent to queues of other queue managers."""
 
     def __init__(
-        self, services: Services, confirmations: Confirmations, outgoing: Outgoing, messages: int
+        self,
+        services: Services,
+        confirmations: Confirmations,
+        outgoing: OutgoingQueues,
+        messages: int,
     ) -> None:
         self._services = services
         self._confirmations = confirmations

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from qmd.bulk.range_read import Ranges
     from qmd.control_protocol.bulk import Filter, Rows
-    from qmd.naming.destinations import Routes
-    from qmd.operations.receive_selected import Picking
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.receive_selected import SelectiveReceiver
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
 
@@ -51,7 +51,7 @@ STARTS = ("oldest", "newest")
 Value = dict[str, Any]
 
 
-class Reserving:
+class Reservations:
     """All readers of this queue manager."""
 
     def __init__(
@@ -59,18 +59,18 @@ class Reserving:
         services: Services,
         consumer: Consumer,
         recorder: Recorder,
-        picking: Picking,
+        selective_receiver: SelectiveReceiver,
         queues: LocalQueues,
         ranges: Ranges,
-        routes: Routes,
+        destinations: Destinations,
     ) -> None:
         self._services = services
         self._consumer = consumer
         self._recorder = recorder
-        self._picking = picking
+        self._selective_receiver = selective_receiver
         self._queues = queues
         self._ranges = ranges
-        self._routes = routes
+        self._destinations = destinations
         self._readers: dict[str, Reader] = {}
         self._opening = asyncio.Lock()
         self._stale: list[int] = []  # of queues that are deleted, and are to be forgotten
@@ -189,7 +189,7 @@ class Reserving:
                     ],
                 }
 
-    # Reserving.
+    # Reservations.
 
     async def reserve(
         self,
@@ -216,7 +216,7 @@ class Reserving:
                     " checkpoint: begin with a new checkpoint, and another reader.",
                 )
             self._check_not_consumed(held, start)
-            self._picking.check_share(held.queue, self)
+            self._selective_receiver.check_share(held.queue, self)
             limit = min(max(messages_max, 1), MESSAGES_MAX)
             end, messages, size, is_cut = start, 0, 0, False
             if held.next - 1 > start:
@@ -453,8 +453,8 @@ class Reserving:
         try:
             guid = guid_bytes(text)
         except InvalidName:
-            return self._routes.find_queue(text)
-        queue = self._routes.queue_by_guid(guid)
+            return self._destinations.find_queue(text)
+        queue = self._destinations.queue_by_guid(guid)
         if queue is None:
             raise Refusal(
                 "no_such_queue",

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from qmd.access.things import ThingFinder
     from qmd.control_protocol.bulk import Attempt
     from qmd.directory.resolver import Resolver
-    from qmd.naming.destinations import Routes
-    from qmd.operations.send import Chosen, Sending
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.send import Chosen, MessageSender
     from qmd.queues.quotas import Admission
     from qmd.queues.usage import Usage
     from qmd.runtime.services import Services
@@ -67,8 +67,8 @@ class Staging:
         services: Services,
         admission: Admission,
         resolver: Resolver,
-        routes: Routes,
-        sending: Sending,
+        destinations: Destinations,
+        message_sender: MessageSender,
         things: ThingFinder,
         usage: Usage,
         prepare: Callable[[], Prepared],
@@ -76,8 +76,8 @@ class Staging:
         self._services = services
         self._admission = admission
         self._resolver = resolver
-        self._routes = routes
-        self._sending = sending
+        self._destinations = destinations
+        self._message_sender = message_sender
         self._prepare = prepare
         self._usage = usage
         self._pieces: dict[_Place, dict[int, StageRow]] = {}  # by the number of their first row
@@ -164,7 +164,7 @@ class Staging:
         be done again.  An epoch that was published is not, whatever became of its queues since."""
         for at, row in rows:
             try:
-                self._sending.check_here(row)
+                self._message_sender.check_here(row)
             except Refusal as refusal:
                 if (await known_epoch(self._services.storage, query, epoch)).is_published:
                     return
@@ -244,10 +244,10 @@ class Staging:
             for piece in pieces:  # one after the other, because others want to be served meanwhile
                 messages += _decoder.decode(await self._data(piece))
             await self._services.ids.ensure(row_count)
-            routes = await self._ways(messages)
+            ways = await self._ways(messages)
             while await check_owner():
-                routes = await self._ways(messages)
-            take_over = partial(self._sending.take_over, messages, routes, b"", _ignore)
+                ways = await self._ways(messages)
+            take_over = partial(self._message_sender.take_over, messages, ways, b"", _ignore)
             done = self._commit(query, epoch, row_count, take_over, queues, rights.owner)
         at_ms = await asyncio.shield(done)
         log.info("published", query=query, epoch=epoch, messages=row_count)
@@ -310,9 +310,9 @@ class Staging:
         answers = dict[str, Resolution | Refusal]()
         tries = 0
         while True:
-            self._routes.answers = answers
+            self._destinations.answers = answers
             try:
-                return self._sending.check(messages)
+                return self._message_sender.check(messages)
             except MustAsk as ask:
                 name = ask.name
             except Refusal as refusal:
@@ -322,7 +322,7 @@ class Staging:
                 await self._services.ids.ensure(len(messages) << tries)
                 continue
             finally:
-                self._routes.answers = {}
+                self._destinations.answers = {}
             try:
                 answers[name] = await self._resolver.resolve_text(name)
             except Refusal as refusal:

@@ -22,7 +22,7 @@ class Verb(NamedTuple):
 
 
 async def _open(components: Components, rights: Rights, request: frames.OpenReader) -> object:
-    return await components.reserving.open(
+    return await components.reservations.open(
         request.reader,
         request.queues,
         shared=request.shared,
@@ -32,7 +32,7 @@ async def _open(components: Components, rights: Rights, request: frames.OpenRead
 
 
 async def _reserve(components: Components, rights: Rights, request: frames.Reserve) -> object:
-    return await components.reserving.reserve(
+    return await components.reservations.reserve(
         request.reader,
         request.fence,
         request.queue,
@@ -45,7 +45,7 @@ async def _reserve(components: Components, rights: Rights, request: frames.Reser
 
 async def _read(components: Components, rights: Rights, request: frames.ReadRange) -> object:
     if request.reader:
-        return await components.reserving.read(
+        return await components.reservations.read(
             request.reader,
             request.queue,
             request.after,
@@ -56,7 +56,7 @@ async def _read(components: Components, rights: Rights, request: frames.ReadRang
             bodies=request.bodies,
         )
     return await components.ranges.read(
-        components.reserving.find(request.queue),
+        components.reservations.find(request.queue),
         request.after,
         request.until,
         limit=request.limit,
@@ -67,23 +67,23 @@ async def _read(components: Components, rights: Rights, request: frames.ReadRang
 
 
 async def _split(components: Components, rights: Rights, request: frames.SplitRange) -> object:
-    queue = components.reserving.find(request.queue)
+    queue = components.reservations.find(request.queue)
     split = await components.ranges.split(queue, request.parts, request.after, request.until)
     return {"queue": id_text(queue), "name": queue.name, **split}
 
 
 async def _consume(components: Components, rights: Rights, request: frames.Consume) -> object:
-    return await components.reserving.consume(request.reader, request.fence, request.ends)
+    return await components.reservations.consume(request.reader, request.fence, request.ends)
 
 
 async def _list_readers(
     components: Components, rights: Rights, request: frames.ListReaders
 ) -> object:
-    return components.reserving.overview()
+    return components.reservations.overview()
 
 
 async def _release(components: Components, rights: Rights, request: frames.ReleaseReader) -> object:
-    return await components.reserving.release(
+    return await components.reservations.release(
         request.reader,
         request.queue,
         dry_run=request.dry_run,

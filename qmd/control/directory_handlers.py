@@ -167,7 +167,7 @@ async def expand_list(components: Components, request: frames.ExpandList) -> lis
     for target in found.targets:
         path = None
         if isinstance(target.name, PublicName):
-            path = components.routes.path_of_guid(target.name.queue)
+            path = components.destinations.path_of_guid(target.name.queue)
             if path is None:
                 public, _ = await components.resolver.entries.queue(target.name.queue)
                 path = public.path
@@ -270,9 +270,9 @@ def _status(components: Components) -> Value:
         "answered_from_kept": components.resolver.entries.kept_count,
         "has_yet_to_hear": [
             f"{each.path} {'was deleted' if each.deleted else 'has changed'}"
-            for each in components.publishing.waiting
+            for each in components.registration.waiting
         ],
-        "acknowledgments_waiting": components.acknowledging.addressing.count,
+        "acknowledgments_waiting": components.acknowledgments.deferred.count,
     }
 
 
@@ -387,7 +387,7 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
             raise _not_one(text)
         if name.read_only:
             raise Refusal("queue_read_only", f"{name} cannot be sent to, and so is in no list")
-        here = components.routes.find_here(name)
+        here = components.destinations.find_here(name)
         if here is not None and here.is_public:
             name = PublicName(here.guid)
         elif isinstance(name, DirectName) and name.host == ".":

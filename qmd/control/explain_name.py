@@ -84,7 +84,7 @@ async def _target(components: Components, target: Target) -> Value:
         "next_hop": None,
         "refusal": None,
     }
-    routes = components.routes
+    routes = components.destinations
     queue = routes.find_here(target.name)
     if queue is None and isinstance(target.name, PublicName):
         queue = routes.queue_by_guid(target.name.queue)
@@ -130,7 +130,7 @@ async def _target(components: Components, target: Target) -> Value:
 
 async def _next_hops(components: Components, target: Target) -> list[str]:
     """Where a message to it would be handed to next: addresses, or queue managers."""
-    name, peers, routing = target.name, components.peers, components.routing
+    name, peers, routing = target.name, components.peers, components.next_hops
     if isinstance(name, DirectName):
         # A link that nobody knows: to ask for the way is not to make one.
         link = components.make_link(address=(name.host, name.port), guid=None)

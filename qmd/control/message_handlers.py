@@ -31,7 +31,7 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         connection.change(request.number, _send_once(connection, request))
     else:
         connection.components.transactions.refuse_sealed(request.token, connection.serial)
-        connection.components.sending.send(
+        connection.components.message_sender.send(
             request.messages, request.token, partial(connection.done, request.number)
         )
 
@@ -53,8 +53,8 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
 
 
 def _take(connection: ControlConnection, request: frames.Take) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.picking.check_share(queue, connection)
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.selective_receiver.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
     answer = partial(connection.done, request.number)
     if request.transaction:
@@ -62,26 +62,26 @@ def _take(connection: ControlConnection, request: frames.Take) -> None:
             request.transaction, connection, queue, limit, wait_s, answer
         )
     else:
-        connection.components.reading.take(connection.reader, queue, limit, wait_s, answer)
+        connection.components.message_receiver.take(connection.reader, queue, limit, wait_s, answer)
 
 
 def _take_chosen(connection: ControlConnection, request: frames.TakeChosen) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.picking.check_share(queue, connection)
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.selective_receiver.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
     if request.transaction:
         work = connection.components.transactions.take_chosen(
             request.transaction, connection, queue, request.choice, limit, wait_s
         )
     else:
-        work = connection.components.picking.take(
+        work = connection.components.selective_receiver.take(
             connection.reader, queue, request.choice, limit, wait_s
         )
     connection.look(request.number, work)
 
 
 def _look_at(connection: ControlConnection, request: frames.Look) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
+    queue = connection.components.destinations.find_queue(request.queue)
     connection.look(request.number, _look_beside(connection, queue, request))
 
 
@@ -89,27 +89,29 @@ async def _look_beside(
     connection: ControlConnection, queue: LocalQueue, request: frames.Look
 ) -> object:
     lookup_id = checked.place(request.lookup_id)
-    message = await connection.components.picking.look(queue, request.which, lookup_id)
+    message = await connection.components.selective_receiver.look(queue, request.which, lookup_id)
     return [] if message is None else [message]
 
 
 def _open_exclusive(connection: ControlConnection, request: frames.OpenExclusive) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.picking.open(queue, connection)
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.selective_receiver.open(queue, connection)
     connection.done(request.number, None)
 
 
 def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusive) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.picking.close(queue, connection)
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.selective_receiver.close(queue, connection)
     connection.done(request.number, None)
 
 
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
     connection.components.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
-    connection.components.reading.remove(
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.message_receiver.check_can_be_told(
+        connection.reader, queue, request.lookup_ids
+    )
+    connection.components.message_receiver.remove(
         connection.reader,
         queue,
         request.lookup_ids,
@@ -120,9 +122,11 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
     connection.components.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.components.reading.check_can_be_told(connection.reader, queue, request.lookup_ids)
-    connection.components.reading.reject(
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.components.message_receiver.check_can_be_told(
+        connection.reader, queue, request.lookup_ids
+    )
+    connection.components.message_receiver.reject(
         connection.reader,
         queue,
         request.lookup_ids,
@@ -133,28 +137,30 @@ def _reject(connection: ControlConnection, request: frames.Reject) -> None:
 
 
 def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
+    queue = connection.components.destinations.find_queue(request.queue)
     connection.done(
         request.number,
-        connection.components.reading.give_back(connection.reader, queue, request.lookup_ids),
+        connection.components.message_receiver.give_back(
+            connection.reader, queue, request.lookup_ids
+        ),
     )
 
 
 def _peek(connection: ControlConnection, request: frames.Peek) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
+    queue = connection.components.destinations.find_queue(request.queue)
     start, limit, wait_s = (
         checked.place(request.start),
         checked.limit(request.limit),
         checked.wait_s(request.wait_s),
     )
-    work = connection.components.reading.peek(queue, start, limit, wait_s, connection.turn)
+    work = connection.components.message_receiver.peek(queue, start, limit, wait_s, connection.turn)
     connection.look(request.number, work)
 
 
 def _move(connection: ControlConnection, request: frames.Move) -> None:
     connection.components.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.components.routes.find_queue(request.queue)
-    work = connection.components.moving.move(
+    queue = connection.components.destinations.find_queue(request.queue)
+    work = connection.components.mover.move(
         queue,
         request.target,
         request.choice,
@@ -167,8 +173,8 @@ def _move(connection: ControlConnection, request: frames.Move) -> None:
 
 def _resend(connection: ControlConnection, request: frames.Resend) -> None:
     connection.components.transactions.refuse_sealed(request.token, connection.serial)
-    queue = connection.components.routes.find_queue(request.queue)
-    work = connection.components.resending.resend(
+    queue = connection.components.destinations.find_queue(request.queue)
+    work = connection.components.resender.resend(
         queue,
         request.choice,
         request.piece,
@@ -183,8 +189,8 @@ def _resend(connection: ControlConnection, request: frames.Resend) -> None:
 
 def _import(connection: ControlConnection, request: frames.Import) -> None:
     connection.components.transactions.refuse_sealed(request.token, connection.serial)
-    connection.components.importing.take_in(
-        connection.components.routes.find_queue(request.queue),
+    connection.components.importer.take_in(
+        connection.components.destinations.find_queue(request.queue),
         request.messages,
         dry_run=request.dry_run,
         token=request.token,
@@ -218,7 +224,7 @@ def _begin(connection: ControlConnection, request: frames.Begin) -> None:
 
 
 def _settle(connection: ControlConnection, request: frames.Settle) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
+    queue = connection.components.destinations.find_queue(request.queue)
     connection.change(
         request.number,
         connection.components.transactions.settle(

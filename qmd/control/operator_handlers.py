@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
-    queue = connection.components.routes.find_queue(request.queue)
-    connection.look(request.number, connection.components.dead_letters.groups(queue))
+    queue = connection.components.destinations.find_queue(request.queue)
+    connection.look(request.number, connection.components.dead_letter_summary.groups(queue))
 
 
 def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
@@ -51,7 +51,7 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
 
 
 def _set_queue(connection: ControlConnection, request: operator_frames.SetQueue) -> None:
-    queue = connection.components.routes.find_queue(request.name)
+    queue = connection.components.destinations.find_queue(request.name)
     connection.change(request.number, _set(connection, queue, request))
 
 
@@ -65,18 +65,18 @@ async def _set(
         journal=request.journal,
         label=request.label,
     )
-    waits = any(each.queue == queue.guid for each in connection.components.publishing.waiting)
+    waits = any(each.queue == queue.guid for each in connection.components.registration.waiting)
     return {**overview.queue(queue), "directory_waits": waits}
 
 
 def _delete_queue(connection: ControlConnection, request: operator_frames.DeleteQueue) -> None:
-    queue = connection.components.routes.find_queue(request.name)
+    queue = connection.components.destinations.find_queue(request.name)
     work = connection.components.administration.delete(queue, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 
 def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
-    queue = connection.components.routes.find_queue(request.name)
+    queue = connection.components.destinations.find_queue(request.name)
     work = connection.components.administration.purge(
         queue, request.choice, dry_run=request.dry_run
     )
@@ -96,7 +96,7 @@ def _list_queues(connection: ControlConnection, request: operator_frames.ListQue
 
 def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueue) -> None:
     connection.done(
-        request.number, overview.queue(connection.components.routes.find_queue(request.name))
+        request.number, overview.queue(connection.components.destinations.find_queue(request.name))
     )
 
 
@@ -111,12 +111,12 @@ def _list_outgoing(connection: ControlConnection, request: operator_frames.ListO
 
 
 def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.look(request.number, overview.outgoing_details(connection.components, queue))
 
 
 def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     start, limit = checked.place(request.start), checked.limit(request.limit)
     connection.look(request.number, _awaiting(connection, queue, start, limit))
 
@@ -131,7 +131,7 @@ async def _awaiting(
 def _give_up_awaiting(
     connection: ControlConnection, request: operator_frames.GiveUpAwaiting
 ) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.change(request.number, _give_up(connection, queue))
 
 
@@ -140,14 +140,14 @@ async def _give_up(connection: ControlConnection, queue: OutgoingQueue) -> objec
 
 
 def _pause_outgoing(connection: ControlConnection, request: operator_frames.PauseOutgoing) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=True))
 
 
 def _resume_outgoing(
     connection: ControlConnection, request: operator_frames.ResumeOutgoing
 ) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.change(request.number, _set_paused(connection, queue, paused=False))
 
 
@@ -159,16 +159,16 @@ async def _set_paused(
 
 
 def _purge_outgoing(connection: ControlConnection, request: operator_frames.PurgeOutgoing) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.change(request.number, _purge_waiting(connection, queue))
 
 
 async def _purge_waiting(connection: ControlConnection, queue: OutgoingQueue) -> object:
-    return {"messages": await connection.components.undelivered.purge(queue)}
+    return {"messages": await connection.components.undeliverable.purge(queue)}
 
 
 def _kick_outgoing(connection: ControlConnection, request: operator_frames.KickOutgoing) -> None:
-    queue = connection.components.routes.find_outgoing(request.destination)
+    queue = connection.components.destinations.find_outgoing(request.destination)
     connection.components.outgoing.kick(queue)
     connection.done(request.number, overview.outgoing_queue(connection.components, queue))
 
@@ -186,7 +186,7 @@ def _status(connection: ControlConnection, request: operator_frames.Status) -> N
 
 
 def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
-    work = connection.components.inquiry.why(
+    work = connection.components.message_lookup.why(
         request.message, request.queue, ask=request.ask, rights=connection.rights
     )
     connection.look(request.number, work)

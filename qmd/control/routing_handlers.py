@@ -18,7 +18,7 @@ Value = dict[str, Any]
 
 
 async def _redirect(components: Components, request: RedirectOutgoing) -> list[Value]:
-    queues = await components.redirecting.redirect(
+    queues = await components.redirection.redirect(
         request.destination, request.address, to_another=request.to_another
     )
     return [overview.outgoing_queue(components, queue) for queue in queues]
@@ -38,7 +38,7 @@ async def _forget(components: Components, request: ForgetIdentity) -> Value:
 
 
 async def _restart(components: Components, request: RestartOutgoing) -> dict[str, Any]:
-    queue = components.routes.find_outgoing(request.destination)
+    queue = components.destinations.find_outgoing(request.destination)
     count = await components.sequence_renewal.restart(queue, send_again=request.send_again)
     return {
         "destination": queue.destination,

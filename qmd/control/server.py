@@ -135,9 +135,9 @@ class ControlConnection(asyncio.Protocol):
         self._backlog.clear()
         for task in self._looking:
             task.cancel()
-        self.components.reading.leave(self.reader)
+        self.components.message_receiver.leave(self.reader)
         self.components.transactions.leave(self)
-        self.components.picking.leave(self)
+        self.components.selective_receiver.leave(self)
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -306,7 +306,7 @@ class ControlConnection(asyncio.Protocol):
                 answers[ask.name] = await components.resolver.resolve_text(ask.name)
             except Refusal as refusal:
                 answers[ask.name] = refusal
-            components.routes.answers = answers
+            components.destinations.answers = answers
             try:
                 self._server.handlers[type(request)](self, request)
                 return
@@ -319,7 +319,7 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(request.number, _not_understood(error))
                 return
             finally:
-                components.routes.answers = {}
+                components.destinations.answers = {}
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer(_refused(number, refusal))

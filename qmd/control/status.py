@@ -89,14 +89,14 @@ def status(components: Components) -> Value:
         },
         "directory": directory(components),
         "sessions": len(components.peers.connections),
-        "sent": components.sending.sent_count,
+        "sent": components.message_sender.sent_count,
         "transmitted": components.outgoing.transmitted_count,
         "resent": sum(queue.resent_count for queue in components.outgoing.queues),
         "received": components.incoming.received_count,
         "duplicates_refused": components.incoming.duplicate_count
         + components.incoming.rejected_count,
-        "refused": components.refusing.count,
-        "relayed": components.relaying.relayed_count,
+        "refused": components.nacks.count,
+        "relayed": components.relay.relayed_count,
         "two_of_one_identity": [
             {
                 "queue_manager": guid_text(each.queue_manager),
@@ -204,7 +204,7 @@ def outgoing_queue(components: Components, queue: OutgoingQueue) -> Value:
 async def outgoing_details(components: Components, queue: OutgoingQueue) -> Value:
     """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
     await catch_up(
-        components.services.storage, components.releasing
+        components.services.storage, components.outgoing_release
     )  # what is acknowledged is off the disk
     bounds, unconfirmed = await components.services.storage.read(
         partial(_unfinished, outgoing_id=queue.id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qmd.directory.interface import KIND_ACTIVE_DIRECTORY, KIND_FILE, Directory
-from qmd.directory.null import Nothing
+from qmd.directory.null import NullDirectory
 
 if TYPE_CHECKING:
     from qmd.config.settings import DirectorySettings
@@ -25,4 +25,4 @@ def open_directory(settings: DirectorySettings, *, changed: Callable[[], None]) 
         from qmd.directory.active_directory import ActiveDirectory
 
         return ActiveDirectory.of(settings)
-    return Nothing()
+    return NullDirectory()

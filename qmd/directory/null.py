@@ -24,7 +24,7 @@ from qmd.directory.interface import (
 )
 
 
-class Nothing:
+class NullDirectory:
     """The absent directory: every request is refused."""
 
     kind = KIND_NONE

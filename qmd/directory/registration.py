@@ -70,7 +70,7 @@ def new_queue(
     )
 
 
-class Publishing:
+class Registration:
     """Updates of the directory about our public queues."""
 
     def __init__(

@@ -22,7 +22,7 @@ from storage.tables.event_search import Filter, Page, Told
 from storage.tables.events import SCHEMA, Event
 
 if TYPE_CHECKING:
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.runtime.services import Services
 
 EVENTS_MAX = 4096  # in one answer
@@ -74,9 +74,9 @@ def time_text(at_ms: int) -> str:
 class EventLog:
     """What `qmd events` asks."""
 
-    def __init__(self, services: Services, routes: Routes) -> None:
+    def __init__(self, services: Services, destinations: Destinations) -> None:
         self._services = services
-        self._routes = routes
+        self._destinations = destinations
 
     async def read(
         self,
@@ -151,7 +151,7 @@ class EventLog:
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         names = {str(name).casefold()}
-        if isinstance(name, DirectName) and self._routes.is_local(name):
+        if isinstance(name, DirectName) and self._destinations.is_local(name):
             key = queue_key(name)
             assert key is not None
             names |= {key, f"direct=os:.\\{key}"}

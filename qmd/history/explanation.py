@@ -14,7 +14,7 @@ Value = dict[str, Any]
 HISTORY_SENTENCES_MAX = 16
 
 
-class Account(NamedTuple):
+class Explanation(NamedTuple):
     """`state` is one word for programs, the rest is for people."""
 
     state: str
@@ -105,7 +105,7 @@ def tell(
     known_host: str,
     names: Mapping[str, str] | None = None,
     searched_all: bool = True,
-) -> Account:
+) -> Explanation:
     """`places`: where it is now; `events`: its history, the oldest first.
 
     `known_host` is what this queue manager is called, `names` what people call others by their
@@ -128,9 +128,9 @@ def tell(
         told += filter(None, (place.get("reason"), place.get("moved_because")))
     history = _history(events, now_ms, told)
     if places:
-        return Account(_state(places[0]), sentences + history, remedies)
+        return Explanation(_state(places[0]), sentences + history, remedies)
     if not searched_all:
-        return Account(
+        return Explanation(
             "not_found",
             [
                 f"It was not found on {known_host}: so many messages are kept there that not all of"
@@ -140,7 +140,7 @@ def tell(
             ["Ask by its lookup id and queue, or look into the queue (qmd peek)."],
         )
     if not events:
-        return Account(
+        return Explanation(
             "unknown",
             [
                 f"{known_host} knows nothing of this message: it is in none of its queues, and its"
@@ -154,7 +154,7 @@ def tell(
     )
     state = _ENDS.get(last["kind"])
     if state is None:
-        return Account(
+        return Explanation(
             "lost_sight",
             [f"It is in no queue of {known_host} any more, and its history ends there.", *history],
             [
@@ -163,7 +163,7 @@ def tell(
             ],
         )
     said, remedy = _gone(state, last, now_ms)
-    return Account(state, [said, *history], [remedy] if remedy else [])
+    return Explanation(state, [said, *history], [remedy] if remedy else [])
 
 
 def moment(at_ms: int, now_ms: int) -> str:

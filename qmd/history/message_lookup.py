@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.access.things import ThingFinder
-    from qmd.history.remote_lookup import Asking
-    from qmd.naming.destinations import Routes
+    from qmd.history.remote_lookup import RemoteLookup
+    from qmd.naming.destinations import Destinations
     from qmd.operations.transactions import Transactions
-    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.sessions import Peers
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
     from qmd.queues.way import Way
     from qmd.runtime.services import Services
-    from qmd.transfer.release import Releasing
+    from qmd.transfer.release import OutgoingRelease
     from storage import Storage
     from storage.tables.event_search import Told
 
@@ -72,31 +72,31 @@ class Finding(NamedTuple):
     is_up_to_date: bool  # False: the disk did not keep up, and some of the last events are missing
 
 
-class Inquiry:
+class MessageLookup:
     """Answers `qmd why` and `qmd trace`."""
 
     def __init__(
         self,
         services: Services,
-        asking: Asking,
-        identities: Identities,
-        outgoing: Outgoing,
+        remote_lookup: RemoteLookup,
+        identities: IdentityConflicts,
+        outgoing: OutgoingQueues,
         peers: Peers,
         queues: LocalQueues,
-        routes: Routes,
+        destinations: Destinations,
         transactions: Transactions,
-        releasing: Releasing,
+        outgoing_release: OutgoingRelease,
         things: ThingFinder,
     ) -> None:
         self._services = services
-        self._asking = asking
+        self._remote_lookup = remote_lookup
         self._identities = identities
         self._outgoing = outgoing
         self._peers = peers
         self._queues = queues
-        self._routes = routes
+        self._destinations = destinations
         self._transactions = transactions
-        self._releasing = releasing
+        self._outgoing_release = outgoing_release
         self._things = things
 
     async def why(
@@ -107,7 +107,7 @@ class Inquiry:
         With `ask` the queue manager that it came from, or went to, is asked as well, for a client
         with all rights: what is there is not for the tokens that are made here to grant.
         """
-        queue = self._routes.find_queue(queue_text) if queue_text else None
+        queue = self._destinations.find_queue(queue_text) if queue_text else None
         source, number = await self._identify(text, queue)
         finding = await self.find(source, number)
         names = {place["queue"] for place in finding.places}
@@ -119,7 +119,7 @@ class Inquiry:
         link, guid = self._other_side(source, finding)
         peers = []
         if ask and (guid is not None or link is not None):
-            peers.append(await self._asking.ask(link, guid, source, number))
+            peers.append(await self._remote_lookup.ask(link, guid, source, number))
         result["peers"] = peers
         result["sides"] = _sides(self._services.name, ask=ask, peers=peers)
         return result
@@ -160,7 +160,7 @@ class Inquiry:
         Without `thorough` only where the history leads to, and only a part of a long history: a
         stranger who asks must not cost more than a message does.
         """
-        is_up_to_date = await catch_up(self._services.storage, self._releasing)
+        is_up_to_date = await catch_up(self._services.storage, self._outgoing_release)
         history, has_gap = await self._read(
             partial(
                 event_search.of_message,
@@ -554,13 +554,13 @@ _TRAVELLED = frozenset(
 )
 
 
-async def catch_up(storage: Storage, releasing: Releasing) -> bool:
+async def catch_up(storage: Storage, outgoing_release: OutgoingRelease) -> bool:
     """What waits for company, to be told or to be taken off the disk, has it now.
 
     Not for longer than CATCH_UP_S: one asks what happened when a disk hangs, too.  False then.
     Raises StorageError.
     """
-    releasing.release()
+    outgoing_release.release()
     done = storage.batch.barrier()
     await asyncio.wait((done,), timeout=CATCH_UP_S)
     if done.done():

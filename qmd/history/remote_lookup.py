@@ -30,7 +30,7 @@ from qmd.message.build import NO_ADDRESS, compose, queue_address
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from qmd.history.message_lookup import Inquiry
+    from qmd.history.message_lookup import MessageLookup
     from qmd.peers.sessions import Peers
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.way import Way
@@ -99,7 +99,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Question | Answer] = msgspec.msgpack.Decoder(Question | Answer)
 
 
-class Asking:
+class RemoteLookup:
     """Our questions, and the answers to those of others."""
 
     def __init__(self, services: Services, peers: Peers) -> None:
@@ -116,9 +116,9 @@ class Asking:
         self.asked_count = 0
         self.answered_count = 0
 
-    def connect(self, inquiry: Inquiry) -> None:
+    def connect(self, message_lookup: MessageLookup) -> None:
         """Name the collaborators that are made after it."""
-        self._inquiry = inquiry
+        self._message_lookup = message_lookup
 
     # We ask.
 
@@ -293,8 +293,8 @@ class Asking:
     async def _answer(self, connection: PeerSession, asked_as: bytes, heard: Question) -> None:
         asker = _remote_id(connection)
         try:
-            finding = await self._inquiry.find(heard.source, heard.number, thorough=False)
-            account = self._inquiry.account(heard.source, heard.number, finding)
+            finding = await self._message_lookup.find(heard.source, heard.number, thorough=False)
+            account = self._message_lookup.account(heard.source, heard.number, finding)
         except StorageError:
             return  # the storage failed, and the daemon stops
         except Exception as bug:
@@ -349,7 +349,7 @@ def understood(body: bytes) -> Question | Answer | None:
 
 
 def facts_of(told: Answer, remote: bytes, source: bytes, number: int) -> Value:
-    """An answer, as `Inquiry.account` has what is known here."""
+    """An answer, as `MessageLookup.account` has what is known here."""
     return {
         "host": told.host,
         "state": told.state,

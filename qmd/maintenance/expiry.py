@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.maintenance.retention import Retention
-    from qmd.outcomes.dead_letter import Endings
-    from qmd.outcomes.undeliverable import Undelivered
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.outcomes.undeliverable import Undeliverable
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
@@ -44,30 +44,30 @@ VACUUM_STEPS_MAX = 64  # some 3 ms each
 ROOM_COMMITS_MAX = 8  # in a row
 
 
-class Reaper:
+class Expiry:
     """`run` until cancelled."""
 
     def __init__(
         self,
         services: Services,
         confirmations: Confirmations,
-        endings: Endings,
+        dead_letters: DeadLetters,
         housekeeping: Housekeeping,
-        outgoing: Outgoing,
+        outgoing: OutgoingQueues,
         queues: LocalQueues,
         recorder: Recorder,
         retention: Retention,
-        undelivered: Undelivered,
+        undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._confirmations = confirmations
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._housekeeping = housekeeping
         self._outgoing = outgoing
         self._queues = queues
         self._recorder = recorder
         self._retention = retention
-        self._undelivered = undelivered
+        self._undeliverable = undeliverable
         self._retention_due = 0.0
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class Reaper:
         )
         to_expire, may_be_more = _shared_out(found, senders)
         for sender, keys in to_expire.items():
-            self._undelivered.expire(sender, keys)
+            self._undeliverable.expire(sender, keys)
         # What somebody has taken is not ended before it comes back, and must not stand in the way.
         busy = sum(len(queue.taken) for queue in self._queues.by_key.values())
         found = await self._services.storage.read(
@@ -140,17 +140,17 @@ class Reaper:
         to_end, is_part = _shared_out(found, self._queues.by_id)
         may_be_more |= is_part
         for queue, lookup_ids in to_end.items():
-            self._endings.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
+            self._dead_letters.end_unreceived(queue, lookup_ids, MessageClass.NACK_RECEIVE_TIMEOUT)
         ended = sum(map(len, [*to_expire.values(), *to_end.values()]))
         return ended, may_be_more
 
     def _reap_express(self, now_s: int) -> int:
         """The same for express messages: the disk knows nothing of them.  How many were ended."""
-        ended = self._undelivered.expire_express(now_s, EXPIRED_ROWS)
+        ended = self._undeliverable.expire_express(now_s, EXPIRED_ROWS)
         for queue in list(self._queues.by_key.values()):
             ended += queue.expire_express(now_s, EXPIRED_ROWS - ended)
             if queue.expired:
-                self._endings.expire_received(queue)
+                self._dead_letters.expire_received(queue)
         return ended
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
-    from qmd.bulk.reservations import Reserving
+    from qmd.bulk.reservations import Reservations
     from qmd.bulk.staging import Staging
     from qmd.events.recorder import Recorder
     from qmd.queues.message_id_history import KnownMessages
-    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
 
@@ -32,9 +32,9 @@ class Retention:
         services: Services,
         confirmations: Confirmations,
         known_messages: KnownMessages,
-        own_dead_letters: OwnDeadLetters,
+        own_dead_letters: NamedDeadLetterQueues,
         recorder: Recorder,
-        reserving: Reserving,
+        reservations: Reservations,
         staging: Staging,
     ) -> None:
         self._services = services
@@ -42,7 +42,7 @@ class Retention:
         self._known_messages = known_messages
         self._own_dead_letters = own_dead_letters
         self._recorder = recorder
-        self._reserving = reserving
+        self._reservations = reservations
         self._staging = staging
 
     @property
@@ -51,7 +51,7 @@ class Retention:
         return {
             "forget message ids": self._forget_message_ids,
             "forget own dead-letter queues": self._own_dead_letters.forget_gone,
-            "forget readers": self._reserving.forget_gone,
+            "forget readers": self._reservations.forget_gone,
             "forget stages": self._staging.forget_old,
             "forget unconfirmed messages": self._forget_unconfirmed,
             "forget outcomes": self._forget_outcomes,

@@ -33,7 +33,7 @@ def shape(row: Row) -> Row:
     return row[_DESTINATION], row[3:_BODY_TYPE], row[13:]
 
 
-class Form:
+class Template:
     """Template for the packets of one shape."""
 
     def __init__(self, model: bytes) -> None:

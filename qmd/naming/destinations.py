@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from qmd.directory.interface import Directory
     from qmd.directory.resolver import Resolver
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
 
@@ -47,11 +47,15 @@ SEVERAL_MAX = 100  # likewise of lists of destinations, which may be long
 Route = LocalQueue | OutgoingQueue
 
 
-class Routes:
+class Destinations:
     """What names stand for; `forget` when queues come or go."""
 
     def __init__(
-        self, services: Services, directory: Directory, outgoing: Outgoing, queues: LocalQueues
+        self,
+        services: Services,
+        directory: Directory,
+        outgoing: OutgoingQueues,
+        queues: LocalQueues,
     ) -> None:
         self._services = services
         self._directory = directory
@@ -421,7 +425,7 @@ class Routes:
         return f"{OWN_PREFIX}{path}" if public else str(path)
 
     def forget_elsewhere(self) -> None:
-        """Outgoing queues are found anew, so that nothing here keeps idle ones."""
+        """OutgoingQueues queues are found anew, so that nothing here keeps idle ones."""
         self._routes.clear()
         self._generation += 1
         for several in self._several.values():

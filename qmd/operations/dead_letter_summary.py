@@ -36,7 +36,7 @@ class _Group:
         self.first_lookup_id = 0
 
 
-class DeadLetters:
+class DeadLetterSummary:
     """Looks through queues; page by page, and on the reader's thread."""
 
     def __init__(self, services: Services) -> None:

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 Result = dict[str, Any]
 
 
-class Importing:
+class Importer:
     """All of the messages of a request in one commit, or none."""
 
     def __init__(

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.operations.queue_admin import Administration
-    from qmd.operations.selection import Choosing
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.queue_admin import QueueAdministration
+    from qmd.operations.selection import Selection
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
 
@@ -75,24 +75,24 @@ class _Moving(NamedTuple):
     is_express: bool
 
 
-class Moving:
+class Mover:
     """Moves messages, one piece in one commit."""
 
     def __init__(
         self,
         services: Services,
-        choosing: Choosing,
+        selection: Selection,
         queues: LocalQueues,
         recorder: Recorder,
-        routes: Routes,
+        destinations: Destinations,
     ) -> None:
         self._services = services
-        self._choosing = choosing
+        self._selection = selection
         self._queues = queues
         self._recorder = recorder
-        self._routes = routes
+        self._destinations = destinations
 
-    def connect(self, administration: Administration) -> None:
+    def connect(self, administration: QueueAdministration) -> None:
         """Name the collaborators that are made after it."""
         self._administration = administration
 
@@ -109,7 +109,7 @@ class Moving:
         """Returns what the request `frames.Move` is answered with.  Raises Refusal."""
         target = self._find_target(source, target_name)
         while True:
-            chosen = await self._choosing.choose(source, choice, piece)
+            chosen = await self._selection.choose(source, choice, piece)
             self._check(source, target, chosen.messages)
             if dry_run or not chosen.messages:
                 return _result(chosen, len(chosen.messages), chosen.bytes)
@@ -126,9 +126,9 @@ class Moving:
         self, source: LocalQueue, name: str
     ) -> LocalQueue | tuple[LocalQueue, LocalPath]:
         """The queue; or of a subqueue that is not there yet its parent and its name."""
-        routes = self._routes
+        destinations = self._destinations
         try:
-            target = routes.find_queue(name)
+            target = destinations.find_queue(name)
         except Refusal as refusal:
             if refusal.code != "no_such_queue":
                 raise
@@ -151,7 +151,7 @@ class Moving:
             parsed = parse_destination(name, local_host=".")
         except InvalidName:
             return None
-        if not isinstance(parsed, DirectName) or not self._routes.is_local(parsed):
+        if not isinstance(parsed, DirectName) or not self._destinations.is_local(parsed):
             return None
         path = parsed.local_path
         if path.subqueue is None:

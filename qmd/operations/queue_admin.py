@@ -12,7 +12,7 @@ import structlog
 
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EVERY_MESSAGE, UNLIMITED, Choice, Piece
-from qmd.directory import registration as publishing
+from qmd.directory import registration as registration
 from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
 from qmd.message.shared_packet import express_removed
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.directory.interface import Directory
-    from qmd.directory.registration import Publishing
-    from qmd.naming.destinations import Routes
-    from qmd.operations.selection import Choosing
-    from qmd.outcomes.dead_letter import Endings
+    from qmd.directory.registration import Registration
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.selection import Selection
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.incoming_sequences import IncomingStreams
-    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
 
@@ -46,32 +46,32 @@ log = structlog.get_logger()
 QUOTA_BYTES_MAX = (1 << 63) - 1  # what SQLite can keep
 
 
-class Administration:
+class QueueAdministration:
     """What operators do with queues."""
 
     def __init__(
         self,
         services: Services,
-        choosing: Choosing,
+        selection: Selection,
         directory: Directory,
-        endings: Endings,
+        dead_letters: DeadLetters,
         incoming_streams: IncomingStreams,
-        own_dead_letters: OwnDeadLetters,
-        publishing: Publishing,
+        own_dead_letters: NamedDeadLetterQueues,
+        registration: Registration,
         queues: LocalQueues,
-        routes: Routes,
+        destinations: Destinations,
         *,
         queues_max: int,
     ) -> None:
         self._services = services
-        self._choosing = choosing
+        self._selection = selection
         self._directory = directory
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._incoming_streams = incoming_streams
         self._own_dead_letters = own_dead_letters
-        self._publishing = publishing
+        self._registration = registration
         self._queues = queues
-        self._routes = routes
+        self._destinations = destinations
         self._queues_max = queues_max
         self._being_created = 0
         self._deletions: dict[str, asyncio.Event] = {}  # under way, by the queue's key
@@ -95,7 +95,7 @@ class Administration:
 
         A `public` one is registered in the directory first, and gets its GUID from there.
         """
-        path = self._routes.own_path(name, public=public)
+        path = self._destinations.own_path(name, public=public)
         quotas = self._services.settings.quotas
         quota = _quota(quota_bytes, quotas.queue_bytes)
         journal_quota = _quota(journal_quota_bytes, quotas.journal_bytes)
@@ -116,7 +116,7 @@ class Administration:
         with self.places(2 if journal else 1):
             if not public:
                 return await make()
-            new = publishing.new_queue(
+            new = registration.new_queue(
                 self._services,
                 path,
                 label=label,
@@ -125,7 +125,7 @@ class Administration:
                 quota_bytes=quota,
                 journal_quota_bytes=journal_quota,
             )
-            directory = self._publishing
+            directory = self._registration
             async with directory.turn:
                 guid = await directory.register(new)
                 queue = await make(guid=guid)
@@ -187,7 +187,7 @@ class Administration:
             raise _exists(path) from error
         except TooManyQueues as error:  # of those that are being deleted the ids are not free yet
             if guid is not None:
-                await publishing.in_time(
+                await registration.in_time(
                     self._services, self._directory, self._directory.unregister_queue(guid)
                 )
             raise _too_many(self._queues_max) from error
@@ -232,7 +232,7 @@ class Administration:
         quota = _quota(quota_bytes, 0)
         journal_quota = _quota(journal_quota_bytes, 0)
         now_s = int(self._services.environment.time())
-        told = self._publishing.change_of(queue, deleted=False)
+        told = self._registration.change_of(queue, deleted=False)
 
         def change(
             db: sqlite3.Connection,
@@ -276,7 +276,7 @@ class Administration:
             journal=queue.journal,
         )
         if told is not None:
-            await self._publishing.tell(told)
+            await self._registration.tell(told)
         return queue
 
     async def delete(self, queue: LocalQueue, *, dry_run: bool = False) -> Purged:
@@ -312,8 +312,8 @@ class Administration:
                 sum(each.messages for each in family), sum(each.own_bytes for each in family), 0
             )
         told = None
-        if queue.is_public and not await self._publishing.unregister(queue):
-            told = self._publishing.change_of(queue, deleted=True)
+        if queue.is_public and not await self._registration.unregister(queue):
+            told = self._registration.change_of(queue, deleted=True)
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
         done = self._deletions[queue.key] = asyncio.Event()
@@ -324,7 +324,7 @@ class Administration:
             done.set()
         log.info("queue_deleted", queue=queue.name, messages=purged.messages)
         if told is not None:
-            self._publishing.tell_later(told)
+            self._registration.tell_later(told)
         return purged
 
     async def _delete(
@@ -339,7 +339,7 @@ class Administration:
             for waiter in waiters:
                 self._services.timers.cancel(waiter)
                 waiter.answer([])
-        self._routes.forget()
+        self._destinations.forget()
         self._incoming_streams.forget_queue(queue)
         await self._services.storage.batch.barrier()  # what is on its way into it
         purged = NOTHING_PURGED
@@ -360,7 +360,7 @@ class Administration:
         for each in family:
             taken = [(message.lookup_id, message.packet) for message in each.taken.values()]
             if taken:
-                self._endings.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
+                self._dead_letters.end(each, taken, MessageClass.NACK_QUEUE_DELETED)
 
         def delete(db: sqlite3.Connection) -> None:
             queue_rows.delete(db, queue_id=queue.id)
@@ -400,7 +400,7 @@ class Administration:
                 found = Purged(len(chosen.places), chosen.bytes, chosen.taken)
             else:
                 await self._numbers_for(len(chosen.places))
-                ended = await self._endings.end_unreceived(queue, chosen.places, message_class)
+                ended = await self._dead_letters.end_unreceived(queue, chosen.places, message_class)
                 found = Purged(ended.messages, ended.bytes, chosen.taken)
             purged += found
             if chosen.next is None:
@@ -410,7 +410,7 @@ class Administration:
     async def _chosen(self, queue: LocalQueue, choice: Choice, piece: Piece) -> _Chosen:
         """Where the next messages are.  For all of them no packet has to be read."""
         if choice != EVERY_MESSAGE:
-            chosen = await self._choosing.choose(queue, choice, piece)
+            chosen = await self._selection.choose(queue, choice, piece)
             places = [message.lookup_id for message in chosen.messages]
             return _Chosen(places, chosen.bytes, chosen.taken, chosen.next, chosen.until)
         until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX

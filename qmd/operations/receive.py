@@ -30,7 +30,7 @@ from storage.tables.messages import MessageRow
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
-    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -42,21 +42,21 @@ PEEK_ROWS_MAX = 1000
 NUMBERS_SPARE = 10_000  # half of what is kept for acknowledgments and dead letters
 
 
-class Reading:
+class MessageReceiver:
     """Who waits for which queue, and who gets what."""
 
     def __init__(
         self,
         services: Services,
         damage: Damage,
-        endings: Endings,
+        dead_letters: DeadLetters,
         parts: Parts,
         queues: LocalQueues,
         recorder: Recorder,
     ) -> None:
         self._services = services
         self._damage = damage
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._parts = parts
         self._queues = queues
         self._recorder = recorder
@@ -94,7 +94,7 @@ class Reading:
             messages = queue.take(waiter.reader, waiter.limit, now_s)
             if queue.expired:
                 may_be_more = len(queue.expired) >= EXPIRED_MAX
-                self._endings.expire_received(queue)
+                self._dead_letters.expire_received(queue)
                 if may_be_more and not messages:
                     self._services.storage.batch.when_durable(partial(self.serve, queue))
                     return
@@ -159,7 +159,7 @@ class Reading:
             transaction=transaction,
             lazily=True,  # the deletions are not
         )
-        self._endings.received(queue, messages)
+        self._dead_letters.received(queue, messages)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def reject(
@@ -184,7 +184,7 @@ class Reading:
                 f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
                 "Receive it instead.",
             )
-        self._endings.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
+        self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
@@ -307,7 +307,7 @@ class Reading:
         now_s = self._services.clock.now_s
         count = queue.put_back(reader, lookup_ids, now_s, aborted=aborted)
         if queue.expired:
-            self._endings.expire_received(queue)
+            self._dead_letters.expire_received(queue)
         if count:
             self.serve(queue)
         return count

@@ -23,18 +23,18 @@ from storage.tables.keys import LOOKUP_BITS
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
-    from qmd.operations.selection import Choosing
+    from qmd.operations.selection import Selection
     from qmd.runtime.services import Services
 
 FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 
 
-class Picking:
+class SelectiveReceiver:
     """Finds and takes; and keeps others out of a queue that somebody has for himself."""
 
-    def __init__(self, services: Services, choosing: Choosing) -> None:
+    def __init__(self, services: Services, selection: Selection) -> None:
         self._services = services
-        self._choosing = choosing
+        self._selection = selection
         self._exclusive: dict[LocalQueue, Hashable] = {}
 
     async def take(
@@ -64,7 +64,7 @@ class Picking:
     ) -> list[StoredMessage]:
         while True:
             try:
-                chosen = await self._choosing.choose(queue, choice, Piece(limit))
+                chosen = await self._selection.choose(queue, choice, Piece(limit))
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
                     return []  # it may come, or come back

@@ -13,7 +13,7 @@ import msgspec
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
-    from qmd.operations.send import Sending
+    from qmd.operations.send import MessageSender
     from qmd.operations.transactions import Transactions
     from qmd.runtime.services import Services
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class RequestOutcomes:
     """Finds the answers of requests that carried a token."""
 
-    def __init__(self, services: Services, sending: Sending) -> None:
+    def __init__(self, services: Services, message_sender: MessageSender) -> None:
         self._services = services
-        self._sending = sending
+        self._message_sender = message_sender
         self._at_work: dict[bytes, asyncio.Event] = {}
 
     def connect(self, transactions: Transactions) -> None:
@@ -55,7 +55,7 @@ class RequestOutcomes:
             return None
         answer = msgspec.msgpack.decode(result)
         if isinstance(answer, list):  # the numbers of messages that were sent
-            return self._sending.ids(answer)
+            return self._message_sender.ids(answer)
         return answer
 
     @contextlib.asynccontextmanager

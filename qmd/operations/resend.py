@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from qmd.access.things import ThingFinder
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.operations.selection import Choosing
-    from qmd.operations.send import Sending
-    from qmd.outcomes.dead_letter import Endings
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.selection import Selection
+    from qmd.operations.send import MessageSender
+    from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -69,29 +69,29 @@ class Changes(msgspec.Struct, frozen=True):
     body: bytes | None = None
 
 
-class Resending:
+class Resender:
     """One piece in one commit."""
 
     def __init__(
         self,
         services: Services,
-        choosing: Choosing,
-        endings: Endings,
-        outgoing: Outgoing,
+        selection: Selection,
+        dead_letters: DeadLetters,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
         resolver: Resolver,
-        routes: Routes,
-        sending: Sending,
+        destinations: Destinations,
+        message_sender: MessageSender,
         things: ThingFinder,
     ) -> None:
         self._services = services
-        self._choosing = choosing
-        self._endings = endings
+        self._selection = selection
+        self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._recorder = recorder
         self._resolver = resolver
-        self._routes = routes
-        self._sending = sending
+        self._destinations = destinations
+        self._message_sender = message_sender
         self._things = things
 
     async def resend(
@@ -107,7 +107,7 @@ class Resending:
         rights: Rights = ALL_RIGHTS,
     ) -> Result:
         """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
-        chosen = await self._choosing.choose(queue, choice, piece)
+        chosen = await self._selection.choose(queue, choice, piece)
         news = [self._new(queue, message, changes) for message in chosen.messages]
         for new in news:
             rights.require(ADMIN, self._things.of_message(new), "resend")
@@ -166,16 +166,16 @@ class Resending:
         batch = self._services.storage.batch
         ids: list[str] = []
         try:
-            self._routes.answers = answers  # which may be too old to be kept by now
+            self._destinations.answers = answers  # which may be too old to be kept by now
             news = [self._new(queue, message, changes) for message in old]
-            self._sending.send(news, b"", lambda sent: ids.extend(flat(sent)))
+            self._message_sender.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
             _let_go(queue, old)
             queue.wake_readers()
             done.set_exception(refusal)
             return
         finally:
-            self._routes.answers = {}
+            self._destinations.answers = {}
         if not keep:
             self._recorder.record(
                 Kind.REQUEUED,
@@ -185,7 +185,7 @@ class Resending:
                 to_queue=news[0].destination if len({new.destination for new in news}) == 1 else "",
                 reason="It was sent again as another message.",
             )
-            self._endings.replaced(queue, [message.packet for message in old])
+            self._dead_letters.replaced(queue, [message.packet for message in old])
             batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])
         result = _result(chosen, old, [])
         if token:
@@ -223,7 +223,7 @@ class Resending:
             delivery=TRANSACTIONAL
             if is_transactional(message.packet)
             and is_elsewhere
-            and self._routes.told_kind(to) is None
+            and self._destinations.told_kind(to) is None
             else AUTOMATIC,
             priority=packet.base.flags.priority,
             time_to_reach_queue_s=packet.base.time_to_reach_queue,
@@ -281,13 +281,13 @@ class Resending:
         except InvalidName as error:
             raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
         if isinstance(name, DirectName):
-            return not self._routes.is_local(name)
+            return not self._destinations.is_local(name)
         return not (isinstance(name, PrivateName) and name.queue_manager == self._services.id)
 
     def _check_destination(self, text: str) -> None:
         """What a send would refuse first; without making an outgoing queue of it."""
         if not self._is_elsewhere(text):
-            self._routes.route(text)
+            self._destinations.route(text)
 
 
 def _name(packet: UserMessage, kind: int, value: Any) -> str:

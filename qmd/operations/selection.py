@@ -54,7 +54,7 @@ class _Page(NamedTuple):
     last: int | None  # the lookup id that was looked at last; None: the queue ends here
 
 
-class Choosing:
+class Selection:
     """Finds messages; nothing is taken."""
 
     def __init__(self, services: Services, damage: Damage) -> None:

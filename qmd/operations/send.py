@@ -28,7 +28,7 @@ from qmd.message.build import (
 )
 from qmd.naming.fan_out import Copies, Several
 from qmd.operations.delivery import delivery_of_copy, delivery_to
-from qmd.operations.send_batch import Handover, enter, sent_to
+from qmd.operations.send_batch import BatchSender, enter, sent_to
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quotas import queue_refusal
@@ -36,13 +36,13 @@ from storage.engine.batch import Batch
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.peers.sessions import Peers
-    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
-    from qmd.transfer.release import Releasing
+    from qmd.transfer.release import OutgoingRelease
 
 
 Route = LocalQueue | OutgoingQueue
@@ -87,19 +87,19 @@ class _Needed:
         self.express = False
 
 
-class Sending:
+class MessageSender:
     """All of the messages of a request, or none."""
 
     def __init__(
         self,
         services: Services,
         admission: Admission,
-        outgoing: Outgoing,
-        own_dead_letters: OwnDeadLetters,
+        outgoing: OutgoingQueues,
+        own_dead_letters: NamedDeadLetterQueues,
         peers: Peers,
         recorder: Recorder,
-        releasing: Releasing,
-        routes: Routes,
+        outgoing_release: OutgoingRelease,
+        destinations: Destinations,
     ) -> None:
         self._services = services
         self._admission = admission
@@ -107,12 +107,12 @@ class Sending:
         self._own_dead_letters = own_dead_letters
         self._peers = peers
         self._recorder = recorder
-        self._releasing = releasing
-        self._routes = routes
+        self._outgoing_release = outgoing_release
+        self._destinations = destinations
         self._transaction_index = 0
         self.sent_count = 0
 
-    def connect(self, hand_over: Callable[[bytes, str], Handover]) -> None:
+    def connect(self, hand_over: Callable[[bytes, str], BatchSender]) -> None:
         """Name the collaborators that are made after it."""
         self._hand_over = hand_over
 
@@ -158,11 +158,11 @@ class Sending:
 
         With `numbers`, which they have been promised, the messages are those of one transaction.
         """
-        self._releasing.release()  # where all is acknowledged, a new sequence begins
+        self._outgoing_release.release()  # where all is acknowledged, a new sequence begins
         in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)
-        handover = self._hand_over(token, token.hex() if in_transaction else "")
+        batch_sender = self._hand_over(token, token.hex() if in_transaction else "")
         index, last = self._next_index(), len(messages) - 1
         bounds = index, True, True
         for place, (new, way, number) in enumerate(zip(messages, chosen, numbers, strict=True)):
@@ -172,13 +172,13 @@ class Sending:
                 bounds = self._next_index(), True, True
             if isinstance(way, Copies):
                 assert isinstance(number, list)
-                handover.copies(new, way, number, bounds)
+                batch_sender.copies(new, way, number, bounds)
                 self.sent_count += len(number) - 1
             else:
                 assert isinstance(number, int)
-                handover.one(new, *way, number, bounds)
+                batch_sender.one(new, *way, number, bounds)
         self.sent_count += len(messages)
-        handover.end(self.ids(numbers), numbers, done)
+        batch_sender.end(self.ids(numbers), numbers, done)
 
     def check(
         self,
@@ -197,7 +197,7 @@ class Sending:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         chosen: list[Chosen] = []
         needed = _Needed(len(messages))
-        names = self._routes
+        names = self._destinations
         body_bytes_max = self._services.settings.quotas.message_bytes_max
         for index, new in enumerate(messages):
             check(new)
@@ -240,7 +240,7 @@ class Sending:
         Whether there is room for it is not looked at.  Raises Refusal, MustAsk.
         """
         check(new)
-        aims = self._routes.aims(new.destination)
+        aims = self._destinations.aims(new.destination)
         if isinstance(aims, Several):
             return None
         return aims, self._delivery(aims, new, in_transaction=False)
@@ -248,14 +248,14 @@ class Sending:
     def check_here(self, new: NewMessage) -> None:
         """Raises Refusal where it is known at once that no such message can be sent: the queue is
         to be one of ours, and is not there or takes no such messages."""
-        queue = self._routes.known_here(new.destination)
+        queue = self._destinations.known_here(new.destination)
         if queue is not None:
             self._delivery(queue, new, in_transaction=False)
 
     def _delivery(self, route: Route, new: NewMessage, *, in_transaction: bool) -> int:
         told = None
         if isinstance(route, OutgoingQueue):
-            told = self._routes.told_kind(new.destination)
+            told = self._destinations.told_kind(new.destination)
         return delivery_to(
             route, new.delivery, in_transaction=in_transaction, told=told, name=new.destination
         )
@@ -264,7 +264,7 @@ class Sending:
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
     ) -> Copies:
         """A message to several queues: one that cannot be sent to all of them is sent to none."""
-        names = self._routes
+        names = self._destinations
         routes = names.routes(several)
         admin, response = (
             names.reply_address(each) for each in (new.admin_queue, new.response_queue)
@@ -424,14 +424,14 @@ class Sending:
         Returns why it cannot be sent there, and is dropped; "" when it is on its way.
         """
         try:
-            route = self._routes.route_name(name, for_acknowledgments=True, via=via)
+            route = self._destinations.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return refusal.text
         priority = packet[2] & 7
         key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
-            if isinstance(name, PublicName) and self._routes.told_kind(name):
+            if isinstance(name, PublicName) and self._destinations.told_kind(name):
                 reason = f"{name} takes no acknowledgments: it is transactional, as the directory"
                 reason += " says"
                 self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)

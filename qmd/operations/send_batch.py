@@ -48,12 +48,12 @@ from storage.tables.keys import LOOKUP_BITS
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
-    from qmd.naming.destinations import Routes
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.outcomes.dead_letter import Endings
-    from qmd.outcomes.reports import Tracing
-    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.naming.destinations import Destinations
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.outcomes.reports import Reports
+    from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
     from storage.engine.batch import Batch
@@ -67,34 +67,34 @@ Bounds = tuple[int, bool, bool]
 Position = tuple[int, int]
 
 
-class Handover:
+class BatchSender:
     """One request's messages, on their way into the batch that is open."""
 
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
+        acknowledgments: Acknowledgments,
         confirmations: Confirmations,
-        endings: Endings,
-        outgoing: Outgoing,
-        own_dead_letters: OwnDeadLetters,
+        dead_letters: DeadLetters,
+        outgoing: OutgoingQueues,
+        own_dead_letters: NamedDeadLetterQueues,
         parts: Parts,
         recorder: Recorder,
-        routes: Routes,
-        tracing: Tracing,
+        destinations: Destinations,
+        reports: Reports,
         token: bytes,
         transaction: str,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
+        self._acknowledgments = acknowledgments
         self._confirmations = confirmations
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._own_dead_letters = own_dead_letters
         self._parts = parts
         self._recorder = recorder
-        self._routes = routes
-        self._tracing = tracing
+        self._destinations = destinations
+        self._reports = reports
         self._token = token
         self._transaction = transaction
         self._batch = services.storage.batch
@@ -230,7 +230,7 @@ class Handover:
         if header is not None:
             return with_multi_queue_header(compose(()), header)
         packet = compose(several.addresses)
-        admin, response = map(self._routes.reply_address, queues)
+        admin, response = map(self._destinations.reply_address, queues)
         if not (admin.several or response.several):  # then they have such a header anyhow
             size = multi_queue_size(several.addresses, admin, response)
             several.keep(queues, packet[-size:])
@@ -251,8 +251,8 @@ class Handover:
             new,
             source=self._services.id,
             destination=destination,
-            admin=self._routes.reply_address(new.admin_queue),
-            response=self._routes.reply_address(new.response_queue),
+            admin=self._destinations.reply_address(new.admin_queue),
+            response=self._destinations.reply_address(new.response_queue),
             message_number=number,
             sent_time_s=self._wall_s,
             delivery=delivery,
@@ -264,7 +264,7 @@ class Handover:
             is_last=is_last,
             time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),
             report_queue=(
-                self._routes.report_queue(new.report_queue) if new.report_queue else None
+                self._destinations.report_queue(new.report_queue) if new.report_queue else None
             ),
             destinations=destinations,
         )
@@ -325,10 +325,10 @@ class Handover:
             if new.correlation_id:
                 bear_correlation(told, new.correlation_id)
         if new.report_queue and isinstance(route, LocalQueue):
-            self._tracing.arrived(parse_user_message(whole(packet)), whole(packet), batch)
+            self._reports.arrived(parse_user_message(whole(packet)), whole(packet), batch)
         if new.acknowledge & POSITIVE_ARRIVAL and isinstance(route, LocalQueue):
             # It has arrived: [MS-MQDMPR] 3.1.1.12.
-            self._acknowledging.to_application(
+            self._acknowledgments.to_application(
                 parse_user_message(whole(packet)), MessageClass.ACK_REACH_QUEUE, batch
             )
 
@@ -525,7 +525,7 @@ class Handover:
             told.numbers.append(number)
             told.sizes.append(len(packet))
             told.places.append(key)
-        self._endings.end(route, [(key, packet)], MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE)
+        self._dead_letters.end(route, [(key, packet)], MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE)
 
     def _keep_dead_letter(
         self, new: NewMessage, number: int, delivery: int, place: str, key: int

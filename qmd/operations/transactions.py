@@ -41,11 +41,11 @@ from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
-    from qmd.operations.move import Moving
-    from qmd.operations.receive import Reading
-    from qmd.operations.receive_selected import Picking
+    from qmd.operations.move import Mover
+    from qmd.operations.receive import MessageReceiver
+    from qmd.operations.receive_selected import SelectiveReceiver
     from qmd.operations.request_outcomes import RequestOutcomes
-    from qmd.operations.send import Sending
+    from qmd.operations.send import MessageSender
     from qmd.runtime.budget import Budget
     from qmd.runtime.services import Services
 
@@ -95,18 +95,18 @@ class Transactions:
     def __init__(
         self,
         services: Services,
-        moving: Moving,
-        picking: Picking,
-        reading: Reading,
+        mover: Mover,
+        selective_receiver: SelectiveReceiver,
+        message_receiver: MessageReceiver,
         request_outcomes: RequestOutcomes,
-        sending: Sending,
+        message_sender: MessageSender,
     ) -> None:
         self._services = services
-        self._moving = moving
-        self._picking = picking
-        self._reading = reading
+        self._mover = mover
+        self._selective_receiver = selective_receiver
+        self._message_receiver = message_receiver
         self._request_outcomes = request_outcomes
-        self._sending = sending
+        self._message_sender = message_sender
         self._live: dict[bytes, Transaction] = {}
         # Ids of which somebody was told that nothing was done: the connections from which it must
         # stay so, as the first that is free of it, and why.
@@ -183,8 +183,8 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        chosen = self._sending.check(messages, in_transaction=True, is_part=True)
-        numbers = self._sending.numbers_of(chosen)
+        chosen = self._message_sender.check(messages, in_transaction=True, is_part=True)
+        numbers = self._message_sender.numbers_of(chosen)
         transaction.messages += messages
         transaction.several += [
             each.several if isinstance(each, Copies) else None for each in chosen
@@ -193,7 +193,7 @@ class Transactions:
         transaction.bytes += size
         transaction.kept_bytes += kept
         memory.hold(transaction, owner, transaction.kept_bytes)
-        return self._sending.ids(numbers)
+        return self._message_sender.ids(numbers)
 
     def doom(self, transaction_id: bytes, owner: Hashable, reason: str) -> None:
         """A send in it was refused before it came here.  One of another connection stays."""
@@ -241,7 +241,7 @@ class Transactions:
             transaction.used_at = self._services.loop.time()
             answer(messages)
 
-        self._reading.take(transaction.reader, queue, limit, wait_s, taken)
+        self._message_receiver.take(transaction.reader, queue, limit, wait_s, taken)
 
     def take_chosen(
         self,
@@ -258,7 +258,9 @@ class Transactions:
         async def take() -> list[StoredMessage]:
             transaction.choosing += 1
             try:
-                return await self._picking.take(transaction.reader, queue, choice, limit, wait_s)
+                return await self._selective_receiver.take(
+                    transaction.reader, queue, choice, limit, wait_s
+                )
             finally:
                 transaction.choosing -= 1
                 transaction.used_at = self._services.loop.time()
@@ -279,12 +281,12 @@ class Transactions:
         transaction = self._find_sound(transaction_id, owner)
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
-        moving = self._moving
-        place = await moving.target_for(queue, target) if target else None
+        mover = self._mover
+        place = await mover.target_for(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
         self._check_taken(transaction, queue, lookup_ids)
         if place is not None:
-            moving.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
+            mover.check(queue, place, [queue.taken[lookup_id] for lookup_id in lookup_ids])
         elif queue.holds_ended:
             raise Refusal(
                 "ended_before",
@@ -320,15 +322,15 @@ class Transactions:
         Raises Refusal, and then the transaction is aborted.
         """
         transaction = self._find(transaction_id, owner)
-        reading, reader = self._reading, transaction.reader
+        message_receiver, reader = self._message_receiver, transaction.reader
         if transaction.doom:
             self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
             raise _doomed(transaction)
-        reading.stop_waiting(reader)
-        sending = self._sending
+        message_receiver.stop_waiting(reader)
+        message_sender = self._message_sender
         try:
             self._check_received(transaction)
-            chosen = sending.check(
+            chosen = message_sender.check(
                 transaction.messages, in_transaction=True, several=transaction.several
             )
         except MustAsk:
@@ -342,10 +344,10 @@ class Transactions:
         self._settle_received(transaction)
         for queue, mine in list(reader.taken.items()):
             if mine:
-                reading.remove(
+                message_receiver.remove(
                     reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()
                 )
-        sending.take_over(
+        message_sender.take_over(
             transaction.messages,
             chosen,
             transaction.id,
@@ -407,7 +409,7 @@ class Transactions:
             if before is not None:
                 return before
             self.refuse_sealed(token, connection)
-            self._sending.send(messages, token, partial(_tell, done))
+            self._message_sender.send(messages, token, partial(_tell, done))
             return await asyncio.shield(done)
         finally:
             done.cancel()
@@ -448,18 +450,20 @@ class Transactions:
                     f"{queue.name} was deleted, with what the transaction had received from it",
                     "Begin another transaction.",
                 )
-            self._reading.check_can_be_told(transaction.reader, queue, list(mine))
+            self._message_receiver.check_can_be_told(transaction.reader, queue, list(mine))
         for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
-            self._moving.check(source, target, messages)
+            self._mover.check(source, target, messages)
 
     def _settle_received(self, transaction: Transaction) -> None:
         for (source, (target, why)), lookup_ids in _by_queues(transaction.moves).items():
-            self._moving.move_taken(
+            self._mover.move_taken(
                 transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
             )
         for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
-            self._reading.reject(transaction.reader, queue, lookup_ids, reason, b"", _nobody)
+            self._message_receiver.reject(
+                transaction.reader, queue, lookup_ids, reason, b"", _nobody
+            )
 
     def _committed(
         self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
@@ -479,7 +483,7 @@ class Transactions:
         self.aborted_count += 1
         self._seal(transaction.id, _EVERYBODY, reason)
         transaction.reader.has_left = True
-        count = self._reading.abort(transaction.reader, transaction.id.hex(), reason)
+        count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)
         log.info(
             "transaction_aborted",
             transaction=transaction.id.hex(),
@@ -516,7 +520,7 @@ class Transactions:
         )
 
     def _is_waiting(self, transaction: Transaction) -> bool:
-        return transaction.choosing > 0 or self._reading.is_waiting(transaction.reader)
+        return transaction.choosing > 0 or self._message_receiver.is_waiting(transaction.reader)
 
 
 def _doomed(transaction: Transaction) -> Refusal:

@@ -37,16 +37,16 @@ from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.message.build import PRIORITY_MAX
-from qmd.outcomes.deferred_acknowledgments import Addressing
+from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.outcomes.post import Post
-    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -65,24 +65,24 @@ class _WayBack:
         self.acks = acks
 
 
-class Acknowledging:
+class Acknowledgments:
     """Builds them, and knows where they go."""
 
     def __init__(
         self,
         services: Services,
-        outgoing: Outgoing,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
-        routes: Routes,
-        addressing: Addressing,
+        destinations: Destinations,
+        deferred_acknowledgments: DeferredAcknowledgments,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
         self._recorder = recorder
-        self._routes = routes
+        self._destinations = destinations
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
         self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
-        self.addressing = addressing
+        self.deferred = deferred_acknowledgments
 
     def connect(self, session_with: Callable[[bytes], PeerSession | None], post: Post) -> None:
         """Name the collaborators that are made after it."""
@@ -122,8 +122,8 @@ class Acknowledging:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            if isinstance(name, PublicName) and self.addressing.must_wait(name):
-                self.addressing.add(name, packet, batch)  # and tells what becomes of it
+            if isinstance(name, PublicName) and self.deferred.must_wait(name):
+                self.deferred.add(name, packet, batch)  # and tells what becomes of it
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
             dropped = self._post.send_packet(name, packet, batch, via=via)
@@ -246,7 +246,7 @@ class Acknowledging:
                 name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
                 via = source
         try:
-            queue = self._routes.route_name(name, for_acknowledgments=True, via=via)
+            queue = self._destinations.route_name(name, for_acknowledgments=True, via=via)
         except Refusal as refusal:
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return way

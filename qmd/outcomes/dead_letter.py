@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.queues.named_dead_letter_queue import OwnDeadLetters
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -50,20 +50,20 @@ log = structlog.get_logger()
 UNWANTED = "its application did not ask for a dead letter"
 
 
-class Endings:
+class DeadLetters:
     """Puts messages where they can be found."""
 
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
+        acknowledgments: Acknowledgments,
         damage: Damage,
-        own_dead_letters: OwnDeadLetters,
+        own_dead_letters: NamedDeadLetterQueues,
         queues: LocalQueues,
         recorder: Recorder,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
+        self._acknowledgments = acknowledgments
         self._damage = damage
         self._own_dead_letters = own_dead_letters
         self._queues = queues
@@ -275,7 +275,7 @@ class Endings:
                 is_local=is_local,
             )
             if result.acknowledgment is not None:
-                self._acknowledging.to_application(original, result.acknowledgment, batch)
+                self._acknowledgments.to_application(original, result.acknowledgment, batch)
             if result.final_ack is not None:
                 to_be_told.append(packet)
             if result.journal:
@@ -287,7 +287,7 @@ class Endings:
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
         if to_be_told:
-            self._acknowledging.send_final_acks(to_be_told, message_class, batch)
+            self._acknowledgments.send_final_acks(to_be_told, message_class, batch)
         if discarded:
             recorder.record(
                 Kind.DISCARDED,

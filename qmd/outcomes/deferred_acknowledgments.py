@@ -28,7 +28,7 @@ from storage.tables.unaddressed import Unaddressed
 if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.outcomes.post import Post
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -45,16 +45,16 @@ class _Waiting(NamedTuple):
     is_on_disk: bool
 
 
-class Addressing:
+class DeferredAcknowledgments:
     """What waits, by the name of the queue that it is for; a task asks for each."""
 
     def __init__(
-        self, services: Services, recorder: Recorder, resolver: Resolver, routes: Routes
+        self, services: Services, recorder: Recorder, resolver: Resolver, destinations: Destinations
     ) -> None:
         self._services = services
         self._recorder = recorder
         self._resolver = resolver
-        self._routes = routes
+        self._destinations = destinations
         self._waiting: dict[PublicName, list[_Waiting]] = {}
         self._tasks: dict[PublicName, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()  # the directory may say something else now
@@ -95,7 +95,7 @@ class Addressing:
         if name in self._waiting:
             return True
         try:
-            self._routes.route_name(name, for_acknowledgments=True)
+            self._destinations.route_name(name, for_acknowledgments=True)
         except MustAsk:
             return True
         except Refusal:

@@ -18,9 +18,9 @@ from qmd.outcomes.promises import Promise
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.outcomes.dead_letter import Endings
+    from qmd.naming.destinations import Destinations
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.outcomes.promises import Promises
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.message_id_history import KnownMessages
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
 
 
-class Refusing:
+class Nacks:
     """Ends what was refused, with the open batch."""
 
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
-        endings: Endings,
+        acknowledgments: Acknowledgments,
+        dead_letters: DeadLetters,
         known_messages: KnownMessages,
         promises: Promises,
         recorder: Recorder,
-        routes: Routes,
+        destinations: Destinations,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
-        self._endings = endings
+        self._acknowledgments = acknowledgments
+        self._dead_letters = dead_letters
         self._known_messages = known_messages
         self._promises = promises
         self._recorder = recorder
-        self._routes = routes
+        self._destinations = destinations
         self.count = 0
 
     def refuse(
@@ -79,7 +79,7 @@ class Refusing:
         )
         if for_others and message.transaction is not None:
             result = result._replace(dead_letter=None)
-        target = queue.format_name if queue is not None else self._routes.describe(message)
+        target = queue.format_name if queue is not None else self._destinations.describe(message)
         if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
             detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
         reason = reason_text(message_class, queue=target, detail=detail)
@@ -100,7 +100,7 @@ class Refusing:
         else:
             self._recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
         if result.dead_letter is not None and not known:
-            self._endings.dead_letter(
+            self._dead_letters.dead_letter(
                 packet,
                 message_class,
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
@@ -108,9 +108,9 @@ class Refusing:
                 target if queue is None else queue.name,
             )
         if result.acknowledgment is not None and not known:
-            self._acknowledging.to_application(message, result.acknowledgment, batch)
+            self._acknowledgments.to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
-            final_ack = self._acknowledging.final_ack(
+            final_ack = self._acknowledgments.final_ack(
                 message,
                 result.final_ack,
                 address=connection.host,

@@ -18,7 +18,7 @@ from qmd.events.recorder import Kind
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
+    from qmd.naming.destinations import Destinations
     from qmd.outcomes.post import Post
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
@@ -32,16 +32,20 @@ _MONTHS = (
 )
 
 
-class Tracing:
+class Reports:
     """Sends reports; they are express, and leave once what they tell of is on disk."""
 
     def __init__(
-        self, services: Services, admission: Admission, recorder: Recorder, routes: Routes
+        self,
+        services: Services,
+        admission: Admission,
+        recorder: Recorder,
+        destinations: Destinations,
     ) -> None:
         self._services = services
         self._admission = admission
         self._recorder = recorder
-        self._routes = routes
+        self._destinations = destinations
 
     def connect(self, post: Post) -> None:
         """Name the collaborators that are made after it."""
@@ -64,7 +68,7 @@ class Tracing:
         now_s = int(self._services.environment.time())
         report = build_report(
             message,
-            target=self._routes.describe(message),
+            target=self._destinations.describe(message),
             next_hop=next_hop,
             own_id=self._services.id,
             addressee=source,

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.outcomes.dead_letter import Endings
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
@@ -79,22 +79,22 @@ class _Found(NamedTuple):
     part_id: int | None = None  # of its packet, as of its row
 
 
-class Undelivered:
+class Undeliverable:
     """Ends messages of outgoing queues."""
 
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
+        acknowledgments: Acknowledgments,
         damage: Damage,
-        endings: Endings,
-        outgoing: Outgoing,
+        dead_letters: DeadLetters,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
+        self._acknowledgments = acknowledgments
         self._damage = damage
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._recorder = recorder
 
@@ -208,7 +208,7 @@ class Undelivered:
                     lazily=True,
                 )
                 if wants_dead_letter(packet):
-                    self._endings.dead_letter(
+                    self._dead_letters.dead_letter(
                         packet, message_class, reason, wall_ms, queue.destination
                     )
                 else:
@@ -254,7 +254,7 @@ class Undelivered:
             # Before their rows go: with the last of those a part that they share would go as well.
             dead = [
                 (
-                    self._endings.dead_letter_queue(each.packet).id << LOOKUP_BITS
+                    self._dead_letters.dead_letter_queue(each.packet).id << LOOKUP_BITS
                     | each.dying.place,
                     wall_ms,
                     None,
@@ -328,7 +328,9 @@ class Undelivered:
             message_class=message_class,
             reason=reason,
         )
-        told += self._endings.told_of_dead(dead, message_class, reason, queue=queue.destination)
+        told += self._dead_letters.told_of_dead(
+            dead, message_class, reason, queue=queue.destination
+        )
         # Without its row it was acknowledged while it was dying, in this very batch.
         told += recorder.told(
             Kind.ORDER_ACKNOWLEDGED,
@@ -374,7 +376,7 @@ class Undelivered:
                 told.append(each.place)
             if is_kept:
                 copy = patch_class(packet, message_class)
-                dead_letters = self._endings.dead_letter_queue(packet)
+                dead_letters = self._dead_letters.dead_letter_queue(packet)
                 dead_letters.messages += 1
                 dead_letters.grow(len(copy))
                 dead_letters.deliver([StoredMessage(each.place, wall_ms, copy, reason)])
@@ -425,7 +427,7 @@ class Undelivered:
         """Whom it is owed to, in the open batch, if it is to be told at all."""
         batch = self._services.storage.batch
         if for_others and is_transactional(packet):
-            self._acknowledging.send_final_acks([packet], message_class, batch)
+            self._acknowledgments.send_final_acks([packet], message_class, batch)
             return
         original = parse_user_message(packet)
         result = consequences(
@@ -435,7 +437,7 @@ class Undelivered:
             insecure_nacks=self._services.settings.delivery.insecure_nacks,
         )
         if result.acknowledgment is not None:
-            self._acknowledging.to_application(original, result.acknowledgment, batch)
+            self._acknowledgments.to_application(original, result.acknowledgment, batch)
 
 
 # Ends that this computer finds out; of others it hears from the destination, which tells of them.

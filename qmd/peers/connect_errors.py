@@ -9,7 +9,7 @@ from typing import NamedTuple
 from qmd.catalogue import id_of
 
 
-class Unreachable(NamedTuple):
+class ConnectErrors(NamedTuple):
     """`code` is one of `qmd.catalogue`; `text` says it to people, with the id to ask further."""
 
     code: str
@@ -25,7 +25,7 @@ _BY_ERRNO = {
 }
 
 
-def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) -> Unreachable:
+def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) -> ConnectErrors:
     """What an attempt that ended with `error` after at most `waited_s` says about the peer."""
     words = str(error) or type(error).__name__
     match error:
@@ -39,4 +39,4 @@ def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) ->
             code, text = "peer_silent", f"no answer within {waited_s:g} s"
         case _:
             code, text = "peer_unreachable", words
-    return Unreachable(code, f"{text} ({id_of(code)})")
+    return ConnectErrors(code, f"{text} ({id_of(code)})")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from qmd.queues.incoming_sequences import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.runtime.fair_scheduler import Turns
+    from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
 
 # Output waiting in the transport above which nothing more is handed to the session.
@@ -98,7 +98,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         sink: MessageSink,
         send_owed: Callable[[PeerConnection], None],
         sessions: Sessions,
-        turns: Turns,
+        turns: FairScheduler,
         link: SessionUser | None,
         dialled_address: tuple[str, int] | None = None,
     ) -> None:

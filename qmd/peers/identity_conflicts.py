@@ -58,7 +58,7 @@ class EndSessions(Protocol):
     def __call__(self, guid: bytes, reason: str, *, but: PeerConnection) -> None: ...
 
 
-class Identities:
+class IdentityConflicts:
     """Who bears which GUID."""
 
     def __init__(self, services: Services, known_messages: KnownMessages, starts: int = 0) -> None:

@@ -31,12 +31,12 @@ from qmd.peers.connect_errors import explain
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.reports import Tracing
-    from qmd.outcomes.undeliverable import Undelivered
+    from qmd.outcomes.reports import Reports
+    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
 PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
@@ -62,13 +62,13 @@ class Link:
     def __init__(
         self,
         services: Services,
-        identities: Identities,
-        outgoing: Outgoing,
+        identities: IdentityConflicts,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
         may_hand: Callable[[OutgoingQueue, Link], bool],
         carriers: Carriers,
-        tracing: Tracing,
-        undelivered: Undelivered,
+        reports: Reports,
+        undeliverable: Undeliverable,
         make_connection: Callable[[Link, tuple[str, int]], PeerConnection],
         changed: Callable[[], None],
         ways_lead_back: Callable[[Link], None],
@@ -84,8 +84,8 @@ class Link:
         self._recorder = recorder
         self._may_hand = may_hand
         self._carriers = carriers
-        self._tracing = tracing
-        self._undelivered = undelivered
+        self._reports = reports
+        self._undeliverable = undeliverable
         self._make_connection = make_connection
         self._changed = changed  # called when a session, or an attempt at one, ends
         self._ways_lead_back = (
@@ -373,13 +373,13 @@ class Link:
             )
             self._recorder.transmitted(queue, done)
             if done.expired:
-                self._undelivered.expire(queue, done.expired)
+                self._undeliverable.expire(queue, done.expired)
                 connection.flush_soon()  # there may be more behind them
             if done.too_large:
-                self._undelivered.end_too_large(queue, done.too_large, connection)
+                self._undeliverable.end_too_large(queue, done.too_large, connection)
                 connection.flush_soon()
             if done.traced:
-                self._tracing.sent(done.traced, connection.host)
+                self._reports.sent(done.traced, connection.host)
             if queue.window.wants_refill or queue.window.needs_refill:
                 self._outgoing.refill(queue)
             if done.messages:

@@ -19,7 +19,7 @@ from qmd.runtime.fair_scheduler import Class
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
     from qmd.peers.sessions import Peers
-    from qmd.runtime.fair_scheduler import Turns
+    from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
 
 RETRY_S = 0.5  # when the system has no more files for us
@@ -33,7 +33,7 @@ class Listener:
         self,
         services: Services,
         peers: Peers,
-        turns: Turns,
+        turns: FairScheduler,
         factory: Callable[[], PeerConnection],
         listening: socket.socket,
     ) -> None:
@@ -106,7 +106,7 @@ class Listener:
 async def listen(
     services: Services,
     peers: Peers,
-    turns: Turns,
+    turns: FairScheduler,
     factory: Callable[[], PeerConnection],
     *,
     at: tuple[str, int] | socket.socket,

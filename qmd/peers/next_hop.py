@@ -48,7 +48,7 @@ ROUTE_AGE_S = 3600.0
 ROUTE_RETRY_S = 15.0
 
 
-class Routing:
+class NextHops:
     """The ways of links."""
 
     def __init__(self, services: Services, directory: Directory, peers: Peers) -> None:

@@ -32,11 +32,11 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
-    from qmd.naming.destinations import Routes
-    from qmd.peers.identity_conflicts import Identities
+    from qmd.naming.destinations import Destinations
+    from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.link import Link
     from qmd.peers.sessions import Peers
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -46,22 +46,22 @@ ANYBODY = " anybody"  # behind the address of a redirect that is for another que
 Value = dict[str, Any]
 
 
-class Redirecting:
+class Redirection:
     """Addresses that stand for others."""
 
     def __init__(
         self,
         services: Services,
-        identities: Identities,
-        outgoing: Outgoing,
+        identities: IdentityConflicts,
+        outgoing: OutgoingQueues,
         peers: Peers,
-        routes: Routes,
+        destinations: Destinations,
     ) -> None:
         self._services = services
         self._identities = identities
         self._outgoing = outgoing
         self._peers = peers
-        self._routes = routes
+        self._destinations = destinations
         self._asked: set[OutgoingQueue] = set()  # the disk is told whom they are handed to
         self._redirected: dict[OutgoingQueue, None] = {}
 
@@ -172,7 +172,7 @@ class Redirecting:
     def _queues(self, destination: str) -> list[OutgoingQueue]:
         """One by its name, or all of an address."""
         if "\\" in destination or "=" in destination:
-            return [self._routes.find_outgoing(destination)]
+            return [self._destinations.find_outgoing(destination)]
         hop = _hop(destination)
         found = [
             queue

@@ -16,9 +16,9 @@ from qmd.core.session_events import NEVER
 from qmd.peers.link import Link
 
 if TYPE_CHECKING:
-    from qmd.outcomes.acknowledgments import Acknowledging
+    from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.identity_conflicts import Identities
+    from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.way import Way
@@ -38,12 +38,12 @@ class Peers:
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
-        identities: Identities,
+        acknowledgments: Acknowledgments,
+        identities: IdentityConflicts,
         incoming_streams: IncomingStreams,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
+        self._acknowledgments = acknowledgments
         self._identities = identities
         self._incoming_streams = incoming_streams
         self._links_by_address: dict[tuple[str, int], Link] = {}
@@ -193,7 +193,7 @@ class Peers:
         assert guid is not None
         self._handshakes.pop(connection, None)
         connection.handshake_done = True
-        self._acknowledging.met(guid, connection.host)
+        self._acknowledgments.met(guid, connection.host)
         self._by_guid.setdefault(guid, []).append(connection)
         self._services.log_limited(
             "session_opened",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.names.format_name import FormatName
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 4096
 
 
-class OwnDeadLetters:
+class NamedDeadLetterQueues:
     """Which of our messages go where when they die."""
 
-    def __init__(self, services: Services, outgoing: Outgoing, queues: LocalQueues) -> None:
+    def __init__(self, services: Services, outgoing: OutgoingQueues, queues: LocalQueues) -> None:
         self._services = services
         self._outgoing = outgoing
         self._queues = queues

@@ -36,7 +36,7 @@ ORDINAL_BYTES = 3  # of the random one that a sequence begins with
 TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
 
 
-class OutgoingQueues(Protocol):
+class QueueTable(Protocol):
     """All of them: `Outgoing` of outgoing_queues.py."""
 
     @property
@@ -60,7 +60,7 @@ class OutgoingIds:
         self._last_timestamp = 0
         self.unconfirmed: set[int] = set()  # ids that a late final ack may still ask for
 
-    def connect(self, outgoing: OutgoingQueues, forget_ways: Callable[[], None]) -> None:
+    def connect(self, outgoing: QueueTable, forget_ways: Callable[[], None]) -> None:
         """Name the queues, and what drops references to them that are only kept for speed."""
         self._outgoing = outgoing
         self._forget_ways = forget_ways

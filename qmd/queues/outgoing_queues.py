@@ -70,7 +70,7 @@ class Redirects(Protocol):
         """The queue that takes what is for this destination."""
 
 
-class Outgoing:
+class OutgoingQueues:
     """The outgoing queues by their destination."""
 
     def __init__(

@@ -63,7 +63,7 @@ class Light:
         self.at = float("-inf")  # by the loop's clock
 
 
-class Turns:
+class FairScheduler:
     """The connections that wait for a turn.
 
     A member waits at most once, and may be closed meanwhile.

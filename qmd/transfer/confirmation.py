@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.dead_letter import Endings
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.outcomes.promises import Promises
     from qmd.peers.connection import PeerConnection
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relaying
-    from qmd.transfer.release import Releasing
+    from qmd.transfer.relay import Relay
+    from qmd.transfer.release import OutgoingRelease
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -78,21 +78,21 @@ class Confirmations:
         self,
         services: Services,
         damage: Damage,
-        endings: Endings,
-        outgoing: Outgoing,
+        dead_letters: DeadLetters,
+        outgoing: OutgoingQueues,
         promises: Promises,
         recorder: Recorder,
-        relaying: Relaying,
-        releasing: Releasing,
+        relay: Relay,
+        outgoing_release: OutgoingRelease,
     ) -> None:
         self._services = services
         self._damage = damage
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._promises = promises
         self._recorder = recorder
-        self._relaying = relaying
-        self._releasing = releasing
+        self._relay = relay
+        self._outgoing_release = outgoing_release
         self._settling: set[int] = set()  # numbers of messages whose end is being committed
 
     @property
@@ -185,7 +185,7 @@ class Confirmations:
             found = self._heard(connection, message, body, now)
             if found is not None:
                 heard.append(found)
-        self._releasing.release()  # what was acknowledged by them is where we look for it
+        self._outgoing_release.release()  # what was acknowledged by them is where we look for it
         if heard:
             self._look(connection, heard, numbers)
         else:
@@ -198,7 +198,7 @@ class Confirmations:
         """One that may be about a message that waits; the others are dealt with."""
         message_class = message.properties.message_class
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
-        if body.source_queue_manager != self._services.id and self._relaying.pass_back(
+        if body.source_queue_manager != self._services.id and self._relay.pass_back(
             connection, message, body
         ):
             return None
@@ -217,13 +217,13 @@ class Confirmations:
         if body.sequence_id == queue.sequence.sequence_id:
             if message_class & RECEPTION:
                 # It was in its queue, so it and all before it had been accepted.
-                self._releasing.acknowledged(
+                self._outgoing_release.acknowledged(
                     connection, queue, body.sequence_id, body.sequence_number, now
                 )
             elif body.sequence_number > queue.sequence.acknowledged:
                 # If it is still on its way.  Or it waits, and we were started since: what was
                 # acknowledged by then, only the disk knows.
-                self._releasing.refused(queue, body, message_class, teller)
+                self._outgoing_release.refused(queue, body, message_class, teller)
         return Heard(
             queue,
             message_class,
@@ -293,7 +293,7 @@ class Confirmations:
                 message_class=message_class,
             )
             if wants_journal(packet):
-                self._endings.journal(packet)
+                self._dead_letters.journal(packet)
             return
         reason = f"{reason_text(message_class, queue=queue.destination)} So says {heard.teller}."
         self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)
@@ -419,7 +419,7 @@ class Confirmations:
             reason=reason,
         )
         if is_kept_as_dead(packet, discard=row.discard):
-            self._endings.dead_letter(
+            self._dead_letters.dead_letter(
                 packet, message_class, reason, int(wall * 1000), queue.destination, row.part_id
             )
         else:

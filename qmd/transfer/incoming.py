@@ -40,14 +40,14 @@ from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.outcomes.acknowledgments import Acknowledging
-    from qmd.outcomes.nack import Refusing
+    from qmd.naming.destinations import Destinations
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.nack import Nacks
     from qmd.outcomes.promises import Promises
-    from qmd.outcomes.reports import Tracing
+    from qmd.outcomes.reports import Reports
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.identity_conflicts import Identities
-    from qmd.peers.next_hop import Routing
+    from qmd.peers.identity_conflicts import IdentityConflicts
+    from qmd.peers.next_hop import NextHops
     from qmd.peers.pending_acks import OwedAcks
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.local_queue import LocalQueue
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
     from qmd.transfer.internal_queues import InternalQueue
-    from qmd.transfer.relay import Relaying
-    from qmd.transfer.release import Releasing
+    from qmd.transfer.relay import Relay
+    from qmd.transfer.release import OutgoingRelease
     from storage.engine.batch import Batch
     from storage.tables.events import Event
 
@@ -120,25 +120,25 @@ class Incoming:
     def __init__(
         self,
         services: Services,
-        acknowledging: Acknowledging,
+        acknowledgments: Acknowledgments,
         admission: Admission,
         confirmations: Confirmations,
-        identities: Identities,
+        identities: IdentityConflicts,
         incoming_streams: IncomingStreams,
         known_messages: KnownMessages,
         owed_acks: OwedAcks,
         promises: Promises,
         queues: LocalQueues,
         recorder: Recorder,
-        refusing: Refusing,
-        relaying: Relaying,
-        releasing: Releasing,
-        routes: Routes,
-        routing: Routing,
-        tracing: Tracing,
+        nacks: Nacks,
+        relay: Relay,
+        outgoing_release: OutgoingRelease,
+        destinations: Destinations,
+        next_hops: NextHops,
+        reports: Reports,
     ) -> None:
         self._services = services
-        self._acknowledging = acknowledging
+        self._acknowledgments = acknowledgments
         self._admission = admission
         self._confirmations = confirmations
         self._identities = identities
@@ -148,12 +148,12 @@ class Incoming:
         self._promises = promises
         self._queues = queues
         self._recorder = recorder
-        self._refusing = refusing
-        self._relaying = relaying
-        self._releasing = releasing
-        self._routes = routes
-        self._routing = routing
-        self._tracing = tracing
+        self._nacks = nacks
+        self._relay = relay
+        self._outgoing_release = outgoing_release
+        self._destinations = destinations
+        self._next_hops = next_hops
+        self._reports = reports
         # Direct names bear no address, [MS-MQQB] 3.1.5.8.5.
         self._our_addresses = (NULL_GUID, services.id)
         self._queues_by_wire_name: dict[bytes, LocalQueue] = {}
@@ -198,7 +198,7 @@ class Incoming:
             self._final_acks(turn)
         if turn.heard:
             promise = Promise(connection, turn.heard)
-            self._releasing.when_released(partial(self._promises.keep, promise))
+            self._outgoing_release.when_released(partial(self._promises.keep, promise))
         self._finish(turn)
         if self._services.storage.congested:
             # Who waits for no answer, as with express messages that are refused, waits here too.
@@ -234,14 +234,14 @@ class Incoming:
         if too_late and not is_transactional:
             self._refuse(turn, message, packet, MessageClass.NACK_REACH_QUEUE_TIMEOUT)
             return
-        if self._relaying.enabled:
-            taken = self._relaying.take(connection, message, packet, turn.wall_ms, turn.now)
+        if self._relay.enabled:
+            taken = self._relay.take(connection, message, packet, turn.wall_ms, turn.now)
             if taken is Taken.DONE:
                 return
             if taken is Taken.NO_ROOM:
                 raise _EndsSession("no room for messages to others")
         if source != turn.remote_id:
-            self._routing.came(source, connection)
+            self._next_hops.came(source, connection)
         queue = self._queue_of(message)
         if queue is None:
             self._decide_without_queue(turn, message, packet)
@@ -281,13 +281,13 @@ class Incoming:
         elif user.flags >> 10 & 7 == _PRIVATE and isinstance(destination, int):
             queue = self._queues.by_id.get(destination)
         elif isinstance(destination, bytes):  # a public queue, by its GUID
-            queue = self._routes.queue_by_guid(destination)
+            queue = self._destinations.queue_by_guid(destination)
         else:
             queue = None
         return None if queue is None or queue.is_read_only else queue
 
     def _find_direct(self, wire_name: bytes) -> LocalQueue | None:
-        queue = self._routes.queue_by_wire_name(wire_name)
+        queue = self._destinations.queue_by_wire_name(wire_name)
         if queue is not None:  # names of nothing may be long, and there is no end of them
             if len(self._queues_by_wire_name) >= WIRE_NAMES_MAX:
                 self._queues_by_wire_name.clear()
@@ -374,7 +374,7 @@ class Incoming:
         host = turn.connection.host
         self._incoming_streams.accepted(stream, message.user.message_number, host)
         if message.user.flags & _JOURNALED_BITS:
-            self._acknowledging.expect_final_ack(packet)
+            self._acknowledgments.expect_final_ack(packet)
 
     def _store(self, turn: _Turn, queue: LocalQueue, message: UserMessage, packet: bytes) -> None:
         """It gets its place in its queue, and goes to disk with the open batch."""
@@ -408,9 +408,9 @@ class Incoming:
         else:
             queue.deliver_express(stored)
         if packet[3] & _TRACING_BIT:
-            self._tracing.arrived(message, packet, batch)
+            self._reports.arrived(message, packet, batch)
         if message.properties.flags & POSITIVE_ARRIVAL:
-            self._acknowledging.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
+            self._acknowledgments.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
 
     def _tell_accepted(
         self, turn: _Turn, queue: LocalQueue, message: UserMessage, lookup_id: int, size: int
@@ -490,7 +490,7 @@ class Incoming:
         *,
         detail: str = "",
     ) -> None:
-        self._refusing.refuse(
+        self._nacks.refuse(
             turn.connection, message, packet, message_class, turn.wall_ms, queue, detail=detail
         )
 
@@ -518,7 +518,7 @@ class Incoming:
         except ProtocolError as error:
             self._not_understood(turn.connection, error)
         else:
-            self._releasing.order_acknowledged(turn.connection, message, body, turn.now)
+            self._outgoing_release.order_acknowledged(turn.connection, message, body, turn.now)
         if number:
             turn.heard.append(number)
 

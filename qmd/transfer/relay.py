@@ -61,16 +61,16 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Routes
-    from qmd.outcomes.nack import Refusing
-    from qmd.outcomes.reports import Tracing
-    from qmd.outcomes.undeliverable import Undelivered
+    from qmd.naming.destinations import Destinations
+    from qmd.outcomes.nack import Nacks
+    from qmd.outcomes.reports import Reports
+    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
-    from qmd.peers.next_hop import Routing
+    from qmd.peers.next_hop import NextHops
     from qmd.peers.sessions import Peers
     from qmd.queues.message_id_history import KnownMessages
-    from qmd.queues.outgoing_queues import Appended, Outgoing
+    from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.runtime.services import Services
     from qmd.transfer.internal_queues import InternalQueue
     from storage.engine.batch import Batch
@@ -83,7 +83,7 @@ AVOIDED_RENEWED_S = 60.0
 
 _HOPS = 0x1F
 
-#: Outgoing queue, source, sequence id.
+#: OutgoingQueues queue, source, sequence id.
 _Stream = tuple[OutgoingQueue, bytes, int]
 
 
@@ -93,32 +93,32 @@ class Taken(Enum):
     NO_ROOM = 2  # the session has to end, and the sender keeps it
 
 
-class Relaying:
+class Relay:
     """What others send to others over us."""
 
     def __init__(
         self,
         services: Services,
         known_messages: KnownMessages,
-        outgoing: Outgoing,
+        outgoing: OutgoingQueues,
         peers: Peers,
         recorder: Recorder,
-        refusing: Refusing,
-        routes: Routes,
-        routing: Routing,
-        tracing: Tracing,
-        undelivered: Undelivered,
+        nacks: Nacks,
+        destinations: Destinations,
+        next_hops: NextHops,
+        reports: Reports,
+        undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._known_messages = known_messages
         self._outgoing = outgoing
         self._peers = peers
         self._recorder = recorder
-        self._refusing = refusing
-        self._routes = routes
-        self._routing = routing
-        self._tracing = tracing
-        self._undelivered = undelivered
+        self._nacks = nacks
+        self._destinations = destinations
+        self._next_hops = next_hops
+        self._reports = reports
+        self._undeliverable = undeliverable
         self._for = services.settings.routing.relay_for
         self._to = services.settings.routing.relay_to
         self.enabled = bool(self._for)
@@ -228,7 +228,7 @@ class Relaying:
             )
             return Taken.DONE
         if remote is not None:
-            self._routing.came(source, connection)
+            self._next_hops.came(source, connection)
         if transaction is not None:
             self._remember(transaction.sequence_id, source)
             held = self._hold(queue, source, transaction.sequence_id)
@@ -247,7 +247,7 @@ class Relaying:
         if transaction is None:
             self._known_messages.add(connection, source, user.message_number)
         if packet[3] & 1:
-            self._tracing.arrived(message, packet, self._services.storage.batch)
+            self._reports.arrived(message, packet, self._services.storage.batch)
         return Taken.DONE
 
     def _append(
@@ -319,7 +319,7 @@ class Relaying:
 
     def ways_lead_back(self, link: Link) -> None:
         """Whoever could be the next hop has sent us what is for there: it goes in a circle."""
-        if not self._routing.carriers(link):
+        if not self._next_hops.carriers(link):
             return  # somebody may come to us
         for queue in link.queues:
             if queue.for_others and queue.messages and queue not in self._ending:
@@ -332,7 +332,7 @@ class Relaying:
 
     async def _end_all(self, queue: OutgoingQueue, reason: str) -> None:
         try:
-            await self._undelivered.end_all(
+            await self._undeliverable.end_all(
                 queue, MessageClass.NACK_HOP_COUNT_EXCEEDED, reason, Kind.UNROUTABLE
             )
         except StorageError:
@@ -451,7 +451,7 @@ class Relaying:
         if (
             isinstance(name, DirectName)
             and name.transport in ("TCP", "OS")
-            and not self._routes.is_local(name)
+            and not self._destinations.is_local(name)
             and name.host.casefold()
             not in map(str.casefold, self._services.settings.queue_manager.aliases)
             and any(pattern.has_host(name.host) for pattern in self._to)
@@ -472,7 +472,7 @@ class Relaying:
             return True
         source = message.user.queue_manager_address
         kind = classify(message, source)
-        return kind is not MessageKind.ORDINARY and self._routing.knows(source)
+        return kind is not MessageKind.ORDINARY and self._next_hops.knows(source)
 
     def _leads_on(self, queue: OutgoingQueue, remote: bytes, now: float) -> bool:
         """Whether there is a way for it that does not lead back to `remote`."""
@@ -498,7 +498,7 @@ class Relaying:
         message_class: MessageClass,
         detail: str,
     ) -> None:
-        self._refusing.refuse(
+        self._nacks.refuse(
             connection, message, packet, message_class, wall_ms, detail=detail, for_others=True
         )
 

@@ -29,36 +29,36 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
-    from qmd.outcomes.dead_letter import Endings
-    from qmd.outcomes.undeliverable import Undelivered
+    from qmd.outcomes.dead_letter import DeadLetters
+    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
-    from qmd.transfer.relay import Relaying
+    from qmd.transfer.relay import Relay
     from qmd.transfer.sequence_renewal import SequenceRenewal
 
 RELEASE_DELAY_S = 0.02
 
 
-class Releasing:
+class OutgoingRelease:
     """What is acknowledged, on its way off the disk."""
 
     def __init__(
         self,
         services: Services,
-        endings: Endings,
-        outgoing: Outgoing,
+        dead_letters: DeadLetters,
+        outgoing: OutgoingQueues,
         recorder: Recorder,
-        relaying: Relaying,
-        undelivered: Undelivered,
+        relay: Relay,
+        undeliverable: Undeliverable,
     ) -> None:
         self._services = services
-        self._endings = endings
+        self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._recorder = recorder
-        self._relaying = relaying
-        self._undelivered = undelivered
+        self._relay = relay
+        self._undeliverable = undeliverable
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
@@ -84,7 +84,7 @@ class Releasing:
                 source = own_id
                 if queue.for_others:
                     source = source_of(packet)
-                    self._relaying.gone(queue, packet)
+                    self._relay.gone(queue, packet)
                 told = self._releasable_told.get((queue, source))
                 if told is None:
                     told = self._releasable_told[queue, source] = Handed()
@@ -97,7 +97,7 @@ class Releasing:
                     queue, source_of(packet), [message_number(packet)], [len(packet)]
                 )
             if wants_journal(packet) and not queue.for_others:
-                self._endings.journal(packet)
+                self._dead_letters.journal(packet)
                 has_copies = True
         self._release_soon()
         if has_copies:
@@ -129,7 +129,7 @@ class Releasing:
     ) -> None:
         """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
-        if self._relaying.pass_back(connection, message, body, queue):
+        if self._relay.pass_back(connection, message, body, queue):
             return
         if queue is None or not speaks_for(connection, message, queue):
             connection.sends_in_vain()
@@ -300,7 +300,7 @@ class Releasing:
         if sent is not None and sent.message_number != body.message_number:
             return  # it speaks of another message
         reason = f"{reason_text(message_class, queue=queue.destination)} Refused by {teller}."
-        self._undelivered.kill(
+        self._undeliverable.kill(
             queue,
             [key],
             message_class,

@@ -32,9 +32,9 @@ from storage.tables import outgoing as outgoing_rows
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qmd.outcomes.undeliverable import Undelivered
+    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
-    from qmd.queues.outgoing_queues import Outgoing
+    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -55,14 +55,14 @@ class SequenceRenewal:
     def __init__(
         self,
         services: Services,
-        outgoing: Outgoing,
+        outgoing: OutgoingQueues,
         release: Callable[[], None],
-        undelivered: Undelivered,
+        undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
         self._release = release
-        self._undelivered = undelivered
+        self._undeliverable = undeliverable
         self._one_by_one = asyncio.Lock()
 
     def doubt(self, queue: OutgoingQueue, connection: PeerConnection, fact: str) -> None:
@@ -158,7 +158,7 @@ class SequenceRenewal:
             keys = [key for key in found if key <= end]
             if sequence.sequence_id != sequence_id:
                 return ended  # all of it was acknowledged meanwhile, and the next one has begun
-            ended += self._undelivered.kill(
+            ended += self._undeliverable.kill(
                 queue,
                 keys,
                 MessageClass.NACK_DELETED,

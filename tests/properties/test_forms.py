@@ -15,7 +15,7 @@ from qmd.message.build import (
     queue_address,
     reply_address,
 )
-from qmd.message.template import Form, Row, shape
+from qmd.message.template import Row, Template, shape
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES: st.SearchStrategy[SingleName] = st.one_of(
@@ -86,7 +86,7 @@ def test_a_packet_of_a_form_is_the_one_that_would_have_been_composed(
     def composed(message: NewMessage, number: int, index: int) -> bytes:
         return _composed(message, queue_address(name), admin, response, delivery, number, index)
 
-    form = Form(composed(messages[0], 0, 0))
+    form = Template(composed(messages[0], 0, 0))
 
     assert len({shape(row) for row in rows}) == 1
     assert form.fits
@@ -96,7 +96,9 @@ def test_a_packet_of_a_form_is_the_one_that_would_have_been_composed(
 
 
 def test_a_row_that_is_no_message_has_no_packet() -> None:
-    form = Form(_composed(NewMessage("orders", b""), NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, 1, 0, 0))
+    form = Template(
+        _composed(NewMessage("orders", b""), NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, 1, 0, 0)
+    )
 
     for wrong in (
         {"label": 250 * "a"},

@@ -39,10 +39,10 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
     if usage.bytes != total and not (is_deleting and usage.bytes > total):
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
     others = sum(queue.bytes for queue in manager.outgoing.queues if queue.for_others)
-    if manager.relaying.usage.bytes != others:
-        held = manager.relaying.usage.bytes
+    if manager.relay.usage.bytes != others:
+        held = manager.relay.usage.bytes
         yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
-    for (queue, source, sequence_id), numbers in manager.relaying._held.items():
+    for (queue, source, sequence_id), numbers in manager.relay._held.items():
         if numbers and not queue.messages:
             yield f"{name} takes sequence {sequence_id:#x} of {source.hex()[:8]} for held"
     # Acknowledgments that are passed back are few, and have to be.
@@ -237,7 +237,7 @@ def is_up_to_date(manager: Assembly) -> bool:
     loop: Any = manager.services.loop
     return (
         manager.services.storage._writer._idle.is_set()
-        and manager.releasing._release_timer is None  # what is released waits for company
+        and manager.outgoing_release._release_timer is None  # what is released waits for company
         and not loop._ready
     )
 

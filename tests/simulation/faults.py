@@ -431,7 +431,7 @@ MUTANTS = (
     Mutant(
         "what is owed is not told after a restart",
         "qmd/manager.py",
-        "await assembly.undelivered.tell_what_is_owed()",
+        "await assembly.undeliverable.tell_what_is_owed()",
         "pass",
     ),
     Mutant(
@@ -444,7 +444,7 @@ MUTANTS = (
     Mutant(
         "a transaction that was aborted keeps what it took",
         "qmd/operations/transactions.py",
-        "count = self._reading.abort(transaction.reader, transaction.id.hex(), reason)",
+        "count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)",
         "count = 0",
     ),
     Mutant(
@@ -846,7 +846,7 @@ MUTANTS = (
         "who carries messages is taken for who gets them",
         "qmd/peers/link.py",
         "        known = set(self.speakers)\n",
-        "        carriers = self._routing.carriers(self)\n"
+        "        carriers = self._next_hops.carriers(self)\n"
         "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
         "tests/unit/qmd/test_relaying.py",
     ),
@@ -947,8 +947,8 @@ MUTANTS = (
     Mutant(
         "a confirmed message is not journaled",
         "qmd/transfer/confirmation.py",
-        "            if wants_journal(packet):\n                self._endings.journal(packet)",
-        "            if False:\n                self._endings.journal(packet)",
+        "            if wants_journal(packet):\n                self._dead_letters.journal(packet)",
+        "            if False:\n                self._dead_letters.journal(packet)",
     ),
     Mutant(
         "what is journaled is not told",
@@ -1092,7 +1092,7 @@ MUTANTS = (
     Mutant(
         "a final ack is looked for before what it follows",
         "qmd/transfer/confirmation.py",
-        "        self._releasing.release()  # what was acknowledged by them is where "
+        "        self._outgoing_release.release()  # what was acknowledged by them is where "
         "we look for it\n",
         "",
     ),
@@ -1442,8 +1442,8 @@ MUTANTS = (
     Mutant(
         "nobody is told of the end of what he asked about",
         "qmd/outcomes/dead_letter.py",
-        "            if result.acknowledgment is not None:\n                self._acknowledging",
-        "            if False:\n                self._acknowledging",
+        "            if result.acknowledgment is not None:\n                self._acknowledgments",
+        "            if False:\n                self._acknowledgments",
     ),
     Mutant(
         "no final ack of what is received",
@@ -1634,8 +1634,9 @@ MUTANTS = (
     Mutant(
         "what a transaction rejects is received",
         "qmd/operations/transactions.py",
-        "            self._reading.reject("
-        'transaction.reader, queue, lookup_ids, reason, b"", _nobody)',
+        "            self._message_receiver.reject(\n"
+        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
+        "            )",
         "            pass",
     ),
     Mutant(

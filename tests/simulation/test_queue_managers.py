@@ -296,7 +296,7 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
             for number in (1, 2):
                 done.first.add(number, number, size)
             host.manager.recorder.transmitted(queue, done)
-            hear_of = host.manager.releasing.acknowledged
+            hear_of = host.manager.outgoing_release.acknowledged
             hear_of(None, queue, sequence.sequence_id, 1, now)
             key = TRANSACTIONAL_FIRST | 2
             queue.transmitted.append(InFlight(2, key, size, 2, confirms=False))

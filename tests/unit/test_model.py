@@ -9,12 +9,12 @@ import pytest
 
 from model.__main__ import CHECKS, MODEL
 from qmd.core.sequence import IncomingSequence, OutgoingSequence
-from qmd.operations.send import Sending
-from qmd.outcomes.undeliverable import Undelivered
+from qmd.operations.send import MessageSender
+from qmd.outcomes.undeliverable import Undeliverable
 from qmd.queues.outgoing_queue import OutgoingQueue
-from qmd.queues.outgoing_queues import Outgoing
+from qmd.queues.outgoing_queues import OutgoingQueues
 from qmd.transfer.incoming import Incoming
-from qmd.transfer.release import Releasing
+from qmd.transfer.release import OutgoingRelease
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {
@@ -22,12 +22,12 @@ CLASSES = {
     for each in (
         Incoming,
         IncomingSequence,
-        Outgoing,
+        OutgoingQueues,
         OutgoingQueue,
         OutgoingSequence,
-        Releasing,
-        Sending,
-        Undelivered,
+        OutgoingRelease,
+        MessageSender,
+        Undeliverable,
     )
 }
 TABLE = (ROOT / "docs/model.md").read_text().partition("## Model and code")[2].partition("\n## ")[0]

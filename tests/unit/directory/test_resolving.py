@@ -9,7 +9,7 @@ from protocol.names.format_name import parse_format_name
 from qmd.config.settings import DirectorySettings
 from qmd.directory.file.format import made_guid
 from qmd.directory.interface import DirectoryAway, EntryUnusable, NoDirectory, NotInDirectory
-from qmd.directory.null import Nothing
+from qmd.directory.null import NullDirectory
 from qmd.directory.resolver import Own, Resolver
 from qmd.errors import Refusal
 from tests.unit.directory.directories import HOST_GUID, Desk, with_desk
@@ -289,7 +289,7 @@ async def test_an_invalid_address_makes_its_entry_unusable(desk: Desk) -> None:
 def test_without_a_directory_paths_are_direct_names_and_lists_are_refused():
     async def main() -> None:
         own = Own(b"\1" * 16, lambda name: name.host == ".", lambda guid: None)
-        resolver = Resolver(Nothing(), own, DirectorySettings(), now=lambda: 0.0)
+        resolver = Resolver(NullDirectory(), own, DirectorySettings(), now=lambda: 0.0)
 
         (target,) = (await resolver.resolve_text("hostb\\orders")).targets
         assert str(target.name) == "DIRECT=OS:hostb\\orders"

@@ -162,10 +162,10 @@ class Host(QueueManager):
         return self.folder / "control"
 
     def queue(self, name: str) -> LocalQueue:
-        return self.routes.find_queue(name)
+        return self.destinations.find_queue(name)
 
     def sending_to(self, destination: str) -> OutgoingQueue:
-        return self.routes.find_outgoing(destination)
+        return self.destinations.find_outgoing(destination)
 
     async def create(
         self, name: str, *, transactional: bool = False, quota_bytes: int | None = None
@@ -184,14 +184,14 @@ class Host(QueueManager):
         self, messages: list[NewMessage], token: bytes = b""
     ) -> asyncio.Future[list[str]]:
         done: asyncio.Future[list[str]] = self.loop.create_future()
-        self.sending.send(messages, token, done.set_result)
+        self.message_sender.send(messages, token, done.set_result)
         return done
 
     def taking(
         self, reader: Reader, queue: str, limit: int = 1, wait_s: float = frames.NO_WAIT
     ) -> asyncio.Future[list[StoredMessage]]:
         done: asyncio.Future[list[StoredMessage]] = self.loop.create_future()
-        self.reading.take(reader, self.queue(queue), limit, wait_s, done.set_result)
+        self.message_receiver.take(reader, self.queue(queue), limit, wait_s, done.set_result)
         return done
 
     async def take(
@@ -205,12 +205,12 @@ class Host(QueueManager):
     ) -> asyncio.Future[int]:
         done: asyncio.Future[int] = self.loop.create_future()
         lookup_ids = [message.lookup_id for message in messages]
-        self.reading.remove(reader, self.queue(queue), lookup_ids, token, done.set_result)
+        self.message_receiver.remove(reader, self.queue(queue), lookup_ids, token, done.set_result)
         return done
 
     def give_back(self, reader: Reader, queue: str, messages: Iterable[StoredMessage]) -> int:
         lookup_ids = [message.lookup_id for message in messages]
-        return self.reading.give_back(reader, self.queue(queue), lookup_ids)
+        return self.message_receiver.give_back(reader, self.queue(queue), lookup_ids)
 
     async def receive(self, queue: str, limit: int = 4096) -> list[bytes]:
         """Take and remove up to `limit` messages; return their bodies."""
@@ -220,7 +220,7 @@ class Host(QueueManager):
         return bodies(messages)
 
     async def peek(self, queue: str, start: int = 0, limit: int = 1000) -> list[StoredMessage]:
-        return await self.reading.peek(self.queue(queue), start, limit, frames.NO_WAIT)
+        return await self.message_receiver.peek(self.queue(queue), start, limit, frames.NO_WAIT)
 
     async def settled(self) -> None:
         """Wait until all acts are durable, and the acts that follow from them as well."""
@@ -269,7 +269,7 @@ class Host(QueueManager):
 
         No operation may be outstanding.
         """
-        self.releasing.release()  # instead of waiting for its timer
+        self.outgoing_release.release()  # instead of waiting for its timer
         await self.settled()
         failed = self.services.lifecycle.failed
         assert not failed.done(), failed.exception()
@@ -406,7 +406,7 @@ class Hosts:
 
     async def reap(self, host: Host) -> None:
         """End all expired messages."""
-        while await host.reaper.reap():
+        while await host.expiry.reap():
             pass
         await host.settled()
 

@@ -13,7 +13,7 @@ import structlog
 
 from qmd.control import status as overview
 from qmd.maintenance import disk_watch
-from qmd.maintenance.expiry import Reaper
+from qmd.maintenance.expiry import Expiry
 from storage import Disk
 from storage.errors import NoRoomForIt, StorageError
 from tests.unit.qmd.managers import Host, Hosts, hosted, until
@@ -28,7 +28,7 @@ PASSING = [
 
 @contextlib.contextmanager
 def reaping(host: Host) -> Iterator[asyncio.Task[None]]:
-    reaper = asyncio.create_task(host.reaper.run())
+    reaper = asyncio.create_task(host.expiry.run())
     try:
         yield reaper
     finally:
@@ -59,10 +59,10 @@ async def fail_for_a_while(a: Host, error: Exception, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("qmd.maintenance.expiry.INTERVAL_S", 0.01)
     monkeypatch.setattr("qmd.maintenance.expiry.RETENTION_INTERVAL_S", 0.0)
-    monkeypatch.setattr(Reaper, "reap", faulty(Reaper.reap))
-    monkeypatch.setattr(Reaper, "_give_back", faulty(Reaper._give_back))
-    monkeypatch.setattr(Reaper, "_make_room", faulty(Reaper._make_room))
-    for owner in (a.own_dead_letters, a.reserving):
+    monkeypatch.setattr(Expiry, "reap", faulty(Expiry.reap))
+    monkeypatch.setattr(Expiry, "_give_back", faulty(Expiry._give_back))
+    monkeypatch.setattr(Expiry, "_make_room", faulty(Expiry._make_room))
+    for owner in (a.own_dead_letters, a.reservations):
         monkeypatch.setattr(owner, "forget_gone", faulty(owner.forget_gone))
     for keeper in (a.staging, a.recorder):
         monkeypatch.setattr(keeper, "forget_old", faulty(keeper.forget_old))

@@ -28,7 +28,7 @@ async def imported(
     host: Host, queue: str, messages: list[ImportedMessage], token: bytes = b""
 ) -> dict[str, Any]:
     done: asyncio.Future[dict[str, Any]] = host.loop.create_future()
-    host.importing.take_in(
+    host.importer.take_in(
         host.queue(queue), messages, dry_run=False, token=token, done=done.set_result
     )
     return await done

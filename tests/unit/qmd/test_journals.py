@@ -42,7 +42,7 @@ async def test_messages_that_are_given_back_purged_or_moved_are_not_journaled(ho
     taken = await a.take(reader, "orders")
     a.give_back(reader, "orders", taken)
 
-    await a.moving.move(a.queue("orders"), "orders;retry", Choice(), Piece(1))
+    await a.mover.move(a.queue("orders"), "orders;retry", Choice(), Piece(1))
     await a.administration.purge(a.queue("orders"))
 
     assert a.queue("orders;journal").messages == 0
@@ -56,7 +56,9 @@ async def test_a_rejected_message_is_not_journaled(hosts: Hosts) -> None:
     reader = Reader()
     (taken,) = await a.take(reader, "orders")
 
-    a.reading.reject(reader, a.queue("orders"), [taken.lookup_id], "", b"", lambda count: None)
+    a.message_receiver.reject(
+        reader, a.queue("orders"), [taken.lookup_id], "", b"", lambda count: None
+    )
     await a.settled()
 
     assert a.queue("orders;journal").messages == 0
@@ -69,7 +71,7 @@ async def test_a_message_received_from_a_subqueue_goes_to_the_journal_of_its_que
     a = await hosts.start()
     await journaled(a)
     await a.send("orders", b"1")
-    await a.moving.move(a.queue("orders"), "orders;retry", Choice(), Piece())
+    await a.mover.move(a.queue("orders"), "orders;retry", Choice(), Piece())
 
     assert await a.receive("orders;retry") == [b"1"]
 
@@ -163,7 +165,7 @@ async def test_a_journal_copy_does_not_expire_until_it_is_moved_back(hosts: Host
     await hosts.reap(a)
     assert bodies(await a.peek("orders;journal")) == [b"1"]
 
-    await a.moving.move(a.queue("orders;journal"), "orders", Choice(), Piece())
+    await a.mover.move(a.queue("orders;journal"), "orders", Choice(), Piece())
 
     await hosts.reap(a)
     assert await a.receive("orders") == [b"1"]

@@ -416,8 +416,8 @@ async def test_a_message_that_expires_with_its_order_ack_waits_and_is_counted(
         sequence = queue.sequence
 
         # In one batch, the message expires and its order ack comes.
-        a.undelivered.expire(queue, [TRANSACTIONAL_FIRST | (sequence.base + 1)])
-        a.releasing.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
+        a.undeliverable.expire(queue, [TRANSACTIONAL_FIRST | (sequence.base + 1)])
+        a.outgoing_release.acknowledged(connection, queue, sequence.sequence_id, 2, a.loop.time())
 
         await arrived(a, name, 2)
         assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
@@ -665,7 +665,9 @@ async def test_with_two_queue_managers_every_message_ends_in_exactly_one_place(
     reader = Reader()
     (taken,) = await b.take(reader, "orders")
     done: asyncio.Future[int] = b.loop.create_future()
-    b.reading.reject(reader, b.queue("orders"), [taken.lookup_id], "no", b"", done.set_result)
+    b.message_receiver.reject(
+        reader, b.queue("orders"), [taken.lookup_id], "no", b"", done.set_result
+    )
     await done
     b.world.ahead_s = 12
     await hosts.reap(b)

@@ -54,7 +54,7 @@ async def test_a_message_that_expires_while_the_disk_is_busy_is_not_sent(hosts: 
         with a.held_disk():
             late = NewMessage(name, b"late", delivery=EXPRESS, time_to_reach_queue_s=1)
             asked = a.handed_over([late], TOKEN)
-            assert a.undelivered.expire_express(a.clock.now_s + 5, 10) == 1
+            assert a.undeliverable.expire_express(a.clock.now_s + 5, 10) == 1
             assert len(sender.express) == 1, "it has expired"
         await asked
         await a.settled()

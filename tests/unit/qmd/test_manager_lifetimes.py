@@ -157,7 +157,7 @@ def test_a_message_that_waited_during_a_clock_step_is_sent_with_a_corrected_sent
         a.clock.look(is_needed=False)  # as the reaper does every second
         async with listening(guid(7)) as elsewhere:
             name = elsewhere.name("orders")
-            await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+            await a.outgoing.set_paused(a.destinations.route(name), True)  # type: ignore[arg-type]
             for delivery in (EXPRESS, RECOVERABLE, TRANSACTIONAL):
                 await a.send(name, b"%d" % delivery, delivery=delivery)
             await a.send(name, b"endless", time_to_reach_queue_s=0xFFFFFFFF)
@@ -165,7 +165,7 @@ def test_a_message_that_waited_during_a_clock_step_is_sent_with_a_corrected_sent
             a.world.wall_step_s = 0.0
             a.clock.look(is_needed=False)
             await a.send(name, b"by the right clock")
-            await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+            await a.outgoing.set_paused(a.destinations.route(name), False)  # type: ignore[arg-type]
             remote = await elsewhere.session()
             await until(lambda: len(remote.ordinary) == 5)
 
@@ -190,12 +190,12 @@ async def test_a_message_that_waited_over_a_restart_is_sent_with_a_corrected_sen
     a.world.wall_step_s = -400 * DAY_S
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
-        await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+        await a.outgoing.set_paused(a.destinations.route(name), True)  # type: ignore[arg-type]
         await a.send(name, b"1")
         await hosts.stop(a)
         a.world.wall_step_s = 0.0
         a = await hosts.start("a")
-        await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+        await a.outgoing.set_paused(a.destinations.route(name), False)  # type: ignore[arg-type]
         remote = await elsewhere.session()
         await until(lambda: remote.ordinary == [b"1"])
 
@@ -207,11 +207,11 @@ async def test_without_a_clock_step_a_message_keeps_its_sent_time(hosts: Hosts) 
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
-        await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+        await a.outgoing.set_paused(a.destinations.route(name), True)  # type: ignore[arg-type]
         await a.send(name, b"1")
         sent_s = int(a.world.time())
         a.world.ahead_s += 1000.9
-        await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+        await a.outgoing.set_paused(a.destinations.route(name), False)  # type: ignore[arg-type]
         remote = await elsewhere.session()
         await until(lambda: remote.ordinary == [b"1"])
         assert 0 <= sent_s - sent_time_s(remote.messages[0].packet) <= 1
@@ -369,7 +369,7 @@ async def test_a_message_that_a_closed_reader_returns_too_late_ends_at_once(host
     reader = Reader()
     await a.take(reader, "orders")
     a.world.ahead_s += 20
-    a.reading.leave(reader)
+    a.message_receiver.leave(reader)
     await a.settled()
 
     assert (queue.messages, await dead(a)) == (0, [b"late"])
@@ -423,7 +423,7 @@ def test_expired_messages_are_not_selected(delivery: int, tmp_path: Any) -> None
         a.world.ahead_s += 20
 
         choice = Choice(label="x")
-        taken = await a.picking.take(Reader(), queue, choice, 5, frames.NO_WAIT)
+        taken = await a.selective_receiver.take(Reader(), queue, choice, 5, frames.NO_WAIT)
         assert bodies(taken) == [b"there"]
         await hosts.reap(a)
         assert await dead(a) == [b"over"]
@@ -449,7 +449,7 @@ def test_a_thousand_messages_that_expire_together_end_once_each_and_do_not_block
         await a.send(target, *names, delivery=delivery, time_to_be_received_s=10)
         queue = a.queue("orders") if where == "here" else a.sending_to(NOWHERE)
         a.world.ahead_s += 12
-        reaper = asyncio.create_task(a.reaper.run())
+        reaper = asyncio.create_task(a.expiry.run())
         try:
             before, most = 1000, 0
             while before:
@@ -496,12 +496,12 @@ def test_a_session_gets_the_message_after_a_thousand_expired_ones(
         a = await hosts.start()
         async with listening(guid(7)) as elsewhere:
             name = elsewhere.name("orders")
-            await a.outgoing.set_paused(a.routes.route(name), True)  # type: ignore[arg-type]
+            await a.outgoing.set_paused(a.destinations.route(name), True)  # type: ignore[arg-type]
             names = [b"%d" % number for number in range(1000)]
             await a.send(name, *names, delivery=delivery, time_to_reach_queue_s=10)
             await a.send(name, b"last", delivery=delivery)
             a.world.ahead_s += 12
-            await a.outgoing.set_paused(a.routes.route(name), False)  # type: ignore[arg-type]
+            await a.outgoing.set_paused(a.destinations.route(name), False)  # type: ignore[arg-type]
             remote = await elsewhere.session()
             await until(lambda: remote.ordinary == [b"last"])
 
@@ -523,7 +523,7 @@ def test_a_thousand_messages_that_return_too_late_end_once_each(
         a.world.ahead_s += 12
         await hosts.reap(a)
         assert a.queue("orders").messages == 1000
-        a.reading.leave(reader)
+        a.message_receiver.leave(reader)
         await hosts.reap(a)
 
         assert a.queue("orders").messages == 0

@@ -67,7 +67,7 @@ async def test_a_reader_that_leaves_gives_back_its_messages_and_stops_waiting(
     forgotten = a.taking(leaving, "orders", 1, frames.FOREVER)
     waiting = a.taking(staying, "orders", 9, frames.FOREVER)
 
-    a.reading.leave(leaving)
+    a.message_receiver.leave(leaving)
     assert bodies(await waiting) == [b"1", b"3"]
     assert not forgotten.done()
     assert not a.queue("orders").waiters
@@ -99,7 +99,7 @@ async def test_a_removal_is_answered_only_after_its_commit(hosts: Hosts) -> None
     with a.held_disk():
         removed = a.removing(reader, "orders", taken)
         await until(lambda: a.storage.pressure)
-        a.reading.leave(reader)
+        a.message_receiver.leave(reader)
         assert bodies(await a.take(Reader(), "orders", wait_s=0.01)) == [], "it is gone, or will be"
         assert not removed.done()
     assert await removed == 1
@@ -185,9 +185,9 @@ async def test_a_peek_waits_for_the_first_message_and_leaves_no_waiter(hosts: Ho
     queue = await a.create("orders")
     for _ in range(20):
         assert await a.peek("orders") == []
-    assert await a.reading.peek(queue, 0, 1, 0.01) == []
-    given_up = asyncio.create_task(a.reading.peek(queue, 0, 1, frames.FOREVER))
-    waiting = asyncio.create_task(a.reading.peek(queue, 0, 1, frames.FOREVER))
+    assert await a.message_receiver.peek(queue, 0, 1, 0.01) == []
+    given_up = asyncio.create_task(a.message_receiver.peek(queue, 0, 1, frames.FOREVER))
+    waiting = asyncio.create_task(a.message_receiver.peek(queue, 0, 1, frames.FOREVER))
     await until(lambda: len(queue.watchers) == 2)
     given_up.cancel()
 

@@ -54,7 +54,9 @@ async def rejecting(
 ) -> int:
     done = host.loop.create_future()
     lookup_ids = [message.lookup_id for message in messages]
-    host.reading.reject(reader, host.queue(queue), lookup_ids, detail, b"", done.set_result)
+    host.message_receiver.reject(
+        reader, host.queue(queue), lookup_ids, detail, b"", done.set_result
+    )
     return int(await done)
 
 
@@ -417,7 +419,7 @@ def test_a_message_for_a_local_queue_has_arrived_with_its_commit(
 
         assert told.properties.message_class == MessageClass.ACK_REACH_QUEUE
         assert correlation_text(told.properties.correlation_id) == sent[0]
-        events = await a.inquiry.why(sent[0], "", ask=False)
+        events = await a.message_lookup.why(sent[0], "", ask=False)
         assert [event["kind"] for event in events["events"]] == ["sent", "acknowledged"]
 
     scenario(tmp_path)
@@ -435,7 +437,7 @@ async def test_a_resent_message_with_changes_gets_a_negative_final_ack(
     await a.send("orders", b"ours", dead_letter=True)
 
     changes = Changes(to="corrected")
-    await a.resending.resend(a.queue("orders"), EVERY_MESSAGE, Piece(10), changes)
+    await a.resender.resend(a.queue("orders"), EVERY_MESSAGE, Piece(10), changes)
 
     await until(lambda: final_acks(remote) == [(MessageClass.NACK_QUEUE_PURGED, 1, 101)])
     assert bodies(await a.peek("corrected")) == [b"1", b"ours"]
@@ -471,9 +473,9 @@ async def test_too_many_removals_at_once_are_refused_without_doubled_message_num
     reader = Reader()
     (taken,) = await a.take(reader, "orders")
     queue = a.queue("orders")
-    a.reading.check_can_be_told(reader, queue, [taken.lookup_id])
+    a.message_receiver.check_can_be_told(reader, queue, [taken.lookup_id])
 
     with pytest.raises(Refusal) as caught:
-        a.reading.check_can_be_told(reader, queue, [taken.lookup_id] * 200_000)
+        a.message_receiver.check_can_be_told(reader, queue, [taken.lookup_id] * 200_000)
 
     assert caught.value.code == "busy"

@@ -178,7 +178,7 @@ async def test_a_paused_queue_keeps_its_messages_and_does_not_connect(hosts: Hos
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:
         name = elsewhere.name("orders")
-        a.routes.route(name)
+        a.destinations.route(name)
         await a.outgoing.set_paused(a.sending_to(name), True)
         await a.send(name, b"1")
         await a.settled()
@@ -230,7 +230,7 @@ async def test_queues_of_one_address_are_served_in_turn(hosts: Hosts) -> None:
 
 
 def _outgoing(host: Host, name: str) -> Any:
-    return host.routes.route(name)
+    return host.destinations.route(name)
 
 
 @hosted
@@ -312,10 +312,10 @@ async def test_a_purge_ends_all_waiting_messages_and_later_ones_are_sent(hosts: 
         await a.send(name, *[b"old"] * 600, delivery=delivery)
     await a.send(strict, *[b"old"] * 600, delivery=TRANSACTIONAL)
 
-    assert await a.undelivered.purge(a.sending_to(name)) == 1200
-    assert await a.undelivered.purge(a.sending_to(strict)) == 600
+    assert await a.undeliverable.purge(a.sending_to(name)) == 1200
+    assert await a.undeliverable.purge(a.sending_to(strict)) == 600
     await a.settled()
-    assert await a.undelivered.purge(a.sending_to(strict)) == 0
+    assert await a.undeliverable.purge(a.sending_to(strict)) == 0
 
     assert a.queue(DEAD_LETTERS).messages == 1200
     assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 600

@@ -116,7 +116,7 @@ def test_copies_go_to_remote_and_local_queues_alike(tmp_path: Any, delivery: int
         await b.settled()
         assert await b.receive("one") == [b"1", b"1", b"2" + LARGE, b"2" + LARGE]
         await until(lambda: not a.sending_to(there).messages)
-        a.releasing.release()
+        a.outgoing_release.release()
         await a.settled()
         assert parts(a) == []
 
@@ -140,7 +140,7 @@ async def test_the_shared_part_of_copies_is_stored_once_and_deleted_with_the_las
     assert a.sending_to(names[0]).bytes > len(LARGE), "a queue counts what it would give"
     for name in names:
         assert parts(a)
-        await a.undelivered.purge(a.sending_to(name))
+        await a.undeliverable.purge(a.sending_to(name))
     await a.settled()
     assert a.queue(DEAD_LETTERS).messages == 20
     assert len(parts(a)) == 1, "dead letters share it as well"
@@ -169,7 +169,7 @@ async def test_copies_are_complete_after_a_restart(hosts: Hosts) -> None:
         assert session.ordinary == [LARGE, b"2" + LARGE]
         session.order_ack(session.messages[-1])
         await until(lambda: not a.sending_to(remote.name("x")).messages)
-        a.releasing.release()
+        a.outgoing_release.release()
         await a.settled()
         assert parts(a) == []
 
@@ -202,7 +202,7 @@ def test_a_refusal_names_the_element_and_no_copy_is_sent(
         for name in ("one", "two"):
             await a.create(name)
         await a.create("full", quota_bytes=1000)
-        await a.moving.target_for(a.queue("two"), "two;sub")
+        await a.mover.target_for(a.queue("two"), "two;sub")
 
         with pytest.raises(Refusal) as refusal:
             await a.send(destination, bytes(2000))
@@ -428,7 +428,7 @@ async def test_express_copies_that_share_a_body_are_complete_in_every_read(
     assert await a.receive("one") == [LARGE]
     await a.administration.purge(a.queue("two"))
     await a.create("five")
-    await a.moving.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
+    await a.mover.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
     assert await a.receive("five") == [LARGE]
     await a.check()
     assert a.usage.express_bytes < 1.1 * len(LARGE)
@@ -452,7 +452,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
     await a.check()
     with pytest.raises(Refusal, match="express messages take"):
-        a.sending.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
+        a.message_sender.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
     for name in names:
         assert await a.receive(name) == [LARGE] * 2
     assert a.usage.express_bytes > len(LARGE), "those for elsewhere are there"
@@ -475,7 +475,7 @@ async def test_each_copy_has_its_own_events_with_its_queue_and_properties(
         correlation_id=bears,
     )
     done: asyncio.Future[list[Any]] = a.loop.create_future()
-    a.sending.send([NewMessage("one", b"before"), message], b"", done.set_result)
+    a.message_sender.send([NewMessage("one", b"before"), message], b"", done.set_result)
     _, ids = await done
 
     for name, each in zip(names, ids, strict=True):

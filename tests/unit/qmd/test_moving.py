@@ -27,7 +27,7 @@ async def move(
     limit: int = 1024,
     **named: Any,
 ) -> dict[str, Any]:
-    return await host.moving.move(
+    return await host.mover.move(
         host.queue(source), target, choice, Piece(limit, **named.pop("piece", {})), **named
     )
 
@@ -187,7 +187,7 @@ async def test_a_named_message_that_is_received_meanwhile_stops_the_move(hosts: 
     await a.create("orders")
     await a.send("orders", b"1", b"2")
     here = [message.lookup_id for message in await a.peek("orders")]
-    chosen_before = await a.choosing.choose(a.queue("orders"), chosen(lookup_ids=here), Piece())
+    chosen_before = await a.selection.choose(a.queue("orders"), chosen(lookup_ids=here), Piece())
     reader = Reader()
     await a.removing(reader, "orders", await a.take(reader, "orders"))
     await move(a, "orders", "orders;retry", limit=1)
@@ -195,7 +195,7 @@ async def test_a_named_message_that_is_received_meanwhile_stops_the_move(hosts: 
 
     # The second half of a move that has chosen its messages before these changes.
     with pytest.raises(Exception) as gone:  # noqa: PT011 - it never leaves `move`
-        await a.moving._move(
+        await a.mover._move(
             a.queue("orders"), a.queue("orders;retry"), chosen_before, b"", is_named=True
         )
 

@@ -100,7 +100,7 @@ async def test_a_new_destination_is_refused_at_once_if_no_queue_is_idle(hosts: H
     assert batch.is_empty
     assert len(a.peers.links) == 1
 
-    await a.undelivered.purge(a.sending_to(to(1, "q3")))
+    await a.undeliverable.purge(a.sending_to(to(1, "q3")))
     await a.settled()
     a.outgoing.ids._look_at = 0.0  # as if time had passed since the last search
     await a.send(to(1, "one-too-many"), b"waits")
@@ -118,7 +118,7 @@ async def test_a_queue_that_is_paused_redirected_or_held_is_not_forgotten(hosts:
         await sent(a, to(b.port, f"q{number}"), b"x", delivery=frames.TRANSACTIONAL)
     kept = {a.sending_to(to(b.port, f"q{number}")).id for number in range(3)}
     await a.outgoing.set_paused(a.sending_to(to(b.port, "q0")), True)
-    await a.redirecting.redirect(to(b.port, "q1"), f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(to(b.port, "q1"), f"127.0.0.1:{b.port}")
     held = a.sending_to(to(b.port, "q2"))  # an application's transaction holds it like this
     for number in range(8, 30):
         await b.create(f"q{number}", transactional=True)
@@ -183,11 +183,11 @@ async def test_a_transaction_keeps_its_destination(hosts: Hosts) -> None:
     await b.create("orders", transactional=True)
     orders = to(b.port, "orders")
     await sent(a, orders, b"1", delivery=frames.TRANSACTIONAL)
-    route = a.routes.route(orders)
+    route = a.destinations.route(orders)
     for number in range(30):
         await b.create(f"q{number}")
         await sent(a, to(b.port, f"q{number}"), b"x", delivery=frames.RECOVERABLE)
-    assert a.routes.route(orders) is route
+    assert a.destinations.route(orders) is route
     await sent(a, orders, b"2", delivery=frames.TRANSACTIONAL)
     assert await b.receive("orders") == [b"1", b"2"]
 

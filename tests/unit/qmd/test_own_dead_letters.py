@@ -188,7 +188,7 @@ async def test_the_rows_of_delivered_messages_are_deleted_later(hosts: Hosts) ->
         remote.acknowledge()
         await until(lambda: a.sending_to(name).messages == 0)
         await a.settled()
-        await until(lambda: not a.releasing._releasable_keys)
+        await until(lambda: not a.outgoing_release._releasable_keys)
         await a.settled()
 
     assert len(await rows(a)) == 2

@@ -154,7 +154,7 @@ async def test_a_message_to_a_remote_public_queue_arrives(hosts: Hosts) -> None:
     assert await b.receive(".\\orders") == [b"%d" % number for number in range(20)]
     (outgoing,) = [q for q in a.outgoing.queues if q.destination.startswith("PUBLIC=")]
     assert outgoing.link.guid == b.id
-    assert a.routes.find_outgoing("b\\orders") is outgoing
+    assert a.destinations.find_outgoing("b\\orders") is outgoing
     await until(lambda: not outgoing.messages)
 
 
@@ -247,7 +247,7 @@ async def _sent_while_b_is_without_its_directory(
         acknowledge=int(Acknowledge.POSITIVE_ARRIVAL),
         **properties,
     )
-    await until(lambda: b.acknowledging.addressing.count == len(bodies), "what waits")
+    await until(lambda: b.acknowledgments.deferred.count == len(bodies), "what waits")
     return a, b
 
 
@@ -262,14 +262,17 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
     a, b = await _sent_while_b_is_without_its_directory(hosts, [b"1", b"2", b"3"])
 
     b = await hosts.restart(b, directory=asdict(b.services.settings.directory))
-    await until(lambda: b.acknowledging.addressing.count == 3, "what waits, after the start too")
+    await until(
+        lambda: b.acknowledgments.deferred.count == 3,
+        "what waits, after the start too",
+    )
     (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
 
     await until(lambda: a.queue(".\\acks").messages == 3, "the acknowledgments")
     sent = await a.peek(".\\acks")
     correlated = [parse_user_message(each.packet).properties.correlation_id for each in sent]
     assert correlated == sorted(correlated), "they are in another order than what they speak of"
-    await until(lambda: not b.acknowledging.addressing.count)
+    await until(lambda: not b.acknowledgments.deferred.count)
     assert await b.storage.read(unaddressed.list_all) == []
     await _all_acknowledged(a, b)
 
@@ -293,7 +296,7 @@ async def test_an_acknowledgment_to_a_queue_missing_in_the_directory_is_dropped_
 
     with structlog.testing.capture_logs() as logs:
         (hosts._folder / "b.toml").write_text("# Nobody is here.\n")
-        await until(lambda: not b.acknowledging.addressing.count)
+        await until(lambda: not b.acknowledgments.deferred.count)
 
     (line,) = [each for each in logs if each["event"] == "acknowledgment_not_sent"]
     assert "has no public queue" in line["reason"]
@@ -463,9 +466,9 @@ async def test_a_change_during_an_outage_of_the_directory_is_written_when_it_is_
     with pytest.raises(Refusal, match="no queue"):
         a.queue(".\\gone")
     a = await hosts.restart(a, directory=same)
-    assert len(a.publishing.waiting) == 2
+    assert len(a.registration.waiting) == 2
     away.rename(directory_of(hosts))
-    await until(lambda: not a.publishing.waiting, "the directory")
+    await until(lambda: not a.registration.waiting, "the directory")
     found = await a.directory.queue_by_path("a\\orders")
     assert found.label == "Orders, all"
     assert "gone" not in directory_of(hosts).read_text()
@@ -478,18 +481,18 @@ async def test_a_queue_that_is_deleted_and_recreated_keeps_its_entry(hosts: Host
     a = await start(hosts, "a", directory={"pause_s": 60.0})
     await create_public(a, "orders")
     queue = a.queue(".\\orders")
-    change = a.publishing.change_of(queue, deleted=True)
+    change = a.registration.change_of(queue, deleted=True)
     assert change is not None
-    async with a.publishing.turn:  # the directory's change waits
+    async with a.registration.turn:  # the directory's change waits
         await a.storage.batch.run(partial(directory_changes.note, row=change))
         await a.administration._delete(queue, queue.relatives, change)
-        a.publishing.tell_later(change)
+        a.registration.tell_later(change)
         creating = asyncio.ensure_future(create_public(a, "orders"))
         await asyncio.sleep(0.02)
     again = await creating
 
     await a.settled()
-    assert a.publishing.waiting == []
+    assert a.registration.waiting == []
     assert await a.storage.read(directory_changes.list_all) == []
     found = await a.directory.queue_by_path("a\\orders")
     assert again["public_name"] == f"PUBLIC={guid_text(found.guid)}"
@@ -510,7 +513,7 @@ async def test_a_change_that_the_directory_refuses_is_logged(hosts: Hosts) -> No
     assert [each["code"] for each in logs if each["event"] == "directory_entry_differs"] == [
         "directory_entry_differs"
     ]
-    assert a.publishing.waiting == []
+    assert a.registration.waiting == []
 
 
 @hosted

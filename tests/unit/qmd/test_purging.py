@@ -110,13 +110,13 @@ async def test_a_taken_message_ends_with_its_queue(hosts: Hosts) -> None:
     assert {message_class for message_class, _ in final_acks(remote)} == {
         MessageClass.NACK_QUEUE_DELETED
     }
-    a.reading.leave(reader)
+    a.message_receiver.leave(reader)
 
 
 @hosted
 async def test_messages_in_subqueues_end_with_the_queue_as_well(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
-    await a.moving.move(a.queue("orders"), "orders;retry", EVERY_MESSAGE, Piece(2))
+    await a.mover.move(a.queue("orders"), "orders;retry", EVERY_MESSAGE, Piece(2))
 
     assert (await a.administration.delete(a.queue("orders"))).messages == 3
 
@@ -277,7 +277,7 @@ async def test_a_message_that_is_given_back_while_its_queue_is_deleted_ends_with
     deleting = asyncio.ensure_future(a.administration.delete(queue))
     while all(message.packet for message in queue.taken.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)  # poll until the end of the others begins: no event exists
-    a.reading.leave(reader)
+    a.message_receiver.leave(reader)
 
     assert (await deleting).messages == 3
     await until(lambda: len(final_acks(remote)) == 3)
@@ -291,7 +291,7 @@ async def test_a_reader_that_waits_for_a_deleted_queue_gets_an_error(hosts: Host
     await a.create("orders")
     waiting = a.taking(Reader(), "orders", 1, PATIENCE_S)
     looking: asyncio.Future[Any] = asyncio.ensure_future(
-        a.reading.peek(a.queue("orders"), 0, 1, PATIENCE_S)
+        a.message_receiver.peek(a.queue("orders"), 0, 1, PATIENCE_S)
     )
     await asyncio.sleep(0.01)
 
@@ -327,7 +327,7 @@ async def test_a_message_that_is_expiring_expires_although_its_queue_is_deleted(
     a, remote = await filled(hosts, 1)
     (first,) = await a.peek("orders")
 
-    expiring = a.endings.end_unreceived(
+    expiring = a.dead_letters.end_unreceived(
         a.queue("orders"), [first.lookup_id], MessageClass.NACK_RECEIVE_TIMEOUT
     )
     await a.administration.delete(a.queue("orders"))

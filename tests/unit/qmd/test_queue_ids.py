@@ -53,7 +53,7 @@ async def test_queues_that_are_being_created_count_towards_the_limit(hosts: Host
     assert sum(not isinstance(each, BaseException) for each in results) == 4
     await a.send("q0", b"x")
     with pytest.raises(Refusal, match="there are 4 queues"):
-        await a.moving.move(a.queue("q0"), "q0;later", Choice(), Piece())
+        await a.mover.move(a.queue("q0"), "q0;later", Choice(), Piece())
 
 
 @hosted

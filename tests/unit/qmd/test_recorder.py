@@ -131,7 +131,7 @@ async def test_the_event_of_a_transmission_waits_for_another_commit_or_a_second(
         assert await life(a, sent) == ["sent", "transmitted"]
         remote.acknowledge()
         await until(lambda: not a.sending_to(there.name("q")).messages, "its release")
-        a.releasing.release()
+        a.outgoing_release.release()
     assert await life(a, sent) == ["sent", "transmitted", "session_acknowledged"]
 
 
@@ -337,7 +337,7 @@ async def test_a_message_that_ends_during_the_stop_is_not_also_recorded_as_lost(
     await a.create("news")
     await a.send("news", b"1", b"2", delivery=EXPRESS)
     queue = a.queue("news")
-    a.endings.end_unreceived(queue, [min(queue.express)], MessageClass.NACK_RECEIVE_TIMEOUT)
+    a.dead_letters.end_unreceived(queue, [min(queue.express)], MessageClass.NACK_RECEIVE_TIMEOUT)
     await hosts.stop(a)
 
     a = await hosts.start()

@@ -19,7 +19,7 @@ async def test_waiting_and_later_messages_arrive_at_the_new_address_in_order(
     orders = await b.create("orders", transactional=True)
     await a.send(DEAD, *(b"%d" % n for n in range(10)), delivery=TRANSACTIONAL)
 
-    await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(DEAD, f"127.0.0.1:{b.port}")
     await a.send(DEAD, b"10", delivery=TRANSACTIONAL)
     await until(lambda: orders.messages == 11)
     await until(lambda: a.sending_to(DEAD).messages == 0)
@@ -32,12 +32,12 @@ async def test_a_redirect_survives_a_restart_and_can_be_undone(hosts: Hosts) -> 
     a, b = await hosts.start("a"), await hosts.start("b")
     orders = await b.create("orders")
     await a.send(DEAD, b"1")
-    await a.redirecting.redirect("127.0.0.1:1", f"127.0.0.1:{b.port}")
+    await a.redirection.redirect("127.0.0.1:1", f"127.0.0.1:{b.port}")
     a = await hosts.restart(a)
     await a.send(DEAD, b"2")
     await until(lambda: orders.messages == 2)
 
-    await a.redirecting.redirect(DEAD, "")
+    await a.redirection.redirect(DEAD, "")
     await a.send(DEAD, b"3")
     await until(lambda: a.sending_to(DEAD).link.retry.failures)
 
@@ -57,7 +57,7 @@ async def test_a_moved_host_accepts_only_messages_that_it_does_not_have(hosts: H
     await hosts.stop(b)
     await a.send(old, b"3", b"4", delivery=TRANSACTIONAL)
     b = await hosts.start("b")  # at another port
-    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(old, f"127.0.0.1:{b.port}")
 
     await until(lambda: b.queue("orders").messages == 4)
     await until(lambda: queue.messages == 0)
@@ -77,7 +77,7 @@ async def test_messages_that_could_arrive_at_both_hosts_stay_until_the_operator_
         await until(lambda: len(remote.messages) == 2)
     queue = a.sending_to(old)
     await until(lambda: queue.link.connection is None)
-    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(old, f"127.0.0.1:{b.port}")
     await until(lambda: queue.hindrance)
 
     assert "could arrive at both" in queue.hindrance
@@ -87,7 +87,7 @@ async def test_messages_that_could_arrive_at_both_hosts_stay_until_the_operator_
     await until(lambda: queue.hindrance)
     assert orders.messages == 0
 
-    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}", to_another=True)
+    await a.redirection.redirect(old, f"127.0.0.1:{b.port}", to_another=True)
     await until(lambda: orders.messages == 2)
     await until(lambda: queue.messages == 0)
 
@@ -99,7 +99,7 @@ async def test_a_new_name_of_a_redirected_queue_is_the_same_queue_and_sequence(
     a, b = await hosts.start("a"), await hosts.start("b")
     orders = await b.create("orders", transactional=True)
     await a.send(DEAD, b"1", delivery=TRANSACTIONAL)
-    await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(DEAD, f"127.0.0.1:{b.port}")
 
     await a.send(f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders", b"2", delivery=TRANSACTIONAL)
     await until(lambda: orders.messages == 2)
@@ -119,7 +119,7 @@ async def test_two_sequences_of_one_name_are_never_merged(hosts: Hosts) -> None:
     await until(lambda: orders.messages == 1)
 
     with pytest.raises(Refusal, match="a sequence of its own"):
-        await a.redirecting.redirect(DEAD, f"127.0.0.1:{b.port}")
+        await a.redirection.redirect(DEAD, f"127.0.0.1:{b.port}")
 
     assert a.sending_to(DEAD).redirect is None
     await until(lambda: a.sending_to(new).messages == 0)
@@ -137,7 +137,7 @@ async def test_two_sequences_with_two_names_share_an_address_if_the_peer_is_qmd(
     await a.send(new, b"3", delivery=TRANSACTIONAL)
     await until(lambda: orders.messages == 1)
 
-    await a.redirecting.redirect(old, f"127.0.0.1:{b.port}")
+    await a.redirection.redirect(old, f"127.0.0.1:{b.port}")
     for number in range(4, 14):
         await a.send(old if number % 2 else new, b"%d" % number, delivery=TRANSACTIONAL)
     await until(lambda: orders.messages == 13)
@@ -163,7 +163,7 @@ async def test_two_sequences_do_not_share_an_address_if_the_peer_is_not_known_as
         await until(lambda: remote.messages)
 
         with pytest.raises(Refusal, match="a sequence of its own"):
-            await a.redirecting.redirect(old, f"127.0.0.1:{other.port}")
+            await a.redirection.redirect(old, f"127.0.0.1:{other.port}")
 
 
 @hosted
@@ -173,6 +173,6 @@ async def test_an_invalid_address_is_refused(hosts: Hosts) -> None:
 
     for address in ("a b", "host:0", "direct", "host:99999"):
         with pytest.raises(Refusal, match="is no address"):
-            await a.redirecting.redirect(DEAD, address)
+            await a.redirection.redirect(DEAD, address)
     with pytest.raises(Refusal, match="no outgoing queue"):
-        await a.redirecting.redirect("nowhere", "host")
+        await a.redirection.redirect("nowhere", "host")

@@ -35,7 +35,7 @@ async def resend(
     host: Host, queue: str, choice: Choice = EVERY_MESSAGE, limit: int = 1024, **named: Any
 ) -> dict[str, Any]:
     changes = Changes(**named.pop("changes", {}))
-    return await host.resending.resend(host.queue(queue), choice, Piece(limit), changes, **named)
+    return await host.resender.resend(host.queue(queue), choice, Piece(limit), changes, **named)
 
 
 async def dead(host: Host, *texts: bytes, queue: str = "orders", **properties: Any) -> list[str]:
@@ -267,7 +267,7 @@ async def test_dead_letters_are_grouped_by_their_reasons(hosts: Hosts) -> None:
     await dead(a, b"3", queue="bills")
     await hosts.reap(a)
 
-    groups = await a.dead_letters.groups(a.queue(DEAD_LETTERS))
+    groups = await a.dead_letter_summary.groups(a.queue(DEAD_LETTERS))
 
     assert [(each["messages"], each["class"]) for each in groups] == [
         (2, "nack_receive_timeout"),

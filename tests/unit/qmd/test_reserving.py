@@ -33,7 +33,7 @@ class Pipeline:
         self.reserved: int = queue["reserved"]
 
     async def reserve(self, start: int, limit: int = 1000, bytes_max: int = 0) -> Value:
-        return await self.host.reserving.reserve(
+        return await self.host.reservations.reserve(
             self.name, self.fence, self.queue, start, limit, bytes_max
         )
 
@@ -41,7 +41,7 @@ class Pipeline:
         found: list[bytes] = []
         following: int | None = after
         while following is not None:
-            rows = await self.host.reserving.read(
+            rows = await self.host.reservations.read(
                 self.name,
                 self.queue,
                 following,
@@ -56,12 +56,12 @@ class Pipeline:
         return found
 
     async def consume(self, end: int) -> Value:
-        return await self.host.reserving.consume(self.name, self.fence, {self.queue: end})
+        return await self.host.reservations.consume(self.name, self.fence, {self.queue: end})
 
 
 async def opened(host: Host, name: str = "archive", queue: str = "orders", **how: Any) -> Pipeline:
     how = {"shared": False, "start": "oldest", **how}
-    return Pipeline(host, await host.reserving.open(name, [queue], **how))
+    return Pipeline(host, await host.reservations.open(name, [queue], **how))
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
@@ -157,7 +157,7 @@ async def test_every_call_of_an_older_run_is_refused(hosts: Hosts) -> None:
     a = await hosts.restart(a)
     newest = await opened(a)
     assert newest.fence > new.fence
-    await a.reserving.release("archive", "", dry_run=False, forget=True)
+    await a.reservations.release("archive", "", dry_run=False, forget=True)
     assert (await opened(a)).fence > newest.fence  # fences are unique even then
 
 
@@ -174,11 +174,11 @@ async def test_a_reserved_message_is_not_expired_purged_moved_or_received(hosts:
     await hosts.reap(a)
     purged = await a.administration.purge(a.queue("orders"))
     assert (purged.messages, purged.taken) == (3, 3)
-    moved = await a.moving.move(a.queue("orders"), "others", Choice(), Piece())
+    moved = await a.mover.move(a.queue("orders"), "others", Choice(), Piece())
     assert (moved["messages"], moved["taken"]) == (0, 3)
     held = next(iter(a.queue("orders").reserved))
     choice = Choice(lookup_ids=[held])
-    assert await refused(a.moving.move(a.queue("orders"), "others", choice, Piece())) == (
+    assert await refused(a.mover.move(a.queue("orders"), "others", choice, Piece())) == (
         "message_reserved"
     )
     assert await refused(a.administration.delete(a.queue("orders"))) == "messages_reserved"
@@ -196,9 +196,9 @@ async def test_a_released_message_is_ready_again_at_its_old_place(hosts: Hosts) 
     run = await opened(a)
     await run.reserve(0, 4)
     await run.consume(1)
-    dry = await a.reserving.release("archive", "", dry_run=True, forget=False)
+    dry = await a.reservations.release("archive", "", dry_run=True, forget=False)
     assert dry["messages"] == 3
-    await a.reserving.release("archive", "", dry_run=False, forget=False)
+    await a.reservations.release("archive", "", dry_run=False, forget=False)
     assert await refused(run.consume(4)) == "reader_fenced"
     run = await opened(a)
     assert (run.position, run.reserved) == (4, 4)  # the released positions are not reused
@@ -206,10 +206,10 @@ async def test_a_released_message_is_ready_again_at_its_old_place(hosts: Hosts) 
     assert (await run.reserve(4, 2))["end"] == 6
     assert await run.read(4) == numbered(2, 1)
     released = await opened(a)
-    await a.reserving.release("archive", "", dry_run=False, forget=False)
+    await a.reservations.release("archive", "", dry_run=False, forget=False)
     a = await hosts.restart(a)
     assert (
-        await refused(a.reserving.reserve("archive", released.fence, released.queue, 6, 1, 0))
+        await refused(a.reservations.reserve("archive", released.fence, released.queue, 6, 1, 0))
         == "reader_fenced"
     )  # the fence is durable
     assert await a.receive("orders") == numbered(5, 1)
@@ -235,7 +235,7 @@ async def test_messages_that_return_or_are_moved_in_are_not_skipped(hosts: Hosts
     await a.send("orders", *numbered(8))
     reader = Reader()
     taken = await a.take(reader, "orders", 3)  # 0, 1, 2
-    await a.moving.move(
+    await a.mover.move(
         a.queue("orders"),
         "orders;aside",
         Choice(lookup_ids=[each.lookup_id for each in await a.peek("orders", limit=1)]),
@@ -248,7 +248,7 @@ async def test_messages_that_return_or_are_moved_in_are_not_skipped(hosts: Hosts
     a.give_back(reader, "orders", taken[1:])
     await a.removing(reader, "orders", taken[:1])
     assert (await run.reserve(4))["end"] == 6
-    await a.moving.move(a.queue("orders;aside"), "orders", Choice(), Piece())
+    await a.mover.move(a.queue("orders;aside"), "orders", Choice(), Piece())
     assert (await run.reserve(6))["end"] == 7
     assert await run.read(4) == [b"1", b"2", b"3"]
     assert (await run.consume(7))["messages"] == 3
@@ -327,12 +327,12 @@ async def test_a_recreated_queue_is_a_different_queue(hosts: Hosts) -> None:
     a.world.ahead_s += 2
     await a.create("orders")
     assert await refused(run.reserve(1)) == "no_such_queue"
-    await a.reserving.forget_gone()
+    await a.reservations.forget_gone()
     again = await opened(a)
     assert again.queue != run.queue
     assert again.position == 0
     a = await hosts.restart(a)
-    assert [each["queue"] for each in a.reserving.overview()] == [again.queue]
+    assert [each["queue"] for each in a.reservations.overview()] == [again.queue]
 
 
 @hosted
@@ -344,7 +344,7 @@ async def test_the_rows_of_a_reader_of_a_deleted_queue_are_deleted_after_a_resta
     await opened(a)
     await a.administration.delete(a.queue("orders"))
     a = await hosts.restart(a)
-    await a.reserving.forget_gone()
+    await a.reservations.forget_gone()
     rows = await a.storage.read(lambda db: db.execute("SELECT * FROM reader_queue").fetchall())
     assert rows == []
 
@@ -355,9 +355,9 @@ async def test_a_queue_with_exclusive_access_cannot_be_reserved(hosts: Hosts) ->
     await a.create("orders")
     await a.send("orders", b"one")
     run = await opened(a)
-    a.picking.open(a.queue("orders"), "an application")
+    a.selective_receiver.open(a.queue("orders"), "an application")
     assert await refused(run.reserve(0)) == "sharing_violation"
-    a.picking.leave("an application")
+    a.selective_receiver.leave("an application")
     assert (await run.reserve(0))["end"] == 1
 
 
@@ -368,11 +368,13 @@ async def test_a_checkpoint_of_another_reader_is_detected(hosts: Hosts) -> None:
     run = await opened(a)
     assert await refused(run.reserve(17)) == "position_unknown"
     assert await refused(run.consume(17)) == "position_unknown"
-    assert await refused(a.reserving.reserve("nobody", 1, run.queue, 0, 1, 0)) == "no_such_reader"
+    assert (
+        await refused(a.reservations.reserve("nobody", 1, run.queue, 0, 1, 0)) == "no_such_reader"
+    )
     await a.create("others")
     others = await opened(a, "else", "others")
     assert (
-        await refused(a.reserving.reserve("archive", run.fence, others.queue, 0, 1, 0))
+        await refused(a.reservations.reserve("archive", run.fence, others.queue, 0, 1, 0))
         == "queue_not_open"
     )
 
@@ -386,8 +388,8 @@ async def test_an_idle_reader_is_logged_once(
     await a.send("orders", b"one")
     run = await opened(a)
     await run.reserve(0)
-    reader = a.reserving._readers["archive"]
-    a.reserving.warn()
+    reader = a.reservations._readers["archive"]
+    a.reservations.warn()
     assert reader.was_warned_about
     await run.reserve(0)
     assert not reader.was_warned_about

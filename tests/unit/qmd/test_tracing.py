@@ -20,7 +20,7 @@ def test_a_traced_message_to_a_local_queue_is_reported_as_arrived(tmp_path, deli
         done = a.loop.create_future()
         traced = NewMessage(destination, b"x", delivery=delivery, report_queue="reports")
 
-        a.sending.send([traced], b"", done.set_result)
+        a.message_sender.send([traced], b"", done.set_result)
 
         (sent,) = await done
         copies = [sent] if isinstance(sent, str) else sent

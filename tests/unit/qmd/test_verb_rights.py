@@ -130,7 +130,7 @@ class World:
         tables = await self.host.storage.read(_rows)
         readers = [
             {name: value for name, value in each.items() if name != "quiet_s"}
-            for each in self.host.reserving.overview()
+            for each in self.host.reservations.overview()
         ]
         return tables | {
             "readers": readers,
@@ -370,7 +370,7 @@ TRIES: dict[type[Request], list[Try]] = {
 
 def secret_id(world: World) -> str:
     """Return the id of the queue SECRET that pipelines use."""
-    return next(each["queue"] for each in world.host.reserving.overview())
+    return next(each["queue"] for each in world.host.reservations.overview())
 
 
 def test_every_verb_has_a_row_and_a_try() -> None:

@@ -27,7 +27,7 @@ from tests.unit.qmd.managers import Host, Hosts, dial, guid, hosted, listening, 
 
 
 async def why(host: Host, message: str, *, queue: str = "", ask: bool = False) -> dict[str, Any]:
-    return await host.inquiry.why(message, queue, ask=ask)
+    return await host.message_lookup.why(message, queue, ask=ask)
 
 
 async def forget_history(host: Host) -> None:
@@ -167,7 +167,7 @@ async def test_the_reader_that_has_taken_a_message_is_named(hosts: Hosts) -> Non
     assert told["state"] == "taken"
     assert "is taken by a connection of process 4711, which took" in told["sentences"][0]
 
-    a.reading.leave(reader)
+    a.message_receiver.leave(reader)
     assert not a.queue("orders").takers
     assert (await why(a, sent))["state"] == "queued"
 
@@ -245,7 +245,7 @@ async def test_a_sent_message_without_an_acknowledgment_is_reported_as_such(host
 async def test_a_dead_letter_shows_its_reason(hosts: Hosts) -> None:
     a = await hosts.start()
     dead = packet(b"x", source=a.id, number=99)
-    a.endings.dead_letter(
+    a.dead_letters.dead_letter(
         dead,
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
         "There is no such queue.",
@@ -287,21 +287,21 @@ async def test_a_message_far_back_in_its_queue_has_no_position(hosts: Hosts) -> 
     ids = await a.send("orders", *(b"%d" % each for each in range(30)), delivery=RECOVERABLE)
     source, number = parse_message_id(ids[-1])
 
-    (few,) = (await a.inquiry.find(source, number)).places
+    (few,) = (await a.message_lookup.find(source, number)).places
     assert few["position"] == 30
 
-    (many,) = (await a.inquiry.find(source, number, thorough=False)).places
+    (many,) = (await a.message_lookup.find(source, number, thorough=False)).places
     assert many["position"] == 30
     more = await a.send(
         "orders", *(b"x" for _ in range(inquiry.AHEAD_FEW + 1)), delivery=RECOVERABLE
     )
     source, number = parse_message_id(more[-1])
-    (far,) = (await a.inquiry.find(source, number, thorough=False)).places
+    (far,) = (await a.message_lookup.find(source, number, thorough=False)).places
     assert far["position"] is None
     assert (
         "in line"
-        not in a.inquiry.account(
-            source, number, await a.inquiry.find(source, number, thorough=False)
+        not in a.message_lookup.account(
+            source, number, await a.message_lookup.find(source, number, thorough=False)
         )["sentences"][0]
     )
 
@@ -397,8 +397,8 @@ async def test_without_an_answer_of_the_peer_only_the_local_side_is_reported(hos
 
     again = await why(a, sent, ask=True)
     assert "is left alone for" in again["sides"]
-    assert a.asking.asked_count == 1
-    assert (b.asking.answered_count, b.refusing.count) == (0, 0)
+    assert a.remote_lookup.asked_count == 1
+    assert (b.remote_lookup.answered_count, b.nacks.count) == (0, 0)
 
 
 @hosted
@@ -489,7 +489,7 @@ async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) 
     answer = await asked(remote, Question(1, guid(7), 1))
 
     assert answer.state == "unknown"
-    assert (a.refusing.count, a.usage.bytes, a.asking.answered_count) == (0, 0, 1)
+    assert (a.nacks.count, a.usage.bytes, a.remote_lookup.answered_count) == (0, 0, 1)
     remote.close()
 
 
@@ -507,7 +507,7 @@ async def test_questions_beyond_the_limit_are_ignored(hosts: Hosts) -> None:
         await asyncio.sleep(0)
     await asked(remote, Question(1, guid(7), 1), patience=20)
 
-    assert a.asking.answered_count < 100
+    assert a.remote_lookup.answered_count < 100
     remote.close()
 
 
