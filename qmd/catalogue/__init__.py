@@ -8,7 +8,7 @@ An error is raised with a code, `Refusal("no_such_queue", ...)`, and its id is l
 error is shown.  A code stands for one cause.  **Ids are permanent**: when an error no longer exists
 its entry is removed, and its number is never used again (`RETIRED`).  To add an error, append an
 `Entry` to the module of its area, with the next number of that area;
-`tests/unit/qmd/test_catalogue.py` reports which number that is.
+`tests/unit/catalogue/test_catalogue.py` reports which number that is.
 """
 
 from __future__ import annotations

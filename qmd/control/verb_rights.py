@@ -1,7 +1,9 @@
 """The table of all verbs, and the rights that each needs on which things.
 
 `admit` looks a request up before its verb begins: a verb without a row needs all rights.  A test
-(tests/unit/qmd/test_verb_rights.py) wants a row for every verb, and a try with too small a token.
+(tests/integration/control/test_verb_rights.py) requires a row for every verb, and tries each with
+too weak a token.
+
 `reference` is the table of docs/remote.md.
 """
 

@@ -16,12 +16,12 @@ import uvloop
 
 from protocol import parse_user_message
 from qmd.control_protocol.messages import NewMessage
-from tests.patience import END_S
-from tests.process import wire
-from tests.unit.qmd.managers import (
+from tests.integration.managers import (
     DEAD_LETTERS as PLAIN_DEAD_LETTERS,
 )
-from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
+from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
+from tests.patience import END_S
+from tests.process import wire
 
 EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; a second each, or two
 STEPS = 40

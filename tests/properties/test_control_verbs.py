@@ -18,8 +18,8 @@ from qmd.control.server import ControlServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from tests.integration.managers import Hosts
 from tests.patience import END_S
-from tests.unit.qmd.managers import Hosts
 
 TEXTS = st.sampled_from(
     [

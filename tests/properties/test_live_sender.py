@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage
+from tests.integration.managers import JOURNAL
 from tests.process import wire
 from tests.process.peer import Closed, Peer, RemoteQueueManager
 from tests.properties.live import EXAMPLES, STEPS, QueueManager
 from tests.properties.sender_oracle import Sender, Sent
-from tests.unit.qmd.managers import JOURNAL
 
 MOMENT_S = 0.02
 MEETING = [(True, True), (False, True), (True, False), (False, False)]

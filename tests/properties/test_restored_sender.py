@@ -17,7 +17,7 @@ import uvloop
 
 from qmd.control_protocol import messages as frames
 from qmd.queues.outgoing_queue import OutgoingQueue
-from tests.unit.qmd.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, bodies, until
+from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, bodies, until
 
 STEPS = 14
 ANSWERING = {"delivery": {"order_ack_timeout_s": 0.02}}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from qmd.core.session_acks import SessionAcks
 from qmd.core.window import SendWindow
-from tests.simulation import acknowledgments, strange_queue, vfs
+from tests.simulation import acknowledgments, foreign_receiver, vfs
 from tests.simulation.applications import (
     Destination,
     Habits,
@@ -28,12 +28,12 @@ from tests.simulation.applications import (
     Writer,
 )
 from tests.simulation.foreign import Wire
+from tests.simulation.foreign_receiver import StrangeQueue
+from tests.simulation.foreign_sender import Stranger
 from tests.simulation.loop import Clock
 from tests.simulation.network import Connection, Transport
 from tests.simulation.oracle import Fate
-from tests.simulation.roads import draw_roads
-from tests.simulation.strange_queue import StrangeQueue
-from tests.simulation.stranger import Stranger
+from tests.simulation.topology import draw_roads
 from tests.simulation.world import READ_S, Host, World
 
 if TYPE_CHECKING:
@@ -534,7 +534,9 @@ class DrawnWorld:
     def _strange(self, kind: Kind) -> Destination:
         """A queue of a queue manager of another make."""
         return Destination(
-            strange_queue.NAME, f"DIRECT=TCP:{strange_queue.ADDRESS}\\private$\\{kind.queue}", kind
+            foreign_receiver.NAME,
+            f"DIRECT=TCP:{foreign_receiver.ADDRESS}\\private$\\{kind.queue}",
+            kind,
         )
 
     def _scratch(self, hosts: list[Host]) -> Destination:

@@ -29,12 +29,12 @@ from tests.simulation.books import (
 )
 from tests.simulation.disk import PowerLoss
 from tests.simulation.draw import UNREAD, DrawnWorld
+from tests.simulation.fault_injector import Mischief
+from tests.simulation.foreign_receiver import StrangeQueue
+from tests.simulation.foreign_sender import Stranger
 from tests.simulation.isolation import isolated, one_source, turned
 from tests.simulation.loop import Stuck
-from tests.simulation.mischief import Mischief
 from tests.simulation.oracle import Found, Oracle, Totals, compare, examine
-from tests.simulation.strange_queue import StrangeQueue
-from tests.simulation.stranger import Stranger
 from tests.simulation.world import Host
 
 HEALING_S_MAX = 900.0

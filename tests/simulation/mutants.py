@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.simulation.faults import MUTANTS, Mutant
+from tests.simulation.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIES = ROOT / "build" / "mutants"

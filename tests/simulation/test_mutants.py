@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import MUTANTS, Mutant
+from tests.simulation.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MUTANTS_MIN = 40

@@ -1,0 +1,531 @@
+"""Staged rows: the named attempts are published once, all rows or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from protocol import parse_user_message
+from qmd.bulk.publish import ROWS_A_TURN, NotAlike
+from qmd.client.new_message import Acknowledge
+from qmd.client.pipeline import each_message
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.bulk import EVERYTHING, Attempt
+from qmd.control_protocol.messages import (
+    EXPRESS,
+    RECOVERABLE,
+    TRANSACTIONAL,
+    NewMessage,
+    StoredMessage,
+)
+from qmd.errors import Refusal
+from qmd.queues.local_queue import Reader
+from storage.tables import events
+from storage.tables.events import Event
+from tests.integration.managers import Host, Hosts, bodies, guid, hosted, listening, until
+
+
+async def stage(
+    host: Host,
+    epoch: int,
+    part: int,
+    attempt: str,
+    *rows: bytes,
+    query: str = "etl",
+    queue: str = "orders",
+    first_row: int = 0,
+    **properties: Any,
+) -> Attempt:
+    messages = [NewMessage(queue, row, **properties) for row in rows]
+    staged = await host.staging.stage(query, epoch, part, attempt, first_row, messages)
+    return Attempt(part, attempt, staged["rows"])
+
+
+async def publish(
+    host: Host, epoch: int, *attempts: Attempt, query: str = "etl"
+) -> tuple[bool, int]:
+    done = await host.staging.publish(query, epoch, list(attempts))
+    return done["published"], done["messages"]
+
+
+async def refused(work: Any) -> str:
+    with pytest.raises(Refusal) as error:
+        await work
+    return error.value.code
+
+
+@hosted
+async def test_discarding_a_stage_during_its_publication_refuses_the_publication(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
+    work = asyncio.ensure_future(a.staging.publish("etl", 0, attempts))
+    finish = await a.slow_read(of="FROM stage")
+    await until(lambda: a.staging._publishing, "the publication")
+    discarded = await a.staging.discard("etl", 0, 19, "", 0)
+    finish.set()
+    assert discarded["rows"] == 2
+    assert await refused(work) == "stage_incomplete"
+    assert await a.receive("orders") == []
+
+
+async def sent_events(host: Host) -> list[Event]:
+    await host.settled()
+    blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
+    return [event for block in blocks for event in block.events if event.kind == "sent"]
+
+
+async def contents(host: Host, queue: str = "orders") -> list[bytes]:
+    rows = await host.ranges.read(
+        host.queue(queue), 0, 0, limit=9999, bytes_max=1 << 24, wanted=EVERYTHING, bodies=True
+    )
+    return bodies([message for _, message in each_message(rows)])
+
+
+@hosted
+async def test_only_the_named_attempts_are_published_by_partition_and_row(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    second = await stage(a, 0, 1, "a", b"3", b"4")
+    await stage(a, 0, 0, "given up", b"x", b"y", b"z")
+    first = await stage(a, 0, 0, "b", b"0", b"1")
+    first = await stage(a, 0, 0, "b", b"2", first_row=2)
+    empty = Attempt(2, "nothing", 0)
+    assert a.queue("orders").messages == 0
+    assert await publish(a, 0, second, empty, first) == (True, 5)
+    assert await contents(a) == [b"0", b"1", b"2", b"3", b"4"]
+    assert a.staging.overview() == []
+
+
+@hosted
+async def test_an_epoch_is_published_once_even_after_retries_and_restarts(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempt = await stage(a, 7, 0, "a", b"0", b"1")
+    assert await publish(a, 7, attempt) == (True, 2)
+    # The reply to the driver was lost, and the retried batch is divided differently.
+    again = [await stage(a, 7, 0, "b", b"0"), await stage(a, 7, 1, "b", b"1")]
+    a = await hosts.restart(a)
+    assert await publish(a, 7, *again) == (False, 2)
+    assert await contents(a) == [b"0", b"1"]
+    assert a.staging.overview() == []
+    following = await stage(a, 8, 0, "a", b"2")
+    assert await publish(a, 8, following) == (True, 1)
+    assert await publish(a, 7) == (False, 2)
+    assert await contents(a) == [b"0", b"1", b"2"]
+
+
+@hosted
+async def test_a_restarted_query_needs_a_new_name(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    assert await publish(a, 7, await stage(a, 7, 0, "a", b"0")) == (True, 1)
+    early = await stage(a, 3, 0, "a", b"1")
+    assert await refused(publish(a, 3, early)) == "epoch_out_of_order"
+    other = await stage(a, 3, 0, "a", b"1", query="other")
+    assert await publish(a, 3, other, query="other") == (True, 1)
+
+
+@hosted
+async def test_nothing_is_published_when_a_row_is_missing(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempt = await stage(a, 0, 0, "a", b"0", b"1")
+    assert await refused(publish(a, 0, attempt, Attempt(1, "a", 3))) == "stage_incomplete"
+    assert await refused(publish(a, 0, Attempt(0, "a", 3))) == "stage_incomplete"
+    gap = await stage(a, 0, 1, "a", b"4", first_row=5)
+    assert await refused(publish(a, 0, attempt, gap)) == "stage_incomplete"
+    assert await refused(publish(a, 0, attempt, attempt)) == "attempt_twice"
+    assert await contents(a) == []
+    assert await publish(a, 0, attempt) == (True, 2)
+
+
+@hosted
+async def test_nothing_is_published_when_one_row_cannot_be_sent(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("small", quota_bytes=1000)
+    fitting = await stage(a, 0, 0, "a", b"0")
+    await a.create("nowhere")
+    unknown = await stage(a, 0, 1, "a", b"1", queue="nowhere")
+    await a.administration.delete(a.queue("nowhere"))
+    assert await refused(publish(a, 0, fitting, unknown)) == "no_such_queue"
+    large = await stage(a, 0, 2, "a", bytes(5000), queue="small")
+    assert await refused(publish(a, 0, fitting, large)) == "queue_full"
+    assert await contents(a) == []
+    await a.create("nowhere")
+    assert await publish(a, 0, fitting, unknown) == (True, 2)
+    assert await contents(a, "nowhere") == [b"1"]
+
+
+@hosted
+async def test_a_missing_queue_is_reported_with_its_first_row(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    rows = [NewMessage("orders", b"1"), NewMessage("bills", b"2"), NewMessage("bills", b"3")]
+    with pytest.raises(Refusal, match=r"row 8: this queue manager has no queue.*bills") as error:
+        await a.staging.stage("etl", 0, 0, "a", 7, rows)
+    assert (error.value.code, error.value.remedy[:10]) == ("no_such_queue", "Create it:")
+    wrong = stage(a, 0, 0, "a", b"1", delivery=RECOVERABLE)
+    assert await refused(wrong) == "needs_transactional"
+    assert a.staging.overview() == []
+    # A remote queue cannot be checked, and staging alone makes no outgoing queue.
+    await stage(a, 0, 0, "a", b"1", queue="DIRECT=OS:elsewhere\\private$\\orders")
+    assert a.outgoing.queues == []
+
+
+@hosted
+async def test_a_published_epoch_can_be_staged_again_after_its_queue_was_deleted(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    assert await publish(a, 0, await stage(a, 0, 0, "a", b"1")) == (True, 1)
+    await a.administration.delete(a.queue("orders"))
+
+    again = await stage(a, 0, 0, "b", b"1")
+
+    assert await publish(a, 0, again) == (False, 1)
+    assert await refused(stage(a, 1, 0, "a", b"2")) == "no_such_queue"
+
+
+@hosted
+async def test_rows_keep_all_of_their_properties(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempt = await stage(
+        a, 0, 0, "a", b"body", label="Schrauben", priority=6, correlation_id=bytes(range(20)),
+        application_tag=7, extension=b"more", body_type=8, sender_id=bytes(12),
+    )  # fmt: skip
+    await publish(a, 0, attempt)
+    [stored] = await a.peek("orders")
+    message = parse_user_message(stored.packet)
+    assert message.properties.label.decode("utf-16-le") == "Schrauben\0"
+    assert message.properties.correlation_id == bytes(range(20))
+    assert (message.properties.application_tag, message.properties.body_type) == (7, 8)
+    assert message.properties.extension == b"more"
+    assert message.base.flags & 7 == 6
+    assert message.security is not None
+
+
+@hosted
+async def test_rows_that_are_published_to_a_remote_queue_are_one_sequence(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        rows = [b"%d" % number for number in range(20)]
+        attempt = await stage(a, 0, 0, "a", *rows, queue=name, delivery=TRANSACTIONAL)
+        assert await publish(a, 0, attempt) == (True, 20)
+        remote = await listener.session()
+        await until(lambda: len(remote.ordinary) == 20, "all of them")
+        assert remote.ordinary == rows
+        numbers = [each.message.transaction.sequence_number for each in remote.messages]  # type: ignore[union-attr]
+        assert numbers == list(range(1, 21))
+
+
+@hosted
+async def test_thousands_of_rows_for_a_remote_queue_share_one_sequence_with_concurrent_sends(
+    hosts: Hosts,
+) -> None:
+    """There are more messages than memory keeps ready, and all survive a restart."""
+    a = await hosts.start()
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        rows = [b"%d" % number for number in range(2500)]
+        attempt = await stage(a, 0, 0, "a", *rows, queue=name, delivery=TRANSACTIONAL)
+        publishing = asyncio.ensure_future(publish(a, 0, attempt))
+        sent: list[bytes] = []
+        while not publishing.done() or len(sent) < 5:
+            sent.append(b"sent %d" % len(sent))
+            await a.send(name, sent[-1], delivery=TRANSACTIONAL)
+        assert await publishing == (True, 2500)
+        last = await stage(a, 1, 0, "a", *[b"last"] * 600, queue=name, delivery=TRANSACTIONAL)
+        assert await publish(a, 1, last) == (True, 600)
+        rows += [b"last"] * 600
+        queue = a.sending_to(name)
+        assert queue.messages == queue.sequence.outstanding == len(rows) + len(sent)
+        before = len(listener.remotes)
+        a = await hosts.restart(a)
+        sent.append(b"sent after a restart")
+        await a.send(name, sent[-1], delivery=TRANSACTIONAL)
+
+        await until(lambda: len(listener.remotes) > before, "another session")
+        remote = await listener.session()
+        # The folder may be a backup: what is sent since the start waits for an order ack.
+        await until(lambda: len(remote.ordinary) == len(rows) + len(sent) - 1, "those before it")
+        assert sent[-1] not in remote.ordinary
+        remote.order_ack(remote.messages[-1])
+        await until(lambda: len(remote.ordinary) == len(rows) + len(sent), "all of them")
+
+        assert [each for each in remote.ordinary if each.startswith(b"sent")] == sent
+        assert [each for each in remote.ordinary if not each.startswith(b"sent")] == rows
+        headers = [each.message.transaction for each in remote.messages]
+        assert [each.sequence_number for each in headers if each] == list(
+            range(1, len(remote.ordinary) + 1)
+        )
+        assert len({each.sequence_id for each in headers if each}) == 1
+        assert all(each.previous_number == each.sequence_number - 1 for each in headers if each)
+
+
+@hosted
+async def test_rows_for_local_and_remote_queues_are_published_in_one_transaction(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        remote = None
+        for epoch, count in enumerate((3, 700)):  # in memory, and on disk
+            parts = [
+                await stage(a, epoch, 0, "a", *[b"r"] * count, queue=name, priority=5),
+                await stage(a, epoch, 1, "a", *[b"t"] * count, queue=name, delivery=TRANSACTIONAL),
+                await stage(a, epoch, 2, "a", *[b"h"] * count),
+            ]
+            assert await publish(a, epoch, *parts) == (True, 3 * count)
+            remote = remote or await listener.session()
+        await until(lambda: len(remote.ordinary) == 2 * 703, "all of them")
+        assert Counter(remote.ordinary) == {b"r": 703, b"t": 703}
+        assert await contents(a) == [b"h"] * 703
+    sent = [event for event in await sent_events(a) if event.queue == name]
+    for delivery, positions in (("recoverable", 0), ("transactional", 703)):
+        told = [event for event in sent if event.delivery == delivery]
+        assert sum(len(event.numbers) for event in told) == 703
+        assert sum(len(event.positions) for event in told) == positions
+
+
+@hosted
+async def test_a_send_during_the_publication_to_a_remote_queue_is_delivered(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    async with listening(guid(1)) as listener:
+        name = listener.name("orders")
+        attempt = await stage(a, 0, 0, "a", *[b"r"] * 3000, queue=name, delivery=TRANSACTIONAL)
+        left = [a.services.ids._messages.left]
+        publishing = asyncio.ensure_future(publish(a, 0, attempt))
+        while not publishing.done():
+            await asyncio.sleep(0)  # a turn of the loop, in which others are served
+            left.append(a.services.ids._messages.left)
+
+        assert await publishing == (True, 3000)
+        assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
+        await listener.session()
+
+
+@hosted
+async def test_express_rows_and_invalid_rows_are_refused_when_staged(hosts: Hosts) -> None:
+    a = await hosts.start()
+    assert await refused(stage(a, 0, 0, "a", b"0", delivery=EXPRESS)) == "express_not_staged"
+    assert await refused(stage(a, 0, 0, "a", b"0", priority=9)) == "bad_priority"
+    assert await refused(stage(a, 0, 0, "a", b"0", queue="")) == "name_not_understood"
+    assert a.staging.overview() == []
+
+
+@hosted
+async def test_stages_count_towards_the_quota_and_have_their_own_limit(hosts: Hosts) -> None:
+    a = await hosts.start(quotas={"computer_bytes": 100_000}, pipeline={"staged_bytes_max": 70_000})
+    await a.create("orders")
+    await stage(a, 0, 0, "a", bytes(50_000))
+    assert await refused(stage(a, 0, 1, "a", bytes(50_000))) == "stages_full"
+    assert await refused(a.send("orders", bytes(60_000))) == "computer_full"
+    await a.check()
+    a = await hosts.restart(
+        a, quotas={"computer_bytes": 100_000}, pipeline={"staged_bytes_max": 70_000}
+    )
+    assert await refused(a.send("orders", bytes(60_000))) == "computer_full"
+    assert (await a.staging.discard("etl", 0, None, "", 0))["rows"] == 1
+    await a.send("orders", bytes(60_000))
+
+
+@hosted
+async def test_a_repeated_piece_replaces_the_earlier_one(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await stage(a, 0, 0, "a", b"0", b"1")
+    attempt = await stage(a, 0, 0, "a", b"0", b"1")
+    assert attempt.rows == 2
+    await a.check()
+    assert await publish(a, 0, attempt) == (True, 2)
+
+
+@hosted
+async def test_old_stages_are_deleted_by_age_and_only_in_complete_batches(hosts: Hosts) -> None:
+    a = await hosts.start(pipeline={"stage_age_s": 100.0})
+    await a.create("orders")
+    await stage(a, 0, 0, "a", b"left", query="dead")
+    long_ago = await stage(a, 0, 0, "a", b"0")
+    a.world.ahead_s += 90
+    just_now = await stage(a, 0, 1, "a", b"1")
+    a.world.ahead_s += 90
+    await a.staging.forget_old()
+    assert {each["query"] for each in a.staging.overview()} == {"etl"}
+    assert await publish(a, 0, long_ago, just_now) == (True, 2)
+
+
+@hosted
+async def test_a_batch_of_too_many_rows_is_refused_with_an_error(hosts: Hosts) -> None:
+    a = await hosts.start(pipeline={"published_rows_max": 3})
+    await a.create("orders")
+    await stage(a, 0, 0, "a", b"0", b"1")
+    await stage(a, 0, 0, "b", b"0", b"1")  # a task with two attempts: only one of them counts
+    attempts = await stage(a, 0, 0, "c", b"0"), await stage(a, 0, 1, "a", b"2")
+    # The refusal comes during staging, not at the end of the batch.
+    assert await refused(stage(a, 0, 2, "a", b"3")) == "publication_too_large"
+    assert await refused(stage(a, 0, 1, "b", b"2", b"3")) == "publication_too_large"
+    assert await publish(a, 0, *attempts) == (True, 2)
+    await stage(a, 1, 0, "a", b"0", b"1", b"2")  # another batch
+
+
+@hosted
+async def test_a_batch_that_was_staged_under_a_higher_limit_is_not_published(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempt = await stage(a, 0, 0, "a", *[b"x"] * 4)
+    a = await hosts.restart(a, pipeline={"published_rows_max": 3})
+    assert await refused(publish(a, 0, attempt)) == "publication_too_large"
+
+
+@hosted
+async def test_a_long_batch_gets_message_numbers_without_gaps_or_duplicates(hosts: Hosts) -> None:
+    """There are more messages than one block of message numbers has."""
+    a = await hosts.start()
+    await a.create("orders")
+    await a.services.ids._messages.ensure(400_000)
+    left = a.services.ids._messages.left
+    assert left >= 400_000
+    numbers = [a.services.ids._messages.next() for _ in range(300_000)]
+    assert numbers == sorted(set(numbers))
+
+
+@hosted
+async def test_thousands_of_rows_are_ready_at_once_and_in_order_for_a_waiting_reader(
+    hosts: Hosts,
+) -> None:
+    """There are more messages than memory keeps ready: the queue reads them from the disk."""
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    rows = [b"%d" % number for number in range(3000)]
+    waiting = asyncio.ensure_future(a.take(Reader(), "orders", 1, wait_s=frames.FOREVER))
+    await asyncio.sleep(0)
+
+    assert await publish(a, 0, await stage(a, 0, 0, "a", *rows)) == (True, 3000)
+
+    found = bodies(await waiting)
+    while len(found) < 3000:
+        found += await a.receive("orders")
+    assert found == rows
+    assert a.queue("orders").messages == 1  # the one that is taken
+
+
+@hosted
+async def test_a_send_during_a_publication_is_not_skipped_by_readers(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
+    left = [a.services.ids._messages.left]
+    publishing = asyncio.ensure_future(publish(a, 0, attempt))
+    while not publishing.done():
+        await asyncio.sleep(0)  # a turn of the loop, in which others are served
+        left.append(a.services.ids._messages.left)
+
+    assert await publishing == (True, 3000)
+    assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
+
+
+@hosted
+async def test_messages_sent_during_a_publication_are_in_the_queue_as_well(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
+    publishing = asyncio.ensure_future(publish(a, 0, attempt))
+    sent = 0
+    while not publishing.done() or sent < 5:
+        await a.send("orders", b"sent")
+        sent += 1
+
+    found: list[bytes] = []
+    while some := await a.receive("orders"):
+        found += some
+    assert Counter(found) == {b"published": 3000, b"sent": sent}
+    assert a.queue("orders").messages == 0
+
+
+@hosted
+async def test_rows_of_every_kind_are_recorded_and_stored_like_sent_messages(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("bills", transactional=True)
+    rows = [
+        NewMessage(
+            ("orders", "bills")[number % 3 == 0],
+            b"%d" % number,
+            f"row {number}",
+            priority=number % 4,
+            correlation_id=bytes([number % 7]) * 20 if number % 5 == 0 else b"",
+            time_to_be_received_s=1000 if number % 11 == 0 else None,
+            application_tag=number,
+        )
+        for number in range(700)
+    ]
+    staged = await a.staging.stage("etl", 0, 0, "a", 0, rows)
+    assert await publish(a, 0, Attempt(0, "a", staged["rows"])) == (True, 700)
+
+    for queue in ("orders", "bills"):
+        mine = [row for row in rows if row.destination == queue]
+        found: list[StoredMessage] = []
+        while some := await a.peek(queue, found[-1].lookup_id + 1 if found else 0):
+            found += some
+        if queue == "orders":
+            mine.sort(key=lambda row: -row.priority)
+        assert [parse_user_message(each.packet).properties.application_tag for each in found] == [
+            row.application_tag for row in mine
+        ]
+        assert [each.expires_at_s is not None for each in found] == [
+            row.time_to_be_received_s is not None for row in mine
+        ]
+    told = [
+        correlation
+        for event in await sent_events(a)
+        for correlation in event.correlations
+        + [b""] * (len(event.numbers) - len(event.correlations))
+    ]
+    assert Counter(told) == Counter(row.correlation_id for row in rows)
+
+
+@hosted
+async def test_rows_that_ask_for_it_are_acknowledged_as_arrived(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("acks")
+    attempt = await stage(
+        a, 0, 0, "a", b"1", b"2", admin_queue="acks", acknowledge=Acknowledge.POSITIVE_ARRIVAL
+    )
+
+    assert await publish(a, 0, attempt) == (True, 2)
+    await until(lambda: a.queue("acks").messages == 2, "acknowledgments")
+
+
+@hosted
+async def test_a_queue_that_was_recreated_after_the_preparation_of_rows_is_detected(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    prepared = a._prepare_publication()
+    rows = msgspec.msgpack.encode([NewMessage("orders", b"x")])
+    await prepared.prepare(msgspec.msgpack.decode(rows, type=list[tuple[Any, ...]]))
+    await a.administration.delete(a.queue("orders"))
+    await a.create("orders", transactional=True)
+
+    with pytest.raises(NotAlike):
+        prepared.take_over()
+
+    assert a.queue("orders").messages == 0

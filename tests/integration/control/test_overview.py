@@ -1,0 +1,72 @@
+"""Outgoing messages in the overview for operators: the figures of exactly-once delivery.
+
+[MC-MQAC] 3.10.4.1.2, docs/cli.md "What is on its way".
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from qmd.control import status as overview
+from qmd.control_protocol.messages import TRANSACTIONAL
+from tests.integration.managers import Hosts, guid, hosted, listening, until
+from tests.patience import END_S
+
+
+@hosted
+async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
+    a = await hosts.start(delivery={"resend_s": (60.0, 120.0)})
+    async with listening(guid(7)) as listener:
+        name = listener.name("q")
+        await a.send(name, b"1", b"2", b"3", delivery=TRANSACTIONAL)
+        remote = await listener.session()
+        await until(lambda: len(remote.messages) == 3, "the messages")
+
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (1, 3)
+        assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (3, 3)
+        assert (shown["last_ack"], shown["last_ack_count"]) == (None, 0)
+        assert shown["next_number"] == 4
+        assert shown["resend_interval_s"] == 60.0
+        assert 0 < shown["resend_in_s"] <= 60
+
+        remote.acknowledge()
+        for _ in range(2):
+            remote.order_ack(remote.messages[1])
+        await until(lambda: a.sending_to(name).sequence.ack_count == 2, "the order acks")
+
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (3, 3)
+        assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (1, 1)
+        assert (shown["last_ack"], shown["last_ack_count"]) == (2, 2)
+        at = datetime.datetime.fromisoformat(shown["last_ack_time"])
+        assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < END_S
+
+        remote.order_ack(remote.messages[2])
+        await until(lambda: not a.sending_to(name).messages, "the last order ack")
+
+        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        assert (shown["first_unacknowledged"], shown["unacknowledged"]) == (None, 0)
+        assert shown["resend_time"] is None
+        (listed,) = overview.sequences(a.components)
+        assert listed["explanation"] == "Of 3 none is unacknowledged."
+
+
+@hosted
+async def test_the_history_of_a_connection_names_its_addresses(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with listening(guid(7)) as listener:
+        name = listener.name("q")
+        await a.send(name, b"1", delivery=TRANSACTIONAL)
+        remote = await listener.session()
+        await until(lambda: remote.messages, "the message")
+        port = listener.port
+    await until(lambda: a.sending_to(name).link.retry.failures >= 3, "failed attempts")
+
+    shown = (await overview.outgoing_details(a.components, a.sending_to(name)))[
+        "connection_history"
+    ]
+
+    assert shown[-1]["result"] == "connected"
+    assert {each["address"] for each in shown} == {f"127.0.0.1:{port}"}
+    assert any(each["times"] > 1 and each["first_time"] < each["time"] for each in shown)

@@ -1,0 +1,119 @@
+"""Streams of transactional messages: identified by the name that the source uses for the queue."""
+
+from __future__ import annotations
+
+import structlog.testing
+
+from qmd.queues import incoming_sequences as incoming_streams
+from storage.tables.sequences import encode_sequence_id
+from tests.integration.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
+
+SOURCE = guid(9)
+EARLIER, KNOWN, LATER = (seconds << 32 | 1 for seconds in (100, 200, 300))
+#: Two spellings of one queue are two different names in packets.
+ONE, OTHER = "orders", "ORDERS"
+
+
+async def _with_a_stream_of_an_older_version(hosts: Hosts) -> tuple[Host, Remote]:
+    """Start a host that has accepted number 3 of a sequence under an unknown name of the queue.
+
+    Returns the host, and a session of the source.
+    """
+    a = await hosts.start()
+    queue = await a.create("orders", transactional=True)
+    row = (SOURCE, queue.id, encode_sequence_id(KNOWN))
+    await a.storage.batch.run(
+        lambda db: (
+            db.execute(
+                "INSERT INTO incoming_sequence (source, queue_id, sequence_id, number, last_seen_s)"
+                " VALUES (?, ?, ?, 3, 0)",
+                row,
+            ).rowcount
+        )
+    )
+    a = await hosts.restart(a)
+    return a, await dial(a, SOURCE)
+
+
+class _Source:
+    """A source that sends single messages and returns whether each was accepted."""
+
+    def __init__(self, host: Host, remote: Remote) -> None:
+        self._host, self._remote = host, remote
+        self._number = 0
+
+    async def takes(self, name: str, sequence_id: int, number: int) -> bool:
+        before = self._host.queue("orders").messages
+        self._number += 1
+        position = (sequence_id, number, number - 1)
+        sent = packet(b"", source=SOURCE, number=self._number, queue=name, position=position)
+        self._remote.send(sent)
+        await until(lambda: sent in self._remote.acknowledged, "the session's acknowledgment")
+        await self._host.settled()
+        return self._host.queue("orders").messages > before
+
+
+@hosted
+async def test_an_earlier_sequence_is_rejected_while_the_name_of_the_stream_is_unknown(
+    hosts: Hosts,
+) -> None:
+    a, remote = await _with_a_stream_of_an_older_version(hosts)
+    source = _Source(a, remote)
+
+    assert not await source.takes(ONE, EARLIER, 1), "it may have been taken before"
+    assert not await source.takes(OTHER, KNOWN, 3)
+    assert await source.takes(OTHER, KNOWN, 4)
+    assert await source.takes(ONE, EARLIER, 1), "a sequence of its own, as is known now"
+
+
+@hosted
+async def test_a_named_stream_is_not_renamed(hosts: Hosts) -> None:
+    a, remote = await _with_a_stream_of_an_older_version(hosts)
+    source = _Source(a, remote)
+
+    assert await source.takes(ONE, KNOWN, 4)
+    assert await source.takes(OTHER, LATER, 1)
+    assert await source.takes(ONE, KNOWN, 5), "the other name's sequence is later, and not its own"
+
+    a = await hosts.restart(a)
+    source = _Source(a, await dial(a, SOURCE))
+    source._number = 100
+    assert await source.takes(ONE, KNOWN, 6)
+    assert await source.takes(OTHER, LATER, 2)
+
+
+@hosted
+async def test_a_later_sequence_gives_a_stream_its_name(hosts: Hosts) -> None:
+    a, remote = await _with_a_stream_of_an_older_version(hosts)
+    source = _Source(a, remote)
+
+    assert await source.takes(ONE, LATER, 1)
+    assert not await source.takes(ONE, KNOWN, 4), "it has been given up"
+    assert await source.takes(OTHER, KNOWN, 1), "another name, another stream"
+
+
+@hosted
+async def test_the_log_names_the_limit_of_streams_that_was_reached(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    remote = await dial(a, SOURCE)
+    names = [
+        "".join(c.upper() if bits >> place & 1 else c for place, c in enumerate("orders"))
+        for bits in range(64)
+    ]
+    before, incoming_streams.NAMES_MAX = incoming_streams.NAMES_MAX, len(names) - 1
+    try:
+        with structlog.testing.capture_logs() as logs:
+            for number, name in enumerate(names):
+                position = (KNOWN + (number << 32), 1, 0)
+                remote.send(
+                    packet(b"", source=SOURCE, number=number + 1, queue=name, position=position)
+                )
+            await until(remote.closed.is_set, "the end of the session")
+    finally:
+        incoming_streams.NAMES_MAX = before
+
+    (line,) = [each for each in logs if each["event"].startswith("too_many")]
+    assert line["event"] == "too_many_names_of_a_queue"
+    assert line["limit"] == len(names) - 1
+    await until(lambda: a.queue("orders").messages == len(names) - 1)

@@ -1,0 +1,1662 @@
+"""The faults that mutants.py puts into the code, and who has to notice each: mostly any world.
+
+Each is a text that must occur exactly once in its file, so that a fault which no longer applies is
+noticed as well.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str = ""  # that has to notice it, where a simulation cannot
+
+
+MUTANTS = (
+    # Acknowledged before it is on disk.
+    Mutant(
+        "receiver acknowledges before the commit",
+        "qmd/transfer/incoming.py",
+        "        batch.when_durable(partial(self._durable, promise))",
+        "        self._durable(promise)",
+    ),
+    Mutant(
+        "a final ack of a refusal leaves before the commit",
+        "qmd/outcomes/nack.py",
+        "batch.when_durable(partial(self._promises.keep, promise))",
+        "self._promises.keep(promise)",
+        "tests/integration/history/test_receipts.py",
+    ),
+    Mutant(
+        "session ack leaves before the commit",
+        "qmd/transfer/incoming.py",
+        "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n            batch.set",
+        "turn.connection.mark_stored(turn.decided)\n"
+        "        for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
+        "            batch.set",
+    ),
+    Mutant(
+        "order ack speaks of what is accepted and not durable",
+        "qmd/core/sequence.py",
+        "return Position(self.durable_id, self.durable_number)",
+        "return Position(self.accepted_id, self.accepted_number)",
+        "tests/unit/core/test_sequence.py",
+    ),
+    Mutant(
+        "application is told before the commit",
+        "qmd/operations/send_batch.py",
+        "batch.when_durable(partial(self._durable, ids, done))",
+        "self._durable(ids, done)",
+    ),
+    Mutant(
+        "removal is answered before the commit",
+        "qmd/operations/receive.py",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
+        "self._removed(queue, lookup_ids, done)",
+    ),
+    Mutant(
+        "commits are not synced",
+        "storage/engine/connection.py",
+        'db.execute("PRAGMA synchronous = FULL")',
+        'db.execute("PRAGMA synchronous = OFF")',
+    ),
+    Mutant(
+        "only checkpoints are synced",
+        "storage/engine/connection.py",
+        'db.execute("PRAGMA synchronous = FULL")',
+        'db.execute("PRAGMA synchronous = NORMAL")',
+    ),
+    Mutant(
+        "the page cache is trusted after a failed sync",
+        "storage/storage.py",
+        'log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")',
+        'log_bytes = disk.file_bytes(folder / f"{DATABASE}-wal")',
+    ),
+    Mutant(
+        "a failed commit is reported as durable",
+        "storage/engine/writer.py",
+        'if error is not None:\n            self._fail(_failed("a commit"',
+        "if error is not None:\n            pass\n        elif False:\n"
+        '            self._fail(_failed("a commit"',
+    ),
+    # The log of events tells something else than the tables.
+    Mutant(
+        "a release is told before it is made",
+        "qmd/transfer/release.py",
+        "                told.add(message_number(packet), 0, len(packet))\n",
+        "                numbers = [message_number(packet)]\n"
+        "                self._tell_acknowledged(queue, source, numbers, [len(packet)])\n",
+    ),
+    Mutant(
+        "an ack for an earlier pass is not told",
+        "qmd/transfer/release.py",
+        "done = outgoing_rows.identities(db, first, last)",
+        "done = outgoing_rows.identities(db, 1, 0)",
+    ),
+    # Not sent again.
+    Mutant(
+        "nothing is sent again after a reconnect",
+        "qmd/queues/outgoing_queue.py",
+        "self.sequence.restart()",
+        "self.sequence.restart()\n        if not transactional_only:\n            return",
+    ),
+    Mutant(
+        "what is in flight stays so when the session is lost",
+        "qmd/queues/outgoing_queue.py",
+        "self.in_flight.clear()\n        self.window.clear_to_disk(0)",
+        "self.window.clear_to_disk(TRANSACTIONAL_FIRST)",
+    ),
+    Mutant(
+        "express messages are not put back",
+        "qmd/queues/outgoing_queue.py",
+        "self.window.put_back(key, waiting, len(waiting[0]))",
+        "pass",
+    ),
+    Mutant(
+        "resend timer is not armed",
+        "qmd/queues/outgoing_queues.py",
+        "wake_at = queue.sequence.next_timer()",
+        "wake_at = None",
+    ),
+    Mutant(
+        "a resend leaves out the first message",
+        "qmd/queues/outgoing_queue.py",
+        "self.window.clear_to_disk(TRANSACTIONAL_FIRST)\n            return",
+        "first = TRANSACTIONAL_FIRST | (self.sequence.base + self.sequence.acknowledged + 2)\n"
+        "            self.window.clear_to_disk(first)\n            return",
+    ),
+    Mutant(
+        "what the last run left is not sent",
+        "qmd/queues/outgoing_queues.py",
+        "if queue.messages or queue.awaiting.messages:\n                queue.link.wake()",
+        "pass",
+    ),
+    Mutant(
+        "a rejected message is not acknowledged again",
+        "qmd/core/sequence.py",
+        "self.rejects += 1\n            self._owe_ack(now)",
+        "self.rejects += 1",
+    ),
+    Mutant(
+        "the retry after a failed connection is forgotten",
+        "qmd/peers/link.py",
+        "self._retry_timer = loop.call_later(wait_s, self._retry_now)",
+        "pass",
+    ),
+    # Sequences.
+    Mutant(
+        "previous number is not linked around what died",
+        "qmd/queues/outgoing_queue.py",
+        "if previous != number - 1 or key <= self.renumbered_to:",
+        "if False:",
+    ),
+    Mutant(
+        "a new pass does not begin with previous number 0",
+        "qmd/core/sequence.py",
+        "previous = 0  # nothing that could still be missing precedes it",
+        "previous = number - 1",
+    ),
+    Mutant(
+        "receiver accepts over a gap",
+        "qmd/core/sequence.py",
+        "return previous <= self.accepted_number < number",
+        "return self.accepted_number < number",
+    ),
+    Mutant(
+        "receiver accepts the last message twice",
+        "qmd/core/sequence.py",
+        "return previous <= self.accepted_number < number",
+        "return previous <= self.accepted_number <= number",
+    ),
+    Mutant(
+        "receiver's position is not stored",
+        "qmd/transfer/incoming.py",
+        "batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))",
+        "pass",
+    ),
+    Mutant(
+        "receiver's position is not restored",
+        "qmd/queues/incoming_sequences.py",
+        "IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)",
+        "IncomingSequence(0, 0, settings=self._sequence_settings)",
+    ),
+    Mutant(
+        "sender's position is not stored",
+        "qmd/operations/send_batch.py",
+        "self._outgoing.save(self._in_sequences, batch)",
+        "pass",
+    ),
+    Mutant(
+        "an order ack releases one too many",
+        "qmd/transfer/release.py",
+        "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
+        "TRANSACTIONAL_FIRST + queue.sequence.base + released + 1\n        )",
+    ),
+    Mutant(
+        "an order ack of an earlier pass releases one too few",
+        "qmd/transfer/release.py",
+        "TRANSACTIONAL_FIRST + queue.sequence.base + released\n        )",
+        "TRANSACTIONAL_FIRST + queue.sequence.base + released - 1\n        )",
+    ),
+    Mutant(
+        "an order ack releases what follows in this pass",
+        "qmd/queues/outgoing_queue.py",
+        "while transmitted and transmitted[0].number <= number:",
+        "while transmitted and transmitted[0].number <= number + 1:",
+    ),
+    Mutant(
+        "order acks of another sequence count",
+        "qmd/core/sequence.py",
+        "if sequence_id != self.sequence_id:\n            return None",
+        "pass",
+        "tests/unit/core/test_sequence.py",  # one that comes so late needs two wraps of bad luck
+    ),
+    Mutant(
+        "a new sequence begins before all of the old one is acknowledged",
+        "qmd/core/sequence.py",
+        "if self.outstanding == 0 and self.next_number > 1:",
+        "if self.outstanding <= 1 and self.next_number > 1:",
+    ),
+    Mutant(
+        "what follows a dying message does not wait for its removal",
+        "qmd/queues/outgoing_queue.py",
+        "self.removing.add(key)",
+        "pass",
+        "tests/integration/operations/test_send.py",
+    ),
+    # Duplicates of plain messages.
+    Mutant(
+        "duplicates are not looked for",
+        "qmd/queues/message_id_history.py",
+        "if not self.has(source, number):\n            return False",
+        "return False",
+    ),
+    Mutant(
+        "message ids are not stored",
+        "storage/engine/batch.py",
+        "            history.remember(db, self._history)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "message ids are not restored",
+        "qmd/queues/message_id_history.py",
+        "            segment.restore(runs)\n",
+        "",
+    ),
+    Mutant(
+        "message numbers begin anew with each start",
+        "storage/tables/counters.py",
+        "return int(value) - count",
+        "return 1",
+    ),
+    # Sessions.
+    Mutant(
+        "a session ack names one message too many as stored",
+        "qmd/core/session_acks.py",
+        "flags = (1 << stored) - 1",
+        "flags = (1 << stored + 1) - 1",
+    ),
+    Mutant(
+        "what was received counts as stored",
+        "qmd/core/session_acks.py",
+        "return self.stored_count - self.stored_acknowledged_count",
+        "return self.recoverable_received_count - self.stored_acknowledged_count",
+    ),
+    Mutant(
+        "messages stored out of order count as stored up to the last",
+        "qmd/core/session_acks.py",
+        "elif number > stored:\n                early.add(number)",
+        "elif number > stored:\n                stored = number",
+        "tests/unit/core/test_session_acks.py",
+    ),
+    Mutant(
+        "receipt releases recoverable messages",
+        "qmd/core/window.py",
+        "express = self._express",
+        "released += self._recoverable.values()\n"
+        "            self._recoverable.clear()\n"
+        "            express = self._express",
+    ),
+    Mutant(
+        "the last of 32 acknowledgments is lost",
+        "qmd/core/session.py",
+        "while self.incoming.pending:",
+        "while False:",
+        "tests/unit/core/test_session.py",
+    ),
+    Mutant(
+        "an idle session is closed although acknowledgments are missing",
+        "qmd/core/session.py",
+        "if not (self._active or self.outgoing.outstanding or self.incoming.pending):",
+        "if not self._active:",
+    ),
+    Mutant(
+        "a silent peer is never given up",
+        "qmd/core/session.py",
+        "if not self._heard:",
+        "if False:",
+    ),
+    # Deaths.
+    Mutant(
+        "a message that died stays on the disk",
+        "qmd/outcomes/undeliverable.py",
+        "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])",
+        "pass",
+    ),
+    Mutant(
+        "no dead letter at the source",
+        "qmd/outcomes/undeliverable.py",
+        "is_kept = is_kept_as_dead(row.packet, discard=row.discard)",
+        "is_kept = False",
+    ),
+    Mutant(
+        "a refused message is kept twice",
+        "qmd/outcomes/nack.py",
+        "known = self._known_messages.has(source, number)",
+        "known = False",
+    ),
+    Mutant(
+        "a refused message is kept nowhere",
+        "qmd/outcomes/nack.py",
+        "if result.dead_letter is not None and not known:",
+        "if False:",
+    ),
+    Mutant(
+        "no final ack for what is refused",
+        "qmd/outcomes/nack.py",
+        "batch.when_durable(partial(self._promises.keep, promise))",
+        "pass",
+    ),
+    Mutant(
+        "a message that expires in its queue is only deleted",
+        "qmd/outcomes/dead_letter.py",
+        "if result.dead_letter is not None:\n                self.dead_letter(",
+        "if False:\n                self.dead_letter(",
+    ),
+    # Readers.
+    Mutant(
+        "a dead reader keeps what it took",
+        "qmd/operations/receive.py",
+        'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
+        "pass",
+        "tests/integration/operations/test_receive.py",
+    ),
+    Mutant(
+        "what was taken is taken again after a refill",
+        "qmd/core/ready_window.py",
+        "if key not in self._taken and key not in gone and key not in arrived_keys:",
+        "if key not in gone and key not in arrived_keys:",
+    ),
+    Mutant(
+        "a refill brings back what was removed meanwhile",
+        "qmd/core/ready_window.py",
+        "if key not in self._taken and key not in gone and key not in arrived_keys:",
+        "if key not in self._taken and key not in arrived_keys:",
+    ),
+    Mutant(
+        "a refill skips a message",
+        "qmd/core/ready_window.py",
+        "self._horizon = _NOWHERE if complete else rows[-1][0] + 1",
+        "self._horizon = _NOWHERE if complete else rows[-1][0] + 2",
+    ),
+    Mutant(
+        "a full window forgets what falls out of it",
+        "qmd/core/ready_window.py",
+        "self._horizon, _, size = lane.pop()",
+        "_, _, size = lane.pop()",
+    ),
+    Mutant(
+        "messages given back come last",
+        "qmd/queues/local_queue.py",
+        "self.window.put_back(lookup_id, held, len(held.packet))\n"
+        "                if message.expires_at_s",
+        "self.window.put_back(\n"
+        "                    lookup_id + (1 << 30), held, len(held.packet)\n"
+        "                )\n"
+        "                if message.expires_at_s",
+    ),
+    # Clients.
+    Mutant(
+        "the outcome of a request is not stored",
+        "storage/engine/batch.py",
+        "self._outcomes.append((token, result, at_s))",
+        "pass",
+    ),
+    Mutant(
+        "client sends again without asking",
+        "qmd/client/caller.py",
+        "if result is not None:\n                    return result",
+        "pass",
+    ),
+    Mutant(
+        "client takes an unknown removal for none",
+        "qmd/client/receiver.py",
+        "return await self._caller.outcome(token) is not None",
+        "return False",
+    ),
+    Mutant(
+        "client does not wait for the batch before",
+        "qmd/client/sender.py",
+        "if before is not None:\n                    await asyncio.wait([before])",
+        "pass",
+    ),
+    Mutant(
+        "the outcome is read beside the open batch",
+        "qmd/operations/request_outcomes.py",
+        "self._services.storage.batch.read_after(\n"
+        "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
+        "        )\n"
+        "        result = await found",
+        "result = await self._services.storage.read(partial(outcome_rows.find, token=token))",
+        "tests/integration/operations/test_transactions.py",
+    ),
+    # Books.
+    Mutant(
+        "released messages count on",
+        "qmd/transfer/release.py",
+        "size += message.size\n        queue.shrink(size)",
+        "size += message.size",
+    ),
+    Mutant(
+        "dead letters are not counted",
+        "qmd/outcomes/undeliverable.py",
+        "dead_letters.messages += 1",
+        "pass",
+    ),
+    Mutant(
+        "what is owed is not told after a restart",
+        "qmd/manager.py",
+        "await assembly.undeliverable.tell_what_is_owed()",
+        "pass",
+    ),
+    Mutant(
+        "what was told of a death is owed for ever",
+        "qmd/outcomes/undeliverable.py",
+        "self._services.storage.batch.run(partial(owed_rows.remove, ids=told))",
+        "pass",
+    ),
+    # Transactions of applications.
+    Mutant(
+        "a transaction that was aborted keeps what it took",
+        "qmd/operations/transactions.py",
+        "count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)",
+        "count = 0",
+    ),
+    Mutant(
+        "a transaction commits after its application was told that it did not",
+        "qmd/operations/transactions.py",
+        "if connection < newest:",
+        "if False:",
+        "tests/integration/operations/test_transactions.py",
+    ),
+    # Confirmations.
+    Mutant(
+        "what waits to be confirmed is forgotten with the order ack",
+        "storage/engine/batch.py",
+        "self._kept = awaiting.take_over(db, self._arrived)",
+        "self._kept = []",
+    ),
+    Mutant(
+        "two order acks of one commit count a message twice",
+        "storage/engine/batch.py",
+        "if len(self._arrivals) > 1:",
+        "if False:",
+    ),
+    Mutant(
+        "nobody tells the source that a message was received",
+        "qmd/outcomes/dead_letter.py",
+        "if to_be_told:",
+        "if False:",
+    ),
+    Mutant(
+        "a message confirmed as lost is only forgotten",
+        "qmd/transfer/confirmation.py",
+        "self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)",
+        "pass",
+    ),
+    Mutant(
+        "a final ack is acknowledged before its consequence is on disk",
+        "qmd/transfer/confirmation.py",
+        "            self._look(connection, heard[looked_for:], numbers)\n"
+        "        else:\n            promise = Promise(connection, numbers)\n"
+        "            self._services.storage.batch.when_durable("
+        "partial(self._promises.keep, promise))",
+        "            self._look(connection, heard[looked_for:], numbers)\n"
+        "        else:\n            self._promises.keep(Promise(connection, numbers))",
+    ),
+    Mutant(
+        "books of what waits are not corrected",
+        "qmd/transfer/confirmation.py",
+        "queue.awaiting.add(len(found) - expected.messages, size - expected.bytes)",
+        "pass",
+        "tests/integration/transfer/test_confirmation.py",
+    ),
+    # More of sessions and sequences.
+    Mutant(
+        "what was stored early is never acknowledged",
+        "qmd/core/session_acks.py",
+        "while early and stored + 1 in early:",
+        "while False:",
+        "tests/unit/core/test_session_acks.py",
+    ),
+    Mutant(
+        "a new sequence is accepted in its middle",
+        "qmd/core/sequence.py",
+        "return sequence_id > self.accepted_id and previous == 0 and number > 0",
+        "return sequence_id > self.accepted_id and number > 0",
+    ),
+    Mutant(
+        "an old sequence is accepted again",
+        "qmd/core/sequence.py",
+        "return sequence_id > self.accepted_id and previous == 0 and number > 0",
+        "return sequence_id != self.accepted_id and previous == 0 and number > 0",
+        "tests/unit/core/test_sequence.py",
+    ),
+    Mutant(
+        "an order ack of what was never sent is believed",
+        "qmd/core/sequence.py",
+        "if number > self._highest_transmitted:\n            raise",
+        "if False:\n            raise",
+        "tests/unit/core/test_sequence.py",
+    ),
+    # More of the storage.
+    Mutant(
+        "callers hear of success when a commit has failed",
+        "storage/engine/writer.py",
+        "if self._failure is None:\n            self._report(batch)",
+        "self._report(batch)",
+    ),
+    Mutant(
+        "a failed batch is not rolled back before it is repeated",
+        "storage/engine/writer.py",
+        'db.execute("ROLLBACK")',
+        "pass",
+        "tests/unit/storage/test_writer.py",
+    ),
+    Mutant(
+        "released rows are counted and stay",
+        "storage/tables/outgoing.py",
+        'db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))',
+        "pass",
+    ),
+    # The disk.
+    # Times of life.
+    Mutant(
+        "messages live by the wall clock",
+        "qmd/runtime/clock.py",
+        "return int(self._environment.boot_time() + self._ahead_s)",
+        "return int(self._environment.time())",
+        "tests/integration/maintenance/test_expiry.py",
+    ),
+    Mutant(
+        "a restart counts the time since the computer's start anew",
+        "qmd/runtime/clock.py",
+        "return at + boot_s - row.boot_ms / 1000",
+        "return at",
+        "tests/integration/runtime/test_clock.py",
+    ),
+    Mutant(
+        "any wall clock after the computer's restart is believed",
+        "qmd/runtime/clock.py",
+        "if 0 <= downtime_s <= self._downtime_max_s:",
+        "if True:",
+        "tests/integration/runtime/test_clock.py",
+    ),
+    Mutant(
+        "what is given back too late is ready again",
+        "qmd/queues/local_queue.py",
+        "                        self.expired.append(whole_message(held))\n"
+        "                    elif",
+        "                        pass\n                    elif",
+        "tests/integration/maintenance/test_expiry.py",
+    ),
+    Mutant(
+        "what waited while the clock was set leaves as it was made",
+        "qmd/queues/outgoing_queue.py",
+        "return with_sent_time(packet, sent_s)",
+        "return packet",
+        "tests/integration/maintenance/test_expiry.py",
+    ),
+    Mutant(
+        "a sent time in the future lengthens a life",
+        "qmd/core/packet_fields.py",
+        "max(wall_s - sent_time_s(packet), 0)",
+        "(wall_s - sent_time_s(packet))",
+        "tests/integration/maintenance/test_expiry.py",
+    ),
+    Mutant(
+        "the batch is not repeated on a full disk",
+        "storage/engine/writer.py",
+        "_write(db, batch, marker)  # once more, from the beginning",
+        "pass",
+    ),
+    Mutant(
+        "a request is stored in part",
+        "storage/engine/batch.py",
+        "messages.insert(db, self._messages)",
+        "messages.insert(db, self._messages)\n"
+        "            db.execute('COMMIT')\n"
+        "            db.execute('BEGIN IMMEDIATE')",
+    ),
+    # What worlds have found since, and what is joined to messages: transactions, moves, receipts.
+    Mutant(
+        "a queue that is made again knows nothing of what came to the last one",
+        "storage/tables/queues.py",
+        "sequences.take_over(db, row.name, row.id)",
+        "pass",
+        "tests/simulation/test_queue_managers.py::"
+        "test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice",
+    ),
+    Mutant(
+        "an order ack sweeps away what only the disk can count",
+        "qmd/transfer/release.py",
+        "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
+        "first = TRANSACTIONAL_FIRST",
+        "tests/simulation/test_queue_managers.py::"
+        "test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows",
+    ),
+    Mutant(
+        "a decision is forgotten before its databases have heard it",
+        "storage/tables/outcomes.py",
+        " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
+        " ORDER BY id LIMIT ?)",
+        "tests/unit/storage/test_small_tables.py",
+    ),
+    Mutant(
+        "a database prepares before anybody would know of it",
+        "qmd/operations/two_phase_commit.py",
+        "await self._services.storage.batch.run(partial(branch_rows.add, row=row))",
+        "pass",
+        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
+    ),
+    Mutant(
+        "a part of a transaction that is under way is forgotten",
+        "qmd/operations/two_phase_commit.py",
+        "if self._transactions.is_under_way(transaction_id):",
+        "if False:",
+        "tests/process/test_two_phase.py::"
+        "test_a_part_is_not_forgotten_while_its_transaction_is_under_way",
+    ),
+    Mutant(
+        "a transaction without an outcome counts as committed",
+        "qmd/operations/two_phase_commit.py",
+        'decision = "roll back"',
+        'decision = "commit"',
+        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
+    ),
+    Mutant(
+        "who leaves during the commit has it undone",
+        "qmd/operations/transactions.py",
+        "if transaction.owner is owner and not transaction.is_committing:\n"
+        "                self._abort",
+        "if transaction.owner is owner:\n                self._abort",
+        "tests/integration/operations/test_transactions.py",
+    ),
+    Mutant(
+        "what a transaction moves or rejects is only removed",
+        "qmd/operations/transactions.py",
+        "self._settle_received(transaction)\n        for queue",
+        "for queue",
+        "tests/integration/operations/test_transactions.py",
+    ),
+    Mutant(
+        "a transaction that somebody asked about may still be committed",
+        "qmd/operations/transactions.py",
+        'self._abort(transaction, "another connection asked for its outcome")',
+        "pass",
+        "tests/integration/operations/test_transactions.py",
+    ),
+    Mutant(
+        "a final ack for another message with the number ends this one",
+        "qmd/transfer/confirmation.py",
+        "return  # it speaks of another message",
+        "pass",
+        "tests/integration/transfer/test_confirmation.py",
+    ),
+    Mutant(
+        "what is named to be moved and is gone is passed over in silence",
+        "qmd/operations/move.py",
+        "if gone and is_named:",
+        "if False:",
+        "tests/integration/operations/test_move.py",
+    ),
+    Mutant(
+        "an abort is not counted",
+        "storage/tables/messages.py",
+        "abort_count = abort_count + 1",
+        "abort_count = abort_count",
+        "tests/unit/storage/test_messages.py",
+    ),
+    Mutant(
+        "what somebody received has no copy in its queue's journal",
+        "qmd/outcomes/dead_letter.py",
+        "places.append(self._keep(journal, packet, None, wall_ms))",
+        "places.append(1)",
+        "tests/integration/operations/test_journals.py",
+    ),
+    # One message to several queues: its copies, and the body that they share.
+    Mutant(
+        "all copies bear the number of the first",
+        "qmd/operations/send_batch.py",
+        "[(routes[index], numbers[index]) for index in rest]",
+        "[(routes[index], numbers[0]) for index in rest]",
+    ),
+    Mutant(
+        "a copy does not say for whom it is",
+        "qmd/naming/fan_out.py",
+        "                destination.wire,\n                self._queues,",
+        "                self._queues[:0],\n                self._queues,",
+    ),
+    Mutant(
+        "of a message to several queues the last is left out",
+        "qmd/operations/send_batch.py",
+        "[(routes[index], numbers[index]) for index in rest]",
+        "[(routes[index], numbers[index]) for index in rest[:-1]]",
+    ),
+    Mutant(
+        "a queue that is not transactional takes a transactional copy",
+        "qmd/operations/send_batch.py",
+        "if index in copies.misfits:",
+        "if index in ():",
+    ),
+    Mutant(
+        "a body is shared where nobody takes it",
+        "qmd/operations/send_batch.py",
+        "taken = len(numbers) - len(copies.misfits)",
+        "taken = len(numbers)",
+    ),
+    Mutant(
+        "a body goes with the first of its copies",
+        "storage/tables/shared_parts.py",
+        'TABLES = ("message", "outgoing", "awaiting")',
+        'TABLES = ("message", "awaiting")',
+    ),
+    Mutant(
+        "a body stays when its last copy is gone",
+        "storage/tables/shared_parts.py",
+        "    if named:\n        delete_unnamed",
+        "    if not named:\n        delete_unnamed",
+    ),
+    Mutant(
+        "a body is taken for another one",
+        "qmd/message/shared_packet.py",
+        "part = self._known.get(part_id)",
+        "part = next(iter(self._known.values()), None)",
+    ),
+    Mutant(
+        "a copy counts as its head",
+        "qmd/message/shared_packet.py",
+        "return len(self.head) + len(self.part.packet)",
+        "return len(self.head)",
+    ),
+    Mutant(
+        "a row of a copy says the wrong length of its body",
+        "qmd/message/shared_packet.py",
+        "(packet.part.id, len(packet.part.packet))",
+        "(packet.part.id, len(packet.head))",
+    ),
+    Mutant(
+        "the row of a copy does not name its body",
+        "qmd/operations/send_batch.py",
+        "            part=part_of(packet),\n",
+        "            part=None,\n",
+    ),
+    Mutant(
+        "copies are handed over before the commit",
+        "qmd/operations/send_batch.py",
+        "kind[route] = [appended]",
+        "kind[route] = [appended]\n                self._outgoing.appended(route, kind.pop(route))",
+    ),
+    # Over another queue manager.
+    Mutant(
+        "a relay takes a message twice",
+        "qmd/transfer/relay.py",
+        "if not held.add(transaction.sequence_number):",
+        "if not held.add(transaction.sequence_number) and False:",
+    ),
+    Mutant(
+        "a relay remembers what it has passed on",
+        "qmd/transfer/relay.py",
+        "            held.discard(number)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a relay forgets with its process what it holds",
+        "qmd/transfer/relay.py",
+        "self._hold(queue, source, sequence_id).add(number)",
+        "self._hold(queue, source, sequence_id)",
+    ),
+    Mutant(
+        "a relay acknowledges what it does not keep",
+        "qmd/transfer/relay.py",
+        "self._append(queue, bytes(copy), message, connection.peer, left_s)",
+        "self._append(queue, bytes(copy), message, connection.peer, left_s) if hops else None",
+    ),
+    Mutant(
+        "a relay takes acknowledgments of others for its own",
+        "qmd/transfer/relay.py",
+        "            if isinstance(destination, int):\n                return PrivateName",
+        "            if isinstance(destination, int):\n                return None\n"
+        "                return PrivateName",
+    ),
+    Mutant(
+        "the way back is not remembered",
+        "qmd/peers/next_hop.py",
+        "        self._set(source, via, connection.host)\n",
+        "",
+    ),
+    Mutant(
+        "the way back is forgotten with the process",
+        "qmd/peers/next_hop.py",
+        "lambda db: ways_back.remember(db, row)",
+        "lambda db: None",
+        "tests/integration/transfer/test_relay.py",
+    ),
+    Mutant(
+        "where a route is given the straight way is tried as well",
+        "qmd/peers/next_hop.py",
+        "                return self._links(rule.hops, link)\n        return itself",
+        "                return (*self._links(rule.hops, link), link)\n        return itself",
+    ),
+    Mutant(
+        "a route is for nobody",
+        "qmd/peers/next_hop.py",
+        "else link.address is not None and pattern.has_host(link.address[0])",
+        "else False",
+    ),
+    # Found by asking what no fault above touches.
+    Mutant(
+        "a message that ends in its queue stays on the disk",
+        "qmd/outcomes/dead_letter.py",
+        "batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])",
+        "pass",
+    ),
+    Mutant(
+        "the journal is written in another commit than the release",
+        "qmd/transfer/release.py",
+        "        if has_copies:\n            self.release()",
+        "        if False:\n            self.release()",
+    ),
+    Mutant(
+        "who carries messages is taken for who gets them",
+        "qmd/peers/link.py",
+        "        known = set(self.speakers)\n",
+        "        carriers = self._next_hops.carriers(self)\n"
+        "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
+        "tests/integration/transfer/test_relay.py",
+    ),
+    Mutant(
+        "a release takes along what is beyond it",
+        "qmd/transfer/release.py",
+        "batch.delete_outgoing_range(base | first, base | messages[-1].key)",
+        "batch.delete_outgoing_range(base | first, base | messages[-1].key + 1)",
+        "tests/integration/transfer/test_confirmation.py",
+    ),
+    Mutant(
+        "a removal is forgotten by the window before it is durable",
+        "qmd/operations/receive.py",
+        "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
+        "queue.forget(lookup_ids)\n"
+        "        batch.when_durable(partial(self._removed, queue, [], done))",
+        "tests/integration/operations/test_receive.py",
+    ),
+    Mutant(
+        "a sequence goes on where it began",
+        "storage/tables/outgoing.py",
+        "base = ?2, next_number = ?3 WHERE",
+        "base = ?, next_number = max(1, ? - 1) WHERE",
+        "tests/unit/storage/test_outgoing.py",
+    ),
+    Mutant(
+        "a new sequence does not move the base",
+        "qmd/core/sequence.py",
+        "self.base += after",
+        "self.base += 0",
+        "tests/unit/core/test_sequence.py",
+    ),
+    Mutant(
+        "an order ack that tells nothing new releases again",
+        "qmd/core/sequence.py",
+        "            self.last_ack_count += 0 < number == self.acknowledged\n"
+        "            return None",
+        "            self.last_ack_count += 0 < number == self.acknowledged\n"
+        "            return number",
+        "tests/unit/core/test_sequence.py",
+    ),
+    # What a stranger would try.
+    Mutant(
+        "a refusal is acknowledged by the session before the commit",
+        "qmd/transfer/incoming.py",
+        "        if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):\n"
+        "            return\n        batch =",
+        "        if not (turn.arrivals or turn.accepted or turn.rejected):\n"
+        "            turn.connection.mark_stored(turn.decided)\n"
+        "            return\n"
+        "        batch =",
+    ),
+    Mutant(
+        "nobody is woken when messages arrive",
+        "qmd/outcomes/promises.py",
+        "            queue.deliver(messages)",
+        "            for m in messages:\n"
+        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)",
+    ),
+    Mutant(
+        "priorities are upside down",
+        "qmd/transfer/incoming.py",
+        "if is_transactional else 7 - (message.base.flags & 7)",
+        "if is_transactional else message.base.flags & 7",
+    ),
+    Mutant(
+        "priorities of what is sent here are upside down",
+        "qmd/operations/send_batch.py",
+        "return self._services.ids.next_lookup_id(PRIORITY_MAX - new.priority), None",
+        "return self._services.ids.next_lookup_id(new.priority), None",
+    ),
+    Mutant(
+        "what is received counts on in bytes",
+        "qmd/queues/local_queue.py",
+        "        self.messages -= messages\n        self.shrink(size)",
+        "        self.messages -= messages",
+    ),
+    Mutant(
+        "expired messages are not counted out",
+        "qmd/outcomes/dead_letter.py",
+        "            queue.count_out(len(rows), sum(len(row.packet) for row in rows))",
+        "            pass",
+    ),
+    Mutant(
+        "session acks do not count messages out",
+        "qmd/transfer/release.py",
+        "                queue.others -= 1\n"
+        "                queue.shrink(len(packet))\n"
+        "                self._releasable_keys",
+        "                queue.others -= 1\n                self._releasable_keys",
+    ),
+    Mutant(
+        "a dead letter has no reason",
+        "qmd/outcomes/dead_letter.py",
+        "batch.insert_message(key, packet, wall_ms, None, reason)",
+        "batch.insert_message(key, packet, wall_ms, None, None)",
+    ),
+    Mutant(
+        "a confirmed message is not journaled",
+        "qmd/transfer/confirmation.py",
+        "            if wants_journal(packet):\n                self._dead_letters.journal(packet)",
+        "            if False:\n                self._dead_letters.journal(packet)",
+    ),
+    Mutant(
+        "what is journaled is not told",
+        "qmd/outcomes/dead_letter.py",
+        "        if kept:\n            recorder.record(",
+        "        if False:\n            recorder.record(",
+    ),
+    Mutant(
+        "what is received is not told",
+        "qmd/operations/receive.py",
+        "        self._recorder.record(\n            Kind.RECEIVED,",
+        "        (lambda *a, **k: None)(\n            Kind.RECEIVED,",
+    ),
+    Mutant(
+        "a long batch loses its last message",
+        "storage/engine/batch.py",
+        "messages.insert(db, self._messages)",
+        "messages.insert(db, self._messages[:20])",
+    ),
+    Mutant(
+        "of many deletions of a batch the last is lost",
+        "storage/engine/batch.py",
+        "messages.delete(db, self._message_deletions)",
+        "messages.delete(db, self._message_deletions[:20])",
+    ),
+    Mutant(
+        "awaiting rows are not deleted",
+        "storage/engine/batch.py",
+        "            awaiting.delete(db, self._awaiting_deletions)",
+        "            pass",
+    ),
+    Mutant(
+        "an abort of a transaction does not count",
+        "qmd/operations/receive.py",
+        "            if not reader.is_unread:\n                keys",
+        "            if False:\n                keys",
+    ),
+    Mutant(
+        "a dead letter can be read before the commit",
+        "qmd/outcomes/dead_letter.py",
+        "batch.when_durable(partial(queue.deliver, [stored]))",
+        "queue.deliver([stored])",
+    ),
+    Mutant(
+        "arrivals can be read before the commit",
+        "qmd/transfer/incoming.py",
+        "        promise = Promise(turn.connection, turn.decided, turn.accepted, turn.arrivals)\n",
+        "        for queue, messages in turn.arrivals.items():\n"
+        "            queue.deliver(messages)\n"
+        "        promise = Promise(turn.connection, turn.decided, turn.accepted)\n",
+    ),
+    Mutant(
+        "a relay passes on before the commit",
+        "qmd/transfer/relay.py",
+        "self._waiting.setdefault(queue, []).append(appended)",
+        "self._outgoing.appended(queue, [appended])",
+    ),
+    Mutant(
+        "a final ack of a receipt leaves before the commit",
+        "qmd/outcomes/acknowledgments.py",
+        "batch.when_durable(partial(self._outgoing.appended, way.queue, acks))",
+        "self._outgoing.appended(way.queue, acks)",
+    ),
+    Mutant(
+        "who waited long enough is not answered",
+        "qmd/operations/receive.py",
+        "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n    def serve",
+        "            queue.waiters.remove(waiter)\n\n    def serve",
+    ),
+    Mutant(
+        "a dead letter keeps its class",
+        "qmd/outcomes/dead_letter.py",
+        "dead = patch_class(packet, message_class)",
+        "dead = packet",
+    ),
+    Mutant(
+        "a dead letter of an outgoing queue keeps its class",
+        "qmd/outcomes/undeliverable.py",
+        "                    reason,\n                    patch_class(each.packet, message_class),",
+        "                    reason,\n                    each.packet,",
+    ),
+    Mutant(
+        "what was sent and received here is not journaled",
+        "qmd/outcomes/dead_letter.py",
+        "            if result.journal:\n                self.journal(packet)",
+        "            if False:\n                self.journal(packet)",
+    ),
+    Mutant(
+        "the first position of a batch counts",
+        "storage/engine/batch.py",
+        "self._incoming_states[incoming_id] = state",
+        "self._incoming_states.setdefault(incoming_id, state)",
+    ),
+    Mutant(
+        "what a transaction sends leaves before the commit",
+        "qmd/operations/send_batch.py",
+        "        if self._to_queues or self._to_send or self._token:\n",
+        "        self._outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
+        "        if self._to_queues or self._to_send or self._token:\n",
+    ),
+    Mutant(
+        "local messages can be read before the commit",
+        "qmd/operations/send_batch.py",
+        "            batch.when_durable(partial(self._durable, ids, done))",
+        "            self._durable(ids, lambda ids: None)\n"
+        "            batch.when_durable(partial(done, ids))",
+    ),
+    Mutant(
+        "order acks of accepted positions",
+        "qmd/outcomes/promises.py",
+        "if stream.sequence.mark_durable(sequence_id, number, now):",
+        "if stream.sequence.mark_durable(stream.sequence.accepted_id, "
+        "stream.sequence.accepted_number, now) if (stream.sequence.durable_id, "
+        "stream.sequence.durable_number) < (stream.sequence.accepted_id, "
+        "stream.sequence.accepted_number) else False:",
+    ),
+    Mutant(
+        "ids of streams are given twice",
+        "qmd/queues/incoming_sequences.py",
+        "name, stream)\n        self._next_id = max(self._next_id, row.id + 1)",
+        "name, stream)\n        self._next_id = max(self._next_id, row.id)",
+    ),
+    Mutant(
+        "what was passed on to its peer stays in memory",
+        "qmd/transfer/release.py",
+        "        for queue, key in messages:\n            queue.window.remove(key)",
+        "        pass",
+    ),
+    Mutant(
+        "the newest message cannot die",
+        "qmd/queues/outgoing_queue.py",
+        "if not self.sequence.acknowledged < number < self.sequence.next_number:",
+        "if not self.sequence.acknowledged < number < self.sequence.next_number - 1:",
+    ),
+    Mutant(
+        "what died stays in flight",
+        "qmd/queues/outgoing_queue.py",
+        "        if sent is not None:\n            self.transmitted.remove(sent)",
+        "        pass",
+    ),
+    Mutant(
+        "a final ack is looked for before what it follows",
+        "qmd/transfer/confirmation.py",
+        "        self._outgoing_release.release()  # what was acknowledged by them is where "
+        "we look for it\n",
+        "",
+    ),
+    Mutant(
+        "what is given back while its queue is deleted is gone with it",
+        "qmd/operations/queue_admin.py",
+        "if not left or (left == before and not ended.messages):",
+        "if True:",
+        "tests/integration/operations/test_purge.py",
+    ),
+    Mutant(
+        "what was ended is counted out before the commit",
+        "qmd/outcomes/dead_letter.py",
+        "        batch.when_durable(ended)",
+        "        ended()",
+    ),
+    Mutant(
+        "what is discarded in its queue is not told",
+        "qmd/outcomes/dead_letter.py",
+        "        if discarded:\n            recorder.record(",
+        "        if False:\n            recorder.record(",
+    ),
+    Mutant(
+        "nobody is served after a refill",
+        "qmd/operations/receive.py",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        self.serve(queue)",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
+    ),
+    Mutant(
+        "a quota lets one more in",
+        "qmd/transfer/incoming.py",
+        "        if not has_room:\n            self._refuse(",
+        "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
+        "            self._refuse(",
+    ),
+    Mutant(
+        "acknowledgments are journaled",
+        "qmd/outcomes/dead_letter.py",
+        "            if message_class_of(packet) in SYSTEM_CLASSES:\n                continue\n",
+        "",
+    ),
+    Mutant(
+        "an aborted transaction waits on for messages",
+        "qmd/operations/receive.py",
+        "        self.stop_waiting(reader)\n        count = 0",
+        "        count = 0",
+    ),
+    Mutant(
+        "a plain message that was delivered is not journaled",
+        "qmd/transfer/release.py",
+        "if wants_journal(packet) and not queue.for_others:",
+        "if False:",
+    ),
+    Mutant(
+        "an abort is answered before it is counted",
+        "qmd/control/message_handlers.py",
+        "connection.components.services.storage.batch.when_durable(done)",
+        "done()",
+    ),
+    Mutant(
+        "a dead reader waits on",
+        "qmd/operations/receive.py",
+        "        for queue in self._queues.by_key.values():\n"
+        "            for waiter in [waiter for waiter in queue.waiters "
+        "if waiter.reader is reader]:\n"
+        "                queue.waiters.remove(waiter)\n"
+        "                self._services.timers.cancel(waiter)\n"
+        "        for queue, mine",
+        "        for queue, mine",
+    ),
+    Mutant(
+        "a transaction of a client that died goes on",
+        "qmd/operations/transactions.py",
+        "            if transaction.owner is owner and not transaction.is_committing:\n"
+        "                self._abort",
+        "            if False:\n                self._abort",
+    ),
+    Mutant(
+        "the first next number of a batch counts",
+        "storage/engine/batch.py",
+        "self._next_numbers.update(numbers)",
+        "self._next_numbers = numbers | self._next_numbers",
+    ),
+    Mutant(
+        "a death leaves its key among the dying",
+        "qmd/outcomes/undeliverable.py",
+        "            queue.end_removal(each.key)\n",
+        "",
+    ),
+    Mutant(
+        "refilled outgoing queues wake nobody",
+        "qmd/queues/outgoing_queues.py",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
+        "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
+    ),
+    Mutant(
+        "copies to one queue after the other do not expire",
+        "qmd/operations/send_batch.py",
+        "route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard",
+        "route, key, packet, batch, None, confirm_by_s, discard=discard",
+    ),
+    Mutant(
+        "clients that wait for the disk are not let on",
+        "qmd/transfer/incoming.py",
+        "                connection.resume_reading()",
+        "                pass",
+    ),
+    Mutant(
+        "express messages that died are sent",
+        "qmd/queues/outgoing_queue.py",
+        "        self.usage.express_bytes -= express_removed(waiting[0])\n"
+        "        self.window.remove(key)",
+        "        self.usage.express_bytes -= express_removed(waiting[0])",
+    ),
+    Mutant(
+        "a commit of a transaction leaves one message behind",
+        "qmd/operations/transactions.py",
+        'reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine)[1:], b"", _nobody, transaction=transaction.id.hex()',
+    ),
+    Mutant(
+        "moved messages count in their old queue",
+        "qmd/operations/move.py",
+        "        source.count_out(len(stored), size)\n",
+        "",
+    ),
+    Mutant(
+        "what is owed for a death is not stored",
+        "qmd/outcomes/undeliverable.py",
+        "                    if _is_owed(packet, message_class, for_others=queue.for_others)\n"
+        "                ],",
+        "                    if False\n                ],",
+    ),
+    Mutant(
+        "a move forgets what it moved in memory",
+        "qmd/operations/move.py",
+        "            source.forget([lookup_id])\n",
+        "",
+    ),
+    Mutant(
+        "what a transaction took is removed though it is aborted",
+        "qmd/operations/transactions.py",
+        '            self._abort(transaction, f"it could not be committed: {refusal.text}")\n'
+        "            raise",
+        "            raise",
+    ),
+    Mutant(
+        "moved messages can be read before the commit",
+        "qmd/operations/move.py",
+        "        run = self._services.storage.batch.run(unit)\n",
+        "        target.arrived([each.moved for each in stored])\n"
+        "        run = self._services.storage.batch.run(unit)\n",
+    ),
+    Mutant(
+        "a move of urgent messages makes them common",
+        "qmd/operations/move.py",
+        "level = TRANSACTIONAL_LEVEL if is_transactional_ else PRIORITY_MAX - (packet[2] & 7)",
+        "level = TRANSACTIONAL_LEVEL",
+    ),
+    Mutant(
+        "a restart forgets what was sent",
+        "qmd/core/sequence.py",
+        "self._highest_transmitted = self._first_new - 1",
+        "self._highest_transmitted = 0",
+    ),
+    Mutant(
+        "an order ack waits for ever",
+        "qmd/core/sequence.py",
+        "if self._ack_due is None or now - self._last_ack_at < self._settings.delay_max_s:",
+        "if now - self._last_ack_at < self._settings.delay_max_s:",
+    ),
+    Mutant(
+        "acknowledgments of refused ones are not asked for",
+        "qmd/transfer/incoming.py",
+        "if message.properties.flags & POSITIVE_ARRIVAL:",
+        "if False:",
+    ),
+    Mutant(
+        "put back express messages are lost",
+        "qmd/core/ready_window.py",
+        "            self._insert(self._express, (key, item, size))\n"
+        "        elif key in self._taken:",
+        "            pass\n        elif key in self._taken:",
+    ),
+    Mutant(
+        "history remembers one less",
+        "storage/tables/message_id_history.py",
+        "{runs}{last}{_encode(numbers)}",
+        "{runs}{last}",
+    ),
+    Mutant(
+        "the reaper does not look at express messages",
+        "qmd/maintenance/expiry.py",
+        "ended = self._reap_express(now_s)",
+        "ended = 0",
+    ),
+    Mutant(
+        "the reaper does not look at the disk",
+        "qmd/maintenance/expiry.py",
+        "if earliest is not None and earliest < now_s:",
+        "if False:",
+    ),
+    Mutant(
+        "positions of what has come are told wrong",
+        "qmd/transfer/incoming.py",
+        "told.positions.append(transaction.sequence_number)",
+        "told.positions.append(transaction.sequence_number + 1)",
+    ),
+    Mutant(
+        "who gave all back still has something",
+        "qmd/queues/local_queue.py",
+        "        if not mine:\n            self.takers.discard(reader)\n        return count",
+        "        return count",
+    ),
+    Mutant(
+        "no final ack of what ends in its queue",
+        "qmd/outcomes/dead_letter.py",
+        "            if result.final_ack is not None:\n                to_be_told.append(packet)",
+        "            pass",
+    ),
+    Mutant(
+        "released rows are not counted out",
+        "qmd/transfer/release.py",
+        "        queue.shrink(released.bytes)\n",
+        "",
+    ),
+    Mutant(
+        "what was acknowledged while it died is counted twice",
+        "qmd/outcomes/undeliverable.py",
+        "        if packet is None and dying.sent is None:\n            return",
+        "        if False:\n            return",
+    ),
+    Mutant(
+        "what is owed is not told at the start",
+        "qmd/outcomes/undeliverable.py",
+        "            if is_whole:\n"
+        "                self._tell(row.packet, row.message_class, for_others=row.for_others)",
+        "            if is_whole:\n                pass",
+        "tests/integration/history/test_receipts.py",
+    ),
+    Mutant(
+        "nothing is waited for after order acks",
+        "qmd/transfer/confirmation.py",
+        "count = sum(message.confirms for message in messages)",
+        "count = 0",
+    ),
+    Mutant(
+        "a token is recorded with what is sent elsewhere only",
+        "qmd/operations/send_batch.py",
+        "        if self._token:\n            result",
+        "        if self._token and self._to_send:\n            result",
+    ),
+    Mutant(
+        "a committed transaction lives on",
+        "qmd/operations/transactions.py",
+        "        self._forget(transaction)\n        self.committed_count += 1",
+        "        self.committed_count += 1",
+    ),
+    Mutant(
+        "units are written before rows are deleted",
+        "storage/engine/batch.py",
+        "        if self._message_deletions:\n            messages.delete",
+        "        if self._message_deletions and not self._units:\n            messages.delete",
+    ),
+    Mutant(
+        "history of long batches is lost",
+        "storage/engine/batch.py",
+        "history.remember(db, self._history)",
+        "history.remember(db, [(each, numbers[:18]) for each, numbers in self._history])",
+    ),
+    Mutant(
+        "copies of long batches are lost",
+        "storage/engine/batch.py",
+        "outgoing.insert_copies(db, self._outgoing_copies)",
+        "outgoing.insert_copies(db, self._outgoing_copies[:5])",
+    ),
+    Mutant(
+        "messages for others are counted as ours",
+        "qmd/queues/outgoing_queue.py",
+        "        if self.others_usage is not None:\n            self.others_usage.bytes -= size",
+        "        pass",
+    ),
+    Mutant(
+        "a paused queue is not stored",
+        "qmd/queues/outgoing_queues.py",
+        "        queue.paused = paused\n        log",
+        "        log",
+    ),
+    Mutant(
+        "plain messages are forgotten at once",
+        "qmd/queues/message_id_history.py",
+        "before_s = now_s - self._bounds.age_s",
+        "before_s = (now_s := now_s + 10**9)",
+    ),
+    Mutant(
+        "what is refused is not known",
+        "qmd/outcomes/nack.py",
+        "            self._known_messages.add(connection, source, number)\n",
+        "",
+    ),
+    Mutant(
+        "order acks speak of what is accepted",
+        "qmd/peers/pending_acks.py",
+        "                stream.sequence.durable,",
+        "                type(stream.sequence.durable)("
+        "stream.sequence.accepted_id, stream.sequence.accepted_number),",
+    ),
+    Mutant(
+        "a relay takes a plain message twice",
+        "qmd/transfer/relay.py",
+        "            self._known_messages.add(connection, source, user.message_number)",
+        "            pass",
+    ),
+    Mutant(
+        "nobody is served when messages are given back",
+        "qmd/operations/receive.py",
+        "        if count:\n            self.serve(queue)",
+        "        if False:\n            self.serve(queue)",
+    ),
+    Mutant(
+        "a deleted queue keeps its waiters",
+        "qmd/operations/queue_admin.py",
+        "            for waiter in waiters:\n"
+        "                self._services.timers.cancel(waiter)\n"
+        "                waiter.answer([])",
+        "            pass",
+    ),
+    Mutant(
+        "what has come never ends in its queue",
+        "qmd/transfer/incoming.py",
+        "expires_at_s = self._services.clock.deadline_s(left_s)",
+        "expires_at_s = None",
+    ),
+    Mutant(
+        "a refill of another place is used",
+        "qmd/core/ready_window.py",
+        "is_of_use = not self._refill_is_void and self._horizon == self._refill_from",
+        "is_of_use = not self._refill_is_void",
+    ),
+    Mutant(
+        "express bytes are not counted out",
+        "qmd/queues/local_queue.py",
+        "                self._express_deadlines.discard(lookup_id)\n"
+        "                self.usage.express_bytes -= express_removed(express.packet)",
+        "                self._express_deadlines.discard(lookup_id)",
+    ),
+    Mutant(
+        "nobody is told of the end of what he asked about",
+        "qmd/outcomes/dead_letter.py",
+        "            if result.acknowledgment is not None:\n                self._acknowledgments",
+        "            if False:\n                self._acknowledgments",
+    ),
+    Mutant(
+        "no final ack of what is received",
+        "qmd/outcomes/dead_letter.py",
+        "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
+        "                    to_be_told.append(packet)",
+        "                pass",
+    ),
+    Mutant(
+        "what is rejected is kept nowhere",
+        "qmd/outcomes/dead_letter.py",
+        "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+        "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
+        "                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+    ),
+    Mutant(
+        "what only the disk counted does not wait",
+        "qmd/transfer/release.py",
+        "        queue.awaiting.add(len(kept), sum(each.size for each in kept))\n",
+        "",
+    ),
+    Mutant(
+        "an order ack of an earlier pass tells nobody",
+        "qmd/transfer/release.py",
+        "                event_rows.insert(db, tell_kept(kept))\n",
+        "",
+    ),
+    Mutant(
+        "what is owed is told at each start",
+        "qmd/outcomes/undeliverable.py",
+        "            self._services.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
+        "            pass\n\n",
+        "tests/integration/history/test_receipts.py",
+    ),
+    Mutant(
+        "what nobody confirmed is no dead letter",
+        "qmd/transfer/confirmation.py",
+        "if is_kept_as_dead(packet, discard=row.discard):",
+        "if False:",
+    ),
+    Mutant(
+        "local copies are told before the others",
+        "qmd/operations/send_batch.py",
+        "        done(ids)\n"
+        "        for queue, messages in self._to_queues.items():\n"
+        "            queue.deliver(messages)\n"
+        "        self._outgoing",
+        "        done(ids)\n"
+        "        for queue, messages in self._to_queues.items():\n"
+        "            for m in messages:\n"
+        "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
+        "        self._outgoing",
+    ),
+    Mutant(
+        "ranges of long batches are lost",
+        "storage/engine/batch.py",
+        "            outgoing.delete_ranges(db, self._outgoing_ranges)",
+        "            outgoing.delete_ranges(db, self._outgoing_ranges[:1])",
+    ),
+    Mutant(
+        "what is stored is acknowledged with the next receipt only",
+        "qmd/core/session.py",
+        "        elif stored:\n"
+        "            incoming.acknowledge_within(self._timeouts.recoverable_ack_delay_s, now)",
+        "",
+    ),
+    Mutant(
+        "sizes are told wrong",
+        "qmd/events/recorder.py",
+        "            event.sizes.append(len(packet))\n            if places:",
+        "            event.sizes.append(len(packet) + 1)\n            if places:",
+    ),
+    Mutant(
+        "what is removed is linked to",
+        "qmd/core/sequence.py",
+        "            in_flight.remove(number)\n            if not",
+        "            if not",
+    ),
+    Mutant(
+        "a pass goes on after a restart",
+        "qmd/core/sequence.py",
+        "        self.in_flight.clear()\n        self._fresh = True\n        self._stop_timer()",
+        "        self._fresh = True\n        self._stop_timer()",
+    ),
+    Mutant(
+        "express messages that are dropped count on",
+        "qmd/queues/outgoing_queue.py",
+        "        self.window.remove(key)\n"
+        "        self.others -= 1\n"
+        "        self.shrink(len(packet))\n"
+        "        return packet",
+        "        self.window.remove(key)\n        self.others -= 1\n        return packet",
+    ),
+    Mutant(
+        "a queue that is resumed is not woken",
+        "qmd/queues/outgoing_queues.py",
+        "destination=queue.destination)\n        queue.link.wake()\n\n    def kick",
+        "destination=queue.destination)\n\n    def kick",
+    ),
+    Mutant(
+        "moves do not count",
+        "storage/tables/messages.py",
+        "move_count = move_count + 1",
+        "move_count = move_count",
+    ),
+    Mutant(
+        "a position of a commit is the first one",
+        "qmd/transfer/incoming.py",
+        "        turn.accepted[stream] = (\n"
+        "            message.transaction.sequence_id,\n"
+        "            message.transaction.sequence_number,\n"
+        "        )",
+        "        turn.accepted.setdefault(stream, (\n"
+        "            message.transaction.sequence_id,\n"
+        "            message.transaction.sequence_number,\n"
+        "        ))",
+    ),
+    Mutant(
+        "bytes of what has come are counted wrong",
+        "qmd/transfer/incoming.py",
+        "        queue.messages += 1\n        queue.grow(len(packet))",
+        "        queue.messages += 1\n        queue.grow(len(packet) - 1)",
+    ),
+    Mutant(
+        "messages are known in memory only",
+        "qmd/queues/message_id_history.py",
+        "        unwritten = self._unwritten[history.key] = batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = [] and batch.remember_message_ids(",
+    ),
+    Mutant(
+        "an order ack that is due is not sent",
+        "qmd/peers/pending_acks.py",
+        "            self.owe_order_ack(stream)\n        self.arm",
+        "            pass\n        self.arm",
+    ),
+    Mutant(
+        "a refused message is refused to nobody",
+        "qmd/outcomes/nack.py",
+        "        if result.acknowledgment is not None and not known:",
+        "        if False:",
+    ),
+    Mutant(
+        "express messages are not known",
+        "qmd/transfer/incoming.py",
+        "        if not is_transactional:\n            # Those",
+        "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # Those",
+    ),
+    Mutant(
+        "a deleted queue is sent to by its old name",
+        "qmd/transfer/incoming.py",
+        "        self._queues_by_wire_name.clear()\n\n",
+        "        pass\n\n",
+    ),
+    Mutant(
+        "the reader sees what is not committed",
+        "storage/engine/batch.py",
+        "    def read(self, db: sqlite3.Connection) -> None:\n"
+        '        """Run the reads of `read_after`, on the writer\'s thread."""\n'
+        "        for read in self._reads:\n"
+        "            read.run(db)",
+        "    def read(self, db: sqlite3.Connection) -> None:\n"
+        "        for read in self._reads[:1]:\n"
+        "            read.run(db)",
+    ),
+    Mutant(
+        "a receipt is told to nobody when it is of another",
+        "qmd/outcomes/dead_letter.py",
+        "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
+        "                    to_be_told.append(packet)",
+        "                pass",
+    ),
+    Mutant(
+        "acknowledgments of nobody are dead letters",
+        "qmd/core/disposition.py",
+        "    if message.properties.message_class in SYSTEM_CLASSES:\n"
+        "        if at_source or message_class & RECEPTION or not "
+        "_needs_final_ack(message, message_class):\n"
+        "            return NOTHING\n"
+        "        return Consequences(final_ack=message_class)\n",
+        "",
+    ),
+    Mutant(
+        "a refill forgets what it missed",
+        "qmd/core/ready_window.py",
+        "        self._horizon = min(self._horizon, missed)\n        for key",
+        "        for key",
+    ),
+    Mutant(
+        "what a transaction rejects is received",
+        "qmd/operations/transactions.py",
+        "            self._message_receiver.reject(\n"
+        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
+        "            )",
+        "            pass",
+    ),
+    Mutant(
+        "what is lost with a stop is not told",
+        "qmd/events/recorder.py",
+        "        for queue, messages in in_memory:\n            self.record(",
+        "        for queue, messages in ():\n            self.record(",
+    ),
+    Mutant(
+        "a relay has no limit",
+        "qmd/transfer/relay.py",
+        "if self.usage.bytes + len(packet) > self._services.settings.routing.relay_bytes_max:",
+        "if False:",
+        "tests/integration/transfer/test_relay.py",
+    ),
+    Mutant(
+        "rejected messages move on the position",
+        "qmd/core/sequence.py",
+        "        if accepted:\n            self.accepted_id = sequence_id",
+        "        if accepted or number > self.accepted_number:\n"
+        "            self.accepted_id = sequence_id",
+    ),
+)
