@@ -72,7 +72,7 @@ class QueueManager:
     def start(self) -> None:
         """Begin to deliver what the last run left."""
         self.assembly.outgoing.start()
-        self.assembly.relay.start()
+        self.assembly.relay_store.start()
 
     async def stop(self) -> None:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
@@ -82,7 +82,7 @@ class QueueManager:
         assembly.acknowledgments.deferred.stop()
         assembly.registration.stop()
         assembly.next_hops.stop()
-        assembly.relay.stop()
+        assembly.relay_loops.stop()
         assembly.peers.stop()
         await assembly.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written

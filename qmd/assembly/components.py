@@ -68,10 +68,19 @@ from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
 from qmd.runtime.fair_scheduler import FairScheduler, Light
 from qmd.runtime.services import Services
+from qmd.transfer.acceptance import Acceptance
+from qmd.transfer.arrivals import Arrivals
 from qmd.transfer.confirmation import Confirmations
 from qmd.transfer.incoming import Incoming
+from qmd.transfer.local_destinations import LocalDestinations
+from qmd.transfer.received_acks import ReceivedAcks
 from qmd.transfer.relay import Relay
+from qmd.transfer.relay_loops import RelayLoops
+from qmd.transfer.relay_rules import RelayRules
+from qmd.transfer.relay_store import RelayStore
+from qmd.transfer.relayed_acks import RelayedAcks
 from qmd.transfer.release import OutgoingRelease
+from qmd.transfer.sequence_order import SequenceOrder
 from qmd.transfer.sequence_renewal import SequenceRenewal
 
 
@@ -151,24 +160,31 @@ class Assembly:
         self.redirection = Redirection(
             services, self.identities, self.outgoing, self.peers, self.destinations
         )
+        self.local_destinations = LocalDestinations(services, self.queues, self.destinations)
+        self.relay_rules = RelayRules(
+            services, self.destinations, self.local_destinations, self.next_hops, self.peers
+        )
+        self.relay_store = RelayStore(services, self.known_messages, self.outgoing, self.recorder)
+        relayed_acks = RelayedAcks(
+            services, self.known_messages, self.outgoing, self.relay_rules, self.relay_store
+        )
         self.relay = Relay(
             services,
-            self.known_messages,
-            self.outgoing,
-            self.peers,
-            self.recorder,
-            self.nacks,
-            self.destinations,
             self.next_hops,
+            self.outgoing,
+            relayed_acks,
             self.reports,
-            self.undeliverable,
+            self.relay_rules,
+            self.relay_store,
         )
+        self.relay_loops = RelayLoops(services, self.next_hops, self.undeliverable)
         self.outgoing_release = OutgoingRelease(
             services,
             self.dead_letters,
             self.outgoing,
             self.recorder,
-            self.relay,
+            self.relay_store,
+            relayed_acks,
             self.undeliverable,
         )
         self.confirmations = Confirmations(
@@ -178,30 +194,41 @@ class Assembly:
             self.outgoing,
             self.promises,
             self.recorder,
-            self.relay,
+            relayed_acks,
             self.outgoing_release,
         )
         self.sequence_renewal = SequenceRenewal(
             services, self.outgoing, self.outgoing_release.release, self.undeliverable
         )
-        self.incoming = Incoming(
+        sequence_order = SequenceOrder(services, self.incoming_streams, self.identities)
+        acceptance = Acceptance(
+            services,
+            self.admission,
+            self.known_messages,
+            self.local_destinations,
+            self.next_hops,
+            self.relay,
+            sequence_order,
+        )
+        arrivals = Arrivals(
             services,
             self.acknowledgments,
-            self.admission,
-            self.confirmations,
-            self.identities,
             self.incoming_streams,
             self.known_messages,
-            self.owed_acks,
-            self.promises,
-            self.queues,
             self.recorder,
-            self.nacks,
-            self.relay,
-            self.outgoing_release,
-            self.destinations,
-            self.next_hops,
             self.reports,
+        )
+        received_acks = ReceivedAcks(
+            services, self.confirmations, self.outgoing_release, self.promises
+        )
+        self.incoming = Incoming(
+            services,
+            acceptance,
+            arrivals,
+            self.nacks,
+            self.promises,
+            received_acks,
+            self.recorder,
         )
         self.message_sender = MessageSender(
             services,
@@ -327,17 +354,17 @@ class Assembly:
         self.outgoing.connect(
             self.peers,
             self.redirection,
-            self.relay.usage,
+            self.relay_store.usage,
             self.outgoing_release.release,
             self.acknowledgments.met,
         )
         self.own_dead_letters.connect(self.destinations.find_here)
         self.destinations.connect(self.resolver)
-        self.destinations.on_change = self.incoming.queues_changed
+        self.destinations.on_change = self.local_destinations.queues_changed
         deferred_acknowledgments.connect(self.message_sender)
         self.acknowledgments.connect(self.peers.connection_to, self.message_sender)
         self.reports.connect(self.message_sender)
-        self.undeliverable.connect(self.outgoing_release.release, self.relay.gone)
+        self.undeliverable.connect(self.outgoing_release.release, self.relay_store.gone)
         self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
         self.identities.connect(self.peers.end_all)
         self.peers.connect(
@@ -347,9 +374,8 @@ class Assembly:
             self.remote_lookup.sessions_changed,
             self.outgoing_release.session_acknowledged,
         )
-        self.relay.connect(self.remote_lookup)
         self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
-        self.incoming.connect(self.remote_lookup)
+        self.local_destinations.connect([self.remote_lookup])
         self.message_sender.connect(self._hand_over)
         self.request_outcomes.connect(self.transactions)
         self.mover.connect(self.administration)
@@ -386,7 +412,7 @@ class Assembly:
             self.undeliverable,
             self.make_connection,
             self.remote_lookup.sessions_changed,
-            self.relay.ways_lead_back,
+            self.relay_loops.ways_lead_back,
             address=address,
             guid=guid,
         )
@@ -423,7 +449,7 @@ class Assembly:
     def _forget_ways(self) -> None:
         """Drop references to outgoing queues that are only kept for speed."""
         self.destinations.forget_elsewhere()
-        self.relay.forget_avoided()
+        self.relay_rules.forget_avoided()
         self.acknowledgments.forget_idle_ways()
 
     async def reload_directory(self) -> None:

@@ -74,7 +74,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.identities.restore(state.peer_instances, starts)
-    await assembly.relay.restore()
+    await assembly.relay_store.restore()
     assembly.recorder.started(assembly.usage.bytes)
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
     from qmd.transfer.incoming import Incoming
-    from qmd.transfer.relay import Relay
+    from qmd.transfer.relay_store import RelayStore
     from qmd.transfer.release import OutgoingRelease
     from qmd.transfer.sequence_renewal import SequenceRenewal
 
@@ -85,7 +85,7 @@ class Components:
     redirection: Redirection
     nacks: Nacks
     outgoing_release: OutgoingRelease
-    relay: Relay
+    relay_store: RelayStore
     reload_directory: Callable[[], Awaitable[None]]
     request_outcomes: RequestOutcomes
     resender: Resender

@@ -96,7 +96,7 @@ def status(components: Components) -> Value:
         "duplicates_refused": components.incoming.duplicate_count
         + components.incoming.rejected_count,
         "refused": components.nacks.count,
-        "relayed": components.relay.relayed_count,
+        "relayed": components.relay_store.relayed_count,
         "two_of_one_identity": [
             {
                 "queue_manager": guid_text(each.queue_manager),

@@ -54,6 +54,13 @@ class Promises:
         self._owe_order_ack = owe_order_ack
         self._arm_order_ack = arm_order_ack
 
+    def repeat_order_ack(self, stream: IncomingStream) -> None:
+        """Send the order ack of a sequence again: its source has sent a message again.
+
+        It states the position that is durable, so it waits for no commit.
+        """
+        self._arm_order_ack(stream)
+
     def keep(self, promise: Promise) -> None:
         """Acknowledge and deliver.  Call it only when the commit has returned."""
         connection = promise.connection

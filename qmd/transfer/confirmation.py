@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
-    from qmd.transfer.relay import Relay
+    from qmd.transfer.relayed_acks import RelayedAcks
     from qmd.transfer.release import OutgoingRelease
     from storage.tables.events import Event
 
@@ -82,7 +82,7 @@ class Confirmations:
         outgoing: OutgoingQueues,
         promises: Promises,
         recorder: Recorder,
-        relay: Relay,
+        relayed_acks: RelayedAcks,
         outgoing_release: OutgoingRelease,
     ) -> None:
         self._services = services
@@ -91,7 +91,7 @@ class Confirmations:
         self._outgoing = outgoing
         self._promises = promises
         self._recorder = recorder
-        self._relay = relay
+        self._relayed_acks = relayed_acks
         self._outgoing_release = outgoing_release
         self._settling: set[int] = set()  # numbers of messages whose end is being committed
 
@@ -198,7 +198,7 @@ class Confirmations:
         """One that may be about a message that waits; the others are dealt with."""
         message_class = message.properties.message_class
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
-        if body.source_queue_manager != self._services.id and self._relay.pass_back(
+        if body.source_queue_manager != self._services.id and self._relayed_acks.pass_back(
             connection, message, body
         ):
             return None

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
-    from qmd.transfer.relay import Relay
+    from qmd.transfer.relay_store import RelayStore
+    from qmd.transfer.relayed_acks import RelayedAcks
     from qmd.transfer.sequence_renewal import SequenceRenewal
 
 RELEASE_DELAY_S = 0.02
@@ -50,14 +51,16 @@ class OutgoingRelease:
         dead_letters: DeadLetters,
         outgoing: OutgoingQueues,
         recorder: Recorder,
-        relay: Relay,
+        relay_store: RelayStore,
+        relayed_acks: RelayedAcks,
         undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._recorder = recorder
-        self._relay = relay
+        self._relay_store = relay_store
+        self._relayed_acks = relayed_acks
         self._undeliverable = undeliverable
         # Acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
@@ -84,7 +87,7 @@ class OutgoingRelease:
                 source = own_id
                 if queue.for_others:
                     source = source_of(packet)
-                    self._relay.gone(queue, packet)
+                    self._relay_store.gone(queue, packet)
                 told = self._releasable_told.get((queue, source))
                 if told is None:
                     told = self._releasable_told[queue, source] = Handed()
@@ -129,7 +132,7 @@ class OutgoingRelease:
     ) -> None:
         """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
-        if self._relay.pass_back(connection, message, body, queue):
+        if self._relayed_acks.pass_back(connection, message, body, queue):
             return
         if queue is None or not speaks_for(connection, message, queue):
             connection.sends_in_vain()

@@ -39,10 +39,10 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
     if usage.bytes != total and not (is_deleting and usage.bytes > total):
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
     others = sum(queue.bytes for queue in manager.outgoing.queues if queue.for_others)
-    if manager.relay.usage.bytes != others:
-        held = manager.relay.usage.bytes
+    if manager.relay_store.usage.bytes != others:
+        held = manager.relay_store.usage.bytes
         yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
-    for (queue, source, sequence_id), numbers in manager.relay._held.items():
+    for (queue, source, sequence_id), numbers in manager.relay_store._held.items():
         if numbers and not queue.messages:
             yield f"{name} takes sequence {sequence_id:#x} of {source.hex()[:8]} for held"
     # Acknowledgments that are passed back are few, and have to be.

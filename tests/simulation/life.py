@@ -490,7 +490,7 @@ class Story:
             yield f"{host.name} waits to hear of {awaited} messages"
         elif facts.status["bytes"] != manager.usage.bytes:
             yield f"{host.name} has {manager.usage.bytes} bytes, and told of others"
-        held = manager.relay.usage.bytes
+        held = manager.relay_store.usage.bytes
         if held and not self.oracle.disk_lives.total():
             yield f"{host.name} holds {held} bytes for others"
 

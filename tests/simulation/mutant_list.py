@@ -775,31 +775,32 @@ MUTANTS = (
     # Over another queue manager.
     Mutant(
         "a relay takes a message twice",
-        "qmd/transfer/relay.py",
+        "qmd/transfer/relay_store.py",
         "if not held.add(transaction.sequence_number):",
         "if not held.add(transaction.sequence_number) and False:",
     ),
     Mutant(
         "a relay remembers what it has passed on",
-        "qmd/transfer/relay.py",
+        "qmd/transfer/relay_store.py",
         "            held.discard(number)\n",
         "            pass\n",
     ),
     Mutant(
         "a relay forgets with its process what it holds",
-        "qmd/transfer/relay.py",
-        "self._hold(queue, source, sequence_id).add(number)",
-        "self._hold(queue, source, sequence_id)",
+        "qmd/transfer/relay_store.py",
+        "self._numbers(queue, source, sequence_id).add(number)",
+        "self._numbers(queue, source, sequence_id)",
     ),
     Mutant(
         "a relay acknowledges what it does not keep",
         "qmd/transfer/relay.py",
-        "self._append(queue, bytes(copy), message, connection.peer, left_s)",
-        "self._append(queue, bytes(copy), message, connection.peer, left_s) if hops else None",
+        "self._store.put(queue, bytes(copy), message, connection, left_s)",
+        "self._store.put(queue, bytes(copy), message, connection, left_s)"
+        " if user.flags & _HOPS else None",
     ),
     Mutant(
         "a relay takes acknowledgments of others for its own",
-        "qmd/transfer/relay.py",
+        "qmd/transfer/relay_rules.py",
         "            if isinstance(destination, int):\n                return PrivateName",
         "            if isinstance(destination, int):\n                return None\n"
         "                return PrivateName",
@@ -892,8 +893,7 @@ MUTANTS = (
     Mutant(
         "a refusal is acknowledged by the session before the commit",
         "qmd/transfer/incoming.py",
-        "        if not (turn.decided or turn.arrivals or turn.accepted or turn.rejected):\n"
-        "            return\n        batch =",
+        "        if not turn.has_consequences:\n            return\n        batch =",
         "        if not (turn.arrivals or turn.accepted or turn.rejected):\n"
         "            turn.connection.mark_stored(turn.decided)\n"
         "            return\n"
@@ -908,7 +908,7 @@ MUTANTS = (
     ),
     Mutant(
         "priorities are upside down",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/arrivals.py",
         "if is_transactional else 7 - (message.base.flags & 7)",
         "if is_transactional else message.base.flags & 7",
     ),
@@ -1002,7 +1002,7 @@ MUTANTS = (
     ),
     Mutant(
         "a relay passes on before the commit",
-        "qmd/transfer/relay.py",
+        "qmd/transfer/relay_store.py",
         "self._waiting.setdefault(queue, []).append(appended)",
         "self._outgoing.appended(queue, [appended])",
     ),
@@ -1123,10 +1123,10 @@ MUTANTS = (
     ),
     Mutant(
         "a quota lets one more in",
-        "qmd/transfer/incoming.py",
-        "        if not has_room:\n            self._refuse(",
+        "qmd/transfer/acceptance.py",
+        "        if not has_room:\n            return refused(",
         "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
-        "            self._refuse(",
+        "            return refused(",
     ),
     Mutant(
         "acknowledgments are journaled",
@@ -1266,7 +1266,7 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledgments of refused ones are not asked for",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/arrivals.py",
         "if message.properties.flags & POSITIVE_ARRIVAL:",
         "if False:",
     ),
@@ -1297,9 +1297,9 @@ MUTANTS = (
     ),
     Mutant(
         "positions of what has come are told wrong",
-        "qmd/transfer/incoming.py",
-        "told.positions.append(transaction.sequence_number)",
-        "told.positions.append(transaction.sequence_number + 1)",
+        "qmd/transfer/arrivals.py",
+        "event.positions.append(transaction.sequence_number)",
+        "event.positions.append(transaction.sequence_number + 1)",
     ),
     Mutant(
         "who gave all back still has something",
@@ -1402,8 +1402,8 @@ MUTANTS = (
     ),
     Mutant(
         "a relay takes a plain message twice",
-        "qmd/transfer/relay.py",
-        "            self._known_messages.add(connection, source, user.message_number)",
+        "qmd/transfer/relay_store.py",
+        "            self._known_messages.add(connection, message.user.source_queue_manager, number)",
         "            pass",
     ),
     Mutant(
@@ -1422,7 +1422,7 @@ MUTANTS = (
     ),
     Mutant(
         "what has come never ends in its queue",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/arrivals.py",
         "expires_at_s = self._services.clock.deadline_s(left_s)",
         "expires_at_s = None",
     ),
@@ -1551,7 +1551,7 @@ MUTANTS = (
     ),
     Mutant(
         "a position of a commit is the first one",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/arrivals.py",
         "        turn.accepted[stream] = (\n"
         "            message.transaction.sequence_id,\n"
         "            message.transaction.sequence_number,\n"
@@ -1563,7 +1563,7 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of what has come are counted wrong",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/arrivals.py",
         "        queue.messages += 1\n        queue.grow(len(packet))",
         "        queue.messages += 1\n        queue.grow(len(packet) - 1)",
     ),
@@ -1587,13 +1587,13 @@ MUTANTS = (
     ),
     Mutant(
         "express messages are not known",
-        "qmd/transfer/incoming.py",
-        "        if not is_transactional:\n            # Those",
-        "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # Those",
+        "qmd/transfer/arrivals.py",
+        "        if not is_transactional:\n            # A reader",
+        "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # A reader",
     ),
     Mutant(
         "a deleted queue is sent to by its old name",
-        "qmd/transfer/incoming.py",
+        "qmd/transfer/local_destinations.py",
         "        self._queues_by_wire_name.clear()\n\n",
         "        pass\n\n",
     ),
@@ -1648,8 +1648,8 @@ MUTANTS = (
     Mutant(
         "a relay has no limit",
         "qmd/transfer/relay.py",
-        "if self.usage.bytes + len(packet) > self._services.settings.routing.relay_bytes_max:",
-        "if False:",
+        "if used + size <= self._services.settings.routing.relay_bytes_max:",
+        "if True:",
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(

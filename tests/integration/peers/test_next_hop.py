@@ -84,7 +84,7 @@ async def test_messages_between_sites_and_their_acknowledgments_go_over_the_gate
     await a.send(name, b"1", b"2", delivery=TRANSACTIONAL)
     await until(lambda: b.queue("orders").messages == 2)
     await until(lambda: queue_of(a, b).messages == 0, "the order ack")
-    await until(lambda: not here.relay.usage.bytes and not there.relay.usage.bytes)
+    await until(lambda: not here.relay_store.usage.bytes and not there.relay_store.usage.bytes)
 
     (first, _) = await b.peek("orders")
     assert first.packet[60] & 0x1F == 2  # hops
@@ -111,9 +111,9 @@ async def test_another_in_routing_server_is_tried_when_one_is_unreachable(
     await a.send(name, b"1", delivery=TRANSACTIONAL)
     await until(lambda: b.queue("orders").messages == 1)
     await until(lambda: queue_of(a, b).messages == 0, "the order ack")
-    await until(lambda: not server.relay.usage.bytes)
+    await until(lambda: not server.relay_store.usage.bytes)
 
-    assert server.relay.relayed_count >= 1
+    assert server.relay_store.relayed_count >= 1
 
 
 @hosted
@@ -207,7 +207,7 @@ async def test_messages_to_a_public_queue_and_their_acknowledgments_go_over_a_ro
 
     await until(lambda: b.queue(".\\orders").messages == 2, "the messages")
     await until(lambda: a.queue(".\\acks").messages == 2, "the acknowledgments")
-    assert server.relay.relayed_count >= 4
+    assert server.relay_store.relayed_count >= 4
     assert await b.receive(".\\orders") == [b"1", b"2"]
     running = (a, b, server)
     await until(lambda: not any(each.messages for host in running for each in host.outgoing.queues))

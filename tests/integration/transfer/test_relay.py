@@ -45,7 +45,7 @@ def relaying(to: Host | int) -> dict[str, Any]:
 
 async def idle(*relays: Host) -> None:
     """Wait until the relays have passed on all messages and acknowledgments."""
-    await until(lambda: not any(each.relay.usage.bytes for each in relays), "idle relays")
+    await until(lambda: not any(each.relay_store.usage.bytes for each in relays), "idle relays")
 
 
 DESTINATION = "DIRECT=OS:b.example\\private$\\orders"
@@ -63,10 +63,10 @@ async def test_a_transactional_message_and_its_order_ack_go_over_a_relay(
     await a.send(DESTINATION, *(b"%d" % n for n in range(50)), delivery=TRANSACTIONAL)
     await until(lambda: orders.messages == 50)
     await until(lambda: a.sending_to(DESTINATION).messages == 0, "the order ack")
-    await until(lambda: relay.relay.usage.bytes == 0, "the relay to be empty")
+    await until(lambda: relay.relay_store.usage.bytes == 0, "the relay to be empty")
 
     assert await b.receive("orders") == [b"%d" % n for n in range(50)]
-    assert relay.relay.relayed_count >= 51  # including the acknowledgment
+    assert relay.relay_store.relayed_count >= 51  # including the acknowledgment
 
 
 @hosted
@@ -83,7 +83,7 @@ async def test_recoverable_and_express_messages_are_passed_on_once(hosts: Hosts)
 
     assert sorted(await b.receive("orders")) == [b"one", b"one", b"two", b"two"]
     await until(lambda: a.sending_to(DESTINATION).messages == 0)
-    await until(lambda: relay.relay.usage.bytes == 0)
+    await until(lambda: relay.relay_store.usage.bytes == 0)
 
 
 @hosted
@@ -169,7 +169,7 @@ async def test_a_stream_over_two_relays_arrives_once_and_in_order(
     await a.send(DESTINATION, *(b"%d" % n for n in range(20, 40)), delivery=TRANSACTIONAL)
     await until(lambda: b.queue("orders").messages == 40)
     first = await hosts.start("first", port, routing=relaying(b))
-    await until(lambda: first.relay.usage.bytes == 0, "the late ones to be passed on")
+    await until(lambda: first.relay_store.usage.bytes == 0, "the late ones to be passed on")
     await until(lambda: a.sending_to(DESTINATION).messages == 0)
     await idle(first, second)
 
@@ -300,7 +300,7 @@ async def test_a_relay_passes_on_messages_only_for_configured_hosts(
     await until(lambda: a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 1)
 
     (letter,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
-    assert relay.relay.relayed_count == 0
+    assert relay.relay_store.relayed_count == 0
     assert relay.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
     assert letter.reason
 
@@ -356,7 +356,7 @@ async def test_an_order_ack_of_a_destination_without_relay_support_is_passed_bac
         remote.order_ack(remote.messages[1])
 
         await until(lambda: a.sending_to(DESTINATION).messages == 0, "the order ack")
-        await until(lambda: relay.relay.usage.bytes == 0)
+        await until(lambda: relay.relay_store.usage.bytes == 0)
 
 
 @hosted
@@ -379,7 +379,7 @@ async def test_a_relay_changes_only_the_hop_count_of_a_packet(hosts: Hosts) -> N
         came[60] &= ~0x1F
         assert bytes(came) == as_named
         remote.acknowledge()
-        await until(lambda: relay.relay.usage.bytes == 0)
+        await until(lambda: relay.relay_store.usage.bytes == 0)
         dialled.close()
 
 
@@ -398,7 +398,7 @@ async def test_an_expired_message_ends_at_the_relay(hosts: Hosts) -> None:
     await hosts.reap(relay)
 
     await until(lambda: relay.queue(DEAD_LETTERS).messages == 1)
-    assert relay.relay.usage.bytes == 0
+    assert relay.relay_store.usage.bytes == 0
 
 
 @hosted
@@ -410,5 +410,5 @@ async def test_a_relay_without_room_accepts_no_messages_for_others(hosts: Hosts)
     await until(lambda: a.sending_to(DESTINATION).link.retry.history)
     await relay.settled()
 
-    assert relay.relay.relayed_count == 0
+    assert relay.relay_store.relayed_count == 0
     assert a.sending_to(DESTINATION).messages == 1

@@ -1,0 +1,132 @@
+"""Acceptance: decides whether a received message is taken, rejected, or known.
+
+The steps have the order of [MS-MQQB] 3.1.5.8, as `docs/protocol-notes.md` reads it:
+
+    received before? ──► room? ──► too late? ──► for another computer? ──► a queue of ours?
+        ──► may the queue take it? ──► next of its sequence? ──► room in the queue? ──► accepted
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol import UserMessage
+from protocol.headers import HOPS_MAX
+from protocol.message_class import MessageClass
+from qmd.core.packet_fields import reach_time_s, time_left_s
+from qmd.outcomes.nack import why_not
+from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
+
+if TYPE_CHECKING:
+    from qmd.peers.connection import PeerConnection
+    from qmd.peers.next_hop import NextHops
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
+    from qmd.transfer.local_destinations import LocalDestinations
+    from qmd.transfer.relay import Relay
+    from qmd.transfer.sequence_order import SequenceOrder
+
+_EXPRESS_BITS = 0x60
+_HOPS = 0x1F
+
+
+class Acceptance:
+    """Decides about received messages."""
+
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        known_messages: KnownMessages,
+        local_destinations: LocalDestinations,
+        next_hops: NextHops,
+        relay: Relay,
+        sequence_order: SequenceOrder,
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._known_messages = known_messages
+        self._local_destinations = local_destinations
+        self._next_hops = next_hops
+        self._relay = relay
+        self._sequence_order = sequence_order
+
+    def decide(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        packet: bytes,
+        *,
+        wall_ms: int,
+        now: float,
+    ) -> Decision:
+        """Decide about a message of a session, and count its position if it is accepted.
+
+        wall_ms: the wall clock, in milliseconds since 1970; now: the clock of the event loop, in
+        seconds.  A message for another computer is in its outgoing queue when this returns.
+        """
+        user, is_transactional = message.user, message.transaction is not None
+        assert connection.session is not None
+        source = user.source_queue_manager
+        if not is_transactional and self._known_messages.is_duplicate(
+            connection, source, user.message_number
+        ):
+            return KNOWN
+        size = len(packet)
+        full = self._admission.is_full(size, express=not user.flags & _EXPRESS_BITS)
+        if full is not None:
+            if self._handled(connection, message):  # it needs no room
+                return HANDLED
+            # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
+            self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
+            return no_room(f"no room for messages: {full.text}")
+        left_s = time_left_s(packet, reach_time_s(packet), wall_ms // 1000)
+        too_late = left_s is not None and left_s < 0
+        if too_late and not is_transactional:
+            return refused(MessageClass.NACK_REACH_QUEUE_TIMEOUT)
+        if self._relay.enabled:
+            decision = self._relay.take(connection, message, packet, wall_ms, now)
+            if decision is not None:
+                return decision
+        if source != connection.session.remote_id:
+            self._next_hops.came(source, connection)
+        queue = self._local_destinations.find(message)
+        if queue is None:
+            return self._decide_without_queue(connection, message)
+        refusal = why_not(queue, message)
+        if refusal is not None:
+            return refused(refusal, queue)
+        has_room = queue.has_room(size)
+        if is_transactional:
+            decision = self._sequence_order.check(
+                connection, message, queue, now, can_be_taken=has_room and not too_late
+            )
+            if decision.verdict is not Verdict.ACCEPTED:
+                return decision
+            if too_late:
+                return refused(MessageClass.NACK_REACH_QUEUE_TIMEOUT)
+        else:
+            decision = Decision(Verdict.ACCEPTED, queue)
+        if not has_room:
+            return refused(MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue)
+        return decision
+
+    def _handled(self, connection: PeerConnection, message: UserMessage) -> bool:
+        """Pass a message for an internal queue to it; return whether it was one."""
+        queue = self._local_destinations.find_internal(message)
+        if queue is not None:
+            queue.received(connection, message)
+        return queue is not None
+
+    def _decide_without_queue(self, connection: PeerConnection, message: UserMessage) -> Decision:
+        """Decide about a message for an internal queue, or for a queue that does not exist."""
+        if self._handled(connection, message):
+            return HANDLED
+        if (
+            not self._local_destinations.is_addressed_here(message)
+            and message.user.flags & _HOPS == HOPS_MAX
+        ):
+            # [MS-MQQB] 3.1.5.8.2: no queue manager may pass it on.
+            return refused(MessageClass.NACK_HOP_COUNT_EXCEEDED)
+        return refused(MessageClass.NACK_BAD_DESTINATION_QUEUE)

@@ -1,0 +1,143 @@
+"""Arrivals: accepted messages get their places in local queues, with the open batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol import UserMessage
+from protocol.message_class import MessageClass
+from qmd.control_protocol.messages import StoredMessage
+from qmd.core.acknowledgment import POSITIVE_ARRIVAL
+from qmd.core.packet_fields import receive_time_s, time_left_s
+from qmd.events.recorder import Kind, bear_correlation
+from storage.tables.keys import LOOKUP_BITS
+
+if TYPE_CHECKING:
+    from qmd.events.recorder import Recorder
+    from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.reports import Reports
+    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.message_id_history import KnownMessages
+    from qmd.runtime.services import Services
+    from qmd.transfer.turn import Turn
+
+_TRANSACTIONAL_LEVEL = 7  # transactional messages have no priority
+_NO_CORRELATION = bytes(20)
+_EXPRESS_BITS = 0x60
+_JOURNALED_BITS = 0x300  # UserHeader.Flags.JN, JP: the source waits for a final ack of the receipt
+_TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
+
+
+class Arrivals:
+    """Stores accepted messages."""
+
+    def __init__(
+        self,
+        services: Services,
+        acknowledgments: Acknowledgments,
+        incoming_streams: IncomingStreams,
+        known_messages: KnownMessages,
+        recorder: Recorder,
+        reports: Reports,
+    ) -> None:
+        self._services = services
+        self._acknowledgments = acknowledgments
+        self._incoming_streams = incoming_streams
+        self._known_messages = known_messages
+        self._recorder = recorder
+        self._reports = reports
+
+    def accept(
+        self,
+        turn: Turn,
+        queue: LocalQueue,
+        stream: IncomingStream | None,
+        message: UserMessage,
+        packet: bytes,
+    ) -> None:
+        """Store an accepted message; `stream` is the sequence of a transactional one."""
+        if stream is not None:
+            self._advance(turn, stream, message, packet)
+        self._store(turn, queue, message, packet)
+
+    def _advance(
+        self, turn: Turn, stream: IncomingStream, message: UserMessage, packet: bytes
+    ) -> None:
+        """Move a sequence on to its accepted message."""
+        assert message.transaction is not None
+        turn.accepted[stream] = (
+            message.transaction.sequence_id,
+            message.transaction.sequence_number,
+        )
+        host = turn.connection.host
+        self._incoming_streams.accepted(stream, message.user.message_number, host)
+        if message.user.flags & _JOURNALED_BITS:
+            self._acknowledgments.expect_final_ack(packet)
+
+    def _store(self, turn: Turn, queue: LocalQueue, message: UserMessage, packet: bytes) -> None:
+        """Add a message to its queue; a recoverable one is delivered after the commit."""
+        batch = self._services.storage.batch
+        user, is_transactional = message.user, message.transaction is not None
+        lookup_id = self._services.ids.next_lookup_id(
+            _TRANSACTIONAL_LEVEL if is_transactional else 7 - (message.base.flags & 7)
+        )
+        left_s = time_left_s(packet, receive_time_s(packet), turn.wall_s)
+        expires_at_s = self._services.clock.deadline_s(left_s)
+        stored = StoredMessage(lookup_id, turn.wall_ms, packet, expires_at_s=expires_at_s)
+        queue.messages += 1
+        queue.grow(len(packet))
+        if self._recorder.enabled:
+            self._record(turn, queue, message, lookup_id, len(packet))
+        if not is_transactional:
+            # A reader of an express message does not wait for this row: its receive is a later
+            # commit, which holds this row too.
+            self._known_messages.add(
+                turn.connection, user.source_queue_manager, user.message_number
+            )
+        if user.flags & _EXPRESS_BITS:
+            batch.insert_message(
+                queue.id << LOOKUP_BITS | lookup_id, packet, turn.wall_ms, expires_at_s
+            )
+            arrivals = turn.arrivals.get(queue)
+            if arrivals is None:
+                turn.arrivals[queue] = [stored]
+            else:
+                arrivals.append(stored)
+        else:
+            queue.deliver_express(stored)
+        if packet[3] & _TRACING_BIT:
+            self._reports.arrived(message, packet, batch)
+        if message.properties.flags & POSITIVE_ARRIVAL:
+            self._acknowledgments.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
+
+    def _record(
+        self, turn: Turn, queue: LocalQueue, message: UserMessage, lookup_id: int, size: int
+    ) -> None:
+        """Record the message in the event of the messages before it, while they are alike."""
+        user, transaction = message.user, message.transaction
+        source, is_recoverable = user.source_queue_manager, user.flags & _EXPRESS_BITS
+        sequence_id = 0 if transaction is None else transaction.sequence_id
+        key = (queue, source, sequence_id, is_recoverable)
+        event = turn.event
+        if event is None or key != turn.event_key:
+            turn.event_key = key
+            event = turn.event = self._recorder.group(
+                Kind.ACCEPTED,
+                source,
+                queue=queue.name,
+                peer=turn.connection.peer,
+                sequence_id=sequence_id,
+                delivery="transactional"
+                if transaction is not None
+                else "recoverable"
+                if is_recoverable
+                else "express",
+            )
+        event.numbers.append(user.message_number)
+        event.places.append(lookup_id)
+        event.sizes.append(size)
+        if transaction is not None:
+            event.positions.append(transaction.sequence_number)
+        if message.properties.correlation_id != _NO_CORRELATION:
+            bear_correlation(event, message.properties.correlation_id)
