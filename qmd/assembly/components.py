@@ -1,7 +1,7 @@
-"""The components of a queue manager, made and connected.
+"""The assembly: makes the components of a queue manager, and connects them.
 
-Each takes the services and the components that it uses; `connect` names those that are made later,
-and hooks say what happens elsewhere when something changes.  No component knows this module.
+A component takes the services and the components that it uses; `connect` names those that are made
+later.  Hooks such as `on_change` notify other components.  No component imports this module.
 """
 
 from __future__ import annotations
@@ -389,7 +389,7 @@ class Assembly:
     def make_connection(
         self, link: Link | None, dialled_address: tuple[str, int] | None = None
     ) -> PeerConnection:
-        """A session over a socket that is about to be connected."""
+        """Make the session for a socket that is about to be connected."""
         return PeerConnection(
             self.services,
             self.incoming,
@@ -453,13 +453,13 @@ class Assembly:
         self.acknowledgments.forget_idle_ways()
 
     async def reload_directory(self) -> None:
-        """Everything of it is asked anew; of a file, it is read anew."""
+        """Look everything up anew; read the file of a file directory again.  Raises Refusal."""
         self._directory_changed()
         if isinstance(self.directory, Reloadable):
             await self.directory.reload()
 
     def _directory_changed(self) -> None:
-        """What was looked up may be wrong now."""
+        """Forget what was looked up in the directory."""
         self.resolver.forget()
         self.destinations.forget()
         self.next_hops.directory_changed()

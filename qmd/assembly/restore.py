@@ -1,4 +1,4 @@
-"""The start: what the storage holds becomes the state of the components."""
+"""The start: loads the state of the components from the storage."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from qmd.assembly.components import Assembly
 
-SKIPPED_BYTES = 3  # of a random number of message numbers that are passed over at each start
+SKIPPED_BYTES = 3  # size of the random count of message numbers that a start skips
 
 
 async def restore(assembly: Assembly) -> None:
     """Load the state of the last run from the storage.  Raises StorageError."""
     services = assembly.services
     await services.clock.start()
-    # After a backup was restored, others were given the next ones to messages that peers know.
+    # If a backup was restored, peers know messages with the numbers that would follow.
     skipped = int.from_bytes(services.environment.urandom(SKIPPED_BYTES), "big")
     is_new = await services.storage.read(partial(counters.following, name="message")) == 1
     await services.ids.start(0 if is_new else skipped)
@@ -40,7 +40,7 @@ async def restore(assembly: Assembly) -> None:
     # Subqueues and journals after the queues that they belong to.
     for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
         assembly.queues.adopt(row, *state.messages.get(row.id, (0, 0)))
-    for row in state.queues:  # of earlier versions, which had no journals of queues
+    for row in state.queues:  # earlier versions had no journals of queues
         if row.journal and assembly.queues.by_id[row.id].own_journal is None:
             now_s = int(services.environment.time())
             create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
@@ -79,7 +79,7 @@ async def restore(assembly: Assembly) -> None:
 
 
 class _State(NamedTuple):
-    """What a start reads from the disk."""
+    """The rows that a start reads."""
 
     queues: list[queue_rows.QueueRow]
     messages: dict[int, Totals]

@@ -1,4 +1,4 @@
-"""What has arrived elsewhere, and is kept until an application there has received it.
+"""Confirmation: messages that arrived elsewhere are kept until an application has received them.
 
 The transaction confirmation process, at the source of a message:
 
@@ -6,9 +6,10 @@ The transaction confirmation process, at the source of a message:
     (in its commit)          ├── negative final ack ──► dead letter, with its class
                              └── interval is over ────► dead letter: NACK_RECEIVE_TIMEOUT
 
-What waits is on disk, and counts against the quota of the computer.  A final ack tells that its
-message was accepted, and with it everything before it in its sequence: one that overtakes its order
-ack is one as well.  It is acknowledged to the session only when its consequence is on disk.
+Messages that await confirmation are on disk, and count against the quota of the computer.  A final
+ack also says that its message was accepted, and with it every earlier message of its sequence: a
+final ack that overtakes the order ack acts as an order ack too.  It is acknowledged to the session
+only when its consequence is on disk.
 [MS-MQQB] 3.1.5.6, 3.1.5.7, 3.1.7.2.2
 """
 
@@ -57,22 +58,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 GIVEN_UP_ROWS = 500  # in one commit
-UNCONFIRMED_AGE_S = 90 * 86_400  # so long after its dead letter a confirmation is called a late one
+UNCONFIRMED_AGE_S = 90 * 86_400  # how long after its dead letter a confirmation counts as late
 
 
-class Heard(NamedTuple):
-    """A final ack of somebody who may send it."""
+class FinalAck(NamedTuple):
+    """A final ack from a queue manager that may send it."""
 
     queue: OutgoingQueue
     message_class: int
     sequence_id: int
     position: int
     message_number: int
-    teller: str  # who says so
+    sender: str  # the queue manager that has sent the final ack, and its address
 
 
 class Confirmations:
-    """What waits, and what ends it."""
+    """Messages that await confirmation, and the events that end the wait."""
 
     def __init__(
         self,
@@ -93,18 +94,20 @@ class Confirmations:
         self._recorder = recorder
         self._relayed_acks = relayed_acks
         self._outgoing_release = outgoing_release
-        self._settling: set[int] = set()  # numbers of messages whose end is being committed
+        self._settling: set[int] = set()  # of messages: the commit of their end is under way
 
     @property
     def any(self) -> bool:
-        """Whether something waits."""
+        """Whether a message awaits confirmation."""
         return any(queue.awaiting.messages for queue in self._outgoing.queues)
 
-    # At the sending.
+    # When a message is sent.
 
     def asks(self, new: NewMessage) -> bool:
-        """Whether a transactional message is sent with a request for dead-lettering, and so for
-        confirmation, which costs both ends something."""
+        """Return whether a transactional message asks for dead-lettering, and so for confirmation.
+
+        Confirmation costs both computers a packet and a commit.
+        """
         if self._services.settings.delivery.xact_dead_letter_always:
             return True
         if new.dead_letter is None:
@@ -112,11 +115,14 @@ class Confirmations:
         return new.dead_letter
 
     def discards(self, new: NewMessage) -> bool:
-        """Whether the application wants no dead letter of it, whatever happens."""
+        """Return whether the application wants no dead letter of a message in any case."""
         return new.dead_letter is False and not self.asks(new)
 
     def confirm_by_s(self, new: NewMessage) -> int | None:
-        """Until when the receipt of a transactional message is waited for, as its row has it."""
+        """Return the end of the wait for a final ack, in seconds since 1970, as its row has it.
+
+        None if the message needs no confirmation.
+        """
         if not (new.journal or self.asks(new)):
             return None
         delay_s = self._services.settings.delivery.xact_delay_receive_nack_s
@@ -132,9 +138,10 @@ class Confirmations:
     def arrived(
         self, queue: OutgoingQueue, messages: Sequence[InFlight], first: int, last: int
     ) -> None:
-        """Rows of a sequence leave `outgoing` with the open batch; those that wait are kept.
+        """Keep the messages of acknowledged rows that need confirmation, with the open batch.
 
-        `messages` are those of them that are known; others are dying at this moment.
+        The rows from `first` to `last` leave `outgoing` in the same batch.  `messages` are those in
+        memory; the other rows are becoming dead letters at this moment.
         """
         count = sum(message.confirms for message in messages)
         if not count and not queue.removing:
@@ -142,16 +149,19 @@ class Confirmations:
         size = sum(message.size for message in messages if message.confirms)
         queue.awaiting.add(count, size)
         kept = self._services.storage.batch.await_confirmation(
-            self.of_range(queue, first, last), self.teller(queue)
+            self.of_range(queue, first, last), self.awaiting_events(queue)
         )
         kept.add_done_callback(partial(_corrected, queue, Totals(count, size)))
 
-    def teller(self, queue: OutgoingQueue) -> Callable[[list[Kept]], list[Event]]:
-        """Who tells of messages that wait from now on, in their commit."""
+    def awaiting_events(self, queue: OutgoingQueue) -> Callable[[list[Kept]], list[Event]]:
+        """Return a function that makes the events of messages that await confirmation from now on.
+
+        It runs on the thread of the writer, in their commit.
+        """
         destination, peer = queue.destination, queue.link.peer
         recorder, own_id = self._recorder, self._services.id
 
-        def tell(kept: list[Kept]) -> list[Event]:
+        def events(kept: list[Kept]) -> list[Event]:
             return recorder.told(
                 Kind.AWAITING,
                 ((own_id, each.number, -1, each.size) for each in kept),
@@ -159,10 +169,10 @@ class Confirmations:
                 peer=peer,
             )
 
-        return tell
+        return events
 
     def of_range(self, queue: OutgoingQueue, first: int, last: int) -> Arrived:
-        """What is acknowledged in order: keys of rows of the queue's sequence."""
+        """Return the acknowledged rows of a queue's sequence, by the first and the last key."""
         base = queue.id << LOOKUP_BITS
         sequence = queue.sequence
         now_s = self._services.clock.now_s
@@ -179,23 +189,27 @@ class Confirmations:
         numbers: list[int],
         now: float,
     ) -> None:
-        """Final acks of one session; `numbers` are those that it knows them by."""
-        heard: list[Heard] = []
+        """Apply the final acks of one session; `numbers` are their numbers in the session.
+
+        The numbers are acknowledged when the consequences are on disk.
+        """
+        final_acks: list[FinalAck] = []
         for message, body in packets:
-            found = self._heard(connection, message, body, now)
-            if found is not None:
-                heard.append(found)
-        self._outgoing_release.release()  # what was acknowledged by them is where we look for it
-        if heard:
-            self._look(connection, heard, numbers)
+            final_ack = self._checked(connection, message, body, now)
+            if final_ack is not None:
+                final_acks.append(final_ack)
+        # Messages that these final acks have acknowledged are then among those that are looked up.
+        self._outgoing_release.release()
+        if final_acks:
+            self._look_up(connection, final_acks, numbers)
         else:
             promise = Promise(connection, numbers)
             self._services.storage.batch.when_durable(partial(self._promises.keep, promise))
 
-    def _heard(
+    def _checked(
         self, connection: PeerConnection, message: UserMessage, body: FinalAckBody, now: float
-    ) -> Heard | None:
-        """One that may be about a message that waits; the others are dealt with."""
+    ) -> FinalAck | None:
+        """Return a final ack that may concern a message that awaits it; handle all others."""
         message_class = message.properties.message_class
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
         if body.source_queue_manager != self._services.id and self._relayed_acks.pass_back(
@@ -213,29 +227,31 @@ class Confirmations:
                 "final_ack_for_nothing", connection.host, address=connection.host
             )
             return None
-        teller = f"{guid_text(message.user.source_queue_manager)} at {connection.host}"
+        sender = f"{guid_text(message.user.source_queue_manager)} at {connection.host}"
         if body.sequence_id == queue.sequence.sequence_id:
             if message_class & RECEPTION:
-                # It was in its queue, so it and all before it had been accepted.
+                # The message was in its queue, so it and all before it had been accepted.
                 self._outgoing_release.acknowledged(
                     connection, queue, body.sequence_id, body.sequence_number, now
                 )
             elif body.sequence_number > queue.sequence.acknowledged:
-                # If it is still on its way.  Or it waits, and we were started since: what was
-                # acknowledged by then, only the disk knows.
-                self._outgoing_release.refused(queue, body, message_class, teller)
-        return Heard(
+                # The message may be still on its way.  Or it awaits confirmation since before the
+                # start of the daemon: only the disk knows what was acknowledged by then.
+                self._outgoing_release.refused(queue, body, message_class, sender)
+        return FinalAck(
             queue,
             message_class,
             body.sequence_id,
             body.sequence_number,
             body.message_number,
-            teller,
+            sender,
         )
 
-    def _look(self, connection: PeerConnection, heard: list[Heard], numbers: list[int]) -> None:
-        """For the copies, behind the open batch, which may bring them there."""
-        wanted = [each.message_number for each in heard]
+    def _look_up(
+        self, connection: PeerConnection, final_acks: list[FinalAck], numbers: list[int]
+    ) -> None:
+        """Look the messages up after the open batch, which may still write them."""
+        wanted = [each.message_number for each in final_acks]
 
         def look(
             db: sqlite3.Connection,
@@ -244,45 +260,45 @@ class Confirmations:
             return rows, looked_for, awaiting_rows.unconfirmed(db, wanted[:looked_for])
 
         self._services.storage.batch.read_after(
-            look, partial(self._found, connection, heard, numbers)
+            look, partial(self._found, connection, final_acks, numbers)
         )
 
     def _found(
         self,
         connection: PeerConnection,
-        heard: list[Heard],
+        final_acks: list[FinalAck],
         numbers: list[int],
         found: tuple[list[AwaitingRow], int, dict[int, int]],
     ) -> None:
         rows, looked_for, unconfirmed = found
         copies = {row.number: row for row in rows}
-        for each in heard[:looked_for]:
+        for each in final_acks[:looked_for]:
             row = copies.get(each.message_number)
             if each.message_number in self._settling:
-                continue  # it was said before, and is being written
+                continue  # an earlier final ack has settled it, and its commit is under way
             if row is not None:
                 self._settle(each, row)
             elif unconfirmed.get(each.message_number) == each.queue.id:
-                self._tell_late(each)
-        if looked_for < len(heard):
-            self._look(connection, heard[looked_for:], numbers)
+                self._confirm_late(each)
+        if looked_for < len(final_acks):
+            self._look_up(connection, final_acks[looked_for:], numbers)
         else:
             promise = Promise(connection, numbers)
             self._services.storage.batch.when_durable(partial(self._promises.keep, promise))
 
-    def _settle(self, heard: Heard, row: AwaitingRow) -> None:
-        """Somebody has received the message, or nobody will."""
+    def _settle(self, final_ack: FinalAck, row: AwaitingRow) -> None:
+        """End the wait for a message: it was received, or it never will be."""
         if (row.queue_id, row.sequence_id, row.position) != (
-            heard.queue.id,
-            heard.sequence_id,
-            heard.position,
+            final_ack.queue.id,
+            final_ack.sequence_id,
+            final_ack.position,
         ):
-            return  # it speaks of another message
+            return  # the final ack is about another message
         if not row.is_whole:
-            self._put_aside(heard.queue, row)
+            self._put_aside(final_ack.queue, row)
             return
-        queue, packet = heard.queue, row.packet
-        message_class = heard.message_class
+        queue, packet = final_ack.queue, row.packet
+        message_class = final_ack.message_class
         self._remove(queue, row)
         if not message_class & NEGATIVE:
             self._recorder.record(
@@ -295,16 +311,17 @@ class Confirmations:
             if wants_journal(packet):
                 self._dead_letters.journal(packet)
             return
-        reason = f"{reason_text(message_class, queue=queue.destination)} So says {heard.teller}."
+        text = reason_text(message_class, queue=queue.destination)
+        reason = f"{text} So says {final_ack.sender}."
         self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)
 
-    def _tell_late(self, heard: Heard) -> None:
-        """A message that is a dead letter here was received there after all."""
-        number = heard.message_number
-        if heard.message_class & NEGATIVE:
+    def _confirm_late(self, final_ack: FinalAck) -> None:
+        """Report that a message which is a dead letter here was received at its destination."""
+        number = final_ack.message_number
+        if final_ack.message_class & NEGATIVE:
             return  # it is a dead letter already
         reason = (
-            f"{heard.teller} says that an application has received it; that came after it had"
+            f"{final_ack.sender} says that an application has received it; that came after it had"
             " become a dead letter here. The dead letter stays: do not send it again."
         )
         recorder = self._recorder
@@ -312,16 +329,16 @@ class Confirmations:
             event = recorder.group(
                 Kind.LATE_CONFIRMATION,
                 self._services.id,
-                queue=heard.queue.destination,
-                peer=heard.queue.link.peer,
-                message_class=heard.message_class,
+                queue=final_ack.queue.destination,
+                peer=final_ack.queue.link.peer,
+                message_class=final_ack.message_class,
                 reason=reason,
             )
             event.numbers.append(number)
         log.warning(
             "confirmed_too_late",
             message_id=message_id_text(self._services.id, number),
-            destination=heard.queue.destination,
+            destination=final_ack.queue.destination,
             reason=reason,
         )
         self._services.storage.batch.run(
@@ -331,7 +348,7 @@ class Confirmations:
     # The interval.
 
     async def expire(self, rows_max: int) -> bool:
-        """Give up what was waited for long enough; True when there may be more."""
+        """Make dead letters after the interval of messages; return whether there may be more."""
         if not self.any:
             return False
         now_s = self._services.clock.now_s
@@ -349,7 +366,7 @@ class Confirmations:
         return bool(rows)
 
     async def forget_old(self, now_s: int) -> None:
-        """Those that nobody will speak of any more; which outgoing queues still have some."""
+        """Forget dead letters too old for a late confirmation, and queues that have no others."""
         unconfirmed = self._outgoing.ids.unconfirmed
         before = set(unconfirmed)
 
@@ -357,17 +374,17 @@ class Confirmations:
             awaiting_rows.forget_old(db, before_s=now_s - UNCONFIRMED_AGE_S)
             return awaiting_rows.unconfirmed_queues(db)
 
-        # What has been added since is in a later commit.
+        # Queues that were added in the meantime have theirs in a later commit.
         unconfirmed -= before - await self._services.storage.batch.run(forget, can_wait=True)
 
     async def page(self, queue: OutgoingQueue, start: int, rows_max: int) -> list[AwaitingRow]:
-        """What waits of one queue, from the message number `start` on."""
+        """Return messages of one queue that await confirmation, from the number `start` on."""
         return await self._services.storage.read(
             partial(awaiting_rows.page, queue_id=queue.id, from_number=start, rows_max=rows_max)
         )
 
     async def give_up(self, queue: OutgoingQueue) -> int:
-        """An operator wants nothing of the queue to be waited for any more; how many those are."""
+        """End the wait for all messages of a queue, as an operator wants; return their number."""
         count = start = 0
         while rows := await self.page(queue, start, GIVEN_UP_ROWS):
             start = rows[-1].number + 1
@@ -380,12 +397,12 @@ class Confirmations:
         return count
 
     def _give_up(self, queue: OutgoingQueue, row: AwaitingRow, when: str) -> None:
-        """With the open batch."""
+        """Make a dead letter of an unconfirmed message, with the open batch."""
         if not row.is_whole:
             self._put_aside(queue, row)
             return
         reason = (
-            f"The message was accepted at {queue.destination}, and nobody has confirmed {when} that"
+            f"The message was accepted at {queue.destination}, and it was not confirmed {when} that"
             " an application has received it. Ask there whether one has, before you send it again."
         )
         self._remove(queue, row)
@@ -394,7 +411,7 @@ class Confirmations:
     # Within.
 
     def _remove(self, queue: OutgoingQueue, row: AwaitingRow) -> None:
-        """Off the disk with the open batch."""
+        """Delete a message that awaited confirmation, with the open batch."""
         batch = self._services.storage.batch
         batch.delete_awaiting([row.number])
         self._settled_with(row.number)
@@ -407,7 +424,7 @@ class Confirmations:
     def _bury(
         self, kind: Kind, queue: OutgoingQueue, row: AwaitingRow, message_class: int, reason: str
     ) -> None:
-        """A copy that is not waited for any more becomes a dead letter, if one is wanted."""
+        """Make a dead letter of a message that awaits nothing any more, if one is wanted."""
         packet = row.packet
         wall = self._services.environment.time()
         self._recorder.record(
@@ -441,7 +458,7 @@ class Confirmations:
         )
 
     def _put_aside(self, queue: OutgoingQueue, row: AwaitingRow) -> None:
-        """A copy that is not what was stored."""
+        """Put a message aside: its row is not the one that was stored."""
         self._settled_with(row.number)
         queue.awaiting.add(-1, -len(row.packet))
         at_s = int(self._services.environment.time())

@@ -1,4 +1,4 @@
-"""Internal queues: names that packets are addressed to, and that are no queues of applications."""
+"""Internal queues: destinations of packets between queue managers, not of applications."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class InternalQueue(Protocol):
-    """One of them."""
+    """An internal queue."""
 
     def is_meant(self, message: UserMessage) -> bool:
-        """Whether the message is for it."""
+        """Return whether a message is for this queue."""
 
     def received(self, connection: PeerSession, message: UserMessage) -> None:
-        """Handle a message for it.  It needs no room, and nothing of it is stored."""
+        """Handle a message for this queue.  Nothing of the message is stored."""

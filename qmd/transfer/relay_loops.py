@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RelayLoops:
-    """Ends the messages of outgoing queues whose every next hop has sent them here."""
+    """Ends the messages of outgoing queues of which each next hop has sent them here."""
 
     def __init__(
         self, services: Services, next_hops: NextHops, undeliverable: Undeliverable

@@ -1,7 +1,7 @@
-"""What a peer's acknowledgments do: the messages that it has leave the disk.
+"""Release: messages that a peer has acknowledged leave the disk.
 
-Nobody waits for that, so the rows go with the next commit, or a moment later.
-What a crash brings back is sent again, and the peer knows it as a duplicate.
+No caller waits for a release, so the rows are deleted with the next commit, or a moment later.
+Messages that a crash brings back are sent again, and the peer rejects them as duplicates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RELEASE_DELAY_S = 0.02
 
 
 class OutgoingRelease:
-    """What is acknowledged, on its way off the disk."""
+    """Deletes acknowledged messages of outgoing queues."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class OutgoingRelease:
         self._relay_store = relay_store
         self._relayed_acks = relayed_acks
         self._undeliverable = undeliverable
-        # Acknowledged, and still on disk.
+        # Messages that are acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
         self._releasable_keys: list[tuple[OutgoingQueue, int]] = []
-        self._releasable_told: dict[tuple[OutgoingQueue, bytes], Handed] = {}  # by source
+        self._releasable_plain: dict[tuple[OutgoingQueue, bytes], Handed] = {}  # by source
         self._release_timer: asyncio.TimerHandle | None = None
         self._when_released: list[Callable[[], None]] = []
 
@@ -75,7 +75,10 @@ class OutgoingRelease:
         self._sequence_renewal = sequence_renewal
 
     def session_acknowledged(self, tokens: list[tuple[OutgoingQueue, int]]) -> None:
-        """[MS-MQQB] 3.1.5.5.2 - .4: what is not transactional is finished."""
+        """End messages that a session ack covers and that are not transactional.
+
+        [MS-MQQB] 3.1.5.5.2 to 3.1.5.5.4
+        """
         has_copies = False
         own_id = self._services.id
         for queue, key in tokens:
@@ -88,15 +91,15 @@ class OutgoingRelease:
                 if queue.for_others:
                     source = source_of(packet)
                     self._relay_store.gone(queue, packet)
-                told = self._releasable_told.get((queue, source))
-                if told is None:
-                    told = self._releasable_told[queue, source] = Handed()
-                told.add(message_number(packet), 0, len(packet))
+                group = self._releasable_plain.get((queue, source))
+                if group is None:
+                    group = self._releasable_plain[queue, source] = Handed()
+                group.add(message_number(packet), 0, len(packet))
             else:
                 packet = queue.forget_express(key)
                 if packet is None:
-                    continue  # it expired, and went its way, while it was in flight
-                self._tell_acknowledged(
+                    continue  # it expired while it was in flight, and its end is recorded
+                self._record_acknowledged(
                     queue, source_of(packet), [message_number(packet)], [len(packet)]
                 )
             if wants_journal(packet) and not queue.for_others:
@@ -104,12 +107,15 @@ class OutgoingRelease:
                 has_copies = True
         self._release_soon()
         if has_copies:
-            self.release()  # in one commit with the copies, or a crash would make a second one
+            self.release()  # in one commit with the copies, or a crash would cause second copies
 
-    def _tell_acknowledged(
+    def _record_acknowledged(
         self, queue: OutgoingQueue, source: bytes, numbers: list[int], sizes: list[int]
     ) -> None:
-        """Plain messages are the peer's now, and have left or leave with the open batch."""
+        """Record that the peer has taken over plain messages.
+
+        Their rows are deleted, or leave with the open batch.
+        """
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
@@ -121,16 +127,20 @@ class OutgoingRelease:
             event.numbers += numbers
             event.sizes += sizes
             if queue.for_others:
-                recorder.renew(Kind.RELAYED)  # they may come again, and even with this commit
+                recorder.renew(Kind.RELAYED)  # they may come again, even with this commit
 
     def _gone(self, messages: list[tuple[OutgoingQueue, int]]) -> None:
+        """Remove messages from their windows after the commit that deletes them."""
         for queue, key in messages:
             queue.window.remove(key)
 
     def order_acknowledged(
         self, connection: PeerConnection, message: UserMessage, body: OrderAckBody, now: float
     ) -> None:
-        """[MS-MQQB] 3.1.5.6: the destination holds everything up to this number."""
+        """Apply an order ack: the destination holds all messages up to its position.
+
+        [MS-MQQB] 3.1.5.6
+        """
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
         if self._relayed_acks.pass_back(connection, message, body, queue):
             return
@@ -154,7 +164,7 @@ class OutgoingRelease:
         number: int,
         now: float,
     ) -> None:
-        """The destination holds everything of the sequence up to `number`."""
+        """Release the messages of a sequence up to `number`: the destination holds them."""
         try:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
@@ -180,20 +190,19 @@ class OutgoingRelease:
         first, last = arrived.first, arrived.last
         done = queue.forget_transmitted(released)
         if done is not None:
-            if done:  # or what it speaks of has died meanwhile
+            if done:  # else its messages have become dead letters meanwhile
                 self._releasable.setdefault(queue, []).extend(done)
             self._release_soon()
             if released == queue.sequence.next_number - 1:
                 self.release()  # the end of a sequence; the next message begins another
         else:
-            # An ack for an earlier pass: how many rows it releases, only the disk knows.  Those
-            # that were counted already have to be gone by then.
+            # The ack is for an earlier pass: only the disk knows how many rows it releases.  Rows
+            # that were counted before have to be deleted by then.
             self.release()
             queue.known_to_disk = max(queue.known_to_disk, last & LOOKUP_MASK)
             batch = self._services.storage.batch
-            peer = queue.link.peer
-
-            tell_kept = self._confirmations.teller(queue)
+            destination, peer = queue.destination, queue.link.peer
+            awaiting_events = self._confirmations.awaiting_events(queue)
 
             def release(db: sqlite3.Connection) -> tuple[Totals, list[Kept]]:
                 done = outgoing_rows.identities(db, first, last)
@@ -202,29 +211,29 @@ class OutgoingRelease:
                     self._recorder.told(
                         Kind.ORDER_ACKNOWLEDGED,
                         ((each.source, each.number, -1, each.size) for each in done),
-                        queue=queue.destination,
+                        queue=destination,
                         peer=peer,
                     ),
                 )
                 kept = awaiting_rows.take_over(db, arrived)
-                event_rows.insert(db, tell_kept(kept))
+                event_rows.insert(db, awaiting_events(kept))
                 return outgoing_rows.release(db, first, last), kept
 
             counted = batch.run(release)
             counted.add_done_callback(partial(self._released_rows, queue))
 
     def _release_soon(self) -> None:
-        """Nobody waits for a release, so it need not cause a commit of its own.
+        """Release in a moment: no caller waits for it, so it needs no commit of its own.
 
-        Messages that a crash brings back are sent again, and recognised as duplicates.
+        Messages that a crash brings back are sent again, and rejected as duplicates.
         """
         if self._release_timer is None and (self._releasable or self._releasable_keys):
             self._release_timer = self._services.loop.call_later(RELEASE_DELAY_S, self.release)
 
     def when_released(self, callback: Callable[[], None]) -> None:
-        """Call back when all that was acknowledged until now is off the disk.
+        """Call back when all messages that are acknowledged now are deleted from the disk.
 
-        Only then is an order ack itself acknowledged: what it has released never comes again.
+        An order ack itself is acknowledged then: the messages that it released never come again.
         """
         if self._release_timer is None:
             self._services.storage.batch.when_durable(callback)
@@ -232,7 +241,7 @@ class OutgoingRelease:
             self._when_released.append(callback)
 
     def release(self) -> None:
-        """What was acknowledged leaves the disk with the open batch."""
+        """Delete all acknowledged messages with the open batch."""
         if self._release_timer is None:
             return
         self._release_timer.cancel()
@@ -241,11 +250,11 @@ class OutgoingRelease:
         releasable, self._releasable = self._releasable, {}
         for queue, messages in releasable.items():
             base = queue.id << LOOKUP_BITS
-            # From the beginning, with what was dying: it has arrived after all.
+            # From the first row, with messages that are becoming dead letters: they have arrived.
             first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
             self._confirmations.arrived(queue, messages, first, messages[-1].key)
             batch.delete_outgoing_range(base | first, base | messages[-1].key)
-            # Whatever is appended from here on is in this batch or a later one.
+            # Messages that are appended from here on are in this batch or a later one.
             self._released(queue, messages)
         for callback in self._when_released:
             batch.when_durable(callback)
@@ -253,13 +262,13 @@ class OutgoingRelease:
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
             batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
-            for (queue, source), told in self._releasable_told.items():
-                self._tell_acknowledged(queue, source, told.numbers, told.sizes)
-            self._releasable_told.clear()
+            for (queue, source), group in self._releasable_plain.items():
+                self._record_acknowledged(queue, source, group.numbers, group.sizes)
+            self._releasable_plain.clear()
             batch.when_durable(partial(self._gone, keys))
 
     def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
-        """They leave the disk with the open batch."""
+        """Remove messages from their queue: their rows leave with the open batch."""
         remove = queue.window.remove
         size = 0
         for message in messages:
@@ -295,14 +304,14 @@ class OutgoingRelease:
         self._count_released(queue, released.messages)
 
     def refused(
-        self, queue: OutgoingQueue, body: FinalAckBody, message_class: int, teller: str
+        self, queue: OutgoingQueue, body: FinalAckBody, message_class: int, sender: str
     ) -> None:
-        """[MS-MQQB] 3.1.5.7: the destination has refused a message of the sequence for good."""
+        """Make a dead letter of a message that the destination has rejected.  [MS-MQQB] 3.1.5.7"""
         key = TRANSACTIONAL_FIRST | (queue.sequence.base + body.sequence_number)
         sent = queue.find_transmitted(key)
         if sent is not None and sent.message_number != body.message_number:
-            return  # it speaks of another message
-        reason = f"{reason_text(message_class, queue=queue.destination)} Refused by {teller}."
+            return  # the final ack is about another message
+        reason = f"{reason_text(message_class, queue=queue.destination)} Refused by {sender}."
         self._undeliverable.kill(
             queue,
             [key],

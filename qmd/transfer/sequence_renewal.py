@@ -1,16 +1,16 @@
-"""Sequences that cannot go on: noticed, named, and begun anew.
+"""Sequence renewal: sequences that cannot continue are detected, reported, and begun anew.
 
-A data folder that was restored from a backup has forgotten which numbers it gave to messages.  Its
-next sequences are new by their time stamps (`OutgoingIds.begin_sequence`).  Of what the backup
-holds as unacknowledged its peer may have had all since: it is sent again, and an order ack says how
-far the peer is.  One that speaks of numbers or sequences which this folder never gave says that it
-is a backup:
+A data folder that was restored from a backup lacks the numbers that were given to messages after
+the backup.  Its next sequences are new by their time stamps (`OutgoingIds.begin_sequence`).  The
+peer may have received messages that the backup holds as unacknowledged: they are sent again, and an
+order ack states the position of the peer.  An order ack of numbers or sequences that this folder
+never gave shows that the folder is a backup:
 
-    unacknowledged at the start ──► sent again ──┬── order ack as expected ──► goes on
-    (what follows waits)                         └── of more than we know ───► in doubt
+    unacknowledged at the start ──► sent again ──┬── order ack as expected ──► continues
+    (later messages wait)                        └── of unknown numbers ─────► in doubt
 
-What is in doubt stays, the operator is asked to decide, and new messages wait behind it.
-docs/model.md says why.
+A sequence in doubt stays as it is, the operator has to decide, and new messages wait behind it.
+docs/model.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 ENDED_ROWS = 512  # in one commit
-UNANSWERED_MIN = 2  # resends without an order ack over an open session, of which people are told
+UNANSWERED_MIN = 2  # resends without an order ack over an open session, before it is reported
 
 REASON = (
     "This computer was restored from a backup, or its sequence to {queue} was stuck: an operator"
@@ -50,7 +50,7 @@ REASON = (
 
 
 class SequenceRenewal:
-    """Finds out which outgoing queues are in doubt, and begins their sequences anew."""
+    """Finds outgoing queues in doubt, and begins their sequences anew."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SequenceRenewal:
         self._one_by_one = asyncio.Lock()
 
     def doubt(self, queue: OutgoingQueue, connection: PeerConnection, fact: str) -> None:
-        """The peer acknowledges what this data folder has not sent, as far as it knows."""
+        """Stop a queue: the peer acknowledges messages that this data folder has not sent."""
         if not queue.doubt:
             queue.doubt = (
                 f"{connection.host} {fact}: this computer was restored from a backup, or another"
@@ -84,10 +84,10 @@ class SequenceRenewal:
         )
 
     def is_ahead(self, connection: PeerConnection, message: UserMessage, sequence_id: int) -> bool:
-        """An order ack of a sequence that is none of ours; whether it casts doubt on one.
+        """Return whether an order ack of an unknown sequence casts doubt on known ones.
 
-        It does on those to that peer that are older, and of which no order ack has come since the
-        start: their peer is ahead.
+        It does on older sequences to that peer that no order ack has covered since the start of
+        the daemon: the peer is ahead of them.
         """
         found = False
         fact = "acknowledges a later sequence than is known here"
@@ -106,7 +106,7 @@ class SequenceRenewal:
         return found
 
     def proven(self, queue: OutgoingQueue) -> None:
-        """An order ack has come as expected: what waits may go, once the disk knows that."""
+        """Resume a queue after an expected order ack, once that is durable."""
         queue.doubt = ""
         sequence_id = queue.sequence.sequence_id
 
@@ -123,11 +123,11 @@ class SequenceRenewal:
         known.add_done_callback(durable)
 
     async def restart(self, queue: OutgoingQueue, *, send_again: bool) -> int:
-        """Begin the sequence of a queue anew; how many messages may have been delivered before.
+        """Begin the sequence of a queue anew; return how many messages may have been delivered.
 
-        Those become dead letters that say so, in the order of their sequence; or they are sent
-        again with all others in the new sequence, `send_again`, and then some may arrive twice.
-        Until the last commit of it the old sequence holds.  Raises Refusal.
+        Those become dead letters with that reason, in the order of their sequence.  With
+        `send_again` they are sent again in the new sequence instead, and some may arrive twice.
+        The old sequence holds until the last commit of the operation.  Raises Refusal.
         """
         if queue.for_others:
             raise Refusal(
@@ -152,12 +152,12 @@ class SequenceRenewal:
         start, end = TRANSACTIONAL_FIRST, TRANSACTIONAL_FIRST | (sequence.base + last)
         ended = 0
         while not send_again:
-            await storage.batch.barrier()  # what was acknowledged is gone by then
+            await storage.batch.barrier()  # after it, acknowledged messages are deleted
             page = partial(outgoing_rows.keys, outgoing_id=queue.id, rows_max=ENDED_ROWS)
             found = await storage.read(partial(page, from_lookup=start))
             keys = [key for key in found if key <= end]
             if sequence.sequence_id != sequence_id:
-                return ended  # all of it was acknowledged meanwhile, and the next one has begun
+                return ended  # all messages were acknowledged meanwhile; a new sequence has begun
             ended += self._undeliverable.kill(
                 queue,
                 keys,
@@ -168,7 +168,7 @@ class SequenceRenewal:
             if len(keys) < ENDED_ROWS:
                 break
             start = keys[-1] + 1
-        # In the commit that ends the last of them.
+        # This is in the commit that ends the last message.
         await self._begin_anew(queue, sequence.acknowledged if send_again else last)
         count = in_doubt if send_again else ended
         log.info(
@@ -181,7 +181,7 @@ class SequenceRenewal:
         return count
 
     def _begin_anew(self, queue: OutgoingQueue, after: int) -> asyncio.Future[None]:
-        """What follows the number `after` goes on in a new sequence, once that is durable."""
+        """Continue after the number `after` in a new sequence, once that is durable."""
         sequence = queue.sequence
         batch = self._services.storage.batch
         newest = TRANSACTIONAL_FIRST | (sequence.base + sequence.next_number - 1)
@@ -199,7 +199,7 @@ class SequenceRenewal:
 
 
 def remedy(queue: OutgoingQueue) -> str:
-    """The command that lets a queue in doubt go on."""
+    """Return the command that resumes a queue in doubt."""
     return (
         f"Begin the sequence anew: qmd outgoing restart '{queue.destination}'. What may have been"
         " delivered becomes dead letters that say so (with --send-again it is sent again), the rest"
@@ -208,7 +208,7 @@ def remedy(queue: OutgoingQueue) -> str:
 
 
 def unanswered(queue: OutgoingQueue) -> str:
-    """That a peer with an open session acknowledges nothing, as a sentence; "" if it does."""
+    """Return a sentence if a peer with an open session sends no order acks, else ""."""
     sequence = queue.sequence
     if queue.link.connection is None or not sequence.in_flight:
         return ""
@@ -216,7 +216,7 @@ def unanswered(queue: OutgoingQueue) -> str:
         return ""
     return (
         f"Transactional messages were sent again {sequence.resend_count} times over sessions with"
-        f" {queue.link.peer}, and nobody has order-acknowledged them. See there whether they are"
+        f" {queue.link.peer}, which has sent no order ack for them. See there whether they are"
         " rejected (qmd sequence list) and whether its disk or quota is full. If this computer was"
         f" restored from a backup: qmd outgoing restart '{queue.destination}'."
     )

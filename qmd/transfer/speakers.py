@@ -1,4 +1,4 @@
-"""Who may release messages of an outgoing queue."""
+"""Speakers: the queue managers that may acknowledge messages of an outgoing queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def speaks_for(connection: PeerSession, message: UserMessage, queue: OutgoingQueue) -> bool:
-    """Whether an acknowledgment comes from the queue manager that the queue leads to."""
+    """Return whether an acknowledgment comes from the queue manager that the queue leads to."""
     assert connection.session is not None
     speakers = (message.user.source_queue_manager, connection.session.remote_id)
     return queue.link.may_speak([each for each in speakers if each is not None])

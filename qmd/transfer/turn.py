@@ -42,7 +42,7 @@ class Turn:
         self.arrivals: dict[LocalQueue, list[StoredMessage]] = {}
         #: The last accepted position of each sequence: (sequence id, number).
         self.accepted: dict[IncomingStream, tuple[int, int]] = {}
-        #: Sequences with rejected messages, whose counts are stored.
+        #: Sequences with rejected messages: the counts of these are stored.
         self.rejected: dict[IncomingStream, None] = {}
         #: The open event about accepted messages, and the properties that its messages share.
         self.event: Event | None = None

@@ -90,7 +90,7 @@ def test_what_is_accepted_is_kept_and_counted_until_somebody_has_received_it(
     assert status["bytes"] == facts["awaiting_bytes"] >= len(first.raw)
     (waiting,) = daemon.json("outgoing", "awaiting", destination)
     assert (waiting["id"], waiting["label"], waiting["given_up_in_s"]) == (sent, "why", None)
-    assert "nobody has confirmed" in facts["explanation"]
+    assert "was not confirmed" in facts["explanation"]
 
     peer.final_ack(first, RECEIVED)
     peer.wait_stored()
@@ -234,7 +234,7 @@ def test_unconfirmed_after_its_interval_it_is_a_dead_letter_though_the_daemon_wa
     (dead,) = daemon.wait_for(DEADXACT, 1)
 
     assert (dead["id"], dead["class"]) == (sent, "nack_receive_timeout")
-    assert "nobody has confirmed" in dead["reason"]
+    assert "was not confirmed" in dead["reason"]
     assert awaiting(daemon, destination) == (0, 1)
     # Too late, and told; the dead letter stays.
     again = listener.accept()

@@ -88,9 +88,9 @@ MUTANTS = (
     Mutant(
         "a release is told before it is made",
         "qmd/transfer/release.py",
-        "                told.add(message_number(packet), 0, len(packet))\n",
+        "                group.add(message_number(packet), 0, len(packet))\n",
         "                numbers = [message_number(packet)]\n"
-        "                self._tell_acknowledged(queue, source, numbers, [len(packet)])\n",
+        "                self._record_acknowledged(queue, source, numbers, [len(packet)])\n",
     ),
     Mutant(
         "an ack for an earlier pass is not told",
@@ -482,11 +482,11 @@ MUTANTS = (
     Mutant(
         "a final ack is acknowledged before its consequence is on disk",
         "qmd/transfer/confirmation.py",
-        "            self._look(connection, heard[looked_for:], numbers)\n"
+        "            self._look_up(connection, final_acks[looked_for:], numbers)\n"
         "        else:\n            promise = Promise(connection, numbers)\n"
         "            self._services.storage.batch.when_durable("
         "partial(self._promises.keep, promise))",
-        "            self._look(connection, heard[looked_for:], numbers)\n"
+        "            self._look_up(connection, final_acks[looked_for:], numbers)\n"
         "        else:\n            self._promises.keep(Promise(connection, numbers))",
     ),
     Mutant(
@@ -674,7 +674,7 @@ MUTANTS = (
     Mutant(
         "a final ack for another message with the number ends this one",
         "qmd/transfer/confirmation.py",
-        "return  # it speaks of another message",
+        "return  # the final ack is about another message",
         "pass",
         "tests/integration/transfer/test_confirmation.py",
     ),
@@ -1092,9 +1092,8 @@ MUTANTS = (
     Mutant(
         "a final ack is looked for before what it follows",
         "qmd/transfer/confirmation.py",
-        "        self._outgoing_release.release()  # what was acknowledged by them is where "
-        "we look for it\n",
-        "",
+        "        self._outgoing_release.release()\n        if final_acks",
+        "        if final_acks",
     ),
     Mutant(
         "what is given back while its queue is deleted is gone with it",
@@ -1403,7 +1402,8 @@ MUTANTS = (
     Mutant(
         "a relay takes a plain message twice",
         "qmd/transfer/relay_store.py",
-        "            self._known_messages.add(connection, message.user.source_queue_manager, number)",
+        "            self._known_messages.add("
+        "connection, message.user.source_queue_manager, number)",
         "            pass",
     ),
     Mutant(
@@ -1468,7 +1468,7 @@ MUTANTS = (
     Mutant(
         "an order ack of an earlier pass tells nobody",
         "qmd/transfer/release.py",
-        "                event_rows.insert(db, tell_kept(kept))\n",
+        "                event_rows.insert(db, awaiting_events(kept))\n",
         "",
     ),
     Mutant(

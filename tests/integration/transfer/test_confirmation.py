@@ -472,7 +472,7 @@ async def test_an_unconfirmed_message_becomes_a_dead_letter_with_a_reason_after_
         (dead,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
         over = MessageClass.NACK_RECEIVE_TIMEOUT
         assert parse_user_message(dead.packet).properties.message_class == over
-        assert "nobody has confirmed" in (dead.reason or "")
+        assert "was not confirmed" in (dead.reason or "")
         assert (await kinds(a, ids[0]))[-2:] == [Kind.UNCONFIRMED, Kind.DEAD_LETTERED]
 
 
