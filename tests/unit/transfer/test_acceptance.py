@@ -1,0 +1,178 @@
+"""Decisions about received messages: with a real database, and without a socket."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from protocol import parse_user_message
+from protocol.message_class import MessageClass
+from qmd.config.settings import QueueManagerSettings, Settings
+from qmd.manager import QueueManager
+from qmd.peers.connection import PeerConnection
+from qmd.runtime.environment import Environment
+from qmd.transfer.decision import Decision, Verdict
+from tests.integration.managers import packet
+
+SOURCE = bytes(range(16))
+SENT_S = int(time.time())
+
+
+class Wire(asyncio.Transport):
+    """A transport that leads nowhere."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1801) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Desk(NamedTuple):
+    """A queue manager, a session, and the way to ask for decisions."""
+
+    manager: QueueManager
+    connection: PeerConnection
+
+    def decide(self, built: bytes) -> Decision:
+        acceptance = self.manager.assembly.incoming._acceptance
+        return acceptance.decide(
+            self.connection,
+            parse_user_message(built),
+            built,
+            wall_ms=int(time.time() * 1000),
+            now=self.manager.services.loop.time(),
+        )
+
+
+def decided(test: Callable[[Desk], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run a test with a queue manager that has the queues orders, ledger and full."""
+
+    async def main(folder: Path) -> None:
+        settings = replace(Settings(), queue_manager=QueueManagerSettings(data=folder))
+        manager = await QueueManager.open(settings, Environment(), "hosta")
+        try:
+            for name, transactional, quota_bytes in (
+                ("orders", False, None),
+                ("ledger", True, None),
+                ("full", False, 1),
+            ):
+                await manager.assembly.administration.create(
+                    name,
+                    transactional=transactional,
+                    label="",
+                    journal=False,
+                    quota_bytes=quota_bytes,
+                )
+            connection = manager.assembly.make_connection(None)
+            connection.connection_made(Wire())
+            assert connection.session is not None
+            connection.session.remote_id = SOURCE  # as after the handshake
+            await test(Desk(manager, connection))
+        finally:
+            await manager.stop()
+
+    def run(tmp_path: Path) -> None:
+        asyncio.run(main(tmp_path))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def _message(number: int = 1, **properties: Any) -> bytes:
+    return packet(b"body", source=SOURCE, number=number, **properties)
+
+
+@decided
+async def test_a_message_for_a_queue_is_accepted_and_not_yet_stored(desk: Desk) -> None:
+    decision = desk.decide(_message())
+
+    assert decision.verdict is Verdict.ACCEPTED
+    assert decision.queue is desk.manager.assembly.queues.by_key["private$\\orders"]
+    assert decision.queue.messages == 0
+
+
+@decided
+async def test_a_message_of_the_history_is_known(desk: Desk) -> None:
+    desk.manager.assembly.known_messages.add(desk.connection, SOURCE, 1)
+
+    assert desk.decide(_message(1)).verdict is Verdict.KNOWN
+    assert desk.decide(_message(2)).verdict is Verdict.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("properties", "message_class"),
+    [
+        ({"queue": "nothing"}, MessageClass.NACK_BAD_DESTINATION_QUEUE),
+        ({"queue": "ledger"}, MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE),
+        ({"position": (1, 1, 0)}, MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE),
+        ({"queue": "full"}, MessageClass.NACK_QUEUE_EXCEED_QUOTA),
+        (
+            {"sent_s": SENT_S - 60, "time_to_reach_queue_s": 1},
+            MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+        ),
+    ],
+)
+def test_a_message_that_no_queue_takes_is_refused_with_its_class(
+    tmp_path: Path, properties: dict[str, Any], message_class: MessageClass
+) -> None:
+    @decided
+    async def run(desk: Desk) -> None:
+        decision = desk.decide(_message(**properties))
+        assert decision.verdict is Verdict.REFUSED
+        assert decision.message_class is message_class
+
+    run(tmp_path)
+
+
+@decided
+async def test_a_transactional_message_is_accepted_at_the_next_position_only(desk: Desk) -> None:
+    def verdict(number: int, position: tuple[int, int, int]) -> Verdict:
+        return desk.decide(_message(number, queue="ledger", position=position)).verdict
+
+    assert verdict(11, (5, 1, 0)) is Verdict.ACCEPTED
+    assert verdict(13, (5, 3, 2)) is Verdict.OUT_OF_ORDER
+    assert verdict(12, (5, 2, 1)) is Verdict.ACCEPTED
+    assert verdict(11, (5, 1, 0)) is Verdict.DUPLICATE
+    assert verdict(12, (5, 2, 1)) is Verdict.DUPLICATE
+
+
+@decided
+async def test_another_message_at_an_accepted_position_is_a_contradiction(desk: Desk) -> None:
+    first = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    assert first.stream is not None
+    desk.manager.assembly.incoming_streams.accepted(first.stream, 11, "127.0.0.1")
+
+    other = desk.decide(_message(12, queue="ledger", position=(5, 1, 0)))
+    assert other.verdict is Verdict.CONTRADICTION
+    assert other.message_class is MessageClass.NACK_DELETED
+    assert "two different messages" in other.detail
+
+
+@decided
+async def test_a_position_does_not_count_when_its_message_is_refused(desk: Desk) -> None:
+    late = _message(
+        11, queue="ledger", position=(5, 1, 0), sent_s=SENT_S - 60, time_to_reach_queue_s=1
+    )
+    assert desk.decide(late).message_class is MessageClass.NACK_REACH_QUEUE_TIMEOUT
+
+    again = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    assert again.verdict is Verdict.ACCEPTED
