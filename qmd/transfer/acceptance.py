@@ -1,4 +1,4 @@
-"""Acceptance: decides whether a received message is taken, rejected, or known.
+"""Acceptance: decides whether a received message is accepted, refused, or known.
 
 The steps have the order of [MS-MQQB] 3.1.5.8, as `docs/protocol-notes.md` reads it:
 

@@ -33,11 +33,11 @@ class Verdict(Enum):
     DUPLICATE = "duplicate"
     #: The message is not the next one of its sequence: a message before it is missing.
     OUT_OF_ORDER = "out of order"
-    #: Another message was accepted at the position of this one: reject it, as REFUSED does.
+    #: Another message was accepted at the position of this one: refuse it, as REFUSED does.
     CONTRADICTION = "contradiction"
-    #: Reject the message with the message class of the decision.
+    #: Refuse the message for good, with the message class of the decision.
     REFUSED = "refused"
-    #: The message can be neither stored nor rejected: the session ends, its sender sends it again.
+    #: The message can be neither stored nor refused: the session ends, its sender sends it again.
     NO_ROOM = "no room"
 
 
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
     #: The sequence of a transactional message; not where the message is refused before its position
     #: was looked at.
     stream: IncomingStream | None = None
-    #: The reason of a rejection, as a negative acknowledgment states it.
+    #: The reason of a refusal, as a negative acknowledgment states it.
     message_class: MessageClass | None = None
     #: More of the reason, for people: of REFUSED, CONTRADICTION and NO_ROOM.
     detail: str = ""
@@ -70,7 +70,7 @@ def refused(
     detail: str = "",
     for_others: bool = False,
 ) -> Decision:
-    """Return the decision to reject a message."""
+    """Return the decision to refuse a message."""
     return Decision(Verdict.REFUSED, queue, None, message_class, detail, for_others)
 
 

@@ -97,7 +97,7 @@ class Incoming:
         self._finish(turn)
         if self._services.storage.congested:
             # This also holds back a peer that waits for no acknowledgment, such as one that sends
-            # express messages which are rejected.
+            # express messages which are refused.
             connection.pause_reading()
             self._waiting_for_disk[connection] = None
             self._await_commit()

@@ -5,7 +5,7 @@
 
 A relay takes part in session acknowledgments only.  Sequences, order acks and final acks are
 between source and destination; the relay changes only the hop count of a message.  The source keeps
-a transactional message until the destination has it: a relay that rejects one sends the source a
+a transactional message until the destination has it: a relay that refuses one sends the source a
 final ack and keeps nothing.  Of a plain message the relay has the only copy, and keeps it as a dead
 letter.
 """

@@ -86,7 +86,7 @@ class RelayRules:
         return found
 
     def refusal(self, connection: PeerConnection, message: UserMessage) -> Decision | None:
-        """Return the decision to reject a message for another computer, None if it is relayed."""
+        """Return the decision to refuse a message for another computer, None if it is relayed."""
         if not self._is_allowed(connection, message):
             return refused(
                 MessageClass.NACK_BAD_DESTINATION_QUEUE,

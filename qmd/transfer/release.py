@@ -306,7 +306,7 @@ class OutgoingRelease:
     def refused(
         self, queue: OutgoingQueue, body: FinalAckBody, message_class: int, sender: str
     ) -> None:
-        """Make a dead letter of a message that the destination has rejected.  [MS-MQQB] 3.1.5.7"""
+        """Make a dead letter of a message that the destination has refused.  [MS-MQQB] 3.1.5.7"""
         key = TRANSACTIONAL_FIRST | (queue.sequence.base + body.sequence_number)
         sent = queue.find_transmitted(key)
         if sent is not None and sent.message_number != body.message_number:
