@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
@@ -24,10 +23,9 @@ from protocol.names.format_name import (
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolver import MustAsk, Resolution, Target
-from qmd.directory.spelling import name_of
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, QueueAddress, reply_address
 from qmd.naming.fan_out import Several, several_of
+from qmd.naming.reply_addresses import ReplyAddresses
 from qmd.queues.local_queue import OWN_PREFIX, LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
@@ -65,16 +63,16 @@ class Destinations:
         self._several: dict[str, Several] = {}
         self._generation = 0  # goes up when queues come or go
         self._by_guid: dict[bytes, LocalQueue] = {}
-        self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
-        self._reply_lists: dict[str, QueueAddress] = {}  # what the directory said, until it is old
         #: What the directory has just said, while the request that had to ask begins again.
         self.answers: dict[str, Resolution | Refusal] = {}
         #: Called when queues have come or gone.
         self.on_change: Callable[[], None] = lambda: None
 
     def connect(self, resolver: Resolver) -> None:
-        """Name the resolver, which is made after it."""
+        """Connect the resolver, which is created later."""
         self._resolver = resolver
+        #: The queues that receive acknowledgments, answers and reports.
+        self.replies = ReplyAddresses(self._services, resolver, self.resolved, self.find_here)
 
     def find_queue(self, text: str) -> LocalQueue:
         """Our queue by any spelling.  Raises Refusal."""
@@ -213,7 +211,7 @@ class Destinations:
             self._routes[text] = route
         return route
 
-    def told_kind(self, name: FormatName | str) -> bool | None:
+    def known_kind(self, name: FormatName | str) -> bool | None:
         """Whether the directory says that the one queue of this name is transactional.
 
         None: it does not say, or was not asked, as of all names that it is not needed for.  It is
@@ -298,66 +296,6 @@ class Destinations:
             "A queue gets one when it is created with --journal.",
         )
 
-    def reply_address(self, text: str) -> QueueAddress:
-        """An administration or response queue as a packet names it; ours get our name.
-
-        Of distribution lists and aliases the packet names the queues that they stand for: whoever
-        answers need not have the directory.  Raises Refusal, and MustAsk when it is asked for the
-        first time in a request; what was given in a turn of the loop is given again in the same.
-        """
-        address = self._reply_addresses.get(text) or self._reply_lists.get(text)
-        if address is not None:
-            return address
-        if self._resolver.names_entries(text):
-            return self._reply_list(text)
-        try:
-            name = parse_destination(text, local_host=self._services.name)
-        except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        address = reply_address(name)
-        if len(self._reply_addresses) >= ROUTES_MAX:
-            self._reply_addresses = {"": NO_ADDRESS}
-        self._reply_addresses[text] = address
-        return address
-
-    def _reply_list(self, text: str) -> QueueAddress:
-        if len(self._reply_lists) >= ROUTES_MAX:
-            raise Refusal(
-                "too_many_reply_queues",
-                f"{ROUTES_MAX} lists and aliases are known as queues for answers",
-                "Name the queues themselves, or wait.",
-            )
-        found = self.resolved(text)
-        names: dict[str, SingleName] = {}
-        for target in found.targets:
-            name = target.name
-            if isinstance(name, DirectName) and name.host == ".":
-                name = replace(name, host=self._services.name)
-            names.setdefault(name.key, name)
-        address = self._reply_lists[text] = reply_address(name_of(tuple(names.values())))
-        if found.expires_at != math.inf:
-            loop = self._services.loop
-            loop.call_at(found.expires_at, self._reply_lists.pop, text, None)
-        return address
-
-    def report_queue(self, text: str) -> bytes:
-        """The GUID by which a traced message names the queue for reports.  Raises Refusal."""
-        try:
-            name = parse_destination(text, local_host=".")
-        except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        if isinstance(name, PublicName):
-            return name.queue
-        route = self.find_here(name)
-        if route is None or route.is_read_only or route.transactional:
-            raise Refusal(
-                "bad_report_queue",
-                f"{name} cannot get reports: only a queue of this computer that is not"
-                " transactional can, or one that is named PUBLIC=guid",
-                "Create one: qmd queue create reports",
-            )
-        return route.guid
-
     def find_here(self, name: FormatName) -> LocalQueue | None:
         """The queue of ours that a name stands for; None for one that is elsewhere, or nowhere."""
         if isinstance(name, DirectName) and self.is_local(name):
@@ -436,7 +374,7 @@ class Destinations:
         self._routes.clear()
         self._generation += 1
         self._by_guid.clear()
-        self._reply_lists.clear()
+        self.replies.forget()
         self._resolver.own_queues_changed()
         self.on_change()
 

@@ -21,6 +21,7 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.local_queue import LocalQueue
+from qmd.queues.put import put
 from qmd.queues.quotas import queue_refusal
 from storage.tables import messages as message_rows
 from storage.tables.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
@@ -77,14 +78,7 @@ class Importer:
         batch = self._services.storage.batch
         stored = [self._stored(queue, message) for message in messages]
         for each in stored:
-            batch.insert_message(
-                queue.id << LOOKUP_BITS | each.lookup_id,
-                each.packet,
-                each.arrived_at_ms,
-                each.expires_at_s,
-                each.reason,
-            )
-        queue.count_in(len(stored), size)
+            put(queue, each, batch)
         self._recorder.record(
             Kind.IMPORTED,
             [each.packet for each in stored],

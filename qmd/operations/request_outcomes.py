@@ -13,6 +13,7 @@ import msgspec
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
+    from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.operations.transactions import Transactions
     from qmd.runtime.services import Services
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
 class RequestOutcomes:
     """Finds the answers of requests that carried a token."""
 
-    def __init__(self, services: Services, message_sender: MessageSender) -> None:
+    def __init__(
+        self,
+        services: Services,
+        message_sender: MessageSender,
+        sealed: SealedTokens,
+        transactions: Transactions,
+    ) -> None:
         self._services = services
         self._message_sender = message_sender
-        self._at_work: dict[bytes, asyncio.Event] = {}
-
-    def connect(self, transactions: Transactions) -> None:
+        self._sealed = sealed
         self._transactions = transactions
+        self._at_work: dict[bytes, asyncio.Event] = {}
 
     async def outcome(self, token: bytes, asker: int = 0) -> object:
         """The answer to an earlier request with this token; None when it was not done.
@@ -38,7 +44,7 @@ class RequestOutcomes:
         self._transactions.seal(token, asker)
         answer = await self.find(token)
         if answer is not None:
-            self._transactions.unseal(token)
+            self._sealed.unseal(token)
         return answer
 
     async def find(self, token: bytes) -> object:

@@ -16,11 +16,7 @@ broke, is refused from then on.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -36,7 +32,9 @@ from qmd.control_protocol.messages import (
 )
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
-from qmd.naming.fan_out import Copies, Several
+from qmd.naming.fan_out import Copies
+from qmd.operations.sealed_tokens import ALL_CONNECTIONS
+from qmd.operations.transaction import Transaction
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from qmd.operations.move import Mover
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
-    from qmd.operations.request_outcomes import RequestOutcomes
+    from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.runtime.budget import Budget
     from qmd.runtime.services import Services
@@ -53,40 +51,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T", bound=Hashable)
 
-SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
 MESSAGE_BYTES = 1024  # of memory for each, beside body and extension
-_EVERYBODY = 1 << 62  # no connection has so high a number
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """One that has not ended."""
-
-    id: bytes
-    owner: Hashable  # the connection that began it
-    idle_s: float
-    began_at: float  # loop time
-    used_at: float
-    reader: Reader = field(default_factory=Reader)
-    messages: list[NewMessage] = field(default_factory=list)
-    numbers: list[object] = field(default_factory=list)  # of the messages
-    #: Of those to several queues, which these were when they were sent.
-    several: list[Several | None] = field(default_factory=list)
-    bytes: int = 0  # of their bodies
-    kept_bytes: int = 0  # of memory
-    #: What is to be done with received messages other than to remove them: by queue and place.
-    moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
-    rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
-    is_committing: bool = False
-    doom: str = ""  # why a message could not be sent in it: it can only be aborted
-    choosing: int = 0  # requests for messages that are meant, and not answered yet
-
-    def __post_init__(self) -> None:
-        self.reader.who = f"transaction {self.id.hex()}"
-
-    @property
-    def taken_count(self) -> int:
-        return sum(len(mine) for mine in self.reader.taken.values())
 
 
 class Transactions:
@@ -98,20 +63,16 @@ class Transactions:
         mover: Mover,
         selective_receiver: SelectiveReceiver,
         message_receiver: MessageReceiver,
-        request_outcomes: RequestOutcomes,
         message_sender: MessageSender,
+        sealed: SealedTokens,
     ) -> None:
         self._services = services
         self._mover = mover
         self._selective_receiver = selective_receiver
         self._message_receiver = message_receiver
-        self._request_outcomes = request_outcomes
         self._message_sender = message_sender
+        self._sealed = sealed
         self._live: dict[bytes, Transaction] = {}
-        # Ids of which somebody was told that nothing was done: the connections from which it must
-        # stay so, as the first that is free of it, and why.
-        self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
-        self._sending_once: dict[bytes, asyncio.Future[list[object]]] = {}
         self.committed_count = 0
         self.aborted_count = 0
 
@@ -124,7 +85,7 @@ class Transactions:
         limits = self._services.settings.transactions
         if len(transaction_id) not in (TRANSACTION_ID_BYTES, TRANSACTION_ID_BYTES + MARK_BYTES):
             raise bad_transaction_id(transaction_id)
-        if transaction_id in self._live or transaction_id in self._sealed:
+        if transaction_id in self._live or self._sealed.reason(transaction_id) is not None:
             raise Refusal(
                 "transaction_exists",
                 f"transaction {transaction_id.hex()} was begun before",
@@ -183,7 +144,7 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        chosen = self._message_sender.check(messages, in_transaction=True, is_part=True)
+        chosen = self._message_sender.checks.check(messages, in_transaction=True, is_part=True)
         numbers = self._message_sender.numbers_of(chosen)
         transaction.messages += messages
         transaction.several += [
@@ -282,7 +243,7 @@ class Transactions:
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
         mover = self._mover
-        place = await mover.target_for(queue, target) if target else None
+        place = await mover.targets.get(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
         self._check_taken(transaction, queue, lookup_ids)
         if place is not None:
@@ -330,7 +291,7 @@ class Transactions:
         message_sender = self._message_sender
         try:
             self._check_received(transaction)
-            chosen = message_sender.check(
+            chosen = message_sender.checks.check(
                 transaction.messages, in_transaction=True, several=transaction.several
             )
         except MustAsk:
@@ -379,41 +340,7 @@ class Transactions:
         transaction = self._live.get(token)
         if transaction is not None and not transaction.is_committing:
             self._abort(transaction, "another connection asked for its outcome")
-        self._seal(token, asker, "another connection asked for its outcome before it came")
-
-    def unseal(self, token: bytes) -> None:
-        """It was done after all: the answer is on disk."""
-        self._sealed.pop(token, None)
-
-    def refuse_sealed(self, token: bytes, connection: int) -> None:
-        """Raises Refusal for a token of which somebody was told that nothing was done.
-
-        Only on connections that are older than the one that asked: whoever asked may try again.
-        """
-        newest, why = self._sealed.get(token, (0, ""))
-        if connection < newest:
-            raise Refusal(
-                "transaction_aborted",
-                f"nothing of this request was done: {why}",
-                "Do it again with another id.",
-            )
-
-    async def send_once(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
-        """Send the messages, unless that was done before with this token; their ids."""
-        while (other := self._sending_once.get(token)) is not None:
-            await asyncio.wait([other])
-        done: asyncio.Future[list[object]] = self._services.loop.create_future()
-        self._sending_once[token] = done
-        try:
-            before = await self._request_outcomes.find(token)
-            if before is not None:
-                return before
-            self.refuse_sealed(token, connection)
-            self._message_sender.send(messages, token, partial(_tell, done))
-            return await asyncio.shield(done)
-        finally:
-            done.cancel()
-            del self._sending_once[token]
+        self._sealed.seal(token, asker, "another connection asked for its outcome before it came")
 
     # Within.
 
@@ -422,11 +349,11 @@ class Transactions:
         if transaction is not None and transaction.owner is owner and not transaction.is_committing:
             transaction.used_at = self._services.loop.time()
             return transaction
-        if transaction_id in self._sealed:
+        reason = self._sealed.reason(transaction_id)
+        if reason is not None:
             raise Refusal(
                 "transaction_aborted",
-                f"transaction {transaction_id.hex()} was aborted, because"
-                f" {self._sealed[transaction_id][1]}",
+                f"transaction {transaction_id.hex()} was aborted, because {reason}",
                 "Begin another one, and do its work again.",
             )
         raise Refusal(
@@ -481,7 +408,7 @@ class Transactions:
     def _abort(self, transaction: Transaction, reason: str) -> int:
         self._forget(transaction)
         self.aborted_count += 1
-        self._seal(transaction.id, _EVERYBODY, reason)
+        self._sealed.seal(transaction.id, ALL_CONNECTIONS, reason)
         transaction.reader.has_left = True
         count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)
         log.info(
@@ -492,12 +419,6 @@ class Transactions:
             sent=len(transaction.messages),
         )
         return count
-
-    def _seal(self, token: bytes, newest: int, why: str) -> None:
-        before, reason = self._sealed.get(token, (0, why))
-        self._sealed[token] = max(before, newest), reason
-        if len(self._sealed) > SEALED_MAX:
-            self._sealed.popitem(last=False)
 
     def _watch(self, transaction: Transaction) -> None:
         due = transaction.used_at + transaction.idle_s
@@ -556,11 +477,6 @@ def _too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
 
 def _seconds(duration_s: float) -> str:
     return f"{round(duration_s, 2):g} s"
-
-
-def _tell(done: asyncio.Future[list[object]], ids: list[object]) -> None:
-    if not done.done():  # whoever waited may be gone
-        done.set_result(ids)
 
 
 def _nobody(count: int) -> None:

@@ -25,7 +25,7 @@ from qmd.control_protocol.messages import (
 )
 from qmd.core.session import MessageReceived
 from qmd.errors import Refusal
-from qmd.operations.resend import Changes
+from qmd.operations.restore_message import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import owed
 from storage.tables.owed import Owed
