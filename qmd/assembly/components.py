@@ -29,7 +29,6 @@ from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.retention import Retention
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Destinations
-from qmd.operations.dead_letter_summary import DeadLetterSummary
 from qmd.operations.import_messages import Importer
 from qmd.operations.move import Mover
 from qmd.operations.move_target import MoveTargets
@@ -259,7 +258,6 @@ class Assembly:
             MessageRestorer(services, self.destinations, self.outgoing, self.resolver),
             self.selection,
         )
-        self.dead_letter_summary = DeadLetterSummary(services)
         self.importer = Importer(services, self.admission, self.peers, self.recorder)
         self.sealed_tokens = SealedTokens()
         self.transactions = Transactions(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.naming.destinations import Destinations
-    from qmd.operations.dead_letter_summary import DeadLetterSummary
     from qmd.operations.import_messages import Importer
     from qmd.operations.move import Mover
     from qmd.operations.purge import Purger
@@ -65,7 +64,6 @@ class Components:
     administration: QueueAdministration
     branches: Branches
     confirmations: Confirmations
-    dead_letter_summary: DeadLetterSummary
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog

@@ -110,7 +110,7 @@ def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusi
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
     connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.components.message_receiver.check_can_be_told(
+    connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
     connection.components.message_receiver.remove(
@@ -125,7 +125,7 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
     connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.components.message_receiver.check_can_be_told(
+    connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
     connection.components.message_receiver.reject(

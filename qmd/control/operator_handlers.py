@@ -12,6 +12,7 @@ from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.purge import Purged
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.look(request.number, connection.components.dead_letter_summary.groups(queue))
+    connection.look(request.number, dead_letter_groups(connection.components.services, queue))
 
 
 def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:

@@ -1,8 +1,9 @@
-"""How a message goes to its queue: express, recoverable or transactional.
+"""Delivery of a message to its queue: express, recoverable or transactional.
 
-The kind of a queue is known where the queue is ours, and where the directory says it.  A message
-that its queue would refuse on arrival is refused here, while its application listens.  Of a queue
-whose kind nobody says, `automatic` is recoverable, or transactional in a transaction.
+Whether a queue is transactional is known for local queues, and for queues elsewhere if the
+directory says it.  A message that its queue would refuse on arrival is refused here, while its
+application can handle the error.  For a queue of unknown kind, the delivery `automatic` means
+recoverable, or transactional in a transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def delivery_to(
     """Return the delivery of a message to its only queue.
 
     `transactional` says whether the queue, `name`, is transactional according to the directory;
-    None: the directory does not say.  It is not used for a queue of this computer.  Raises Refusal
+    None: the directory does not say.  It is not used for a local queue.  Raises Refusal
     if the queue does not take such a message.
     """
     if isinstance(route, LocalQueue):
@@ -59,8 +60,11 @@ def delivery_of_copy(
     transactional: bool | None,
     name: str,
 ) -> int:
-    """The delivery to one of several queues, which may be transactional or not: a transactional
-    copy that its queue does not take is refused when it arrives.  Raises Refusal."""
+    """Return the delivery of a copy to one of several queues, as `delivery_to`.
+
+    Only some of the queues may be transactional: a transactional copy for another queue is refused
+    when it arrives, not here.  Raises Refusal.
+    """
     if in_transaction:
         asked = TRANSACTIONAL
     if asked == TRANSACTIONAL and not (isinstance(route, LocalQueue) and route.is_read_only):

@@ -1,7 +1,7 @@
-"""Messages from a file are put into a queue as they were: packet, counts, reason, times.
+"""Import of messages from a file into a queue, with their packets, counts, reasons and times.
 
-Nothing is taken on trust: each packet is read whole and fits its queue, or all are refused.
-An imported message keeps its id, and gets a new place behind what is there.
+The file is not trusted: if a packet cannot be parsed or does not fit its queue, all messages are
+refused.  An imported message keeps its id, and gets a new place behind the messages of the queue.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Result = dict[str, Any]
 
 
 class Importer:
-    """All of the messages of a request in one commit, or none."""
+    """Imports the messages of a request in one commit, or none of them."""
 
     def __init__(
         self,
@@ -62,7 +62,10 @@ class Importer:
         token: bytes,
         done: Callable[[Result], None],
     ) -> None:
-        """`done` gets the answer once it is durable.  Raises Refusal."""
+        """Import the messages; `done` gets the answer when they are durable.
+
+        The answer has the number of messages, and the bytes of their packets.  Raises Refusal.
+        """
         for index, message in enumerate(messages):
             self._check(queue, message, index)
         size = sum(len(message.packet) for message in messages)

@@ -1,13 +1,14 @@
-"""Messages go from one queue of this computer to another: to a subqueue and back, out of a journal
+"""Moves of messages between queues of this computer: to a subqueue and back, and out of a journal
 or a dead-letter queue.  [MS-MQDMPR] 3.1.7.1.16
 
-A message is off the one and on the other in one commit, and so is the event that tells of it.  It
-keeps the place that its arrival and its priority give it, so whatever is moved in whatever pieces
-stays in order; and one that is moved away and back is where it was.
+One commit removes a message from its queue, adds it to the other one, and records the event.  In
+its new queue, a message has the place that its arrival and its priority give it.  Messages that are
+moved in several pieces therefore stay in order, and a message that is moved away and back has its
+old place again.
 
-What leaves a journal or a dead-letter queue has ended before and begins again: it is a normal
-message, without the class and the reason of its end and without a time-to-be-received, which would
-end it on the spot.
+A message that leaves a journal or a dead-letter queue had ended and begins again: it becomes a
+normal message, without the class and the reason of its end, and without a time-to-be-received,
+which would end it immediately.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _INFINITE = struct.pack("<I", INFINITE_S)
 
 
 class _Moving(NamedTuple):
-    """A message whose move is being committed."""
+    """A message that is being moved."""
 
     message: StoredMessage  # as it was
     moved: StoredMessage  # as it will be
@@ -56,7 +57,7 @@ class _Moving(NamedTuple):
 
 
 class Mover:
-    """Moves messages, one piece in one commit."""
+    """Moves messages, piece by piece; each piece is one commit."""
 
     def __init__(
         self,
@@ -80,7 +81,11 @@ class Mover:
         dry_run: bool = False,
         token: bytes = b"",
     ) -> Result:
-        """Returns what the request `frames.Move` is answered with.  Raises Refusal."""
+        """Move one piece of the chosen messages; return the answer to the request `frames.Move`:
+        the moved messages, their bytes, the messages that were taken, and the next piece.
+
+        Raises Refusal.
+        """
         target = self.targets.find(source, target_name)
         while True:
             chosen = await self._selection.choose(source, choice, piece)
@@ -93,7 +98,7 @@ class Mover:
             try:
                 return await self._move(source, target, chosen, token, is_named=_is_named(choice))
             except MessagesGone:
-                pass  # received since we looked: look again, and say so
+                pass  # received meanwhile: choose again, which raises the refusal
 
     # One piece.
 
@@ -103,7 +108,7 @@ class Mover:
         target: LocalQueue | NewSubqueue,
         messages: list[StoredMessage],
     ) -> None:
-        """The rules of kinds and quotas, for all of the piece."""
+        """Raise Refusal if a message does not fit the kind or the quota of the target."""
         owner = target if isinstance(target, LocalQueue) else target[0]
         for message in messages:
             if is_transactional(message.packet) != owner.transactional:
@@ -123,7 +128,7 @@ class Mover:
         is_named: bool,
     ) -> Result:
         wall_ms = int(self._services.environment.time() * 1000)
-        self.check(source, target, chosen.messages)  # others may have come first
+        self.check(source, target, chosen.messages)  # they may have changed meanwhile
         mover = Reader()
         moving: list[_Moving] = []
         for message in chosen.messages:
@@ -155,7 +160,7 @@ class Mover:
         return answer.result(len(moved.lookup_ids), moved.bytes)
 
     def check(self, source: LocalQueue, target: LocalQueue, messages: list[StoredMessage]) -> None:
-        """Whether these may be moved now.  Raises Refusal."""
+        """Raise Refusal if these messages cannot be moved now."""
         for queue in (source, target):
             if queue.deleted:
                 raise was_deleted(queue)
@@ -170,8 +175,10 @@ class Mover:
         transaction: str,
         reason: str = "",
     ) -> None:
-        """Move messages that `reader` took, and `check` has let through, with the open batch; their
-        history says the reason."""
+        """Move messages that `reader` took, with the open batch; their events have the reason.
+
+        `check` must have accepted the move in the same turn of the event loop.
+        """
         wall_ms = int(self._services.environment.time() * 1000)
         moving: list[_Moving] = []
         for lookup_id in lookup_ids:
@@ -246,7 +253,7 @@ class Mover:
     def _moved(
         self, source: LocalQueue, target: LocalQueue, message: StoredMessage, wall_ms: int
     ) -> StoredMessage:
-        """The message as it will be."""
+        """Return the message as it will be in its new queue."""
         packet, reason = message.packet, message.reason
         is_transactional_ = is_transactional(packet)
         level = TRANSACTIONAL_LEVEL if is_transactional_ else PRIORITY_MAX - (packet[2] & 7)
@@ -290,7 +297,7 @@ class Mover:
         for each in moving:
             lookup_id, size = each.message.lookup_id, len(each.message.packet)
             if lookup_id not in found:
-                # Somebody else has removed it, and counted it out.
+                # Another request has removed it, and updated the counts of its queue.
                 source.let_go(each.message, is_there=False)
                 _count_back(source, target, 1, size)
                 continue
@@ -309,7 +316,7 @@ class Mover:
         moving: list[_Moving],
         failure: BaseException,
     ) -> None:
-        """Nothing was moved."""
+        """Return messages to `source`: the move failed, and none was moved."""
         gone = failure.lookup_ids if isinstance(failure, MessagesGone) else set()
         for each in moving:
             source.let_go(each.message, is_there=each.message.lookup_id not in gone)
@@ -319,13 +326,13 @@ class Mover:
 
 
 def _count_back(source: LocalQueue, target: LocalQueue, messages: int, size: int) -> None:
-    """As if they had not moved.  A queue that is being deleted waits for this."""
+    """Undo the counting of a move.  The deletion of a queue waits for this."""
     source.count_in(messages, size)
     target.count_out(messages, size)
 
 
 def _begun_again(packet: bytes) -> bytes:
-    """A message that has ended, as it was before, and without a time-to-be-received."""
+    """Return the packet of an ended message as a normal one without a time-to-be-received."""
     at = _TIME_TO_BE_RECEIVED_OFFSET
     return patch_class(b"".join((packet[:at], _INFINITE, packet[at + 4 :])), MessageClass.NORMAL)
 

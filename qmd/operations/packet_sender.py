@@ -42,9 +42,10 @@ class PacketSender:
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
     ) -> str:
-        """A packet of our own making: an acknowledgment, to a queue here or elsewhere.
+        """Send a packet to a local queue or to a queue elsewhere, with the open batch.
 
-        Returns why it cannot be sent there, and is dropped; "" when it is on its way.
+        Returns "", or why the packet cannot be sent and was dropped.  With `via`, it goes over a
+        session with the queue manager of that GUID, if there is one.
         """
         try:
             route = self._destinations.route_name(name, for_acknowledgments=True, via=via)
@@ -62,7 +63,7 @@ class PacketSender:
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
             appended = [self._outgoing.append(route, key, packet, batch)]
-            self.tell(route, packet, key)
+            self.record_sent(route, packet, key)
             if key in route.express:
                 self._outgoing.appended(route, appended)
             else:
@@ -79,18 +80,18 @@ class PacketSender:
         stored = StoredMessage(key, wall_ms, packet, expires_at_s=expires_at_s)
         if is_express(packet):
             put_express(route, stored)
-            self.tell(route, packet, key)
+            self.record_sent(route, packet, key)
         else:
             put(route, stored, batch)
-            self.tell(route, packet, key)
+            self.record_sent(route, packet, key)
             batch.when_durable(partial(route.deliver, [stored]))
         return ""
 
-    def tell(self, route: Route, packet: bytes, place: int) -> None:
-        """Of a packet of our own making."""
+    def record_sent(self, route: Route, packet: bytes, place: int) -> None:
+        """Record that a packet of this queue manager was sent."""
         if self._recorder.enabled:
             delivery = EXPRESS if is_express(packet) else RECOVERABLE
-            told = sent_to(self._recorder, self._services.id, route, delivery)
-            told.numbers.append(message_number(packet))
-            told.sizes.append(len(packet))
-            told.places.append(place)
+            event = sent_to(self._recorder, self._services.id, route, delivery)
+            event.numbers.append(message_number(packet))
+            event.sizes.append(len(packet))
+            event.places.append(place)

@@ -1,4 +1,4 @@
-"""What became of a request whose answer its client did not get."""
+"""Outcomes of requests, for clients that lost the answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestOutcomes:
-    """Finds the answers of requests that carried a token."""
+    """Finds the answers to requests that had a token."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class RequestOutcomes:
         self._at_work: dict[bytes, asyncio.Event] = {}
 
     async def outcome(self, token: bytes, asker: int = 0) -> object:
-        """The answer to an earlier request with this token; None when it was not done.
+        """Return the answer to an earlier request with this token; None: it was not done.
 
-        None is a promise: a request that is still on its way here over a connection older than
-        that of the `asker` will be refused.
+        None is a promise: the request will be refused if it still arrives over a connection that
+        is older than that of the `asker`, the number of a connection.
         """
         self._transactions.seal(token, asker)
         answer = await self.find(token)
@@ -48,11 +48,11 @@ class RequestOutcomes:
         return answer
 
     async def find(self, token: bytes) -> object:
-        """The same, with nothing promised for the time to come."""
+        """Return the answer as `outcome`, without the promise."""
         if token in self._at_work:
             await self._at_work[token].wait()
         found: asyncio.Future[bytes | None] = self._services.loop.create_future()
-        # After the open batch, which may hold the very request.
+        # After the open batch, which may have this request.
         self._services.storage.batch.read_after(
             partial(outcome_rows.find, token=token), partial(_settle, found)
         )
@@ -66,9 +66,9 @@ class RequestOutcomes:
 
     @contextlib.asynccontextmanager
     async def at_work(self, token: bytes) -> AsyncIterator[object]:
-        """Around a request that takes more than one turn: a question for its outcome waits.
+        """Delay questions for the outcome of a request that takes several turns of the event loop.
 
-        Yields the answer of the same request, if that was at work and is done.
+        Yields None, or the answer if the same request was in progress and is done now.
         """
         if not token:
             yield None
@@ -85,5 +85,5 @@ class RequestOutcomes:
 
 
 def _settle(found: asyncio.Future[bytes | None], result: bytes | None) -> None:
-    if not found.done():  # its caller may be gone
+    if not found.done():  # its caller may have been cancelled
         found.set_result(result)

@@ -1,9 +1,9 @@
-"""Messages are sent again as new messages, and what they were is gone in the same commit.
+"""Resending: messages are sent again as new messages, and removed in the same commit.
 
-For dead letters, when what killed them has been mended; and for a message that is to be corrected.
-The new message has an id of its own, and the old one's as its correlation id where it had none.
-What is sent again goes to disk, whatever it was before: an express message could be lost with the
-one that it came from.
+It serves dead letters when the cause of their end has been removed, and messages that must be
+corrected.  A new message has an id of its own; its correlation id is that of the old message, or if
+it had none, the id of the old message.  It is never express: an express message could be lost
+together with the old one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _allow(new: NewMessage) -> None:
 
 
 class Resender:
-    """One piece in one commit."""
+    """Resends messages, piece by piece; each piece is one commit."""
 
     def __init__(
         self,
@@ -78,7 +78,12 @@ class Resender:
         token: bytes = b"",
         check: Callable[[NewMessage], None] = _allow,
     ) -> Result:
-        """Returns what the request `frames.Resend` is answered with.  Raises Refusal."""
+        """Resend one piece of the chosen messages; return the answer to `frames.Resend`: the
+        messages, their bytes, the messages that were taken, the next piece, and the new ids.
+
+        `check` raises Refusal for a new message that the client must not send; with `keep`, the
+        old messages stay.  Raises Refusal.
+        """
         chosen = await self._selection.choose(queue, choice, piece)
         news = [self._restorer.new_message(queue, message, changes) for message in chosen.messages]
         for new in news:
@@ -99,7 +104,8 @@ class Resender:
                 f"a message of {queue.name} has been taken by an application",
                 "Try again when it is done with it, or end that application.",
             )
-        # Whatever is held, nobody else ends: what is there now will be there in the next commit.
+        # No other request removes held messages: those that are there now will be there in the
+        # next commit.
         done: asyncio.Future[Result] = self._services.loop.create_future()
         keys = [
             queue.id << LOOKUP_BITS | each.lookup_id
@@ -124,7 +130,7 @@ class Resender:
         answers: dict[str, Resolution | Refusal],
         rows: list[MessageRow],
     ) -> None:
-        """Those that are there still: send, and remove, with the open batch."""
+        """Send the messages that are still there, and remove them, with the open batch."""
         there = {row.key & LOOKUP_MASK for row in rows if row.is_whole} | queue.express.keys()
         for message in held:
             if message.lookup_id not in there:
@@ -136,7 +142,7 @@ class Resender:
         batch = self._services.storage.batch
         ids: list[str] = []
         try:
-            self._destinations.answers = answers  # which may be too old to be kept by now
+            self._destinations.answers = answers  # the resolver may have dropped them since
             news = [self._restorer.new_message(queue, message, changes) for message in old]
             self._message_sender.send(news, b"", lambda sent: ids.extend(flat(sent)))
         except Refusal as refusal:
@@ -170,7 +176,7 @@ class Resender:
                 stored = [row for row in rows if row.is_whole]
                 queue.count_out(len(stored), sum(len(row.packet) for row in stored))
             log.info("messages_sent_again", queue=queue.name, count=len(old))
-            if not done.done():  # whoever waited may be gone
+            if not done.done():  # the caller may have been cancelled
                 done.set_result(_result(chosen, old, ids))
 
         batch.when_durable(durable)

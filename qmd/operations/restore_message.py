@@ -31,7 +31,7 @@ _SAME_AS_ADMIN = 1  # of response queues, [MS-MQMQ] 2.2.19.2
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What is to be different about the new message; None: nothing."""
+    """Changes of the new message; properties that are None stay."""
 
     to: str = ""
     label: str | None = None
@@ -96,9 +96,9 @@ class MessageRestorer:
         )
 
     def original_destination(self, packet: UserMessage, reason: str) -> str:
-        """Where a message was sent to.  Raises Refusal.
+        """Return the destination of a message as its application named it.  Raises Refusal.
 
-        Packets bear no ports, but the outgoing queue that it was in does, and so does its reason.
+        Packets have no ports; the outgoing queue of the message, and its reason, may have one.
         """
         text = destination_of(packet)
         if not text:
@@ -136,13 +136,16 @@ class MessageRestorer:
         return not (isinstance(name, PrivateName) and name.queue_manager == self._services.id)
 
     def check_destination(self, text: str) -> None:
-        """What a send would refuse first; without making an outgoing queue of it."""
+        """Raise Refusal if the destination is a local queue that does not exist, or no name.
+
+        This does not create an outgoing queue, as a send does.
+        """
         if not self._is_elsewhere(text):
             self._destinations.route(text)
 
 
 def _name(packet: UserMessage, kind: int, value: Any) -> str:
-    """A queue in a UserHeader as text, "" for none.  [MS-MQMQ] 2.2.19.2"""
+    """Return a queue of a UserHeader as text, "" for none.  [MS-MQMQ] 2.2.19.2"""
     user = packet.user
     match kind:
         case 7:
@@ -177,10 +180,10 @@ def _response_queues(packet: UserMessage) -> str:
 
 
 def _joined(first: str, elements: Sequence[MqfElement]) -> str:
-    """All queues for answers, each once; the one that the UserHeader names is mostly the first.
+    """Return the names of all queues for answers, each once; `first` is that of the UserHeader.
 
-    Of more than a message may name, the first; distribution lists, which only their sender's
-    directory can open, are left out.
+    If there are more than a message may name, these are the first ones.  Distribution lists are
+    left out, because only the directory of their sender can resolve them.
     """
     found: dict[str, str] = {first.casefold(): first} if first else {}
     for element in elements:
@@ -200,21 +203,24 @@ def _joined(first: str, elements: Sequence[MqfElement]) -> str:
 
 
 def _own_class(packet: UserMessage, message: StoredMessage) -> int:
-    """A connector's; the class of a dead letter says why it is one, and was another before."""
+    """Return the class that a connector gave the message, or 0.
+
+    The class of a dead letter says why it ended; its former class is not known.
+    """
     if packet.user.connector_type is None or message.reason is not None:
         return 0
     return int(packet.properties.message_class)
 
 
 def _own_dead_letter_queue(queue: LocalQueue, message: StoredMessage) -> str:
-    """Whoever named a queue for the dead letter gets that of the new message there too."""
+    """Return the dead-letter queue that the application named for the old message, or ""."""
     if message.reason is None or queue.is_read_only:
         return ""
     return queue.name if queue.transactional == is_transactional(message.packet) else ""
 
 
 def _report_queue(packet: UserMessage) -> str:
-    """Where reports of a traced message go, "" for one that is not traced."""
+    """Return the report queue of a traced message; "" for a message that is not traced."""
     debug = packet.debug
     if not packet.base.flags.tracing or debug is None or debug.queue is None:
         return ""

@@ -52,16 +52,16 @@ class MessageSender:
     def send(
         self, messages: list[NewMessage], token: bytes, done: Callable[[list[object]], None]
     ) -> None:
-        """Take over all of the messages or none; `done(ids)` once they are durable.
+        """Send all of the messages or none; `done(ids)` is called when they are durable.
 
-        Of a message to several queues the id is a list: that of each copy.
-        Raises Refusal when none was taken over.
+        The id of a message to several queues is a list with the id of each copy.  `token` is the
+        token of the request, or b"".  Raises Refusal, MustAsk: then no message is sent.
         """
         chosen = self.checks.check(messages)
         self.take_over(messages, chosen, token, done)
 
     def ids(self, numbers: Iterable[object]) -> list[object]:
-        """The message ids, as text, of messages of ours; a list of them where it is one."""
+        """Return the ids, as text, of messages of this queue manager; lists stay lists."""
         own_guid = guid_text(self._services.id)
         return [
             [f"{own_guid}\\{number}" for number in each]
@@ -71,7 +71,7 @@ class MessageSender:
         ]
 
     def numbers_of(self, chosen: Sequence[Chosen]) -> list[object]:
-        """A number for each message; a list of them where it has copies."""
+        """Allocate a number for each message; for copies, a list of numbers."""
         following = self._services.ids.next_message_number
         return [
             [following() for _ in each.routes] if isinstance(each, Copies) else following()
@@ -87,11 +87,12 @@ class MessageSender:
         *,
         numbers: list[object] | None = None,
     ) -> None:
-        """What `check` has let through; nothing is refused any more.
+        """Send messages that `SendChecks.check` has accepted in the same turn of the event loop.
 
-        With `numbers`, which they have been promised, the messages are those of one transaction.
+        With `numbers`, which were allocated before, the messages are one transaction, and `token`
+        is its id.  Without them, each transactional message is a transaction of its own.
         """
-        self._release()  # where all is acknowledged, a new sequence begins
+        self._release()  # a new sequence begins where all messages are acknowledged
         in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)
@@ -114,12 +115,12 @@ class MessageSender:
         batch_sender.end(self.ids(numbers), numbers, done)
 
     def _next_index(self) -> int:
-        """A number for a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
+        """Allocate the index of a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
         return self._transaction_index
 
     def next_indexes(self, count: int) -> int:
-        """Numbers for so many transactions; the first of them, which the others follow."""
+        """Allocate `count` consecutive indexes of transactions; return the first."""
         first = self._next_index()
         self._transaction_index = first + count - 1 & 0xFFFFF
         return first

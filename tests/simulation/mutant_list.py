@@ -1210,8 +1210,8 @@ MUTANTS = (
     Mutant(
         "a commit of a transaction leaves one message behind",
         "qmd/operations/transactions.py",
-        'reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()',
-        'reader, queue, sorted(mine)[1:], b"", _nobody, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine)[1:], b"", _unanswered, transaction=transaction.id.hex()',
     ),
     Mutant(
         "moved messages count in their old queue",
@@ -1635,7 +1635,7 @@ MUTANTS = (
         "what a transaction rejects is received",
         "qmd/operations/transactions.py",
         "            self._message_receiver.reject(\n"
-        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
+        '                transaction.reader, queue, lookup_ids, reason, b"", _unanswered\n'
         "            )",
         "            pass",
     ),
