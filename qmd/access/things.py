@@ -27,7 +27,7 @@ def thing_of(queue: LocalQueue) -> Thing:
 
 
 class ThingFinder:
-    """Finds the things that the names in a request stand for."""
+    """The things that the names in a request stand for."""
 
     def __init__(self, queues: LocalQueues, destinations: Destinations, resolver: Resolver) -> None:
         self._queues = queues

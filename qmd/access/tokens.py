@@ -148,7 +148,7 @@ def revoke(path: Path, name: str) -> bool:
 
 
 def _write(path: Path, grants: list[Grant]) -> None:
-    """All or nothing, readable by its owner only."""
+    """Replace the file atomically; only its owner can read it.  Raises TokenFileError, OSError."""
     lines = [
         "\t".join(
             (
@@ -161,8 +161,8 @@ def _write(path: Path, grants: list[Grant]) -> None:
         )
         for each in grants
     ]
-    # The folder belongs to the daemon's user, and root may write here: whatever that user has put
-    # into the way, a link above all, must not lead root to another file.
+    # The folder belongs to the user of the daemon, and root may write here: a file or link that
+    # this user has created must not lead root to another file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         owner = path.lstat()
@@ -177,7 +177,7 @@ def _write(path: Path, grants: list[Grant]) -> None:
             file.write(_HEAD + "".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-            if os.geteuid() == 0:  # the daemon has to read it
+            if os.geteuid() == 0:  # the daemon must be able to read it
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         temporary.replace(path)
     except BaseException:

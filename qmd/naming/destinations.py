@@ -46,7 +46,7 @@ Route = LocalQueue | OutgoingQueue
 
 
 class Destinations:
-    """Finds queues by names; call `forget` after queues were created or deleted."""
+    """Queues by their names; `forget` must be called when queues are created or deleted."""
 
     def __init__(
         self,

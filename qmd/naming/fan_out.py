@@ -77,6 +77,7 @@ class Several:
 
     @property
     def targets(self) -> tuple[Target, ...]:
+        """The queues of the destination, in order."""
         return self.resolution.targets
 
     def refused(self, target: Target, refusal: Refusal) -> Refusal:
@@ -175,7 +176,7 @@ def with_multi_queue_header(packet: bytes, header: bytes) -> bytes:
 
 
 class Heads:
-    """Builds the heads of further copies from the packet of the first copy with their delivery.
+    """Heads of further copies, built from the packet of the first copy with their delivery.
 
     This takes 1 µs for each copy (measured); composing a packet takes 30 µs, and more for each
     queue that it lists.

@@ -39,7 +39,7 @@ Result = dict[str, Any]
 
 
 class Importer:
-    """Imports the messages of a request in one commit, or none of them."""
+    """Importer of messages: all messages of a request in one commit, or none."""
 
     def __init__(
         self,

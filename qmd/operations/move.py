@@ -57,7 +57,7 @@ class _Moving(NamedTuple):
 
 
 class Mover:
-    """Moves messages, piece by piece; each piece is one commit."""
+    """Mover of messages, piece by piece; each piece is one commit."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Mover:
             is_express = lookup_id in source.express
             moving.append(_Moving(message, moved, is_express))
             if not is_express:
-                source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as if it were held
+                source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as for held messages
         reader.taken[source].difference_update(lookup_ids)
         self._store(
             source,

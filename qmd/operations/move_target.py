@@ -29,7 +29,7 @@ NewSubqueue = tuple[LocalQueue, LocalPath]
 
 
 class MoveTargets:
-    """Finds the target of a move, and creates it if it is a new subqueue."""
+    """Targets of moves; a target that is a new subqueue is created."""
 
     def __init__(
         self,
@@ -108,7 +108,9 @@ class MoveTargets:
             raise Refusal("too_many_queues", str(error)) from error
         if parent.deleted:
             raise was_deleted(parent)
-        if path.key in self._queues.by_key:  # two units of one commit: ours was the first
+        if (
+            path.key in self._queues.by_key
+        ):  # two units of one commit; that of this move was the first
             return self._queues.by_key[path.key]
         log.info("subqueue_created", queue=name)
         return self._queues.adopt(row, 0, 0)

@@ -21,7 +21,7 @@ Result = dict[str, Any]
 
 
 class MessagesGone(Exception):
-    """Messages that were named are not there any more: nothing is moved."""
+    """The error that named messages are not there any more; no message is moved."""
 
     def __init__(self, lookup_ids: set[int]) -> None:
         super().__init__(lookup_ids)
@@ -66,7 +66,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MoveUnit:
-    """Moves rows, and records events and the outcome of the request."""
+    """Unit of work of a move: its rows, its events and the outcome of the request."""
 
     own_id: bytes
     queue_id: int
@@ -79,7 +79,7 @@ class MoveUnit:
     now_s: int
 
     def __call__(self, db: sqlite3.Connection) -> Moved:
-        """Raises NoSuchQueue if the target was deleted, and MessagesGone."""
+        """Move the messages.  Raises NoSuchQueue if the target was deleted, and MessagesGone."""
         queue_rows.get(db, self.to_queue_id)
         base, to_base = self.queue_id << LOOKUP_BITS, self.to_queue_id << LOOKUP_BITS
         stored = [each for each in self.messages if not each.is_express]

@@ -31,7 +31,7 @@ class Deadlines(NamedTuple):
 
 
 class PacketComposer:
-    """Composes packets, with the settings and the names of this queue manager."""
+    """Composer of packets, with the settings and the names of this queue manager."""
 
     def __init__(
         self, services: Services, confirmations: Confirmations, replies: ReplyAddresses

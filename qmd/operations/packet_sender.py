@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PacketSender:
-    """Sends packets to queues here or elsewhere: the `Post` of the package `outcomes`."""
+    """Sender of packets to queues here or elsewhere: the `Post` of the package `outcomes`."""
 
     def __init__(
         self,

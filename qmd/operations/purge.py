@@ -47,7 +47,7 @@ class _Found(NamedTuple):
 
 
 class Purger:
-    """Ends messages of queues."""
+    """Purging of queues, piece by piece; each piece is one commit."""
 
     def __init__(self, services: Services, dead_letters: DeadLetters, selection: Selection) -> None:
         self._services = services

@@ -61,7 +61,7 @@ class _Change(NamedTuple):
 
 
 class QueueAdministration:
-    """Creates and changes queues for operators."""
+    """Creation and changes of queues, for operators."""
 
     def __init__(
         self,

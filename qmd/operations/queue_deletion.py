@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class QueueDeletion:
-    """Deletes queues."""
+    """Deletion of queues, and the deletions in progress."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgmen
 
 
 class MessageReceiver:
-    """Serves the readers of queues."""
+    """Service for the readers of queues."""
 
     def __init__(
         self,
@@ -121,7 +121,13 @@ class MessageReceiver:
     def _refill(self, queue: LocalQueue) -> None:
         start = queue.window.begin_refill()
         self._services.storage.batch.read_after(
-            lambda db: message_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
+            partial(
+                message_rows.page,
+                queue_id=queue.id,
+                from_lookup=start,
+                rows_max=REFILL_ROWS,
+                bytes_max=REFILL_BYTES,
+            ),
             partial(self._refilled, queue),
         )
 
@@ -160,7 +166,7 @@ class MessageReceiver:
             queue=queue.name,
             places=lookup_ids,
             transaction=transaction,
-            lazily=True,  # the deletions are not
+            lazily=True,  # the deletions make the batch be written
         )
         self._dead_letters.received(queue, messages)
         self._let_go(reader, queue, lookup_ids, token, done)

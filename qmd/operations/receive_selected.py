@@ -30,7 +30,7 @@ FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 
 
 class SelectiveReceiver:
-    """Takes chosen messages, and enforces exclusive access (MQ_DENY_RECEIVE_SHARE)."""
+    """Receiving of chosen messages, and exclusive access to queues (MQ_DENY_RECEIVE_SHARE)."""
 
     def __init__(self, services: Services, selection: Selection) -> None:
         self._services = services
@@ -70,7 +70,7 @@ class SelectiveReceiver:
                 chosen = await self._selection.choose(queue, choice, Piece(limit))
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
-                    return []  # it may come, or come back
+                    return []  # it may arrive later, or be given back
                 raise
             picker = Reader()  # `reader` gets only messages that are known to be on disk
             held = [each for each in chosen.messages if queue.hold(picker, each.lookup_id)]

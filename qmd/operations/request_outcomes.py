@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestOutcomes:
-    """Finds the answers to requests that had a token."""
+    """The answers to requests that had a token."""
 
     def __init__(
         self,

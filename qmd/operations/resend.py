@@ -46,7 +46,7 @@ def _allow(new: NewMessage) -> None:
 
 
 class Resender:
-    """Resends messages, piece by piece; each piece is one commit."""
+    """Resending of messages, piece by piece; each piece is one commit."""
 
     def __init__(
         self,

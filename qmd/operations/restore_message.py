@@ -39,7 +39,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class MessageRestorer:
-    """Restores messages as their applications sent them."""
+    """Restorer of messages as their applications sent them."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ def _name(packet: UserMessage, kind: int, value: Any) -> str:
             return str(PublicName(value))
         case 3:  # a private queue of the destination's computer
             return str(PrivateName(user.queue_manager_address, value))
-        case 2:  # one of the source's
+        case 2:  # a private queue of the source's computer
             return str(PrivateName(user.source_queue_manager, value))
     return ""
 

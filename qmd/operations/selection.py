@@ -55,7 +55,7 @@ class _Page(NamedTuple):
 
 
 class Selection:
-    """Finds messages; it takes none."""
+    """Search for messages, which takes none of them."""
 
     def __init__(self, services: Services, damage: Damage) -> None:
         self._services = services

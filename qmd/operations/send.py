@@ -29,7 +29,7 @@ def flat(ids: Iterable[object]) -> list[str]:
 
 
 class MessageSender:
-    """Sends the messages of requests."""
+    """Sender of the messages of requests."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The queue and the delivery of a message, or its copies to several queues.
 Chosen = tuple[Route, int] | Copies
-HEAD_BYTES_MAX = 1024  # of a packet, mostly: an estimate of the space on disk for one more copy
+HEAD_BYTES_MAX = 1024  # of most packets: the estimate for the space on disk of one more copy
 
 
 class _Needed:
@@ -55,7 +55,7 @@ class _CopySizes(NamedTuple):
 
 
 class SendChecks:
-    """Checks whether messages can be sent, and finds how they get to their queues."""
+    """Checks of messages, which also find their queues and their deliveries."""
 
     def __init__(
         self,
@@ -339,7 +339,8 @@ def _separate_usual(
     """
     usual: dict[int, list[int]] = {}
     others: list[int] = []
-    by_delivery = sizes.recoverable, sizes.recoverable, sizes.transactional  # as express
+    # Express packets have the size of recoverable ones.
+    by_delivery = sizes.recoverable, sizes.recoverable, sizes.transactional
     for index, (route, delivery) in enumerate(zip(routes, deliveries, strict=True)):
         if (
             isinstance(route, OutgoingQueue)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _PutCopies:
-    """The columns of copies that were put into their queues: for their event."""
+    """Copies that were put into their queues, as columns for their event."""
 
     __slots__ = ("places", "positions", "queues", "sequence_ids", "sizes")
 
@@ -49,7 +49,7 @@ class _PutCopies:
 
 
 class CopySender:
-    """Puts the copies of a message into their queues."""
+    """Sender of the copies of messages."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OnceSender:
-    """Sends the messages of a token once."""
+    """Sender of messages that are sent once for each token."""
 
     def __init__(
         self,

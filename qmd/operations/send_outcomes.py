@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SendOutcomes:
-    """Records the outcomes that are known when a message is sent."""
+    """The outcomes that are known when a message is sent."""
 
     def __init__(
         self,

@@ -78,6 +78,7 @@ class Transactions:
 
     @property
     def live(self) -> list[Transaction]:
+        """The transactions that have not ended."""
         return list(self._live.values())
 
     def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:

@@ -40,6 +40,7 @@ class Branches:
         self._rows: dict[tuple[bytes, str], BranchRow] = {}
 
     def restore(self, rows: list[BranchRow]) -> None:
+        """Restore the branches from the database."""
         self._rows = {(row.transaction_id, row.resource): row for row in rows}
 
     async def enlist(self, transaction_id: bytes, owner: Hashable, resource: str) -> None:
