@@ -1,14 +1,13 @@
-r"""What a client may do: rights on things, which the table of all verbs asks for.
+r"""Rights of clients on things.
 
-A right is a scope (`read`, `write`, `admin`) on a thing: a queue, or all of them.  The table in
-`qmd.control.verb_rights` says for each verb which rights it needs on what, and `admit` asks for
-them in one
-place, before the verb begins.  Things that only show while a verb runs (the queues of what is
-staged, the story of a message) are asked for by the verb itself, by the same `Rights.require`.
+A right is a scope (`read`, `write`, `admin`) on a thing: a queue, or all queues.  The table in
+`qmd.control.verb_rights` has the rights that each verb needs, and its function `admit` requires
+them before the verb begins.  Some things are known only while a verb runs (the queues of staged
+messages, the history of a message): the verb requires these rights itself, with `Rights.require`.
 
-A transaction, and what became of a request, belong to the client that began it.  The ids of a
-client without all rights get a mark of its token's name behind them before anything is done with
-them, so no id that it can name is that of another.
+A transaction and the outcome of a request belong to the client that began them.  For a client
+without all rights, a mark is appended to their ids before any other use; it is derived from the
+name of the token.  Such a client therefore cannot name the id of another client.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
     from qmd.control_protocol.messages import Request
 
 READ, WRITE, ADMIN = "read", "write", "admin"
-ANY = ""  # no scope is asked for
+ANY = ""  # no scope is required
 
 TRANSACTION_ID_BYTES = 16
-MARK_BYTES = 8  # behind the ids of a client without all rights
+MARK_BYTES = 8  # appended to the ids of a client without all rights
 
 
 class Thing(NamedTuple):
-    """What a right is for: a queue, by the key that grants name, and as the client wrote it."""
+    """The object of a right: a queue, by its key in grants, and as the client wrote it."""
 
     key: str
     shown: str
@@ -43,20 +42,20 @@ EVERYTHING = Thing("", "all queues")
 
 
 class Rights:
-    """All rights: those of a client of the control socket, and of a token for everything."""
+    """All rights: of a client of the control socket, and of a token for all queues and scopes."""
 
     are_all = True
-    owner = ""  # whose what is begun with these rights is
+    owner = ""  # the name of the token that owns what is begun with these rights
 
     def require(self, scope: str, things: Iterable[Thing], verb: str) -> None:
-        """Raises Refusal where the right is missing on one of the things."""
+        """Raise Refusal if the right is missing on one of the things."""
 
     def claim(self, request: Request) -> Request:
-        """The request with the ids by which its transactions and outcomes are known here."""
+        """Return the request with the ids that its transactions and outcomes have here."""
         return request
 
     def shown_id(self, transaction_id: bytes) -> bytes | None:
-        """The id of a transaction as this client knows it; None for another client's."""
+        """Return the id of a transaction as this client knows it; None: another client owns it."""
         return transaction_id
 
 
@@ -64,7 +63,7 @@ ALL_RIGHTS = Rights()
 
 
 class GrantedRights(Rights):
-    """The rights of one token that is not for everything."""
+    """The rights of one token that does not have all rights."""
 
     are_all = False
 
@@ -116,12 +115,13 @@ class GrantedRights(Rights):
 
 
 def rights_of(grant: Grant) -> Rights:
-    """The rights of whoever logs in with a token."""
+    """Return the rights of a client that logs in with a token."""
     is_for_everything = grant.everywhere and grant.may(ADMIN)
     return ALL_RIGHTS if is_for_everything else GrantedRights(grant)
 
 
 def bad_transaction_id(transaction_id: bytes) -> Refusal:
+    """Return the refusal of a transaction id with another length."""
     return Refusal(
         "bad_transaction_id",
         f"the id of a transaction has {TRANSACTION_ID_BYTES} bytes; {len(transaction_id)} were"

@@ -1,4 +1,4 @@
-"""Things that a request names: the queues that a right is asked for."""
+"""Things that a request names: the queues that it needs rights on."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def thing_of(queue: LocalQueue) -> Thing:
-    """A queue of ours."""
+    """Return the thing of a local queue."""
     return Thing(queue.key, queue.name)
 
 
 class ThingFinder:
-    """Finds the queues that names in a request stand for."""
+    """The things that the names in a request stand for."""
 
     def __init__(self, queues: LocalQueues, destinations: Destinations, resolver: Resolver) -> None:
         self._queues = queues
@@ -35,7 +35,7 @@ class ThingFinder:
         self._resolver = resolver
 
     def named(self, text: str) -> Iterator[Thing]:
-        """The queues that a name stands for, in any spelling; lists and aliases by their names."""
+        """Yield the queues that a name stands for; lists and aliases by their own names."""
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName:
@@ -44,13 +44,13 @@ class ThingFinder:
         yield from self._of_name(name, text)
 
     def _elements_of(self, text: str) -> Iterator[Thing]:
-        """The elements of a name that only the resolver reads: each by itself."""
+        """Yield the elements of a name in the directory."""
         try:
             elements = self._resolver.parse(text)
         except Refusal:
             elements = ()
         if not elements:
-            yield EVERYTHING  # it names nothing; the verb will refuse it
+            yield EVERYTHING  # the name is not valid: the verb will refuse it
         for element in elements:
             if isinstance(element, ListPath | AliasPath):
                 yield Thing(str(element).casefold(), str(element))
@@ -59,7 +59,7 @@ class ThingFinder:
                 yield from self._of_name(name, str(element))
 
     def by_id(self, text: str) -> Iterator[Thing]:
-        """The queue with that id, as pipelines remember it; else as `named`."""
+        """Yield the queue with this id, which pipelines store; for other texts as `named`."""
         try:
             guid = guid_bytes(text)
         except InvalidName:
@@ -69,20 +69,20 @@ class ThingFinder:
         yield Thing(text.casefold(), text) if queue is None else thing_of(queue)
 
     def of_message(self, new: NewMessage) -> Iterator[Thing]:
-        """All queues into which a message that is sent, or what follows from it, is put.
+        """Yield the queues that get a sent message, its dead letter, acknowledgments and reports.
 
-        Not its response queue: nothing is put there by this queue manager.
+        The response queue is not among them: this queue manager puts no message there.
         """
         for text in (new.destination, new.dead_letter_queue, new.admin_queue, new.report_queue):
             if text:
                 yield from self.named(text)
 
     def require_story(self, rights: Rights, message_id: str, names: Iterable[str]) -> None:
-        """Raises Refusal where a queue that a message was in is not the client's to look into.
+        """Raise Refusal if the client may not read one of the queues that a message was in.
 
-        One of its own must be there; the system's queues, where anybody's messages end, are no
-        hindrance.  That nothing is known of the message is refused in the same words, so the answer
-        does not say whether there is one.
+        Queues of the system, where messages of all clients end, do not count; at least one other
+        queue must be known.  An unknown message is refused with the same text, so the answer does
+        not disclose whether the message exists.
         """
         if rights.are_all:
             return

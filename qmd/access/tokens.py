@@ -1,10 +1,11 @@
-"""Who may use the control protocol from elsewhere: tokens, kept as hashes in a file.
+"""Tokens of clients that use the control protocol remotely: their hashes in a file.
 
     # name       scopes      queues           made        SHA-256 of the token
     archive      read        orders,orders;*  2026-01-31  9f86d081884c7d65...
 
-A token is 32 random bytes: a fast hash is enough for what nobody can guess, and the file is of no
-use to who reads it.  The command line writes the file, the daemon reads it when it has changed.
+A token is 32 random bytes.  It cannot be guessed, so a fast hash is enough, and the content of the
+file is of no use to log in.  The command line writes the file; the daemon reads it when it has
+changed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _HEAD = "# Tokens of the remote control protocol; made by `qmd remote token crea
 
 
 class TokenFileError(Exception):
-    """The file cannot be read, or is not what this module writes."""
+    """A token file that cannot be read, or that does not have the format of this module."""
 
 
 class Grant(NamedTuple):
-    """What a token is good for."""
+    """The scopes and the queues of a token."""
 
     name: str
     scopes: frozenset[str]
@@ -47,7 +48,7 @@ class Grant(NamedTuple):
         return scope in self.scopes or "admin" in self.scopes
 
     def reaches(self, queue: str) -> bool:
-        r"""Whether a queue is among its own: by `private$\orders`, or `orders`."""
+        r"""Return whether a pattern fits a queue: its key `private$\orders`, or `orders`."""
         bare = queue.removeprefix("private$\\")
         return any(
             fnmatchcase(queue, pattern) or fnmatchcase(bare, pattern) for pattern in self.queues
@@ -59,7 +60,7 @@ def digest_of(token: str) -> str:
 
 
 class TokenFile:
-    """The tokens as the file has them now."""
+    """The tokens that are in the file now."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +68,7 @@ class TokenFile:
         self._grants: tuple[Grant, ...] = ()
 
     def grants(self) -> tuple[Grant, ...]:
-        """Raises TokenFileError.  A file that is not there has none."""
+        """Return all grants; none if the file does not exist.  Raises TokenFileError."""
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -82,7 +83,10 @@ class TokenFile:
         return self._grants
 
     def find(self, token: str) -> Grant | None:
-        """Whose token it is; looks at all of them, so that the time says nothing."""
+        """Return the grant of `token`, or None.  Raises TokenFileError.
+
+        All grants are compared, so that the duration discloses nothing about them.
+        """
         wanted = digest_of(token[:TOKEN_CHARACTERS_MAX])
         found: Grant | None = None
         for grant in self.grants():
@@ -95,7 +99,7 @@ class TokenFile:
 
 
 def read(path: Path) -> list[Grant]:
-    """Raises TokenFileError."""
+    """Return the grants in a file; none if it does not exist.  Raises TokenFileError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -120,7 +124,7 @@ def read(path: Path) -> list[Grant]:
 def create(
     path: Path, name: str, scopes: frozenset[str], queues: tuple[str, ...], *, today: str = ""
 ) -> str:
-    """Add a token; it is returned, and kept nowhere.  Raises TokenFileError, OSError."""
+    """Add a token and return it; only its hash is stored.  Raises TokenFileError, OSError."""
     grants = read(path)
     if any(grant.name == name for grant in grants):
         raise TokenFileError(f"there is a token {name} already")
@@ -134,7 +138,7 @@ def create(
 
 
 def revoke(path: Path, name: str) -> bool:
-    """Whether there was one of that name.  Raises TokenFileError, OSError."""
+    """Remove a token; return whether there was one.  Raises TokenFileError, OSError."""
     grants = read(path)
     left = [grant for grant in grants if grant.name != name]
     if len(left) == len(grants):
@@ -144,7 +148,7 @@ def revoke(path: Path, name: str) -> bool:
 
 
 def _write(path: Path, grants: list[Grant]) -> None:
-    """All or nothing, readable by its owner only."""
+    """Replace the file atomically; only its owner can read it.  Raises TokenFileError, OSError."""
     lines = [
         "\t".join(
             (
@@ -157,8 +161,8 @@ def _write(path: Path, grants: list[Grant]) -> None:
         )
         for each in grants
     ]
-    # The folder belongs to the daemon's user, and root may write here: whatever that user has put
-    # into the way, a link above all, must not lead root to another file.
+    # The folder belongs to the user of the daemon, and root may write here: a file or link that
+    # this user has created must not lead root to another file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         owner = path.lstat()
@@ -173,7 +177,7 @@ def _write(path: Path, grants: list[Grant]) -> None:
             file.write(_HEAD + "".join(f"{line}\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-            if os.geteuid() == 0:  # the daemon has to read it
+            if os.geteuid() == 0:  # the daemon must be able to read it
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         temporary.replace(path)
     except BaseException:

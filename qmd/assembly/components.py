@@ -29,17 +29,29 @@ from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.retention import Retention
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Destinations
-from qmd.operations.dead_letter_summary import DeadLetterSummary
 from qmd.operations.import_messages import Importer
 from qmd.operations.move import Mover
+from qmd.operations.move_target import MoveTargets
+from qmd.operations.packet_composer import PacketComposer
+from qmd.operations.packet_sender import PacketSender
+from qmd.operations.purge import Purger
 from qmd.operations.queue_admin import QueueAdministration
+from qmd.operations.queue_deletion import QueueDeletion
+from qmd.operations.queue_slots import QueueSlots
 from qmd.operations.receive import MessageReceiver
 from qmd.operations.receive_selected import SelectiveReceiver
 from qmd.operations.request_outcomes import RequestOutcomes
 from qmd.operations.resend import Resender
+from qmd.operations.restore_message import MessageRestorer
+from qmd.operations.sealed_tokens import SealedTokens
 from qmd.operations.selection import Selection
 from qmd.operations.send import MessageSender
 from qmd.operations.send_batch import BatchSender
+from qmd.operations.send_checks import SendChecks
+from qmd.operations.send_copies import CopySender
+from qmd.operations.send_once import OnceSender
+from qmd.operations.send_outcomes import SendOutcomes
+from qmd.operations.sent_events import SentEvents
 from qmd.operations.transactions import Transactions
 from qmd.operations.two_phase_commit import Branches
 from qmd.outcomes.acknowledgments import Acknowledgments
@@ -59,6 +71,7 @@ from qmd.peers.sessions import Peers
 from qmd.queues import quotas
 from qmd.queues.incoming_sequences import IncomingStreams
 from qmd.queues.limits import Limits
+from qmd.queues.local_queue import LocalQueue
 from qmd.queues.message_id_history import KnownMessages
 from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
 from qmd.queues.outgoing_ids import OutgoingIds
@@ -112,6 +125,7 @@ class Assembly:
             settings.directory,
             now=services.loop.time,
         )
+        self.destinations.connect(self.resolver)
         self.things = ThingFinder(self.queues, self.destinations, self.resolver)
         self.registration = Registration(
             services,
@@ -230,55 +244,62 @@ class Assembly:
             received_acks,
             self.recorder,
         )
+        replies = self.destinations.replies
+        self.packet_sender = PacketSender(services, self.destinations, self.outgoing, self.recorder)
+        self.composer = PacketComposer(services, self.confirmations, replies)
+        self.send_outcomes = SendOutcomes(
+            self.acknowledgments, self.dead_letters, self.own_dead_letters, self.reports
+        )
         self.message_sender = MessageSender(
             services,
-            self.admission,
-            self.outgoing,
-            self.own_dead_letters,
-            self.peers,
-            self.recorder,
-            self.outgoing_release,
-            self.destinations,
+            SendChecks(
+                services,
+                self.admission,
+                self.destinations,
+                self.own_dead_letters,
+                self.peers,
+                replies,
+            ),
+            CopySender(services, self.composer, self.send_outcomes, self.parts),
+            self._begin_batch,
+            self.outgoing_release.release,
         )
-        self.request_outcomes = RequestOutcomes(services, self.message_sender)
         self.message_receiver = MessageReceiver(
             services, self.damage, self.dead_letters, self.parts, self.queues, self.recorder
         )
         self.selection = Selection(services, self.damage)
         self.selective_receiver = SelectiveReceiver(services, self.selection)
-        self.mover = Mover(services, self.selection, self.queues, self.recorder, self.destinations)
+        slots = QueueSlots(self.queues, limits.queues)
+        self.mover = Mover(
+            services,
+            self.recorder,
+            self.selection,
+            MoveTargets(services, self.destinations, self.queues, slots),
+        )
         self.resender = Resender(
             services,
-            self.selection,
             self.dead_letters,
-            self.outgoing,
-            self.recorder,
-            self.resolver,
             self.destinations,
             self.message_sender,
-            self.things,
-        )
-        self.dead_letter_summary = DeadLetterSummary(services)
-        self.importer = Importer(services, self.admission, self.peers, self.recorder)
-        self.administration = QueueAdministration(
-            services,
+            self.recorder,
+            MessageRestorer(services, self.destinations, self.outgoing, self.resolver),
             self.selection,
-            self.directory,
-            self.dead_letters,
-            self.incoming_streams,
-            self.own_dead_letters,
-            self.registration,
-            self.queues,
-            self.destinations,
-            queues_max=limits.queues,
         )
+        self.importer = Importer(services, self.admission, self.peers, self.recorder)
+        self.sealed_tokens = SealedTokens()
         self.transactions = Transactions(
             services,
             self.mover,
             self.selective_receiver,
             self.message_receiver,
-            self.request_outcomes,
             self.message_sender,
+            self.sealed_tokens,
+        )
+        self.request_outcomes = RequestOutcomes(
+            services, self.message_sender, self.sealed_tokens, self.transactions
+        )
+        self.once_sender = OnceSender(
+            services, self.message_sender, self.request_outcomes, self.sealed_tokens
         )
         self.branches = Branches(services, self.request_outcomes, self.transactions)
         self.ranges = Ranges(services, self.damage)
@@ -291,6 +312,25 @@ class Assembly:
             self.queues,
             self.ranges,
             self.destinations,
+        )
+        self.purger = Purger(services, self.dead_letters, self.selection)
+        self.queue_deletion = QueueDeletion(
+            services,
+            self.own_dead_letters,
+            self.purger,
+            self.queues,
+            self.registration,
+            self.reservations.check_deletable,
+            self._queue_removed,
+        )
+        self.administration = QueueAdministration(
+            services,
+            self.queue_deletion,
+            self.destinations,
+            self.incoming_streams,
+            self.queues,
+            self.registration,
+            slots,
         )
         self.staging = Staging(
             services,
@@ -359,11 +399,10 @@ class Assembly:
             self.acknowledgments.met,
         )
         self.own_dead_letters.connect(self.destinations.find_here)
-        self.destinations.connect(self.resolver)
         self.destinations.on_change = self.local_destinations.queues_changed
-        deferred_acknowledgments.connect(self.message_sender)
-        self.acknowledgments.connect(self.peers.connection_to, self.message_sender)
-        self.reports.connect(self.message_sender)
+        deferred_acknowledgments.connect(self.packet_sender)
+        self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
+        self.reports.connect(self.packet_sender)
         self.undeliverable.connect(self.outgoing_release.release, self.relay_store.gone)
         self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
         self.identities.connect(self.peers.end_all)
@@ -376,10 +415,6 @@ class Assembly:
         )
         self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
         self.local_destinations.connect([self.remote_lookup])
-        self.message_sender.connect(self._hand_over)
-        self.request_outcomes.connect(self.transactions)
-        self.mover.connect(self.administration)
-        self.administration.connect(self.reservations.check_deletable)
         self.remote_lookup.connect(self.message_lookup)
 
     def _components(self) -> Components:
@@ -417,21 +452,21 @@ class Assembly:
             guid=guid,
         )
 
-    def _hand_over(self, token: bytes, transaction: str) -> BatchSender:
+    def _begin_batch(self, token: bytes, transaction: str) -> BatchSender:
+        """Return the sender of one request; `transaction` is its id as text, or ""."""
         return BatchSender(
             self.services,
-            self.acknowledgments,
-            self.confirmations,
-            self.dead_letters,
+            self.composer,
+            self.send_outcomes,
             self.outgoing,
-            self.own_dead_letters,
-            self.parts,
-            self.recorder,
-            self.destinations,
-            self.reports,
+            SentEvents(self.recorder, self.services.id, transaction),
             token,
-            transaction,
         )
+
+    def _queue_removed(self, queue: LocalQueue) -> None:
+        """Drop references to a queue that is being deleted."""
+        self.destinations.forget()
+        self.incoming_streams.forget_queue(queue)
 
     def _prepare_publication(self) -> Prepared:
         return Prepared(

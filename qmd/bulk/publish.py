@@ -32,7 +32,7 @@ from qmd.errors import Refusal
 from qmd.events.recorder import bear_correlation
 from qmd.message.build import NO_ADDRESS, PRIORITY_MAX, compose
 from qmd.message.template import Row, Template, shape
-from qmd.operations.send_batch import sent_to
+from qmd.operations.sent_events import sent_to
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quotas import queue_refusal
@@ -41,9 +41,8 @@ from storage.tables.keys import LOOKUP_BITS
 if TYPE_CHECKING:
     from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
-    from qmd.naming.destinations import Destinations
+    from qmd.naming.destinations import Destinations, Route
     from qmd.operations.send import MessageSender
-    from qmd.operations.send_batch import Route
     from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
@@ -207,8 +206,10 @@ class Prepared:
             new,
             source=self._services.id,
             destination=queue.address,
-            admin=names.reply_address(new.admin_queue) if new.admin_queue else NO_ADDRESS,
-            response=names.reply_address(new.response_queue) if new.response_queue else NO_ADDRESS,
+            admin=names.replies.address(new.admin_queue) if new.admin_queue else NO_ADDRESS,
+            response=names.replies.address(new.response_queue)
+            if new.response_queue
+            else NO_ADDRESS,
             message_number=0,
             sent_time_s=self._sent_s,
             delivery=delivery,
@@ -236,7 +237,7 @@ class Prepared:
         if new.report_queue or new.dead_letter_queue or self._services.lifecycle.stopping:
             raise NotAlike
         try:
-            way = self._message_sender.way_of(new)
+            way = self._message_sender.checks.way_of(new)
         except MustAsk:
             raise
         except Refusal as refusal:

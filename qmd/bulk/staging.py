@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from qmd.control_protocol.bulk import Attempt
     from qmd.directory.resolver import Resolver
     from qmd.naming.destinations import Destinations
-    from qmd.operations.send import Chosen, MessageSender
+    from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import Chosen
     from qmd.queues.quotas import Admission
     from qmd.queues.usage import Usage
     from qmd.runtime.services import Services
@@ -164,7 +165,7 @@ class Staging:
         be done again.  An epoch that was published is not, whatever became of its queues since."""
         for at, row in rows:
             try:
-                self._message_sender.check_here(row)
+                self._message_sender.checks.check_here(row)
             except Refusal as refusal:
                 if (await known_epoch(self._services.storage, query, epoch)).is_published:
                     return
@@ -312,7 +313,7 @@ class Staging:
         while True:
             self._destinations.answers = answers
             try:
-                return self._message_sender.check(messages)
+                return self._message_sender.checks.check(messages)
             except MustAsk as ask:
                 name = ask.name
             except Refusal as refusal:

@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.naming.destinations import Destinations
-    from qmd.operations.dead_letter_summary import DeadLetterSummary
     from qmd.operations.import_messages import Importer
     from qmd.operations.move import Mover
+    from qmd.operations.purge import Purger
     from qmd.operations.queue_admin import QueueAdministration
+    from qmd.operations.queue_deletion import QueueDeletion
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
     from qmd.operations.request_outcomes import RequestOutcomes
     from qmd.operations.resend import Resender
+    from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
+    from qmd.operations.send_once import OnceSender
     from qmd.operations.transactions import Transactions
     from qmd.operations.two_phase_commit import Branches
     from qmd.outcomes.acknowledgments import Acknowledgments
@@ -61,7 +64,6 @@ class Components:
     administration: QueueAdministration
     branches: Branches
     confirmations: Confirmations
-    dead_letter_summary: DeadLetterSummary
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog
@@ -74,10 +76,13 @@ class Components:
     local_turns: FairScheduler
     make_link: Callable[..., Link]
     mover: Mover
+    once_sender: OnceSender
     outgoing: OutgoingQueues
     peers: Peers
+    purger: Purger
     selective_receiver: SelectiveReceiver
     registration: Registration
+    queue_deletion: QueueDeletion
     queues: LocalQueues
     ranges: Ranges
     message_receiver: MessageReceiver
@@ -94,6 +99,7 @@ class Components:
     destinations: Destinations
     next_hops: NextHops
     message_sender: MessageSender
+    sealed_tokens: SealedTokens
     sequence_renewal: SequenceRenewal
     staging: Staging
     things: ThingFinder

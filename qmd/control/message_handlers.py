@@ -10,14 +10,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qmd.access.rights import ADMIN
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
-from qmd.operations.resend import Changes
+from qmd.operations.restore_message import Changes
 
 if TYPE_CHECKING:
     from qmd.control.server import ControlConnection
+    from qmd.control_protocol.messages import NewMessage
     from qmd.queues.local_queue import LocalQueue
 
 
@@ -30,7 +32,7 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
     elif request.once:
         connection.change(request.number, _send_once(connection, request))
     else:
-        connection.components.transactions.refuse_sealed(request.token, connection.serial)
+        connection.components.sealed_tokens.check(request.token, connection.serial)
         connection.components.message_sender.send(
             request.messages, request.token, partial(connection.done, request.number)
         )
@@ -45,7 +47,7 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
         )
     while True:
         try:
-            return await connection.components.transactions.send_once(
+            return await connection.components.once_sender.send(
                 request.messages, request.token, connection.serial
             )
         except MustAsk as ask:
@@ -106,9 +108,9 @@ def _close_exclusive(connection: ControlConnection, request: frames.CloseExclusi
 
 
 def _remove(connection: ControlConnection, request: frames.Remove) -> None:
-    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.components.message_receiver.check_can_be_told(
+    connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
     connection.components.message_receiver.remove(
@@ -121,9 +123,9 @@ def _remove(connection: ControlConnection, request: frames.Remove) -> None:
 
 
 def _reject(connection: ControlConnection, request: frames.Reject) -> None:
-    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.components.message_receiver.check_can_be_told(
+    connection.components.message_receiver.check_numbers(
         connection.reader, queue, request.lookup_ids
     )
     connection.components.message_receiver.reject(
@@ -158,7 +160,7 @@ def _peek(connection: ControlConnection, request: frames.Peek) -> None:
 
 
 def _move(connection: ControlConnection, request: frames.Move) -> None:
-    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
     work = connection.components.mover.move(
         queue,
@@ -172,7 +174,7 @@ def _move(connection: ControlConnection, request: frames.Move) -> None:
 
 
 def _resend(connection: ControlConnection, request: frames.Resend) -> None:
-    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.sealed_tokens.check(request.token, connection.serial)
     queue = connection.components.destinations.find_queue(request.queue)
     work = connection.components.resender.resend(
         queue,
@@ -182,13 +184,18 @@ def _resend(connection: ControlConnection, request: frames.Resend) -> None:
         keep=request.keep,
         dry_run=request.dry_run,
         token=request.token,
-        rights=connection.rights,
+        check=partial(_check_resent, connection),
     )
     connection.change(request.number, _once(connection, request.token, work))
 
 
+def _check_resent(connection: ControlConnection, new: NewMessage) -> None:
+    """Check the rights of the client on the queues of a message that is sent again."""
+    connection.rights.require(ADMIN, connection.components.things.of_message(new), "resend")
+
+
 def _import(connection: ControlConnection, request: frames.Import) -> None:
-    connection.components.transactions.refuse_sealed(request.token, connection.serial)
+    connection.components.sealed_tokens.check(request.token, connection.serial)
     connection.components.importer.take_in(
         connection.components.destinations.find_queue(request.queue),
         request.messages,

@@ -12,7 +12,8 @@ from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
-from qmd.operations.queue_admin import Purged
+from qmd.operations.dead_letter_summary import dead_letter_groups
+from qmd.operations.purge import Purged
 
 if TYPE_CHECKING:
     from qmd.control.server import ControlConnection
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
-    connection.look(request.number, connection.components.dead_letter_summary.groups(queue))
+    connection.look(request.number, dead_letter_groups(connection.components.services, queue))
 
 
 def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
@@ -71,15 +72,13 @@ async def _set(
 
 def _delete_queue(connection: ControlConnection, request: operator_frames.DeleteQueue) -> None:
     queue = connection.components.destinations.find_queue(request.name)
-    work = connection.components.administration.delete(queue, dry_run=request.dry_run)
+    work = connection.components.queue_deletion.delete(queue, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 
 def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
     queue = connection.components.destinations.find_queue(request.name)
-    work = connection.components.administration.purge(
-        queue, request.choice, dry_run=request.dry_run
-    )
+    work = connection.components.purger.purge(queue, request.choice, dry_run=request.dry_run)
     connection.change(request.number, _counted(work))
 
 

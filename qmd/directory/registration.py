@@ -151,6 +151,11 @@ class Registration:
         log.info("queue_registered", queue=entry.path, guid=guid_text(entry.guid))
         return entry.guid
 
+    async def withdraw(self, guid: bytes) -> None:
+        """Remove the entry of a queue that was registered and not created. Raises Refusal."""
+        directory = self._directory
+        await in_time(self._services, directory, directory.unregister_queue(guid))
+
     def created(self, guid: bytes) -> None:
         """Discard a pending change of the entry: its new queue exists."""
         self._waiting.pop(guid, None)

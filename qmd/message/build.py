@@ -286,36 +286,16 @@ def compose(
     dead-lettering; `report_queue` is the GUID of the queue that receives the reports about a traced
     message; `destinations` are all elements of a multiple destination name.
     """
-    if dead_letter is None:
-        dead_letter = new.dead_letter is not False
     is_multiple = bool(destinations or admin.several or response.several)
-    label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
-    transactional = delivery == TRANSACTIONAL
-    priority = 0 if transactional else new.priority
+    priority = 0 if delivery == TRANSACTIONAL else new.priority
+    time_to_reach_s = new.time_to_reach_queue_s
     flags = (
-        _PROPERTIES
-        | (0 if delivery == EXPRESS else 1 << 5)
+        _fixed_flags(new, delivery, dead_letter)
         | destination.type << 10
         | admin.type << 13
         | response.type << 16
-        | (_NEGATIVE_JOURNAL if dead_letter else 0)
-        | (_POSITIVE_JOURNAL if new.journal else 0)
-        | (_TRANSACTION if transactional else 0)
-        | (_SECURITY if new.sender_id else 0)
-        | (_CONNECTOR if new.connector_type else 0)
         | (_MULTI_QUEUE if is_multiple else 0)
     )
-    transaction = None
-    if position is not None:
-        sequence_id, number, index = position
-        first_and_last = is_first << 2 | is_last << 3
-        transaction = TransactionHeader(
-            TransactionFlags(first_and_last | (index & TRANSACTION_INDEX_MASK) << 4),
-            sequence_id,
-            number,
-            max(number - 1, 0),
-            None,
-        )
     return build_user_message(
         UserMessage(
             BaseHeader(
@@ -324,9 +304,7 @@ def compose(
                 BaseFlags(priority | (0 if report_queue is None else _DEBUG | _TRACING)),
                 _SIGNATURE,
                 0,
-                time_to_reach_queue_s
-                if new.time_to_reach_queue_s is None
-                else new.time_to_reach_queue_s,
+                time_to_reach_queue_s if time_to_reach_s is None else time_to_reach_s,
             ),
             UserHeader(
                 source,
@@ -340,25 +318,9 @@ def compose(
                 response.value,
                 new.connector_type or None,
             ),
-            transaction,
+            None if position is None else _transaction(position, is_first << 2 | is_last << 3),
             _security(new.sender_id) if new.sender_id else None,
-            MessagePropertiesHeader(
-                PropertyFlags(new.acknowledge),
-                len(label) // 2,
-                new.message_class,
-                new.correlation_id or _NO_CORRELATION,
-                new.body_type,
-                new.application_tag,
-                len(new.body),
-                len(new.body),
-                0,
-                _HASH_SHA1,
-                _CIPHER_RC4,
-                len(new.extension),
-                label,
-                new.extension,
-                new.body,
-            ),
+            _properties(new),
             None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
             _multi_queue(destinations or _each(destination), admin, response)
@@ -366,6 +328,55 @@ def compose(
             else None,
             None,
         )
+    )
+
+
+def _fixed_flags(new: NewMessage, delivery: int, dead_letter: bool | None) -> int:
+    """Return the flags of the UserHeader that do not depend on queues.  [MS-MQMQ] 2.2.19.2"""
+    if dead_letter is None:
+        dead_letter = new.dead_letter is not False
+    return (
+        _PROPERTIES
+        | (0 if delivery == EXPRESS else 1 << 5)
+        | (_NEGATIVE_JOURNAL if dead_letter else 0)
+        | (_POSITIVE_JOURNAL if new.journal else 0)
+        | (_TRANSACTION if delivery == TRANSACTIONAL else 0)
+        | (_SECURITY if new.sender_id else 0)
+        | (_CONNECTOR if new.connector_type else 0)
+    )
+
+
+def _transaction(position: tuple[int, int, int], first_and_last: int) -> TransactionHeader:
+    """Return the header of a transactional message; `position` as in `compose`."""
+    sequence_id, number, index = position
+    return TransactionHeader(
+        TransactionFlags(first_and_last | (index & TRANSACTION_INDEX_MASK) << 4),
+        sequence_id,
+        number,
+        max(number - 1, 0),
+        None,
+    )
+
+
+def _properties(new: NewMessage) -> MessagePropertiesHeader:
+    """Return the header with the label, the extension and the body."""
+    label = b"" if not new.label else new.label.encode("utf-16-le") + b"\0\0"
+    return MessagePropertiesHeader(
+        PropertyFlags(new.acknowledge),
+        len(label) // 2,
+        new.message_class,
+        new.correlation_id or _NO_CORRELATION,
+        new.body_type,
+        new.application_tag,
+        len(new.body),
+        len(new.body),
+        0,
+        _HASH_SHA1,
+        _CIPHER_RC4,
+        len(new.extension),
+        label,
+        new.extension,
+        new.body,
     )
 
 

@@ -1,1 +1,1 @@
-"""Names of queues become destinations; a message to many of them is copied."""
+"""Naming: the queues that names stand for, and the copies of a message to several queues."""

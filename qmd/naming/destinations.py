@@ -1,4 +1,4 @@
-"""Names to queues: any spelling to the queue of ours, or the outgoing queue, it stands for."""
+"""Destinations: the local queue or the outgoing queue that a name stands for, in any spelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import ipaddress
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocol import DirectQueueName, UserMessage
@@ -24,10 +23,9 @@ from protocol.names.format_name import (
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolver import MustAsk, Resolution, Target
-from qmd.directory.spelling import name_of
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, QueueAddress, reply_address
 from qmd.naming.fan_out import Several, several_of
+from qmd.naming.reply_addresses import ReplyAddresses
 from qmd.queues.local_queue import OWN_PREFIX, LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
@@ -41,14 +39,14 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 
-ROUTES_MAX = 10_000  # spellings of destinations, remembered with what they lead to
-SEVERAL_MAX = 100  # likewise of lists of destinations, which may be long
+ROUTES_MAX = 10_000  # spellings of destinations that are kept with their queues
+SEVERAL_MAX = 100  # the same for lists of destinations, which may be long
 
 Route = LocalQueue | OutgoingQueue
 
 
 class Destinations:
-    """What names stand for; `forget` when queues come or go."""
+    """Queues by their names; `forget` must be called when queues are created or deleted."""
 
     def __init__(
         self,
@@ -63,21 +61,21 @@ class Destinations:
         self._queues = queues
         self._routes: dict[str, Route] = {}
         self._several: dict[str, Several] = {}
-        self._generation = 0  # goes up when queues come or go
+        self._generation = 0  # incremented when queues are created or deleted
         self._by_guid: dict[bytes, LocalQueue] = {}
-        self._reply_addresses: dict[str, QueueAddress] = {"": NO_ADDRESS}
-        self._reply_lists: dict[str, QueueAddress] = {}  # what the directory said, until it is old
-        #: What the directory has just said, while the request that had to ask begins again.
+        #: Answers of the directory for the request that begins again because it needs them.
         self.answers: dict[str, Resolution | Refusal] = {}
-        #: Called when queues have come or gone.
+        #: Called after queues were created or deleted.
         self.on_change: Callable[[], None] = lambda: None
 
     def connect(self, resolver: Resolver) -> None:
-        """Name the resolver, which is made after it."""
+        """Connect the resolver, which is created later."""
         self._resolver = resolver
+        #: The queues that receive acknowledgments, answers and reports.
+        self.replies = ReplyAddresses(self._services, resolver, self.resolved, self.find_here)
 
     def find_queue(self, text: str) -> LocalQueue:
-        """Our queue by any spelling.  Raises Refusal."""
+        """Return the local queue with this name.  Raises Refusal, MustAsk."""
         route = self.route(text)
         if isinstance(route, LocalQueue):
             return route
@@ -88,7 +86,7 @@ class Destinations:
         )
 
     def find_outgoing(self, text: str) -> OutgoingQueue:
-        """The outgoing queue to a destination by any spelling.  Raises Refusal, MustAsk."""
+        """Return the outgoing queue to this destination.  Raises Refusal, MustAsk."""
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
@@ -96,7 +94,7 @@ class Destinations:
                 raise Refusal(
                     "name_not_understood", f"'{text}' is no queue's name: {error}"
                 ) from error
-            name = self.resolved(text).name  # that of a list or an alias
+            name = self.resolved(text).name  # of a list or an alias
         queue = self._outgoing.find(name.key) or self._find_by_entry(text)
         if queue is None:
             raise Refusal(
@@ -107,7 +105,7 @@ class Destinations:
         return queue
 
     def _find_by_entry(self, text: str) -> OutgoingQueue | None:
-        """By a name that only a directory understands.  Raises Refusal, MustAsk."""
+        """Find an outgoing queue by a name in the directory.  Raises Refusal, MustAsk."""
         resolver = self._resolver
         if all(isinstance(each, SingleName) for each in resolver.parse(text)):
             return None
@@ -116,7 +114,7 @@ class Destinations:
         return self._outgoing.find(targets[0].name.key) if len(targets) == 1 else None
 
     def queue_by_wire_name(self, wire_name: bytes) -> LocalQueue | None:
-        """Our queue by its name in a packet; whatever way to us the name's host part says."""
+        """Return the local queue with this name in a packet; its host part is not compared."""
         try:
             key = queue_key(parse_wire_name(wire_name))
         except ProtocolError:
@@ -124,18 +122,18 @@ class Destinations:
         return None if key is None else self._queues.by_key.get(key)
 
     def queue_by_guid(self, guid: bytes) -> LocalQueue | None:
-        """Our queue of that public name."""
+        """Return the local queue with this GUID as its public name; None: there is none."""
         if not self._by_guid:
             self._by_guid = {queue.guid: queue for queue in self._queues.by_key.values()}
         return self._by_guid.get(guid)
 
     def path_of_guid(self, guid: bytes) -> str | None:
-        """The path of our queue of that public name."""
+        """Return the path of the local queue with this GUID; None: there is none."""
         queue = self.queue_by_guid(guid)
         return None if queue is None else queue.name
 
     def describe(self, message: UserMessage) -> str:
-        """The destination of a packet, for people."""
+        """Return the destination of a packet as text for operators."""
         user = message.user
         destination = user.destination_queue
         if isinstance(destination, DirectQueueName):
@@ -146,9 +144,9 @@ class Destinations:
         return "of the name that it bears"
 
     def aims(self, text: str) -> Route | Several:
-        """What a message that is sent to this name is for.
+        """Return the queue that a message with this destination goes to, or several queues.
 
-        Raises Refusal; MustAsk where the directory has to be asked first.
+        Raises Refusal, and MustAsk if the directory must be asked first.
         """
         route = self._routes.get(text)
         if route is not None:
@@ -164,10 +162,10 @@ class Destinations:
         return several
 
     def known_here(self, text: str) -> LocalQueue | None:
-        """The queue of ours that this name leads to; None: it leads elsewhere, to several queues,
-        or that is not known before the directory is asked.  Nothing is made for it.
+        """Return the local queue that this name stands for; None: it stands for a queue elsewhere
+        or for several queues, or only the directory knows it.  No outgoing queue is created.
 
-        Raises Refusal where it is known that there is no such queue here, or no such name.
+        Raises Refusal if it is known that there is no such local queue or no such name.
         """
         route = self._routes.get(text)
         if route is not None:
@@ -184,7 +182,7 @@ class Destinations:
         return only if isinstance(only, LocalQueue) else None
 
     def routes(self, several: Several) -> Sequence[Route]:
-        """Where each of the targets leads now.  Raises Refusal, which names the element."""
+        """Return the current queue of each target.  Raises Refusal, which names the element."""
         if several.generation != self._generation:
             routes: list[Route] = []
             for target in several.targets:
@@ -196,9 +194,9 @@ class Destinations:
         return several.routes
 
     def route(self, text: str) -> Route:
-        """Where a name of one queue leads.
+        """Return the queue that a name of one queue stands for.
 
-        Raises Refusal; MustAsk where the directory has to be asked first.
+        Raises Refusal, and MustAsk if the directory must be asked first.
         """
         route = self._routes.get(text)
         if route is not None:
@@ -207,17 +205,17 @@ class Destinations:
         if isinstance(found.name, MultipleName | DistributionListName):
             return self.route_name(found.name)
         route = self.route_target(found.targets[0])
-        if found.expires_at == math.inf:  # what the directory said may change
+        if found.expires_at == math.inf:  # answers of the directory may change
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             self._routes[text] = route
         return route
 
-    def told_kind(self, name: FormatName | str) -> bool | None:
-        """Whether the directory says that the one queue of this name is transactional.
+    def known_kind(self, name: FormatName | str) -> bool | None:
+        """Return whether the queue of this name is transactional according to the directory.
 
-        None: it does not say, or was not asked, as of all names that it is not needed for.  It is
-        not asked now.
+        None: it does not say, or was not asked.  It is asked only about names that need it, and
+        this method does not ask it.
         """
         if name in self._routes:
             return None
@@ -226,7 +224,7 @@ class Destinations:
         return found.targets[0].transactional if isinstance(found, Resolution) else None
 
     def resolved(self, text: str) -> Resolution:
-        """What a destination stands for, said at once.  Raises Refusal, MustAsk."""
+        """Return the targets of a destination that are known now.  Raises Refusal, MustAsk."""
         answer = self.answers.get(text) or self._resolver.resolve_text_cached(text)
         if isinstance(answer, Refusal):
             raise answer
@@ -235,7 +233,7 @@ class Destinations:
         return answer
 
     def route_target(self, target: Target) -> Route:
-        """Where one of the targets of a name leads."""
+        """Return the queue of one target of a name.  Raises Refusal, MustAsk."""
         if isinstance(target.name, PublicName) and target.machine is not None:
             return self._outgoing.queue_for(target.name, machine=target.machine.guid)
         return self.route_name(target.name)
@@ -243,7 +241,12 @@ class Destinations:
     def route_name(
         self, name: FormatName, *, for_acknowledgments: bool = False, via: bytes | None = None
     ) -> Route:
-        # What leads over a session is not here, even where the address is ours as well.
+        """Return the queue of a parsed name, and create an outgoing queue if it is missing.
+
+        With `via`, packets go over a session with the queue manager of that GUID, if there is one.
+        Raises Refusal, MustAsk.
+        """
+        # With `via`, the queue is not local, even if its address is one of this computer.
         if isinstance(name, DirectName) and via is None and self.is_local(name):
             key = queue_key(name)
             queue = None if key is None else self._queues.by_key.get(key)
@@ -298,68 +301,8 @@ class Destinations:
             "A queue gets one when it is created with --journal.",
         )
 
-    def reply_address(self, text: str) -> QueueAddress:
-        """An administration or response queue as a packet names it; ours get our name.
-
-        Of distribution lists and aliases the packet names the queues that they stand for: whoever
-        answers need not have the directory.  Raises Refusal, and MustAsk when it is asked for the
-        first time in a request; what was given in a turn of the loop is given again in the same.
-        """
-        address = self._reply_addresses.get(text) or self._reply_lists.get(text)
-        if address is not None:
-            return address
-        if self._resolver.names_entries(text):
-            return self._reply_list(text)
-        try:
-            name = parse_destination(text, local_host=self._services.name)
-        except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        address = reply_address(name)
-        if len(self._reply_addresses) >= ROUTES_MAX:
-            self._reply_addresses = {"": NO_ADDRESS}
-        self._reply_addresses[text] = address
-        return address
-
-    def _reply_list(self, text: str) -> QueueAddress:
-        if len(self._reply_lists) >= ROUTES_MAX:
-            raise Refusal(
-                "too_many_reply_queues",
-                f"{ROUTES_MAX} lists and aliases are known as queues for answers",
-                "Name the queues themselves, or wait.",
-            )
-        found = self.resolved(text)
-        names: dict[str, SingleName] = {}
-        for target in found.targets:
-            name = target.name
-            if isinstance(name, DirectName) and name.host == ".":
-                name = replace(name, host=self._services.name)
-            names.setdefault(name.key, name)
-        address = self._reply_lists[text] = reply_address(name_of(tuple(names.values())))
-        if found.expires_at != math.inf:
-            loop = self._services.loop
-            loop.call_at(found.expires_at, self._reply_lists.pop, text, None)
-        return address
-
-    def report_queue(self, text: str) -> bytes:
-        """The GUID by which a traced message names the queue for reports.  Raises Refusal."""
-        try:
-            name = parse_destination(text, local_host=".")
-        except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
-        if isinstance(name, PublicName):
-            return name.queue
-        route = self.find_here(name)
-        if route is None or route.is_read_only or route.transactional:
-            raise Refusal(
-                "bad_report_queue",
-                f"{name} cannot get reports: only a queue of this computer that is not"
-                " transactional can, or one that is named PUBLIC=guid",
-                "Create one: qmd queue create reports",
-            )
-        return route.guid
-
     def find_here(self, name: FormatName) -> LocalQueue | None:
-        """The queue of ours that a name stands for; None for one that is elsewhere, or nowhere."""
+        """Return the local queue of a name; None: it is elsewhere or does not exist."""
         if isinstance(name, DirectName) and self.is_local(name):
             key = queue_key(name)
             return None if key is None else self._queues.by_key.get(key)
@@ -368,7 +311,7 @@ class Destinations:
         return None
 
     def is_local(self, name: DirectName) -> bool:
-        """Whether a direct name stands for this queue manager."""
+        """Return whether a direct name stands for this queue manager."""
         host, port = name.host.casefold(), name.port
         if host == ".":
             return True
@@ -377,7 +320,7 @@ class Destinations:
             aliases = map(str.casefold, self._services.settings.queue_manager.aliases)
             if host not in (own, "localhost", *aliases) and host.partition(".")[0] != own:
                 return False
-            # A name without a port means this computer, wherever on it we listen.
+            # A name without a port means this computer, at whichever port it listens.
             return port == PORT or self._listens_at_port(port)
         return any(
             port == own_port and _is_own_address(host, own_host)
@@ -388,9 +331,9 @@ class Destinations:
         return any(port == own for _, own in self._services.listening)
 
     def own_path(self, name: str, *, public: bool = False) -> str:
-        r"""The path of a queue of ours, as it is to be created; `.\orders` for a public one.
+        r"""Return the path of a local queue to create; `.\orders` for a public queue.
 
-        Raises Refusal.
+        Raises Refusal if the name is not one of a queue that can be created here.
         """
         try:
             parsed = parse_destination(name, local_host=".")
@@ -425,24 +368,24 @@ class Destinations:
         return f"{OWN_PREFIX}{path}" if public else str(path)
 
     def forget_elsewhere(self) -> None:
-        """OutgoingQueues queues are found anew, so that nothing here keeps idle ones."""
+        """Drop all references to outgoing queues, so that idle ones can be removed."""
         self._routes.clear()
         self._generation += 1
         for several in self._several.values():
             several.routes = []
 
     def forget(self) -> None:
-        """What names stand for has to be found out anew."""
+        """Drop all results, because queues or the directory have changed."""
         self._routes.clear()
         self._generation += 1
         self._by_guid.clear()
-        self._reply_lists.clear()
+        self.replies.forget()
         self._resolver.own_queues_changed()
         self.on_change()
 
 
 def _is_own_address(host: str, listening: str) -> bool:
-    """Whether `host` leads to the address we listen at."""
+    """Return whether `host` is the address `listening` of this computer."""
     if host == listening:
         return True
     try:

@@ -1,12 +1,12 @@
-"""A message to many queues is one packet for each of them.  [MS-MQMQ] 2.1.7, 2.2.20.1
+"""Destinations of several queues, and the copies for them.  [MS-MQMQ] 2.1.7, 2.2.20.1
 
-    destination ──► Several ──► Copies ──► packets in the open batch
-       directory/resolving.py   sending.py   handover.py
+    destination ──► Several ──────────► Copies ──────────► packets in the open batch
+        naming/destinations.py   operations/send_checks.py   operations/send_copies.py
 
-Elements are sent to as often as they were written, and a distribution list is expanded in its
-place: sending to several queues means what sending to one after the other means.  What follows from
-that for order is in docs/many-destinations.md.  One packet is composed; all others are copies of it
-with another head.
+Each queue gets a packet of its own.  A queue that the destination names twice gets two packets, and
+a distribution list is replaced by its queues at its place: a send to several queues is equivalent
+to sends to one queue after the other.  docs/many-destinations.md describes the consequences for
+order.  One packet is composed; the others are copies of it with other heads.
 """
 
 from __future__ import annotations
@@ -45,41 +45,43 @@ if TYPE_CHECKING:
 
     Route = LocalQueue | OutgoingQueue
 
-SHARED_BYTES_MIN = 512  # of a part that is stored once for all: below it, a row is cheaper
+SHARED_BYTES_MIN = 512  # of a part that is stored once for all copies: a smaller part costs more
 
 _DESTINATION_BITS = 7 << 10  # of UserHeader.Flags
 _MULTI_QUEUE = 1 << 23
 _PACKET_SIZE_OFFSET, _FLAGS_OFFSET, _DESTINATION_OFFSET = 8, 60, 64
-_HEADERS_MAX = 16  # kept of one destination
+_HEADERS_MAX = 16  # kept for one destination
 _U32 = struct.Struct("<I")
-#: Of BaseHeader what does not change, PacketSize and TimeToReachQueue; of UserHeader source,
-#: destination's manager, times, number and flags.
+#: BaseHeader: the constant fields, PacketSize and TimeToReachQueue; UserHeader: the source, the
+#: queue manager of the destination, times, number and flags.
 _FIXED = struct.Struct("<8sII16s16s8sII")
-_TRANSACTION = struct.Struct("<IQII")  # as it is sent, [MS-MQMQ] 2.2.20.5
+_TRANSACTION = struct.Struct("<IQII")  # as in sent packets, [MS-MQMQ] 2.2.20.5
 
 
 @dataclass(slots=True, eq=False)
 class Several:
-    """What a destination of several queues stands for.
+    """The queues that a destination stands for.
 
-    `addresses` are what each packet lists: the elements, and the queues of each distribution list
-    behind it.
+    `addresses` is the list in each packet: the elements, each distribution list followed by its
+    queues.
     """
 
     resolution: Resolution
     addresses: tuple[QueueAddress, ...]
-    #: Where the targets lead, as long as no queue came or went.
+    #: The queues of the targets, valid until a queue is created or deleted.
     routes: list[Route] = field(default_factory=list)
     generation: int = -1
-    #: The MultiQueueFormatHeader by administration and response queue: it takes 7 µs an element.
+    #: The MultiQueueFormatHeader by administration and response queue: to build it takes 7 µs for
+    #: each element.
     headers: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     @property
     def targets(self) -> tuple[Target, ...]:
+        """The queues of the destination, in order."""
         return self.resolution.targets
 
     def refused(self, target: Target, refusal: Refusal) -> Refusal:
-        """The same refusal, which names the element that it is about."""
+        """Return `refusal` with the name of the element that it is about."""
         elements = elements_of(self.resolution.name)
         element = elements[target.element]
         where = str(element)
@@ -90,7 +92,7 @@ class Several:
         return Refusal(refusal.code, f"{where}: {refusal.text}", refusal.remedy)
 
     def keep(self, queues: tuple[str, str], header: bytes) -> None:
-        """The next packets to the same queues have the same header."""
+        """Keep the header for the next packets with the same queues for answers."""
         if len(self.headers) >= _HEADERS_MAX:
             self.headers.clear()
         self.headers[queues] = header
@@ -98,24 +100,25 @@ class Several:
 
 @dataclass(slots=True)
 class Copies:
-    """One message to several queues, checked: how each of them gets it."""
+    """The copies of one message, checked: the queue and the delivery of each."""
 
     several: Several
     routes: Sequence[Route]
     deliveries: list[int]
-    #: Indexes of those that are handed over one by one, and of those that are kept on disk in the
-    #: same way: lists of some that all go elsewhere, or all stay here, with the same delivery.
+    #: `others` are the indexes of copies that are sent one by one.  `alike` are the indexes of the
+    #: other copies, in lists: all copies of a list go to queues elsewhere, or all to queues of this
+    #: computer, with the same delivery.
     others: Sequence[int]
     alike: Sequence[Sequence[int]]
-    #: Indexes of those that their queue, one of ours, will refuse when they get there.
+    #: Indexes of copies that their queue, which is on this computer, refuses.
     misfits: frozenset[int] = frozenset()
 
 
 def several_of(resolution: Resolution, *, own_name: str) -> Several:
-    """`own_name` is what others call this computer, where the name says nothing of one.
+    """Return the queues of a destination; in packets, `own_name` replaces the host `.`.
 
     A packet lists every queue that gets a copy ([MS-MQMQ] 2.2.20.1), and the distribution lists
-    themselves beside their queues.  Raises Refusal for more than a header can list.
+    themselves before their queues.  Raises Refusal for more queues than a header can list.
     """
     members: dict[int, list[SingleName]] = {}
     for target in resolution.targets:
@@ -144,10 +147,10 @@ def _seen_from_outside(name: SingleName, own_name: str) -> SingleName:
 
 
 def list_address(name: SingleName) -> QueueAddress | None:
-    """How an element stands in a MultiQueueFormatHeader; None: it has no form for that kind.
+    """Return the address of an element of a MultiQueueFormatHeader; None: there is no form for it.
 
-    [MS-MQMQ] 2.2.18.1.4 knows public, private and direct names, and distribution lists; a
-    connector's queue stands there as the public one that it is found as.
+    [MS-MQMQ] 2.2.18.1.4 has forms for public, private and direct names, and distribution lists; the
+    queue of a connector is listed as the public queue by which it is found.
     """
     if isinstance(name, ConnectorName):
         return queue_address(PublicName(name.connector))
@@ -161,7 +164,7 @@ def list_address(name: SingleName) -> QueueAddress | None:
 
 
 def with_multi_queue_header(packet: bytes, header: bytes) -> bytes:
-    """A packet that has none, with that one."""
+    """Return a packet with `header` added; it must not have a MultiQueueFormatHeader yet."""
     (size,) = _U32.unpack_from(packet, _PACKET_SIZE_OFFSET)
     (flags,) = _U32.unpack_from(packet, _FLAGS_OFFSET)
     assert size == len(packet)
@@ -173,13 +176,14 @@ def with_multi_queue_header(packet: bytes, header: bytes) -> bytes:
 
 
 class Heads:
-    """Makes the heads of further copies out of the packet of one that is sent in the same way.
+    """Heads of further copies, built from the packet of the first copy with their delivery.
 
-    Measured: 1 µs each, where composing a packet takes 30, and more for each queue that it lists.
+    This takes 1 µs for each copy (measured); composing a packet takes 30 µs, and more for each
+    queue that it lists.
     """
 
     def __init__(self, packet: bytes, destination: QueueAddress) -> None:
-        """`destination` is that of `packet`."""
+        """Take the fields of `packet`, the copy for `destination`."""
         self._base, _, self._reach_s, self._source, _, self._times, _, flags = _FIXED.unpack_from(
             packet
         )
@@ -199,7 +203,8 @@ class Heads:
     def head(
         self, destination: QueueAddress, number: int, position: tuple[int, int] | None
     ) -> bytes:
-        """`position`: sequence id and number of a transactional one."""
+        """Return the head of the copy for `destination`; `position` is the sequence id and number
+        of a transactional copy."""
         fixed = _FIXED.pack(
             self._base,
             self._other_bytes + destination.size,

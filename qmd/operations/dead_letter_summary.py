@@ -1,7 +1,8 @@
-"""What is in dead-letter queues, grouped by why: class, destination and reason."""
+"""Summary of dead-letter queues: their messages grouped by class, destination and reason."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol import parse_user_message
@@ -16,17 +17,26 @@ if TYPE_CHECKING:
 
     from qmd.runtime.services import Services
 
-GROUPS_MAX = 10_000  # the rest is counted together
+GROUPS_MAX = 10_000  # further groups are counted together
 
 
 class _Why(NamedTuple):
+    """The reason why a message is a dead letter."""
+
     message_class: int
     destination: str
     reason: str
 
 
+class _Letter(NamedTuple):
+    why: _Why
+    lookup_id: int
+    bytes: int
+    arrived_at_ms: int
+
+
 class _Group:
-    """Messages that ended in one way."""
+    """Messages with the same class, destination and reason."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -35,52 +45,55 @@ class _Group:
         self.newest_at_ms = 0
         self.first_lookup_id = 0
 
+    def add(self, letter: _Letter) -> None:
+        """Count a message."""
+        self.first_lookup_id = self.first_lookup_id or letter.lookup_id
+        self.messages += 1
+        self.bytes += letter.bytes
+        self.oldest_at_ms = min(self.oldest_at_ms, letter.arrived_at_ms)
+        self.newest_at_ms = max(self.newest_at_ms, letter.arrived_at_ms)
 
-class DeadLetterSummary:
-    """Looks through queues; page by page, and on the reader's thread."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+async def dead_letter_groups(services: Services, queue: LocalQueue) -> list[dict[str, Any]]:
+    """Return the groups of the messages in a queue, the largest first.
 
-    async def groups(self, queue: LocalQueue) -> list[dict[str, Any]]:
-        """The largest first."""
-        groups: dict[_Why, _Group] = {}
-        others = _Why(0, "", f"of more than {GROUPS_MAX} kinds")
-        start = 0
+    Each is a dictionary with the name and the format name of the queue, the class, destination
+    and reason, the number of messages and their bytes, the first and the last arrival in
+    milliseconds since 1970, and the first lookup id.
+    """
+    groups: dict[_Why, _Group] = {}
+    others = _Why(0, "", f"of more than {GROUPS_MAX} kinds")
+    start: int | None = 0
+    while start is not None:
+        letters, start = await services.storage.read(partial(_page, queue_id=queue.id, start=start))
+        for letter in letters:
+            is_new = letter.why not in groups and len(groups) >= GROUPS_MAX
+            groups.setdefault(others if is_new else letter.why, _Group()).add(letter)
+    return [
+        {
+            "queue": queue.name,
+            "format_name": queue.format_name,
+            "class": MessageClass.name_of(why.message_class),
+            "destination": why.destination,
+            "reason": why.reason,
+            "messages": group.messages,
+            "bytes": group.bytes,
+            "oldest_at_ms": group.oldest_at_ms,
+            "newest_at_ms": group.newest_at_ms,
+            "first_lookup_id": group.first_lookup_id,
+        }
+        for why, group in sorted(groups.items(), key=lambda each: -each[1].messages)
+    ]
 
-        def look(db: sqlite3.Connection) -> int | None:
-            rows = message_rows.page(db, queue.id, start, PAGE_ROWS)
-            for row in rows:
-                if not row.is_whole:
-                    continue
-                packet = parse_user_message(row.packet)
-                why = _Why(
-                    packet.properties.message_class, destination_of(packet), row.reason or ""
-                )
-                if why not in groups and len(groups) >= GROUPS_MAX:
-                    why = others
-                group = groups.setdefault(why, _Group())
-                group.first_lookup_id = group.first_lookup_id or row.key & LOOKUP_MASK
-                group.messages += 1
-                group.bytes += len(row.packet)
-                group.oldest_at_ms = min(group.oldest_at_ms, row.arrived_at_ms)
-                group.newest_at_ms = max(group.newest_at_ms, row.arrived_at_ms)
-            return (rows[-1].key & LOOKUP_MASK) + 1 if rows else None
 
-        while (following := await self._services.storage.read(look)) is not None:
-            start = following
-        return [
-            {
-                "queue": queue.name,
-                "format_name": queue.format_name,
-                "class": MessageClass.name_of(why.message_class),
-                "destination": why.destination,
-                "reason": why.reason,
-                "messages": group.messages,
-                "bytes": group.bytes,
-                "oldest_at_ms": group.oldest_at_ms,
-                "newest_at_ms": group.newest_at_ms,
-                "first_lookup_id": group.first_lookup_id,
-            }
-            for why, group in sorted(groups.items(), key=lambda each: -each[1].messages)
-        ]
+def _page(db: sqlite3.Connection, *, queue_id: int, start: int) -> tuple[list[_Letter], int | None]:
+    """Return the messages of one page, and where the next page starts; None: there is no more."""
+    rows = message_rows.page(db, queue_id, start, PAGE_ROWS)
+    letters: list[_Letter] = []
+    for row in rows:
+        if not row.is_whole:
+            continue
+        packet = parse_user_message(row.packet)
+        why = _Why(packet.properties.message_class, destination_of(packet), row.reason or "")
+        letters.append(_Letter(why, row.key & LOOKUP_MASK, len(row.packet), row.arrived_at_ms))
+    return letters, (rows[-1].key & LOOKUP_MASK) + 1 if rows else None

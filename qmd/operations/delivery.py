@@ -1,8 +1,9 @@
-"""How a message goes to its queue: express, recoverable or transactional.
+"""Delivery of a message to its queue: express, recoverable or transactional.
 
-The kind of a queue is known where the queue is ours, and where the directory says it.  A message
-that its queue would refuse on arrival is refused here, while its application listens.  Of a queue
-whose kind nobody says, `automatic` is recoverable, or transactional in a transaction.
+Whether a queue is transactional is known for local queues, and for queues elsewhere if the
+directory says it.  A message that its queue would refuse on arrival is refused here, while its
+application can handle the error.  For a queue of unknown kind, the delivery `automatic` means
+recoverable, or transactional in a transaction.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ def delivery_to(
     asked: int,
     *,
     in_transaction: bool,
-    told: bool | None = None,
+    transactional: bool | None = None,
     name: str = "",
 ) -> int:
-    """The delivery of a message to its only queue.  Raises Refusal where that takes none such.
+    """Return the delivery of a message to its only queue.
 
-    `told`: whether the directory says that the queue, `name`, is transactional; None: it does not
-    say.  Of a queue of ours that is not asked.
+    `transactional` says whether the queue, `name`, is transactional according to the directory;
+    None: the directory does not say.  It is not used for a local queue.  Raises Refusal
+    if the queue does not take such a message.
     """
     if isinstance(route, LocalQueue):
         if not route.is_read_only:
@@ -42,9 +44,9 @@ def delivery_to(
             "Journals and dead-letter queues can be read, and not be sent to; messages come to"
             " a subqueue by `qmd move`.",
         )
-    if told is not None:
+    if transactional is not None:
         queue = f"queue {name or route.destination}{_DIRECTORY}"
-        return _fitting(asked, told, queue, in_transaction=in_transaction, advice=_ANEW)
+        return _fitting(asked, transactional, queue, in_transaction=in_transaction, advice=_ANEW)
     if asked == AUTOMATIC:
         return TRANSACTIONAL if in_transaction else RECOVERABLE
     return asked
@@ -55,16 +57,19 @@ def delivery_of_copy(
     asked: int,
     *,
     in_transaction: bool,
-    told: bool | None,
+    transactional: bool | None,
     name: str,
 ) -> int:
-    """The delivery to one of several queues, which may be transactional or not: a transactional
-    copy that its queue does not take is refused when it arrives.  Raises Refusal."""
+    """Return the delivery of a copy to one of several queues, as `delivery_to`.
+
+    Only some of the queues may be transactional: a transactional copy for another queue is refused
+    when it arrives, not here.  Raises Refusal.
+    """
     if in_transaction:
         asked = TRANSACTIONAL
     if asked == TRANSACTIONAL and not (isinstance(route, LocalQueue) and route.is_read_only):
         return asked
-    return delivery_to(route, asked, in_transaction=False, told=told, name=name)
+    return delivery_to(route, asked, in_transaction=False, transactional=transactional, name=name)
 
 
 def _fitting(

@@ -1,7 +1,7 @@
-"""Messages from a file are put into a queue as they were: packet, counts, reason, times.
+"""Import of messages from a file into a queue, with their packets, counts, reasons and times.
 
-Nothing is taken on trust: each packet is read whole and fits its queue, or all are refused.
-An imported message keeps its id, and gets a new place behind what is there.
+The file is not trusted: if a packet cannot be parsed or does not fit its queue, all messages are
+refused.  An imported message keeps its id, and gets a new place behind the messages of the queue.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.local_queue import LocalQueue
+from qmd.queues.put import put
 from qmd.queues.quotas import queue_refusal
 from storage.tables import messages as message_rows
 from storage.tables.keys import LOOKUP_BITS, TRANSACTIONAL_LEVEL
@@ -38,7 +39,7 @@ Result = dict[str, Any]
 
 
 class Importer:
-    """All of the messages of a request in one commit, or none."""
+    """Importer of messages: all messages of a request in one commit, or none."""
 
     def __init__(
         self,
@@ -61,7 +62,10 @@ class Importer:
         token: bytes,
         done: Callable[[Result], None],
     ) -> None:
-        """`done` gets the answer once it is durable.  Raises Refusal."""
+        """Import the messages; `done` gets the answer when they are durable.
+
+        The answer has the number of messages, and the bytes of their packets.  Raises Refusal.
+        """
         for index, message in enumerate(messages):
             self._check(queue, message, index)
         size = sum(len(message.packet) for message in messages)
@@ -77,14 +81,7 @@ class Importer:
         batch = self._services.storage.batch
         stored = [self._stored(queue, message) for message in messages]
         for each in stored:
-            batch.insert_message(
-                queue.id << LOOKUP_BITS | each.lookup_id,
-                each.packet,
-                each.arrived_at_ms,
-                each.expires_at_s,
-                each.reason,
-            )
-        queue.count_in(len(stored), size)
+            put(queue, each, batch)
         self._recorder.record(
             Kind.IMPORTED,
             [each.packet for each in stored],

@@ -1,7 +1,7 @@
-"""Giving messages to those who read: take, remove, give back, peek.
+"""Receiving of messages by readers: take, remove, reject, give back, peek.
 
-take ──► a copy goes out ──► remove ──► (commit) ──► gone, and answered
-                             give back, or the connection ends ──► ready again
+take ──► the reader gets a copy ──► remove ──► (commit) ──► removed, and answered
+                                    give back, or the connection ends ──► ready again
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 REFILL_ROWS = 512
 REFILL_BYTES = 4 * 1024 * 1024
 PEEK_ROWS_MAX = 1000
-NUMBERS_SPARE = 10_000  # half of what is kept for acknowledgments and dead letters
+NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgments and dead letters
 
 
 class MessageReceiver:
-    """Who waits for which queue, and who gets what."""
+    """Service for the readers of queues."""
 
     def __init__(
         self,
@@ -69,22 +69,25 @@ class MessageReceiver:
         wait_s: float,
         answer: Callable[[list[StoredMessage]], None],
     ) -> None:
-        """`answer` gets up to `limit` messages, at once or when there are some."""
+        """Take up to `limit` messages; `answer` gets them at once, or when there are some.
+
+        After `wait_s` seconds it gets none; a negative time has no end.
+        """
         waiter = Waiter(reader, limit, wait_s != frames.NO_WAIT, answer)
         queue.waiters.append(waiter)
         self.serve(queue)
         if wait_s > 0 and waiter in queue.waiters:
             self._services.timers.at(
-                self._services.loop.time() + wait_s, waiter, partial(self._waited_enough, queue)
+                self._services.loop.time() + wait_s, waiter, partial(self._time_out, queue)
             )
 
-    def _waited_enough(self, queue: LocalQueue, waiter: Waiter) -> None:
+    def _time_out(self, queue: LocalQueue, waiter: Waiter) -> None:
         if waiter in queue.waiters:
             queue.waiters.remove(waiter)
             waiter.answer([])
 
     def serve(self, queue: LocalQueue) -> None:
-        """Give what is ready to those who wait, in the order of their asking."""
+        """Give ready messages to waiting readers, in the order of their requests."""
         for watcher in queue.watchers:
             if not watcher.done():
                 watcher.set_result(None)
@@ -109,7 +112,7 @@ class MessageReceiver:
             self._answer_impatient(queue)
 
     def _answer_impatient(self, queue: LocalQueue) -> None:
-        """There is nothing, and those who do not want to wait are told so."""
+        """Answer the requests that do not wait: the queue is empty."""
         impatient = [waiter for waiter in queue.waiters if not waiter.wait]
         for waiter in impatient:
             queue.waiters.remove(waiter)
@@ -118,7 +121,13 @@ class MessageReceiver:
     def _refill(self, queue: LocalQueue) -> None:
         start = queue.window.begin_refill()
         self._services.storage.batch.read_after(
-            lambda db: message_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
+            partial(
+                message_rows.page,
+                queue_id=queue.id,
+                from_lookup=start,
+                rows_max=REFILL_ROWS,
+                bytes_max=REFILL_BYTES,
+            ),
             partial(self._refilled, queue),
         )
 
@@ -145,9 +154,9 @@ class MessageReceiver:
         *,
         transaction: str = "",
     ) -> None:
-        """Messages that `reader` took go for good; `done(count)` once that is durable.
+        """Remove messages that `reader` took; `done(count)` is called when this is durable.
 
-        Their senders are told, if they asked for it.  Raises Refusal.
+        Their senders are notified if they requested it.  Raises Refusal.
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
@@ -157,7 +166,7 @@ class MessageReceiver:
             queue=queue.name,
             places=lookup_ids,
             transaction=transaction,
-            lazily=True,  # the deletions are not
+            lazily=True,  # the deletions make the batch be written
         )
         self._dead_letters.received(queue, messages)
         self._let_go(reader, queue, lookup_ids, token, done)
@@ -171,10 +180,10 @@ class MessageReceiver:
         token: bytes,
         done: Callable[[int], None],
     ) -> None:
-        """Messages that `reader` took and will have nothing to do with; `detail` says why.
+        """Remove messages that `reader` took and rejects; `detail` is its reason.
 
-        They leave the queue for good as well, and are dead letters of their source's or of ours;
-        docs/decisions/0010.  Raises Refusal.
+        They become dead letters, at their source or here: docs/decisions/0010.  `done(count)` is
+        called when this is durable.  Raises Refusal.
         """
         lookup_ids = self._own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
@@ -188,7 +197,7 @@ class MessageReceiver:
         self._let_go(reader, queue, lookup_ids, token, done)
 
     def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
-        """The messages, each once, that `reader` took and may end.  Raises Refusal."""
+        """Return the lookup ids without duplicates.  Raises Refusal if one was not taken."""
         mine = reader.taken.get(queue, set())
         lookup_ids = list(dict.fromkeys(lookup_ids))
         missing = [lookup_id for lookup_id in lookup_ids if lookup_id not in mine]
@@ -200,13 +209,13 @@ class MessageReceiver:
             )
         return lookup_ids
 
-    def check_can_be_told(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
-        """Whether what follows from the end of so many messages can be numbered now.
+    def check_numbers(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
+        """Raise Refusal if message numbers do not suffice for the acknowledgments of messages.
 
-        To be asked before `remove` and `reject`.  Raises Refusal.
+        Callers use this before `remove` and `reject`.
         """
         mine = reader.taken.get(queue, set())
-        # An acknowledgment of each of them, and a final ack, and a copy.
+        # For each message: an acknowledgment, a final ack, and a copy.
         if not self._services.ids.suffice(3 * len(lookup_ids), spare=NUMBERS_SPARE) and any(
             each in mine and may_want_word(queue.taken[each].packet) for each in lookup_ids
         ):
@@ -245,8 +254,11 @@ class MessageReceiver:
         done(len(lookup_ids))
 
     def abort(self, reader: Reader, transaction: str, reason: str) -> int:
-        """A transaction is aborted: what it received returns, its abort count raised, unless
-        nobody has seen it; how many."""
+        """Return the messages that an aborted transaction received to their queues; return their
+        number.
+
+        Their abort counts are incremented, unless the application has not seen them.
+        """
         self.stop_waiting(reader)
         count = 0
         for queue, mine in list(reader.taken.items()):
@@ -269,7 +281,7 @@ class MessageReceiver:
         return count
 
     def is_waiting(self, reader: Reader) -> bool:
-        """Whether it waits for a message anywhere."""
+        """Return whether `reader` waits for messages of any queue."""
         return any(
             waiter.reader is reader
             for queue in self._queues.by_key.values()
@@ -277,7 +289,7 @@ class MessageReceiver:
         )
 
     def stop_waiting(self, reader: Reader) -> None:
-        """Its requests for messages are answered with none."""
+        """Answer the waiting requests of `reader` with no messages."""
         for queue in self._queues.by_key.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
@@ -291,7 +303,7 @@ class MessageReceiver:
         lookup_ids: list[int],
         why: str = "its reader gave it back",
     ) -> int:
-        """Messages that `reader` took return to their old place; how many did."""
+        """Return messages that `reader` took to their old places; return their number."""
         mine = reader.taken.get(queue, set())
         returning = [lookup_id for lookup_id in lookup_ids if lookup_id in mine]
         for lookup_id in returning:
@@ -313,9 +325,9 @@ class MessageReceiver:
         return count
 
     def leave(self, reader: Reader) -> None:
-        """A reader's connection has ended: what it took, and did not remove, is ready again."""
+        """Return all messages that `reader` took and did not remove: its connection has ended."""
         reader.has_left = True
-        # First of all it waits no more, or it would be given what it gives back.
+        # Its waiting requests end first: they would get the messages that it gives back.
         for queue in self._queues.by_key.values():
             for waiter in [waiter for waiter in queue.waiters if waiter.reader is reader]:
                 queue.waiters.remove(waiter)
@@ -332,9 +344,10 @@ class MessageReceiver:
         wait_s: float,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> list[StoredMessage]:
-        """Ready messages from lookup id `start` on; nothing is taken.
+        """Return up to `limit` ready messages from lookup id `start` on; no message is taken.
 
-        `turn` is entered for each look: what is found takes memory until it is answered.
+        If there are none, wait for up to `wait_s` seconds; a negative time has no end.  `turn` is
+        entered for each read, because the messages take memory until they are in the answer.
         """
         deadline = None if wait_s < 0 else self._services.loop.time() + wait_s
         while True:
@@ -353,7 +366,7 @@ class MessageReceiver:
                 queue.watchers.discard(watcher)
 
     async def _look(self, queue: LocalQueue, start: int, limit: int) -> list[StoredMessage]:
-        """The first of them: up to `limit`, and some 8 MB; none only if there is none."""
+        """Return the first ready messages: up to `limit`, and about 8 MB, but at least one."""
         found: list[StoredMessage] = []
         first, size = start, 0
         now_s = self._services.clock.now_s
@@ -373,10 +386,10 @@ class MessageReceiver:
                     found.append(stored_message(row))
                     size += len(row.packet)
             if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
-                start = LOOKUP_MASK + 1  # that were all
+                start = LOOKUP_MASK + 1  # the queue ends here
                 break
             start = (rows[-1].key & LOOKUP_MASK) + 1
-        # Express messages are nowhere on disk: they belong among those that were read.
+        # Express messages have no rows: they belong among the messages that were read.
         express = [
             whole_message(message)
             for lookup_id, message in queue.express.items()
@@ -390,7 +403,7 @@ class MessageReceiver:
 
 
 def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]:
-    """The first of them that make no more bytes than that; one always does."""
+    """Return the first messages, at least one, that have up to `bytes_max` bytes together."""
     size = 0
     for count, message in enumerate(messages):
         size += len(message.packet)
@@ -400,7 +413,7 @@ def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]
 
 
 def stored_message(row: MessageRow) -> StoredMessage:
-    """A row as those who read get it."""
+    """Return the message of a row, as readers get it."""
     return StoredMessage(
         row.key & LOOKUP_MASK,
         row.arrived_at_ms,

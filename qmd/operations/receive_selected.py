@@ -1,8 +1,8 @@
-"""Taking a message that is meant, wherever in its queue it stands: by its lookup id, by its id, by
-its correlation id, or by what it says.
+"""Receiving of chosen messages, at any place of the queue: by lookup id, by id, by correlation id,
+or by content.
 
     choose ─► hold ─► is it still on disk? ─► taken, as if it had been the first
-                          └► no: somebody was faster; choose again
+                          └► no: another reader has removed it; choose again
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST, LAST, NEXT, PREVIOUS, THIS = "first", "last", "next", "previous", "this"
 
 
 class SelectiveReceiver:
-    """Finds and takes; and keeps others out of a queue that somebody has for himself."""
+    """Receiving of chosen messages, and exclusive access to queues (MQ_DENY_RECEIVE_SHARE)."""
 
     def __init__(self, services: Services, selection: Selection) -> None:
         self._services = services
@@ -40,14 +40,17 @@ class SelectiveReceiver:
     async def take(
         self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int, wait_s: float
     ) -> list[StoredMessage]:
-        """The first `limit` messages that are meant; waits for one of them.  Raises Refusal."""
+        """Take the first `limit` messages of `choice`; wait for one of them.  Raises Refusal.
+
+        After `wait_s` seconds, return none; a negative time has no end.
+        """
         loop = self._services.loop
         deadline = None if wait_s < 0 else loop.time() + wait_s
         while True:
             watcher: asyncio.Future[None] = loop.create_future()
             queue.watchers.add(watcher)
             try:
-                # Whoever asks may go away meanwhile: what is held must not be left so.
+                # The caller may be cancelled meanwhile: messages must not stay held.
                 work = loop.create_task(self._take_now(reader, queue, choice, limit))
                 messages = await asyncio.shield(work)
                 if messages or wait_s == frames.NO_WAIT or queue.deleted:
@@ -67,9 +70,9 @@ class SelectiveReceiver:
                 chosen = await self._selection.choose(queue, choice, Piece(limit))
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
-                    return []  # it may come, or come back
+                    return []  # it may arrive later, or be given back
                 raise
-            picker = Reader()  # the reader has nothing of which we do not know that it is there
+            picker = Reader()  # `reader` gets only messages that are known to be on disk
             held = [each for each in chosen.messages if queue.hold(picker, each.lookup_id)]
             found = await self._still_there(queue, held)
             taken: list[StoredMessage] = []
@@ -92,10 +95,10 @@ class SelectiveReceiver:
     async def _still_there(
         self, queue: LocalQueue, held: list[StoredMessage]
     ) -> dict[int, StoredMessage]:
-        """Those of them that no commit until now has removed, as the disk has them."""
+        """Return the held messages that no commit has removed yet, as they are on disk."""
         keys = [queue.id << LOOKUP_BITS | each.lookup_id for each in held]
         rows: asyncio.Future[list[MessageRow]] = self._services.loop.create_future()
-        # Not on a reader's connection, which may look at what was there before.
+        # Not on a connection for reading, which may see an earlier state of the database.
         self._services.storage.batch.read_after(
             partial(message_rows.find_all, keys=keys), partial(_settle, rows)
         )
@@ -103,7 +106,10 @@ class SelectiveReceiver:
         return {message.lookup_id: message for message in map(stored_message, found)}
 
     async def look(self, queue: LocalQueue, which: str, lookup_id: int) -> StoredMessage | None:
-        """The message at a place, or beside it, whether or not somebody has taken it."""
+        """Return the message at a place or beside it, taken or not; None: there is none.
+
+        `which` is first, last, next, previous or this.  Raises Refusal.
+        """
         if which not in (FIRST, LAST, NEXT, PREVIOUS, THIS):
             raise Refusal(
                 "no_such_place",
@@ -136,10 +142,10 @@ class SelectiveReceiver:
             return None
         return whole_message(candidates[max(places) if backwards else min(places)])
 
-    # For oneself.
+    # Exclusive access.
 
     def open(self, queue: LocalQueue, owner: Hashable) -> None:
-        """From now on nobody else may receive from the queue.  Raises Refusal."""
+        """Open a queue exclusively: no other connection may receive from it.  Raises Refusal."""
         other = self._exclusive.get(queue)
         if other is owner:
             return
@@ -148,16 +154,17 @@ class SelectiveReceiver:
         self._exclusive[queue] = owner
 
     def close(self, queue: LocalQueue, owner: Hashable) -> None:
+        """End the exclusive access of a connection, if it has it."""
         if self._exclusive.get(queue) is owner:
             del self._exclusive[queue]
 
     def check_share(self, queue: LocalQueue, owner: Hashable) -> None:
-        """Raises Refusal for a queue that somebody else has for himself."""
+        """Raise Refusal if another connection has opened the queue exclusively."""
         if self._exclusive and self._exclusive.get(queue, owner) is not owner:
             raise _sharing_violation(queue)
 
     def leave(self, owner: Hashable) -> None:
-        """A connection has ended."""
+        """End all exclusive access of a connection that has ended."""
         for queue in [queue for queue, other in self._exclusive.items() if other is owner]:
             del self._exclusive[queue]
 

@@ -1,4 +1,4 @@
-"""What became of a request whose answer its client did not get."""
+"""Outcomes of requests, for clients that lost the answers."""
 
 from __future__ import annotations
 
@@ -13,40 +13,46 @@ import msgspec
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
+    from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.operations.transactions import Transactions
     from qmd.runtime.services import Services
 
 
 class RequestOutcomes:
-    """Finds the answers of requests that carried a token."""
+    """The answers to requests that had a token."""
 
-    def __init__(self, services: Services, message_sender: MessageSender) -> None:
+    def __init__(
+        self,
+        services: Services,
+        message_sender: MessageSender,
+        sealed: SealedTokens,
+        transactions: Transactions,
+    ) -> None:
         self._services = services
         self._message_sender = message_sender
+        self._sealed = sealed
+        self._transactions = transactions
         self._at_work: dict[bytes, asyncio.Event] = {}
 
-    def connect(self, transactions: Transactions) -> None:
-        self._transactions = transactions
-
     async def outcome(self, token: bytes, asker: int = 0) -> object:
-        """The answer to an earlier request with this token; None when it was not done.
+        """Return the answer to an earlier request with this token; None: it was not done.
 
-        None is a promise: a request that is still on its way here over a connection older than
-        that of the `asker` will be refused.
+        None is a promise: the request will be refused if it still arrives over a connection that
+        is older than that of the `asker`, the number of a connection.
         """
         self._transactions.seal(token, asker)
         answer = await self.find(token)
         if answer is not None:
-            self._transactions.unseal(token)
+            self._sealed.unseal(token)
         return answer
 
     async def find(self, token: bytes) -> object:
-        """The same, with nothing promised for the time to come."""
+        """Return the answer as `outcome`, without the promise."""
         if token in self._at_work:
             await self._at_work[token].wait()
         found: asyncio.Future[bytes | None] = self._services.loop.create_future()
-        # After the open batch, which may hold the very request.
+        # After the open batch, which may have this request.
         self._services.storage.batch.read_after(
             partial(outcome_rows.find, token=token), partial(_settle, found)
         )
@@ -60,9 +66,9 @@ class RequestOutcomes:
 
     @contextlib.asynccontextmanager
     async def at_work(self, token: bytes) -> AsyncIterator[object]:
-        """Around a request that takes more than one turn: a question for its outcome waits.
+        """Delay questions for the outcome of a request that takes several turns of the event loop.
 
-        Yields the answer of the same request, if that was at work and is done.
+        Yields None, or the answer if the same request was in progress and is done now.
         """
         if not token:
             yield None
@@ -79,5 +85,5 @@ class RequestOutcomes:
 
 
 def _settle(found: asyncio.Future[bytes | None], result: bytes | None) -> None:
-    if not found.done():  # its caller may be gone
+    if not found.done():  # its caller may have been cancelled
         found.set_result(result)

@@ -1,7 +1,7 @@
-"""Which messages of a queue an operator means: by name, by what they say, by age, or all.
+"""Selection of messages of a queue: by id, by content, by age, or all.
 
-A queue may be long: it is looked through page by page, and what is found is one piece, small enough
-for one commit.
+A queue may be long: it is read page by page, and the result is one piece, small enough for one
+commit.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
 
-PIECE_MESSAGES = 1024  # in one commit, for which everybody waits
+PIECE_MESSAGES = 1024  # in one commit, for which other requests wait
 PIECE_BYTES = 16 * 1024 * 1024
-PAGE_ROWS = 256  # looked at in one go
+PAGE_ROWS = 256  # read at once
 
 Matches = Callable[[StoredMessage], bool]
 
 
 class Chosen(NamedTuple):
-    """What was found; `next` is where the next piece starts, None after the last one."""
+    """One piece of messages; `next` is where the next piece starts, None after the last one."""
 
     messages: list[StoredMessage]
-    taken: int  # passed over, because somebody has them
+    taken: int  # messages that were skipped, because readers have taken them
     next: int | None
     until: int
 
@@ -50,12 +50,12 @@ class Chosen(NamedTuple):
 
 
 class _Page(NamedTuple):
-    rows: list[MessageRow]  # that match, or are not what was stored
-    last: int | None  # the lookup id that was looked at last; None: the queue ends here
+    rows: list[MessageRow]  # that match, or are damaged
+    last: int | None  # the last lookup id that was read; None: the queue ends here
 
 
 class Selection:
-    """Finds messages; nothing is taken."""
+    """Search for messages, which takes none of them."""
 
     def __init__(self, services: Services, damage: Damage) -> None:
         self._services = services
@@ -64,9 +64,9 @@ class Selection:
     async def choose(
         self, queue: LocalQueue, choice: Choice, piece: Piece, *, bytes_max: int = PIECE_BYTES
     ) -> Chosen:
-        """One piece of what is meant, in order.  Raises Refusal.
+        """Return one piece of the messages of `choice`, in order.  Raises Refusal.
 
-        Messages that are named one by one must all be there, and nobody must have them.
+        Messages that are named one by one must all be there, and no reader must have taken them.
         """
         if piece.limit < 1:
             raise Refusal(
@@ -76,7 +76,7 @@ class Selection:
             if not 0 <= lookup_id <= LOOKUP_MASK:
                 raise Refusal("bad_lookup_id", f"no message can have the lookup id {lookup_id}")
         if self._services.storage.pressure:
-            # What is looked at is what is durable: an abort may be on its way there.
+            # Reading sees only durable changes: an abort may be on its way to the disk.
             await self._services.storage.batch.barrier()
         until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
@@ -105,7 +105,7 @@ class Selection:
                     taken += 1
                     continue
                 if message.expires_at_s is not None and message.expires_at_s < now_s:
-                    continue  # it is over, and about to be ended
+                    continue  # it has expired, and will be ended
                 if found and (len(found) == limit or size + len(message.packet) > bytes_max):
                     chosen = Chosen(found, taken, message.lookup_id, until)
                     self._check(queue, choice, piece, chosen)
@@ -128,9 +128,11 @@ class Selection:
             rows = [row for row in rows if not row.is_whole or matches(stored_message(row))]
             return _Page(rows, now[-1] if len(ahead) > PAGE_ROWS else None)
 
+        queue_id = queue.id
+
         def look(db: sqlite3.Connection) -> _Page:
-            """On the reader's thread, so that the queue manager goes on meanwhile."""
-            rows = message_rows.page(db, queue.id, start, PAGE_ROWS)
+            """Read and filter one page on the thread for reading."""
+            rows = message_rows.page(db, queue_id, start, PAGE_ROWS)
             last = rows[-1].key & LOOKUP_MASK if rows else None
             return _Page(
                 [row for row in rows if not row.is_whole or matches(stored_message(row))], last
@@ -139,7 +141,7 @@ class Selection:
         return await self._services.storage.read(look)
 
     def _check(self, queue: LocalQueue, choice: Choice, piece: Piece, chosen: Chosen) -> None:
-        """Of what was named one by one, nothing may be missing."""
+        """Raise Refusal if a message is missing that was named one by one."""
         there = {each.lookup_id for each in chosen.messages}
         beyond = LOOKUP_MASK + 1 if chosen.next is None else chosen.next
         for lookup_id in choice.lookup_ids:
@@ -166,19 +168,19 @@ class Selection:
 def _whole(
     express: dict[int, Held], start: int, beyond: int
 ) -> Iterator[tuple[int, StoredMessage]]:
-    """Those at these places, and their lookup ids."""
+    """Yield the lookup ids and the messages at these places."""
     for lookup_id, held in express.items():
         if start <= lookup_id < beyond:
             yield lookup_id, whole_message(held)
 
 
 def id_of(packet: bytes) -> bytes:
-    """A message's id as 20 bytes."""
+    """Return the id of a message as 20 bytes."""
     return correlation_bytes(source_of(packet), message_number(packet))
 
 
 def destination_of(message: UserMessage) -> str:
-    """The queue that a packet names as its destination, as a format name; "" for none."""
+    """Return the destination of a packet as a format name; "" for none."""
     from protocol import DirectQueueName
     from protocol.errors import ProtocolError
     from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
@@ -217,7 +219,7 @@ def _has_filter(choice: Choice) -> bool:
 
 
 def filter_of(choice: Choice) -> Matches:
-    """Raises Refusal for a class that there is not, and ids that are none."""
+    """Return the condition of `choice` on messages.  Raises Refusal for a bad class or id."""
     if any(len(each) != 20 for each in choice.message_ids):
         raise Refusal("bad_message_id", "a message id has 20 bytes")
     ids = set(choice.message_ids)

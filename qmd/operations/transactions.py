@@ -1,26 +1,22 @@
-"""Transactions: sends and receives that happen together, or not at all.
+"""Transactions: sends and receives that commit together, or not at all.
 
     begin ─► send, take … ─► commit ─► one batch: rows of what is sent, deletions of what was
                 │                      received, the outcome by the transaction's id ─► (commit)
                 └──► abort: what was taken is back at its old place, its abort count raised
 
-Until its commit a transaction lives in memory, and belongs to the connection that began it: a
-client that dies, a limit of idleness that passes and a daemon that restarts all abort it.  What is
-sent gets its place in its streams when the transaction commits, so the order of commits is the
-order of delivery.
+Until its commit, a transaction is in memory only and belongs to the connection that began it.  It
+is aborted when its client dies, when it is idle for too long and when the daemon restarts.  Its
+messages get their places in their sequences at the commit, so the order of commits is the order of
+delivery.
 
-The client chooses the id.  One that lost its connection while it committed asks for the outcome of
-that id; asking seals it: a commit that is still on its way, in the buffer of a connection that
-broke, is refused from then on.
+The client chooses the id.  A client that loses its connection during the commit asks for the
+outcome of the id.  The question seals the id: a commit that is still in the buffer of the broken
+connection is refused from then on.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -36,7 +32,9 @@ from qmd.control_protocol.messages import (
 )
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
-from qmd.naming.fan_out import Copies, Several
+from qmd.naming.fan_out import Copies
+from qmd.operations.sealed_tokens import ALL_CONNECTIONS
+from qmd.operations.transaction import Transaction
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from qmd.operations.move import Mover
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
-    from qmd.operations.request_outcomes import RequestOutcomes
+    from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.runtime.budget import Budget
     from qmd.runtime.services import Services
@@ -53,44 +51,11 @@ log = structlog.get_logger()
 
 T = TypeVar("T", bound=Hashable)
 
-SEALED_MAX = 100_000  # ids of which somebody was told that nothing was done
-MESSAGE_BYTES = 1024  # of memory for each, beside body and extension
-_EVERYBODY = 1 << 62  # no connection has so high a number
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """One that has not ended."""
-
-    id: bytes
-    owner: Hashable  # the connection that began it
-    idle_s: float
-    began_at: float  # loop time
-    used_at: float
-    reader: Reader = field(default_factory=Reader)
-    messages: list[NewMessage] = field(default_factory=list)
-    numbers: list[object] = field(default_factory=list)  # of the messages
-    #: Of those to several queues, which these were when they were sent.
-    several: list[Several | None] = field(default_factory=list)
-    bytes: int = 0  # of their bodies
-    kept_bytes: int = 0  # of memory
-    #: What is to be done with received messages other than to remove them: by queue and place.
-    moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
-    rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
-    is_committing: bool = False
-    doom: str = ""  # why a message could not be sent in it: it can only be aborted
-    choosing: int = 0  # requests for messages that are meant, and not answered yet
-
-    def __post_init__(self) -> None:
-        self.reader.who = f"transaction {self.id.hex()}"
-
-    @property
-    def taken_count(self) -> int:
-        return sum(len(mine) for mine in self.reader.taken.values())
+MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
 
 
 class Transactions:
-    """Those that are under way."""
+    """The open transactions."""
 
     def __init__(
         self,
@@ -98,33 +63,33 @@ class Transactions:
         mover: Mover,
         selective_receiver: SelectiveReceiver,
         message_receiver: MessageReceiver,
-        request_outcomes: RequestOutcomes,
         message_sender: MessageSender,
+        sealed: SealedTokens,
     ) -> None:
         self._services = services
         self._mover = mover
         self._selective_receiver = selective_receiver
         self._message_receiver = message_receiver
-        self._request_outcomes = request_outcomes
         self._message_sender = message_sender
+        self._sealed = sealed
         self._live: dict[bytes, Transaction] = {}
-        # Ids of which somebody was told that nothing was done: the connections from which it must
-        # stay so, as the first that is free of it, and why.
-        self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
-        self._sending_once: dict[bytes, asyncio.Future[list[object]]] = {}
         self.committed_count = 0
         self.aborted_count = 0
 
     @property
     def live(self) -> list[Transaction]:
+        """The transactions that have not ended."""
         return list(self._live.values())
 
     def begin(self, transaction_id: bytes, owner: Hashable, idle_s: float) -> None:
-        """Raises Refusal."""
+        """Begin a transaction of the connection `owner`; it may be idle for `idle_s` seconds.
+
+        Raises Refusal.
+        """
         limits = self._services.settings.transactions
         if len(transaction_id) not in (TRANSACTION_ID_BYTES, TRANSACTION_ID_BYTES + MARK_BYTES):
             raise bad_transaction_id(transaction_id)
-        if transaction_id in self._live or transaction_id in self._sealed:
+        if transaction_id in self._live or self._sealed.reason(transaction_id) is not None:
             raise Refusal(
                 "transaction_exists",
                 f"transaction {transaction_id.hex()} was begun before",
@@ -146,16 +111,16 @@ class Transactions:
     def send(
         self, transaction_id: bytes, owner: Hashable, messages: list[NewMessage]
     ) -> list[object]:
-        """Check messages now, to be sent at the commit; their ids.
+        """Check messages that the commit will send; return their ids.
 
-        Raises Refusal, and then the transaction can only be aborted: what was sent in it is done
-        as a whole or not at all, whether or not its application handles the error.
+        Raises Refusal.  Then the transaction can only be aborted: its messages are sent together or
+        not at all, even if its application ignores the error.
         """
         transaction = self._find_sound(transaction_id, owner)
         try:
             return self._send(transaction, messages)
         except MustAsk:
-            raise  # the send begins again when the directory has answered
+            raise  # the send begins again after the answer of the directory
         except (Refusal, InvalidName) as refusal:
             transaction.doom = refusal.text if isinstance(refusal, Refusal) else str(refusal)
             raise
@@ -183,7 +148,7 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        chosen = self._message_sender.check(messages, in_transaction=True, is_part=True)
+        chosen = self._message_sender.checks.check(messages, in_transaction=True, is_part=True)
         numbers = self._message_sender.numbers_of(chosen)
         transaction.messages += messages
         transaction.several += [
@@ -196,19 +161,23 @@ class Transactions:
         return self._message_sender.ids(numbers)
 
     def doom(self, transaction_id: bytes, owner: Hashable, reason: str) -> None:
-        """A send in it was refused before it came here.  One of another connection stays."""
+        """Note that a send was refused before it got here; the transaction can only be aborted.
+
+        Transactions of other connections stay as they are.
+        """
         transaction = self._live.get(transaction_id)
         if transaction is not None and transaction.owner is owner:
             transaction.doom = transaction.doom or reason
 
     def is_under_way(self, transaction_id: bytes) -> bool:
-        """Whether it may still commit."""
+        """Return whether the transaction may still commit."""
         return transaction_id in self._live
 
     def check_owner(self, token: bytes, rights: Rights) -> None:
-        """Raises Refusal for the id of a transaction under way that another client began.
+        """Raise Refusal for the id of an open transaction that another client began.
 
-        Its outcome is not asked for in its place: nothing would be known of it by that token's ids.
+        A client with other rights has other ids for it, so its question for the outcome would get
+        the answer that nothing is known.
         """
         wanted = rights.shown_id(token)
         if rights.are_all or wanted is None:
@@ -222,7 +191,7 @@ class Transactions:
                 )
 
     def reader(self, transaction_id: bytes, owner: Hashable) -> Reader:
-        """Who has what the transaction receives.  Raises Refusal."""
+        """Return the reader that takes messages for the transaction.  Raises Refusal."""
         return self._find_sound(transaction_id, owner).reader
 
     def take(
@@ -234,7 +203,7 @@ class Transactions:
         wait_s: float,
         answer: Callable[[list[StoredMessage]], None],
     ) -> None:
-        """Receive within the transaction.  Raises Refusal."""
+        """Take messages within the transaction, as `MessageReceiver.take`.  Raises Refusal."""
         transaction = self._find_sound(transaction_id, owner)
 
         def taken(messages: list[StoredMessage]) -> None:
@@ -252,7 +221,7 @@ class Transactions:
         limit: int,
         wait_s: float,
     ) -> Coroutine[Any, Any, list[StoredMessage]]:
-        """The same wherever they stand in the queue.  Raises Refusal."""
+        """Take chosen messages within the transaction.  Raises Refusal."""
         transaction = self._find_sound(transaction_id, owner)
 
         async def take() -> list[StoredMessage]:
@@ -277,12 +246,15 @@ class Transactions:
         target: str,
         reason: str,
     ) -> int:
-        """At the commit, move received messages to `target`, or reject them.  Raises Refusal."""
+        """Let the commit move received messages to `target`, or reject them if it is "".
+
+        Returns the number of messages.  Raises Refusal.
+        """
         transaction = self._find_sound(transaction_id, owner)
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
         mover = self._mover
-        place = await mover.target_for(queue, target) if target else None
+        place = await mover.targets.get(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
         self._check_taken(transaction, queue, lookup_ids)
         if place is not None:
@@ -317,9 +289,9 @@ class Transactions:
     def commit(
         self, transaction_id: bytes, owner: Hashable, done: Callable[[list[object]], None]
     ) -> None:
-        """All of it in one batch; `done(ids of what was sent)` when it is durable.
+        """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
-        Raises Refusal, and then the transaction is aborted.
+        Raises Refusal: then the transaction is aborted.  Raises MustAsk: then it stays open.
         """
         transaction = self._find(transaction_id, owner)
         message_receiver, reader = self._message_receiver, transaction.reader
@@ -330,22 +302,22 @@ class Transactions:
         message_sender = self._message_sender
         try:
             self._check_received(transaction)
-            chosen = message_sender.check(
+            chosen = message_sender.checks.check(
                 transaction.messages, in_transaction=True, several=transaction.several
             )
         except MustAsk:
-            raise  # the commit begins again
+            raise  # the commit begins again after the answer of the directory
         except Refusal as refusal:
             self._abort(transaction, f"it could not be committed: {refusal.text}")
             raise
-        # From here on nothing is refused any more; all of it goes into one batch.
+        # No step is refused from here on; all changes go into one batch.
         transaction.is_committing = reader.has_left = True
         batch = self._services.storage.batch
         self._settle_received(transaction)
         for queue, mine in list(reader.taken.items()):
             if mine:
                 message_receiver.remove(
-                    reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()
+                    reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()
                 )
         message_sender.take_over(
             transaction.messages,
@@ -359,74 +331,39 @@ class Transactions:
     def abort(
         self, transaction_id: bytes, owner: Hashable, reason: str, *, unread: bool = False
     ) -> int:
-        """What was received is back at its place; how many messages.  Raises Refusal.
+        """Abort the transaction; return the number of messages that return to their places.
 
-        `unread`: nobody has seen it, and the abort is not counted.
+        With `unread`, its application has seen none of them, and their abort counts stay.  Raises
+        Refusal.
         """
         transaction = self._find(transaction_id, owner)
         transaction.reader.is_unread = unread
         return self._abort(transaction, reason or "its application said so")
 
     def leave(self, owner: Hashable) -> None:
-        """A connection has ended, and its transactions with it."""
+        """Abort the transactions of a connection that has ended."""
         for transaction in self.live:
             if transaction.owner is owner and not transaction.is_committing:
                 self._abort(transaction, "the connection of its application ended")
 
     def seal(self, token: bytes, asker: int) -> None:
-        """Connection `asker` asks what became of this id: a transaction that has not committed is
-        aborted, and cannot be committed any more."""
+        """Abort a transaction that has not committed, and seal its id: connection `asker` asks for
+        its outcome."""
         transaction = self._live.get(token)
         if transaction is not None and not transaction.is_committing:
             self._abort(transaction, "another connection asked for its outcome")
-        self._seal(token, asker, "another connection asked for its outcome before it came")
-
-    def unseal(self, token: bytes) -> None:
-        """It was done after all: the answer is on disk."""
-        self._sealed.pop(token, None)
-
-    def refuse_sealed(self, token: bytes, connection: int) -> None:
-        """Raises Refusal for a token of which somebody was told that nothing was done.
-
-        Only on connections that are older than the one that asked: whoever asked may try again.
-        """
-        newest, why = self._sealed.get(token, (0, ""))
-        if connection < newest:
-            raise Refusal(
-                "transaction_aborted",
-                f"nothing of this request was done: {why}",
-                "Do it again with another id.",
-            )
-
-    async def send_once(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
-        """Send the messages, unless that was done before with this token; their ids."""
-        while (other := self._sending_once.get(token)) is not None:
-            await asyncio.wait([other])
-        done: asyncio.Future[list[object]] = self._services.loop.create_future()
-        self._sending_once[token] = done
-        try:
-            before = await self._request_outcomes.find(token)
-            if before is not None:
-                return before
-            self.refuse_sealed(token, connection)
-            self._message_sender.send(messages, token, partial(_tell, done))
-            return await asyncio.shield(done)
-        finally:
-            done.cancel()
-            del self._sending_once[token]
-
-    # Within.
+        self._sealed.seal(token, asker, "another connection asked for its outcome before it came")
 
     def _find(self, transaction_id: bytes, owner: Hashable) -> Transaction:
         transaction = self._live.get(transaction_id)
         if transaction is not None and transaction.owner is owner and not transaction.is_committing:
             transaction.used_at = self._services.loop.time()
             return transaction
-        if transaction_id in self._sealed:
+        reason = self._sealed.reason(transaction_id)
+        if reason is not None:
             raise Refusal(
                 "transaction_aborted",
-                f"transaction {transaction_id.hex()} was aborted, because"
-                f" {self._sealed[transaction_id][1]}",
+                f"transaction {transaction_id.hex()} was aborted, because {reason}",
                 "Begin another one, and do its work again.",
             )
         raise Refusal(
@@ -436,7 +373,7 @@ class Transactions:
         )
 
     def _find_sound(self, transaction_id: bytes, owner: Hashable) -> Transaction:
-        """Likewise, where more is to be done in it: none that can only be aborted."""
+        """Return a transaction that can still commit.  Raises Refusal."""
         transaction = self._find(transaction_id, owner)
         if transaction.doom:
             raise _doomed(transaction)
@@ -450,7 +387,7 @@ class Transactions:
                     f"{queue.name} was deleted, with what the transaction had received from it",
                     "Begin another transaction.",
                 )
-            self._message_receiver.check_can_be_told(transaction.reader, queue, list(mine))
+            self._message_receiver.check_numbers(transaction.reader, queue, list(mine))
         for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
             self._mover.check(source, target, messages)
@@ -462,7 +399,7 @@ class Transactions:
             )
         for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
             self._message_receiver.reject(
-                transaction.reader, queue, lookup_ids, reason, b"", _nobody
+                transaction.reader, queue, lookup_ids, reason, b"", _unanswered
             )
 
     def _committed(
@@ -473,7 +410,7 @@ class Transactions:
         done(ids)
 
     def _forget(self, transaction: Transaction) -> None:
-        """It has ended."""
+        """Drop a transaction that has ended."""
         del self._live[transaction.id]
         self._services.timers.cancel(transaction)
         self._services.memory.transactions.hold(transaction, transaction.owner, 0)
@@ -481,7 +418,7 @@ class Transactions:
     def _abort(self, transaction: Transaction, reason: str) -> int:
         self._forget(transaction)
         self.aborted_count += 1
-        self._seal(transaction.id, _EVERYBODY, reason)
+        self._sealed.seal(transaction.id, ALL_CONNECTIONS, reason)
         transaction.reader.has_left = True
         count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)
         log.info(
@@ -493,12 +430,6 @@ class Transactions:
         )
         return count
 
-    def _seal(self, token: bytes, newest: int, why: str) -> None:
-        before, reason = self._sealed.get(token, (0, why))
-        self._sealed[token] = max(before, newest), reason
-        if len(self._sealed) > SEALED_MAX:
-            self._sealed.popitem(last=False)
-
     def _watch(self, transaction: Transaction) -> None:
         due = transaction.used_at + transaction.idle_s
         self._services.timers.at(due, transaction, self._idle)
@@ -509,7 +440,9 @@ class Transactions:
         idle_s = self._services.loop.time() - transaction.used_at
         if idle_s + 1e-6 < transaction.idle_s or self._is_waiting(transaction):
             if self._is_waiting(transaction):
-                transaction.used_at = self._services.loop.time()  # a receive waits: it is not idle
+                transaction.used_at = (
+                    self._services.loop.time()
+                )  # it is not idle while a receive waits
             self._watch(transaction)
             return
         self._abort(
@@ -531,12 +464,12 @@ def _doomed(transaction: Transaction) -> Refusal:
 
 
 def _kept_bytes(new: NewMessage) -> int:
-    """Of memory, until its transaction ends."""
+    """Return the bytes of memory that a message takes until its transaction ends."""
     return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
 
 
 def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
-    """The lookup ids, in order, of what is to be done with messages of one queue."""
+    """Return the lookup ids, in order, by queue and by what is to be done with the messages."""
     found: dict[tuple[LocalQueue, T], list[int]] = {}
     for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
         found.setdefault((queue, what), []).append(lookup_id)
@@ -558,10 +491,5 @@ def _seconds(duration_s: float) -> str:
     return f"{round(duration_s, 2):g} s"
 
 
-def _tell(done: asyncio.Future[list[object]], ids: list[object]) -> None:
-    if not done.done():  # whoever waited may be gone
-        done.set_result(ids)
-
-
-def _nobody(count: int) -> None:
-    """The commit as a whole is answered, not its parts."""
+def _unanswered(count: int) -> None:
+    """Ignore the result of a part: only the commit as a whole is answered."""

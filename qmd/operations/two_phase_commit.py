@@ -1,12 +1,12 @@
-"""Databases that take part in a transaction: two-phase commit, with the queue manager deciding.
+"""Two-phase commit: transactions that databases take part in, decided by the queue manager.
 
     enlist ─► (commit) ─► the database prepares ─► our commit: this is the decision ─► it commits
-                                                     └ or none, ever: it rolls back ─► forget
+                                                     └ or no commit: it rolls back ──► forget
 
-The application moves the databases (`qmd.client.two_phase`); here is what has to survive it.  A
-branch is on disk before its database prepares, the decision is the outcome of the transaction, in
-one commit with everything else that the transaction does; and no outcome means "roll back", for a
-transaction that is not under way can never commit any more.
+The application controls the databases (`qmd.client.two_phase`); this module keeps the state that
+must survive the application.  A branch is on disk before its database prepares.  The decision is
+the outcome of the transaction, in one commit with all its other changes.  No outcome means "roll
+back": a transaction that is not open any more can never commit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 BRANCHES_MAX = 10_000
-RESOURCE_CHARACTERS_MAX = 64  # PostgreSQL takes 64 bytes of it
+RESOURCE_CHARACTERS_MAX = 64  # PostgreSQL takes 64 bytes of the name
 
 
 class Branches:
-    """Those whose databases may not have heard the decision."""
+    """The branches of databases that may not know the decision yet."""
 
     def __init__(
         self, services: Services, request_outcomes: RequestOutcomes, transactions: Transactions
@@ -40,11 +40,12 @@ class Branches:
         self._rows: dict[tuple[bytes, str], BranchRow] = {}
 
     def restore(self, rows: list[BranchRow]) -> None:
+        """Restore the branches from the database."""
         self._rows = {(row.transaction_id, row.resource): row for row in rows}
 
     async def enlist(self, transaction_id: bytes, owner: Hashable, resource: str) -> None:
-        """The database may prepare when this has returned.  Raises Refusal."""
-        self._transactions.reader(transaction_id, owner)  # it is under way
+        """Store a branch: its database may prepare after this.  Raises Refusal."""
+        self._transactions.reader(transaction_id, owner)  # raises Refusal if it is not open
         if not resource.isascii() or not 0 < len(resource) <= RESOURCE_CHARACTERS_MAX:
             raise Refusal(
                 "bad_resource_name",
@@ -62,7 +63,9 @@ class Branches:
         await self._services.storage.batch.run(partial(branch_rows.add, row=row))
 
     async def forget(self, transaction_id: bytes, resource: str) -> int:
-        """The database has done what was decided; how many branches that were.  Raises Refusal."""
+        """Remove the branch of a database that has carried out the decision; return the number
+        of branches removed, 0 or 1.  Raises Refusal.
+        """
         if self._transactions.is_under_way(transaction_id):
             raise Refusal(
                 "transaction_under_way",
@@ -76,11 +79,11 @@ class Branches:
         )
 
     async def overview(self) -> list[dict[str, Any]]:
-        """All of them, with what was decided: "commit", "roll back", or "undecided"."""
+        """Return all branches with their decisions: "commit", "roll back" or "undecided"."""
         now_s = self._services.clock.now_s
         found: list[dict[str, Any]] = []
         for row in list(self._rows.values()):
-            # In this order: what ends between the two questions has an outcome.
+            # In this order: a transaction that commits between the two questions has an outcome.
             under_way = self._transactions.is_under_way(row.transaction_id)
             if under_way:
                 decision = "undecided"

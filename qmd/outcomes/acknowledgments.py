@@ -191,7 +191,7 @@ class Acknowledgments:
                 sent_time=sent_time,
             )
             appended = self._outgoing.append(way.queue, key, ack, batch)
-            self._post.tell(way.queue, ack, key)
+            self._post.record_sent(way.queue, ack, key)
             originals, acks = told.setdefault(way, ([], []))
             originals.append(packet)
             acks.append(appended)

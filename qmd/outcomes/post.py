@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Post(Protocol):
-    """`Sending` of qmd/operations."""
+    """`PacketSender` of qmd/operations."""
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
     ) -> str:
         """Send it; why it cannot be sent and is dropped, "" when it is on its way."""
 
-    def tell(self, route: LocalQueue | OutgoingQueue, packet: bytes, place: int) -> None:
+    def record_sent(self, route: LocalQueue | OutgoingQueue, packet: bytes, place: int) -> None:
         """Record that it was sent."""

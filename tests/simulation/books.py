@@ -35,7 +35,7 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
         part.bytes for part in (*manager.outgoing.queues, *waiting)
     )
     # A queue that is being deleted is found no more, and has what is on its way into it.
-    is_deleting = bool(manager.administration._deletions)
+    is_deleting = bool(manager.queue_deletion.under_way)
     if usage.bytes != total and not (is_deleting and usage.bytes > total):
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
     others = sum(queue.bytes for queue in manager.outgoing.queues if queue.for_others)

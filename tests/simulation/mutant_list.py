@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "sender's position is not stored",
         "qmd/operations/send_batch.py",
-        "self._outgoing.save(self._in_sequences, batch)",
+        "self._outgoing.save(self.in_sequences, batch)",
         "pass",
     ),
     Mutant(
@@ -449,7 +449,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction commits after its application was told that it did not",
-        "qmd/operations/transactions.py",
+        "qmd/operations/sealed_tokens.py",
         "if connection < newest:",
         "if False:",
         "tests/integration/operations/test_transactions.py",
@@ -680,8 +680,8 @@ MUTANTS = (
     ),
     Mutant(
         "what is named to be moved and is gone is passed over in silence",
-        "qmd/operations/move.py",
-        "if gone and is_named:",
+        "qmd/operations/move_unit.py",
+        "if gone and self.is_named:",
         "if False:",
         "tests/integration/operations/test_move.py",
     ),
@@ -702,7 +702,7 @@ MUTANTS = (
     # One message to several queues: its copies, and the body that they share.
     Mutant(
         "all copies bear the number of the first",
-        "qmd/operations/send_batch.py",
+        "qmd/operations/send_copies.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[0]) for index in rest]",
     ),
@@ -714,19 +714,19 @@ MUTANTS = (
     ),
     Mutant(
         "of a message to several queues the last is left out",
-        "qmd/operations/send_batch.py",
+        "qmd/operations/send_copies.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[index]) for index in rest[:-1]]",
     ),
     Mutant(
         "a queue that is not transactional takes a transactional copy",
-        "qmd/operations/send_batch.py",
+        "qmd/operations/send_copies.py",
         "if index in copies.misfits:",
         "if index in ():",
     ),
     Mutant(
         "a body is shared where nobody takes it",
-        "qmd/operations/send_batch.py",
+        "qmd/operations/send_copies.py",
         "taken = len(numbers) - len(copies.misfits)",
         "taken = len(numbers)",
     ),
@@ -762,9 +762,9 @@ MUTANTS = (
     ),
     Mutant(
         "the row of a copy does not name its body",
-        "qmd/operations/send_batch.py",
-        "            part=part_of(packet),\n",
-        "            part=None,\n",
+        "qmd/queues/put.py",
+        "head, part = stored.packet, part_of(packet)",
+        "head, part = stored.packet, None",
     ),
     Mutant(
         "copies are handed over before the commit",
@@ -1045,9 +1045,9 @@ MUTANTS = (
     Mutant(
         "what a transaction sends leaves before the commit",
         "qmd/operations/send_batch.py",
-        "        if self._to_queues or self._to_send or self._token:\n",
-        "        self._outgoing.all_appended(self._to_send)\n        self._to_send = {}\n"
-        "        if self._to_queues or self._to_send or self._token:\n",
+        "        if self.to_queues or self.to_send or self._token:\n",
+        "        self._outgoing.all_appended(self.to_send)\n        self.to_send = {}\n"
+        "        if self.to_queues or self.to_send or self._token:\n",
     ),
     Mutant(
         "local messages can be read before the commit",
@@ -1097,7 +1097,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is given back while its queue is deleted is gone with it",
-        "qmd/operations/queue_admin.py",
+        "qmd/operations/purge.py",
         "if not left or (left == before and not ended.messages):",
         "if True:",
         "tests/integration/operations/test_purge.py",
@@ -1190,7 +1190,7 @@ MUTANTS = (
     Mutant(
         "copies to one queue after the other do not expire",
         "qmd/operations/send_batch.py",
-        "route, key, packet, batch, self._reach_by_s, confirm_by_s, discard=discard",
+        "route, key, packet, batch, reach_by_s, confirm_by_s, discard=discard",
         "route, key, packet, batch, None, confirm_by_s, discard=discard",
     ),
     Mutant(
@@ -1209,8 +1209,8 @@ MUTANTS = (
     Mutant(
         "a commit of a transaction leaves one message behind",
         "qmd/operations/transactions.py",
-        'reader, queue, sorted(mine), b"", _nobody, transaction=transaction.id.hex()',
-        'reader, queue, sorted(mine)[1:], b"", _nobody, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine)[1:], b"", _unanswered, transaction=transaction.id.hex()',
     ),
     Mutant(
         "moved messages count in their old queue",
@@ -1242,7 +1242,7 @@ MUTANTS = (
         "moved messages can be read before the commit",
         "qmd/operations/move.py",
         "        run = self._services.storage.batch.run(unit)\n",
-        "        target.arrived([each.moved for each in stored])\n"
+        "        target.deliver([each.moved for each in stored])\n"
         "        run = self._services.storage.batch.run(unit)\n",
     ),
     Mutant(
@@ -1342,7 +1342,7 @@ MUTANTS = (
         "a token is recorded with what is sent elsewhere only",
         "qmd/operations/send_batch.py",
         "        if self._token:\n            result",
-        "        if self._token and self._to_send:\n            result",
+        "        if self._token and self.to_send:\n            result",
     ),
     Mutant(
         "a committed transaction lives on",
@@ -1414,7 +1414,7 @@ MUTANTS = (
     ),
     Mutant(
         "a deleted queue keeps its waiters",
-        "qmd/operations/queue_admin.py",
+        "qmd/operations/queue_deletion.py",
         "            for waiter in waiters:\n"
         "                self._services.timers.cancel(waiter)\n"
         "                waiter.answer([])",
@@ -1488,11 +1488,11 @@ MUTANTS = (
         "local copies are told before the others",
         "qmd/operations/send_batch.py",
         "        done(ids)\n"
-        "        for queue, messages in self._to_queues.items():\n"
+        "        for queue, messages in self.to_queues.items():\n"
         "            queue.deliver(messages)\n"
         "        self._outgoing",
         "        done(ids)\n"
-        "        for queue, messages in self._to_queues.items():\n"
+        "        for queue, messages in self.to_queues.items():\n"
         "            for m in messages:\n"
         "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
         "        self._outgoing",
@@ -1635,7 +1635,7 @@ MUTANTS = (
         "what a transaction rejects is received",
         "qmd/operations/transactions.py",
         "            self._message_receiver.reject(\n"
-        '                transaction.reader, queue, lookup_ids, reason, b"", _nobody\n'
+        '                transaction.reader, queue, lookup_ids, reason, b"", _unanswered\n'
         "            )",
         "            pass",
     ),

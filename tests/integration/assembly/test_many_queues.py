@@ -202,7 +202,7 @@ def test_a_refusal_names_the_element_and_no_copy_is_sent(
         for name in ("one", "two"):
             await a.create(name)
         await a.create("full", quota_bytes=1000)
-        await a.mover.target_for(a.queue("two"), "two;sub")
+        await a.mover.targets.get(a.queue("two"), "two;sub")
 
         with pytest.raises(Refusal) as refusal:
             await a.send(destination, bytes(2000))
@@ -369,7 +369,7 @@ async def test_a_queue_that_is_deleted_before_the_commit_aborts_the_transaction(
     owner, transaction = object(), os.urandom(16)
     a.transactions.begin(transaction, owner, 0.0)
     a.transactions.send(transaction, owner, [NewMessage("one,two", b"x")])
-    await a.administration.delete(a.queue("two"))
+    await a.queue_deletion.delete(a.queue("two"))
     done: asyncio.Future[list[Any]] = a.loop.create_future()
 
     with pytest.raises(Refusal, match="element 2 of 2") as refusal:
@@ -426,7 +426,7 @@ async def test_express_copies_that_share_a_body_are_complete_in_every_read(
     assert (again.packet, again.abort_count) == (message.packet, message.abort_count + 1)
     a.queue("one").put_back(reader, [message.lookup_id], a.clock.now_s)
     assert await a.receive("one") == [LARGE]
-    await a.administration.purge(a.queue("two"))
+    await a.purger.purge(a.queue("two"))
     await a.create("five")
     await a.mover.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
     assert await a.receive("five") == [LARGE]
@@ -452,7 +452,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
     await a.check()
     with pytest.raises(Refusal, match="express messages take"):
-        a.message_sender.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
+        a.message_sender.checks.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
     for name in names:
         assert await a.receive(name) == [LARGE] * 2
     assert a.usage.express_bytes > len(LARGE), "those for elsewhere are there"

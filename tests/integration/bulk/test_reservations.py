@@ -172,7 +172,7 @@ async def test_a_reserved_message_is_not_expired_purged_moved_or_received(hosts:
     await run.reserve(0, 3)
     a.world.ahead_s += 60
     await hosts.reap(a)
-    purged = await a.administration.purge(a.queue("orders"))
+    purged = await a.purger.purge(a.queue("orders"))
     assert (purged.messages, purged.taken) == (3, 3)
     moved = await a.mover.move(a.queue("orders"), "others", Choice(), Piece())
     assert (moved["messages"], moved["taken"]) == (0, 3)
@@ -181,11 +181,11 @@ async def test_a_reserved_message_is_not_expired_purged_moved_or_received(hosts:
     assert await refused(a.mover.move(a.queue("orders"), "others", choice, Piece())) == (
         "message_reserved"
     )
-    assert await refused(a.administration.delete(a.queue("orders"))) == "messages_reserved"
+    assert await refused(a.queue_deletion.delete(a.queue("orders"))) == "messages_reserved"
     assert await a.receive("orders") == []
     assert await run.read(0, 3) == numbered(3)
     await run.consume(3)
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
 
 
 @hosted
@@ -302,7 +302,7 @@ async def test_each_shared_reader_of_a_journal_reads_all_of_it(hosts: Hosts) -> 
     assert await one.read(0) == numbered(3)
     assert await other.read(0) == numbered(5)
     await other.consume(5)
-    assert (await a.administration.purge(a.queue(journal))).taken == 3
+    assert (await a.purger.purge(a.queue(journal))).taken == 3
     a = await hosts.restart(a)
     one = await opened(a, "one", journal, shared=True)
     await a.send("orders", *numbered(2, 5))
@@ -323,7 +323,7 @@ async def test_a_recreated_queue_is_a_different_queue(hosts: Hosts) -> None:
     run = await opened(a)
     await run.reserve(0)
     await run.consume(1)
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
     a.world.ahead_s += 2
     await a.create("orders")
     assert await refused(run.reserve(1)) == "no_such_queue"
@@ -342,7 +342,7 @@ async def test_the_rows_of_a_reader_of_a_deleted_queue_are_deleted_after_a_resta
     a = await hosts.start()
     await a.create("orders")
     await opened(a)
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
     a = await hosts.restart(a)
     await a.reservations.forget_gone()
     rows = await a.storage.read(lambda db: db.execute("SELECT * FROM reader_queue").fetchall())

@@ -155,7 +155,7 @@ async def test_nothing_is_published_when_one_row_cannot_be_sent(hosts: Hosts) ->
     fitting = await stage(a, 0, 0, "a", b"0")
     await a.create("nowhere")
     unknown = await stage(a, 0, 1, "a", b"1", queue="nowhere")
-    await a.administration.delete(a.queue("nowhere"))
+    await a.queue_deletion.delete(a.queue("nowhere"))
     assert await refused(publish(a, 0, fitting, unknown)) == "no_such_queue"
     large = await stage(a, 0, 2, "a", bytes(5000), queue="small")
     assert await refused(publish(a, 0, fitting, large)) == "queue_full"
@@ -188,7 +188,7 @@ async def test_a_published_epoch_can_be_staged_again_after_its_queue_was_deleted
     a = await hosts.start()
     await a.create("orders")
     assert await publish(a, 0, await stage(a, 0, 0, "a", b"1")) == (True, 1)
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
 
     again = await stage(a, 0, 0, "b", b"1")
 
@@ -522,7 +522,7 @@ async def test_a_queue_that_was_recreated_after_the_preparation_of_rows_is_detec
     prepared = a._prepare_publication()
     rows = msgspec.msgpack.encode([NewMessage("orders", b"x")])
     await prepared.prepare(msgspec.msgpack.decode(rows, type=list[tuple[Any, ...]]))
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
     await a.create("orders", transactional=True)
 
     with pytest.raises(NotAlike):

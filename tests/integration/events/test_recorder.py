@@ -264,7 +264,7 @@ async def test_no_events_are_stored_if_they_are_disabled(hosts: Hosts) -> None:
     await a.send("mine", b"x", b"y")
     await until(lambda: not a.sending_to(destination).messages, "its release")
     await a.receive("mine", 1)
-    await a.administration.purge(a.queue("mine"))
+    await a.purger.purge(a.queue("mine"))
 
     assert await told(a) == []
     assert [event.kind for event in await told(b)] == ["started", "accepted"]
@@ -377,7 +377,7 @@ async def test_the_event_of_a_dead_letter_has_its_label(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     await a.send("orders", b"x", delivery=RECOVERABLE, label="order 7", dead_letter=True)
-    await a.administration.purge(a.queue("orders"))
+    await a.purger.purge(a.queue("orders"))
 
     ended = [event for event in await told(a) if event.kind in ("dead_lettered", "discarded")]
     assert [event.labels for event in ended] == [["order 7"]]

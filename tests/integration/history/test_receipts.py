@@ -25,7 +25,7 @@ from qmd.control_protocol.messages import (
 )
 from qmd.core.session import MessageReceived
 from qmd.errors import Refusal
-from qmd.operations.resend import Changes
+from qmd.operations.restore_message import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import owed
 from storage.tables.owed import Owed
@@ -473,9 +473,9 @@ async def test_too_many_removals_at_once_are_refused_without_doubled_message_num
     reader = Reader()
     (taken,) = await a.take(reader, "orders")
     queue = a.queue("orders")
-    a.message_receiver.check_can_be_told(reader, queue, [taken.lookup_id])
+    a.message_receiver.check_numbers(reader, queue, [taken.lookup_id])
 
     with pytest.raises(Refusal) as caught:
-        a.message_receiver.check_can_be_told(reader, queue, [taken.lookup_id] * 200_000)
+        a.message_receiver.check_numbers(reader, queue, [taken.lookup_id] * 200_000)
 
     assert caught.value.code == "busy"

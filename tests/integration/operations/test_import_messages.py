@@ -43,7 +43,7 @@ async def test_dead_letters_are_restored_with_their_reasons(hosts: Hosts) -> Non
     await hosts.reap(a)
     before = await a.peek(DEAD_LETTERS)
     lines = await exported(a, DEAD_LETTERS)
-    await a.administration.purge(a.queue(DEAD_LETTERS))
+    await a.purger.purge(a.queue(DEAD_LETTERS))
 
     assert (await imported(a, DEAD_LETTERS, lines))["messages"] == 2
 

@@ -43,7 +43,7 @@ async def test_messages_that_are_given_back_purged_or_moved_are_not_journaled(ho
     a.give_back(reader, "orders", taken)
 
     await a.mover.move(a.queue("orders"), "orders;retry", Choice(), Piece(1))
-    await a.administration.purge(a.queue("orders"))
+    await a.purger.purge(a.queue("orders"))
 
     assert a.queue("orders;journal").messages == 0
 
@@ -149,10 +149,10 @@ async def test_a_journal_can_be_purged_and_read_but_not_sent_to_or_deleted(hosts
         await a.send("orders;journal", b"3")
     assert refused.value.code == "queue_read_only"
     with pytest.raises(Refusal, match="cannot be deleted"):
-        await a.administration.delete(a.queue("orders;journal"))
+        await a.queue_deletion.delete(a.queue("orders;journal"))
     assert await a.receive("orders;journal", 1) == [b"1"]
-    assert (await a.administration.purge(a.queue("orders;journal"))).messages == 1
-    assert (await a.administration.delete(a.queue("orders"))).messages == 0
+    assert (await a.purger.purge(a.queue("orders;journal"))).messages == 1
+    assert (await a.queue_deletion.delete(a.queue("orders"))).messages == 0
 
 
 @hosted

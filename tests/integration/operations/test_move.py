@@ -329,7 +329,7 @@ async def test_deleting_a_queue_deletes_its_subqueues(hosts: Hosts) -> None:
     await move(a, "orders", "orders;retry", limit=1)
     await move(a, "orders", "orders;poison", limit=1)
 
-    assert (await a.administration.delete(queue)).messages == 3
+    assert (await a.queue_deletion.delete(queue)).messages == 3
 
     assert [each.name for each in a.queues.by_key.values() if each.parent] == []
     a = await hosts.restart(a)
@@ -343,7 +343,7 @@ async def test_a_subqueue_can_be_deleted_alone(hosts: Hosts) -> None:
     await a.send("orders", bytes(600))
     await move(a, "orders", "orders;retry")
 
-    assert (await a.administration.delete(a.queue("orders;retry"))).messages == 1
+    assert (await a.queue_deletion.delete(a.queue("orders;retry"))).messages == 1
 
     await a.send("orders", bytes(600))
     assert a.queue("orders").subqueues == []

@@ -79,7 +79,7 @@ async def told(host: Host, kind: Kind) -> int:
 async def test_a_source_gets_final_acks_for_its_purged_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
 
-    assert (await a.administration.purge(a.queue("orders"))).messages == 3
+    assert (await a.purger.purge(a.queue("orders"))).messages == 3
 
     purged = MessageClass.NACK_QUEUE_PURGED
     await until(lambda: final_acks(remote) == [(purged, 1), (purged, 2), (purged, 3)])
@@ -91,7 +91,7 @@ async def test_a_source_gets_final_acks_for_its_purged_messages(hosts: Hosts) ->
 async def test_a_source_gets_final_acks_for_the_messages_of_a_deleted_queue(hosts: Hosts) -> None:
     a, remote = await filled(hosts)
 
-    assert (await a.administration.delete(a.queue("orders"))).messages == 3
+    assert (await a.queue_deletion.delete(a.queue("orders"))).messages == 3
 
     deleted = MessageClass.NACK_QUEUE_DELETED
     await until(lambda: final_acks(remote) == [(deleted, 1), (deleted, 2), (deleted, 3)])
@@ -104,7 +104,7 @@ async def test_a_taken_message_ends_with_its_queue(hosts: Hosts) -> None:
     reader = Reader()
     await a.take(reader, "orders", 2)
 
-    assert (await a.administration.delete(a.queue("orders"))).messages == 3
+    assert (await a.queue_deletion.delete(a.queue("orders"))).messages == 3
 
     await until(lambda: len(final_acks(remote)) == 3)
     assert {message_class for message_class, _ in final_acks(remote)} == {
@@ -118,7 +118,7 @@ async def test_messages_in_subqueues_end_with_the_queue_as_well(hosts: Hosts) ->
     a, remote = await filled(hosts)
     await a.mover.move(a.queue("orders"), "orders;retry", EVERY_MESSAGE, Piece(2))
 
-    assert (await a.administration.delete(a.queue("orders"))).messages == 3
+    assert (await a.queue_deletion.delete(a.queue("orders"))).messages == 3
 
     await until(lambda: len(final_acks(remote)) == 3)
 
@@ -131,7 +131,7 @@ async def test_an_application_gets_a_requested_acknowledgment_of_a_purge(hosts: 
     for delivery in ({}, {"delivery": EXPRESS}):
         await a.send("orders", b"1", admin_queue="admin", acknowledge=NR, **delivery)
 
-    await a.administration.purge(a.queue("orders"))
+    await a.purger.purge(a.queue("orders"))
 
     await until(lambda: a.queue("admin").messages == 2)
     await a.settled()
@@ -148,7 +148,7 @@ async def test_a_purge_of_non_transactional_messages_makes_no_dead_letters(hosts
     await a.create("orders")
     await a.send("orders", b"1", b"2")
 
-    await a.administration.purge(a.queue("orders"))
+    await a.purger.purge(a.queue("orders"))
 
     assert a.queue(DEAD_LETTERS).messages == 0
 
@@ -162,7 +162,7 @@ async def test_a_long_queue_is_purged_in_pieces_and_new_messages_stay(
     await a.send("orders", *[b"%d" % number for number in range(5000)])
     await a.send("orders", *[b"%d" % number for number in range(100)], delivery=EXPRESS)
 
-    purging = asyncio.ensure_future(a.administration.purge(a.queue("orders")))
+    purging = asyncio.ensure_future(a.purger.purge(a.queue("orders")))
     await until(lambda: a.queue("orders").messages < 5100)
     assert not purging.done()
     await a.send("orders", b"late")
@@ -180,7 +180,7 @@ async def test_taken_messages_stay_and_are_counted(hosts: Hosts) -> None:
     reader = Reader()
     taken = await a.take(reader, "orders")
 
-    purged = await a.administration.purge(a.queue("orders"))
+    purged = await a.purger.purge(a.queue("orders"))
 
     assert (purged.messages, purged.taken) == (2, 1)
     a.give_back(reader, "orders", taken)
@@ -194,9 +194,9 @@ async def test_messages_are_purged_by_their_properties(hosts: Hosts) -> None:
     await a.send("orders", b"1", label="old")
     await a.send("orders", b"2", label="new")
 
-    would = await a.administration.purge(a.queue("orders"), chosen(label="old"), dry_run=True)
+    would = await a.purger.purge(a.queue("orders"), chosen(label="old"), dry_run=True)
     assert (would.messages, a.queue("orders").messages) == (1, 2)
-    await a.administration.purge(a.queue("orders"), chosen(label="old"))
+    await a.purger.purge(a.queue("orders"), chosen(label="old"))
 
     assert await a.receive("orders") == [b"2"]
 
@@ -213,7 +213,7 @@ async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgment
     await hosts.reap(a)
     await until(lambda: a.queue("admin").messages == 1)
 
-    assert (await a.administration.purge(a.queue(DEAD_LETTERS))).messages == 1
+    assert (await a.purger.purge(a.queue(DEAD_LETTERS))).messages == 1
 
     await a.settled()
     assert a.queue("admin").messages == 1
@@ -224,7 +224,7 @@ async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgment
 async def test_a_queue_that_is_being_deleted_accepts_no_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts, 1)
     with a.held_disk():
-        deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
+        deleting = asyncio.ensure_future(a.queue_deletion.delete(a.queue("orders")))
         await asyncio.sleep(0)
         with pytest.raises(Refusal, match="no queue"):
             a.queue("orders")
@@ -251,7 +251,7 @@ async def test_a_receipt_that_is_being_committed_counts_although_its_queue_is_de
     with a.held_disk():
         removed = a.removing(reader, "orders", taken)
         await until(lambda: a.storage.pressure)
-        deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
+        deleting = asyncio.ensure_future(a.queue_deletion.delete(a.queue("orders")))
         await asyncio.sleep(0.05)
     assert await removed == 1
     assert (await deleting).messages == 1
@@ -274,7 +274,7 @@ async def test_a_message_that_is_given_back_while_its_queue_is_deleted_ends_with
     await a.take(reader, "orders")
     queue = a.queue("orders")
 
-    deleting = asyncio.ensure_future(a.administration.delete(queue))
+    deleting = asyncio.ensure_future(a.queue_deletion.delete(queue))
     while all(message.packet for message in queue.taken.values()):  # noqa: ASYNC110
         await asyncio.sleep(0)  # poll until the end of the others begins: no event exists
     a.message_receiver.leave(reader)
@@ -295,7 +295,7 @@ async def test_a_reader_that_waits_for_a_deleted_queue_gets_an_error(hosts: Host
     )
     await asyncio.sleep(0.01)
 
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
 
     assert await waiting == []
     assert bodies(await looking) == []
@@ -311,7 +311,7 @@ async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_
         sent = a.handed_over([NewMessage("orders", b"1")])
         await until(lambda: a.storage.pressure)
         sent_then = a.handed_over([NewMessage("orders", b"2")])
-        deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
+        deleting = asyncio.ensure_future(a.queue_deletion.delete(a.queue("orders")))
         await asyncio.sleep(0.05)
 
     assert (await deleting).messages == 2
@@ -330,7 +330,7 @@ async def test_a_message_that_is_expiring_expires_although_its_queue_is_deleted(
     expiring = a.dead_letters.end_unreceived(
         a.queue("orders"), [first.lookup_id], MessageClass.NACK_RECEIVE_TIMEOUT
     )
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
 
     assert expiring.result().messages == 1
     await until(lambda: final_acks(remote) == [(MessageClass.NACK_RECEIVE_TIMEOUT, 1)])
@@ -342,7 +342,7 @@ async def test_a_queue_that_is_deleted_twice_at_once_is_deleted_once(hosts: Host
     queue = await a.create("orders")
     await a.send("orders", b"1", b"2")
 
-    deletions = (a.administration.delete(queue) for _ in range(3))
+    deletions = (a.queue_deletion.delete(queue) for _ in range(3))
     first, *others = await asyncio.gather(*deletions, return_exceptions=True)
 
     assert getattr(first, "messages", None) == 2
@@ -356,7 +356,7 @@ async def test_a_queue_can_be_recreated_while_the_old_one_is_being_deleted(hosts
     queue = await a.create("orders")
     await a.send("orders", b"1", b"2")
 
-    deleting = asyncio.ensure_future(a.administration.delete(queue))
+    deleting = asyncio.ensure_future(a.queue_deletion.delete(queue))
     await asyncio.sleep(0)
     new = await a.create("ORDERS")
 

@@ -238,8 +238,8 @@ async def test_a_sealed_request_is_never_done_later(hosts: Hosts) -> None:
     token = b"a request that was still on its way"
     assert await a.request_outcomes.outcome(token, 7) is None
     with pytest.raises(Refusal, match="nothing of this request was done"):
-        a.transactions.refuse_sealed(token, 6)
-    a.transactions.refuse_sealed(token, 7)  # the connection that asked may do it now
+        a.sealed_tokens.check(token, 6)
+    a.sealed_tokens.check(token, 7)  # the connection that asked may do it now
 
 
 @hosted
@@ -316,13 +316,13 @@ async def test_a_message_is_sent_once_for_its_deduplication_id(hosts: Hosts) -> 
     await a.create("orders")
     once = [NewMessage("orders", b"once", delivery=RECOVERABLE)]
     first, second = await asyncio.gather(
-        a.transactions.send_once(once, b"order 17", 1),
-        a.transactions.send_once(once, b"order 17", 2),
+        a.once_sender.send(once, b"order 17", 1),
+        a.once_sender.send(once, b"order 17", 2),
     )
     assert first == second
     a = await hosts.restart(a)
-    assert await a.transactions.send_once(once, b"order 17", 3) == first
-    assert await a.transactions.send_once(once, b"order 18", 3) != first
+    assert await a.once_sender.send(once, b"order 17", 3) == first
+    assert await a.once_sender.send(once, b"order 18", 3) != first
     assert [parse_user_message(each.packet).properties.body for each in await a.peek("orders")] == [
         b"once",
         b"once",
@@ -375,7 +375,7 @@ async def test_a_receive_from_a_deleted_queue_cannot_be_committed(
     transaction = application.begin()
     await application.take(transaction, "orders")
     application.send(transaction, "invoices", b"never")
-    await a.administration.delete(a.queue("orders"))
+    await a.queue_deletion.delete(a.queue("orders"))
     with pytest.raises(Refusal, match="was deleted"):
         application.committing(transaction)
     assert await a.peek("invoices") == []

@@ -90,7 +90,7 @@ async def test_every_kind_of_acknowledgment_goes_back_over_the_session_of_its_me
         )
         await until(lambda: a.sending_to(orders).messages == 0, "the order acks")
         await until(lambda: acks.messages == 2, "the acknowledgments of the arrival")
-        await b.administration.purge(b.queue("orders"))  # final acks, and negative ones
+        await b.purger.purge(b.queue("orders"))  # final acks, and negative ones
         await until(lambda: acks.messages == 4, "the acknowledgments of the end")
         await until(lambda: not any(each.messages for each in b.outgoing.queues), "their acks")
 

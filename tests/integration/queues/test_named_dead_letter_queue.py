@@ -208,12 +208,12 @@ async def test_a_queue_that_may_still_get_dead_letters_cannot_be_deleted(hosts: 
     await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
 
     with pytest.raises(Refusal) as caught:
-        await a.administration.delete(a.queue("failed"))
+        await a.queue_deletion.delete(a.queue("failed"))
     assert caught.value.code == "dead_letters_expected"
 
     a.world.ahead_s = 60
     await hosts.reap(a)
-    assert (await a.administration.delete(a.queue("failed"))).messages == 1
+    assert (await a.queue_deletion.delete(a.queue("failed"))).messages == 1
 
 
 @hosted

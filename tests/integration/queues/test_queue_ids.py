@@ -37,7 +37,7 @@ async def test_at_the_limit_a_new_queue_is_refused_without_a_disk_access(hosts: 
     assert a.storage.batch is batch
     assert batch.is_empty
 
-    await a.administration.delete(a.queue("b"))
+    await a.queue_deletion.delete(a.queue("b"))
     await a.create("d")
     a = await hosts.restart(a, limits=Limits(queues=3))
     assert await refused(a, "e") == "too_many_queues"
@@ -77,7 +77,7 @@ async def test_temporary_queues_with_sequences_use_up_no_ids(hosts: Hosts) -> No
             )
             await until(lambda: queue.messages == 1)  # noqa: B023
             remote.close()
-            await a.administration.delete(queue)
+            await a.queue_deletion.delete(queue)
         assert ids == [*range(QUEUE_ID_MAX - 4, QUEUE_ID_MAX + 1), *range(16, 21)]
         a = await hosts.restart(a)
 

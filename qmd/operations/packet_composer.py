@@ -1,0 +1,112 @@
+"""Composing the packets of messages that applications send."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
+from qmd.core.packet_fields import reach_time_s
+from qmd.message.build import NO_ADDRESS, QueueAddress, compose, multi_queue_size
+from qmd.message.shared_packet import Packet, head_of
+from qmd.naming.fan_out import Several, with_multi_queue_header
+
+if TYPE_CHECKING:
+    from qmd.naming.reply_addresses import ReplyAddresses
+    from qmd.runtime.services import Services
+    from qmd.transfer.confirmation import Confirmations
+
+#: Index of the transaction, and whether the message is its first and its last.
+Bounds = tuple[int, bool, bool]
+#: Sequence id and number of a transactional message; zeros in a queue of this computer.
+Position = tuple[int, int]
+
+
+class Deadlines(NamedTuple):
+    """Deadlines of a message to a queue elsewhere, in seconds of the queue manager's own clock."""
+
+    reach_by_s: int | None  # to reach its queue
+    confirm_by_s: int | None  # to be confirmed, if it is transactional
+    discard: bool  # whether a message that is not confirmed in time is discarded
+
+
+class PacketComposer:
+    """Composer of packets, with the settings and the names of this queue manager."""
+
+    def __init__(
+        self, services: Services, confirmations: Confirmations, replies: ReplyAddresses
+    ) -> None:
+        self._services = services
+        self._confirmations = confirmations
+        self._replies = replies
+
+    def compose(
+        self,
+        new: NewMessage,
+        sent_time_s: int,
+        destination: QueueAddress,
+        number: int,
+        delivery: int,
+        position: Position | None,
+        bounds: Bounds,
+        destinations: tuple[QueueAddress, ...] = (),
+    ) -> bytes:
+        """Return the packet of `new`, as `qmd.message.build.compose`."""
+        index, is_first, is_last = bounds
+        admin, response = new.admin_queue, new.response_queue
+        address = self._replies.address
+        return compose(
+            new,
+            source=self._services.id,
+            destination=destination,
+            admin=address(admin) if admin else NO_ADDRESS,
+            response=address(response) if response else NO_ADDRESS,
+            message_number=number,
+            sent_time_s=sent_time_s,
+            delivery=delivery,
+            position=None if position is None else (*position, index),
+            dead_letter=self._confirmations.asks(new)
+            if delivery == TRANSACTIONAL
+            else new.dead_letter is not False,
+            is_first=is_first,
+            is_last=is_last,
+            time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),
+            report_queue=(
+                self._replies.report_queue(new.report_queue) if new.report_queue else None
+            ),
+            destinations=destinations,
+        )
+
+    def compose_first(
+        self,
+        new: NewMessage,
+        sent_time_s: int,
+        several: Several,
+        destination: QueueAddress,
+        number: int,
+        delivery: int,
+        position: Position | None,
+        bounds: Bounds,
+    ) -> bytes:
+        """Return the first packet of a message to several queues: it lists all of them."""
+        packet_with = partial(
+            self.compose, new, sent_time_s, destination, number, delivery, position, bounds
+        )
+        queues = new.admin_queue, new.response_queue
+        header = several.headers.get(queues)
+        if header is not None:
+            return with_multi_queue_header(packet_with(()), header)
+        packet = packet_with(several.addresses)
+        admin, response = map(self._replies.address, queues)
+        if not (admin.several or response.several):  # such packets have the header in any case
+            size = multi_queue_size(several.addresses, admin, response)
+            several.keep(queues, packet[-size:])
+        return packet
+
+    def deadlines(self, new: NewMessage, packet: Packet) -> Deadlines:
+        """Return the deadlines of a message, which are the same for all of its copies."""
+        return Deadlines(
+            self._services.clock.deadline_s(reach_time_s(head_of(packet))),
+            self._confirmations.confirm_by_s(new),
+            self._confirmations.discards(new),
+        )

@@ -1,0 +1,97 @@
+"""Sending of packets that the queue manager makes itself: acknowledgments and reports."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from protocol.identifiers import NULL_GUID
+from protocol.names.format_name import FormatName, PublicName
+from protocol.patching import with_queue_manager
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, StoredMessage
+from qmd.core.packet_fields import is_express, message_number, receive_time_s
+from qmd.errors import Refusal
+from qmd.message.build import PRIORITY_MAX
+from qmd.operations.sent_events import sent_to
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.put import put, put_express
+
+if TYPE_CHECKING:
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Destinations, Route
+    from qmd.queues.outgoing_queues import OutgoingQueues
+    from qmd.runtime.services import Services
+    from storage.engine.batch import Batch
+
+
+class PacketSender:
+    """Sender of packets to queues here or elsewhere: the `Post` of the package `outcomes`."""
+
+    def __init__(
+        self,
+        services: Services,
+        destinations: Destinations,
+        outgoing: OutgoingQueues,
+        recorder: Recorder,
+    ) -> None:
+        self._services = services
+        self._destinations = destinations
+        self._outgoing = outgoing
+        self._recorder = recorder
+
+    def send_packet(
+        self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
+    ) -> str:
+        """Send a packet to a local queue or to a queue elsewhere, with the open batch.
+
+        Returns "", or why the packet cannot be sent and was dropped.  With `via`, it goes over a
+        session with the queue manager of that GUID, if there is one.
+        """
+        try:
+            route = self._destinations.route_name(name, for_acknowledgments=True, via=via)
+        except Refusal as refusal:
+            self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
+            return refusal.text
+        priority = packet[2] & 7
+        key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
+        if isinstance(route, OutgoingQueue):
+            if isinstance(name, PublicName) and self._destinations.known_kind(name):
+                reason = f"{name} takes no acknowledgments: it is transactional, as the directory"
+                reason += " says"
+                self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+                return reason
+            if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
+                packet = with_queue_manager(packet, route.address.queue_manager)
+            appended = [self._outgoing.append(route, key, packet, batch)]
+            self.record_sent(route, packet, key)
+            if key in route.express:
+                self._outgoing.appended(route, appended)
+            else:
+                batch.when_durable(partial(self._outgoing.appended, route, appended))
+            return ""
+        if route.transactional or route.is_read_only:
+            reason = f"{route.name} takes no acknowledgments: it is " + (
+                "transactional" if route.transactional else "one of the queue manager's own"
+            )
+            self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+            return reason
+        wall_ms = int(self._services.environment.time() * 1000)
+        expires_at_s = self._services.clock.deadline_s(receive_time_s(packet))
+        stored = StoredMessage(key, wall_ms, packet, expires_at_s=expires_at_s)
+        if is_express(packet):
+            put_express(route, stored)
+            self.record_sent(route, packet, key)
+        else:
+            put(route, stored, batch)
+            self.record_sent(route, packet, key)
+            batch.when_durable(partial(route.deliver, [stored]))
+        return ""
+
+    def record_sent(self, route: Route, packet: bytes, place: int) -> None:
+        """Record that a packet of this queue manager was sent."""
+        if self._recorder.enabled:
+            delivery = EXPRESS if is_express(packet) else RECOVERABLE
+            event = sent_to(self._recorder, self._services.id, route, delivery)
+            event.numbers.append(message_number(packet))
+            event.sizes.append(len(packet))
+            event.places.append(place)

@@ -1,0 +1,56 @@
+"""Sending of messages at most once, however often a client repeats its request."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qmd.control_protocol.messages import NewMessage
+    from qmd.operations.request_outcomes import RequestOutcomes
+    from qmd.operations.sealed_tokens import SealedTokens
+    from qmd.operations.send import MessageSender
+    from qmd.runtime.services import Services
+
+
+class OnceSender:
+    """Sender of messages that are sent once for each token."""
+
+    def __init__(
+        self,
+        services: Services,
+        message_sender: MessageSender,
+        request_outcomes: RequestOutcomes,
+        sealed: SealedTokens,
+    ) -> None:
+        self._services = services
+        self._message_sender = message_sender
+        self._request_outcomes = request_outcomes
+        self._sealed = sealed
+        self._sending: dict[bytes, asyncio.Future[list[object]]] = {}
+
+    async def send(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
+        """Send the messages unless an earlier request with this token did so; return their ids.
+
+        Raises Refusal, MustAsk.
+        """
+        while (other := self._sending.get(token)) is not None:
+            await asyncio.wait([other])
+        done: asyncio.Future[list[object]] = self._services.loop.create_future()
+        self._sending[token] = done
+        try:
+            before = await self._request_outcomes.find(token)
+            if before is not None:
+                return before
+            self._sealed.check(token, connection)
+            self._message_sender.send(messages, token, partial(_settle, done))
+            return await asyncio.shield(done)
+        finally:
+            done.cancel()
+            del self._sending[token]
+
+
+def _settle(done: asyncio.Future[list[object]], ids: list[object]) -> None:
+    if not done.done():  # the caller may have been cancelled
+        done.set_result(ids)

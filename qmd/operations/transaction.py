@@ -1,0 +1,43 @@
+"""A transaction of an application that has not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from qmd.control_protocol.messages import NewMessage
+from qmd.naming.fan_out import Several
+from qmd.queues.local_queue import LocalQueue, Reader
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """An open transaction."""
+
+    id: bytes
+    owner: Hashable  # the connection that began it
+    idle_s: float
+    began_at: float  # loop time
+    used_at: float
+    reader: Reader = field(default_factory=Reader)
+    messages: list[NewMessage] = field(default_factory=list)  # to be sent at the commit
+    numbers: list[object] = field(default_factory=list)  # of the messages
+    #: For messages to several queues: the queues that the destination stood for at the send.
+    several: list[Several | None] = field(default_factory=list)
+    bytes: int = 0  # of their bodies
+    kept_bytes: int = 0  # of memory for them
+    #: Received messages that the commit moves or rejects instead of removing them: by queue and
+    #: lookup id, with the target and the reason.
+    moves: dict[tuple[LocalQueue, int], tuple[LocalQueue, str]] = field(default_factory=dict)
+    rejections: dict[tuple[LocalQueue, int], str] = field(default_factory=dict)
+    is_committing: bool = False
+    doom: str = ""  # why a message could not be sent in it; then it can only be aborted
+    choosing: int = 0  # requests for chosen messages that are not answered yet
+
+    def __post_init__(self) -> None:
+        self.reader.who = f"transaction {self.id.hex()}"
+
+    @property
+    def taken_count(self) -> int:
+        """The number of messages that it has received."""
+        return sum(len(mine) for mine in self.reader.taken.values())

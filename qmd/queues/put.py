@@ -1,0 +1,49 @@
+"""Putting messages into local queues: the steps that are the same wherever a message comes from.
+
+    put          count it, insert its row ──► (commit) ──► LocalQueue.deliver: readers get it
+    put_express  count it ──► readers get it at once
+
+The caller passes the messages to `LocalQueue.deliver` when the batch is durable: together, and
+after the answers or acknowledgments that must leave first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qmd.message.shared_packet import Held, SharedMessage, cut, part_of
+from storage.tables.keys import LOOKUP_BITS
+
+if TYPE_CHECKING:
+    from qmd.queues.local_queue import LocalQueue
+    from storage.engine.batch import Batch
+
+
+def put(queue: LocalQueue, message: Held, batch: Batch, *, part_id: int | None = None) -> None:
+    """Count a message in `queue`, and insert its row into the open batch.
+
+    `part_id` is the id of a stored part that ends the complete packet of `message`: the row then
+    refers to that part, and does not store its bytes again.
+    """
+    packet = message.packet
+    queue.messages += 1
+    queue.grow(len(packet))
+    stored = message.stored if isinstance(message, SharedMessage) else message
+    head, part = stored.packet, part_of(packet)
+    if part_id is not None:
+        head, part = cut(head, part_id)
+    batch.insert_message(
+        queue.id << LOOKUP_BITS | stored.lookup_id,
+        head,
+        stored.arrived_at_ms,
+        stored.expires_at_s,
+        stored.reason,
+        part=part,
+    )
+
+
+def put_express(queue: LocalQueue, message: Held) -> None:
+    """Count an express message in `queue`, which keeps it in memory, and let readers have it."""
+    queue.messages += 1
+    queue.grow(len(message.packet))
+    queue.deliver_express(message)
