@@ -10,7 +10,7 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s, time_left_s
 from qmd.events.recorder import Kind, bear_correlation
-from storage.tables.keys import LOOKUP_BITS
+from qmd.queues.put import put, put_express
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
@@ -85,8 +85,6 @@ class Arrivals:
         left_s = time_left_s(packet, receive_time_s(packet), turn.wall_s)
         expires_at_s = self._services.clock.deadline_s(left_s)
         stored = StoredMessage(lookup_id, turn.wall_ms, packet, expires_at_s=expires_at_s)
-        queue.messages += 1
-        queue.grow(len(packet))
         if self._recorder.enabled:
             self._record(turn, queue, message, lookup_id, len(packet))
         if not is_transactional:
@@ -96,16 +94,14 @@ class Arrivals:
                 turn.connection, user.source_queue_manager, user.message_number
             )
         if user.flags & _EXPRESS_BITS:
-            batch.insert_message(
-                queue.id << LOOKUP_BITS | lookup_id, packet, turn.wall_ms, expires_at_s
-            )
+            put(queue, stored, batch)
             arrivals = turn.arrivals.get(queue)
             if arrivals is None:
                 turn.arrivals[queue] = [stored]
             else:
                 arrivals.append(stored)
         else:
-            queue.deliver_express(stored)
+            put_express(queue, stored)
         if packet[3] & _TRACING_BIT:
             self._reports.arrived(message, packet, batch)
         if message.properties.flags & POSITIVE_ARRIVAL:

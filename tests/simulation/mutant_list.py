@@ -1563,9 +1563,9 @@ MUTANTS = (
     ),
     Mutant(
         "bytes of what has come are counted wrong",
-        "qmd/transfer/arrivals.py",
-        "        queue.messages += 1\n        queue.grow(len(packet))",
-        "        queue.messages += 1\n        queue.grow(len(packet) - 1)",
+        "qmd/queues/put.py",
+        "    queue.messages += 1\n    queue.grow(len(packet))",
+        "    queue.messages += 1\n    queue.grow(len(packet) - 1)",
     ),
     Mutant(
         "messages are known in memory only",
