@@ -7,6 +7,7 @@ and hooks say what happens elsewhere when something changes.  No component knows
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from qmd.access.things import ThingFinder
 from qmd.bulk.consume import Consumer
@@ -19,14 +20,17 @@ from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
 from qmd.directory.registration import Registration
 from qmd.directory.resolver import Own, Resolver
+from qmd.events.log_limits import EventLogLimits
 from qmd.events.recorder import Recorder
 from qmd.history.event_query import EventLog
 from qmd.history.message_lookup import MessageLookup
 from qmd.history.remote_lookup import RemoteLookup
+from qmd.maintenance import retention
 from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
-from qmd.maintenance.retention import Retention
+from qmd.maintenance.loop import MaintenanceLoop
+from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Destinations
 from qmd.operations.dead_letter_summary import DeadLetterSummary
@@ -89,6 +93,7 @@ class Assembly:
         self.queues = LocalQueues(services, self.usage)
         self.parts = Parts()
         self.recorder = Recorder(services)
+        self.event_log_limits = EventLogLimits(services)
         self.incoming_streams = IncomingStreams(services)
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
@@ -290,26 +295,18 @@ class Assembly:
             self.things,
         )
         self.housekeeping = Housekeeping(services)
-        self.retention = Retention(
-            services,
-            self.confirmations,
-            self.known_messages,
-            self.own_dead_letters,
-            self.recorder,
-            self.reservations,
-            self.staging,
-        )
+        self.retention = retention.Retention(self._retention_tasks())
         self.disk_watch = DiskWatch(services, self.recorder)
         self.expiry = Expiry(
             services,
             self.confirmations,
-            self.dead_letters,
-            self.housekeeping,
-            self.outgoing,
-            self.queues,
-            self.recorder,
-            self.retention,
-            self.undeliverable,
+            (
+                OutgoingSweeper(services, self.outgoing, self.undeliverable),
+                LocalSweeper(services, self.queues, self.dead_letters),
+            ),
+        )
+        self.maintenance = MaintenanceLoop(
+            services, self.housekeeping, self.expiry, self.retention, self.event_log_limits
         )
         self._connect(deferred_acknowledgments, outgoing_ids)
         self.components = self._components()
@@ -419,6 +416,20 @@ class Assembly:
             self.destinations,
             self.message_sender,
         )
+
+    def _retention_tasks(self) -> dict[str, retention.Task]:
+        services = self.services
+        return {
+            "forget message ids": partial(retention.forget_message_ids, self.known_messages),
+            "forget own dead-letter queues": self.own_dead_letters.forget_gone,
+            "forget readers": self.reservations.forget_gone,
+            "forget stages": self.staging.forget_old,
+            "forget unconfirmed messages": partial(
+                retention.forget_unconfirmed, services, self.confirmations
+            ),
+            "forget outcomes": partial(retention.forget_outcomes, services),
+            "trim the events": self.event_log_limits.forget_old,
+        }
 
     def _forget_ways(self) -> None:
         """Drop references to outgoing queues that are only kept for speed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import may_want_word
-from qmd.events.recorder import Kind, identity_of
+from qmd.events.header import EventHeader, Kind, identity_of
 from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
@@ -69,7 +69,7 @@ class Consumer:
         batch = self._services.storage.batch
         queue.leave_reserved(lookup_ids)
         for run in page.told:
-            self._recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
+            self._recorder.record_messages(EventHeader(Kind.RECEIVED, queue=queue.name), *run)
         wanted = page.whole if queue.payer.journal else page.wanting
         if wanted:
             self._dead_letters.received(

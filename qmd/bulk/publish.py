@@ -29,7 +29,7 @@ from qmd.core.packet_fields import reach_time_s, receive_time_s
 from qmd.core.sequence import NUMBER_MAX
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
-from qmd.events.recorder import bear_correlation
+from qmd.events.recorder import add_correlation
 from qmd.message.build import NO_ADDRESS, PRIORITY_MAX, compose
 from qmd.message.template import Row, Template, shape
 from qmd.operations.send_batch import sent_to
@@ -317,7 +317,7 @@ class Prepared:
             for number, correlation_id in zip(run.numbers, run.correlation_ids, strict=True):
                 told.numbers.append(number)
                 if correlation_id:
-                    bear_correlation(told, correlation_id)
+                    add_correlation(told, correlation_id)
         told.sizes += run.sizes
         told.places += places
         told.positions += positions

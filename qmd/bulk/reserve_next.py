@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES
 from qmd.bulk.reader import ReaderQueue
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole_message
 from storage.tables import reservations
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK
@@ -75,9 +75,8 @@ async def reserve_piece(
             message.reason,
         )
     recorder.record(
-        Kind.STORED,
+        EventHeader(Kind.STORED, queue=queue.name),
         [message.packet for message in express],
-        queue=queue.name,
         places=[message.lookup_id for message in express],
     )
     now_s = int(services.environment.time())

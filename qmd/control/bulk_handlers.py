@@ -128,7 +128,7 @@ async def _list_stages(
 async def _mark_shipped(
     components: Components, rights: Rights, request: frames.MarkShipped
 ) -> object:
-    return await components.recorder.mark_shipped(request.block)
+    return await components.event_log_limits.mark_shipped(request.block)
 
 
 VERBS: dict[type, Verb] = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
-    from qmd.events.recorder import Recorder
+    from qmd.events.log_limits import EventLogLimits
     from qmd.history.event_query import EventLog
     from qmd.history.message_lookup import MessageLookup
     from qmd.maintenance.disk_watch import DiskWatch
@@ -65,6 +65,7 @@ class Components:
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog
+    event_log_limits: EventLogLimits
     housekeeping: Housekeeping
     identities: IdentityConflicts
     importer: Importer
@@ -81,7 +82,6 @@ class Components:
     queues: LocalQueues
     ranges: Ranges
     message_receiver: MessageReceiver
-    recorder: Recorder
     redirection: Redirection
     nacks: Nacks
     outgoing_release: OutgoingRelease

@@ -16,7 +16,7 @@ from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from storage.tables import event_search
 from storage.tables.event_search import Filter, Page, Told
 from storage.tables.events import SCHEMA, Event

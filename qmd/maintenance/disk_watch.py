@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
@@ -82,5 +82,5 @@ class DiskWatch:
     def _record(self, kind: Kind, reason: str) -> None:
         recorder = self._recorder
         if recorder.enabled:
-            recorder.group(kind, self._services.id, reason=reason)
+            recorder.group(EventHeader(kind, reason=reason), self._services.id)
             self._services.storage.batch.write_soon()

@@ -30,7 +30,7 @@ from protocol.names.path_name import LocalPath
 from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.core.packet_fields import INFINITE_S, is_transactional, message_number, source_of
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.operations.selection import Chosen
 from qmd.queues.local_queue import LocalQueue, Reader
@@ -342,13 +342,15 @@ class Mover:
             )
             if done:
                 told = self._recorder.events(
-                    Kind.MOVED,
+                    EventHeader(
+                        Kind.MOVED,
+                        queue=source.name,
+                        to_queue=target.name,
+                        transaction=transaction,
+                        reason=reason,
+                    ),
                     [each.message.packet for each in done],
-                    queue=source.name,
                     places=[each.moved.lookup_id for each in done],
-                    to_queue=target.name,
-                    transaction=transaction,
-                    reason=reason,
                 )
                 events.insert(db, told)
             size = sum(len(each.message.packet) for each in done)

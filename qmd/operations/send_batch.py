@@ -20,7 +20,8 @@ from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, St
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import is_express, reach_time_s, receive_time_s
 from qmd.errors import Refusal
-from qmd.events.recorder import DELIVERIES, Kind, bear_correlation
+from qmd.events.header import DELIVERIES, EventHeader, Kind
+from qmd.events.recorder import add_correlation
 from qmd.message.build import PRIORITY_MAX, QueueAddress, compose, multi_queue_size
 from qmd.message.shared_packet import (
     Held,
@@ -323,7 +324,7 @@ class BatchSender:
             if position is not None and position[0]:
                 told.positions.append(position[1])
             if new.correlation_id:
-                bear_correlation(told, new.correlation_id)
+                add_correlation(told, new.correlation_id)
         if new.report_queue and isinstance(route, LocalQueue):
             self._reports.arrived(parse_user_message(whole(packet)), whole(packet), batch)
         if new.acknowledge & POSITIVE_ARRIVAL and isinstance(route, LocalQueue):
@@ -406,7 +407,7 @@ class BatchSender:
             told.queues += queues
             told.sequence_ids += sequence_ids if is_transactional else [0] * len(targets)
             if new.correlation_id:
-                bear_correlation(told, new.correlation_id, messages=len(targets))
+                add_correlation(told, new.correlation_id, messages=len(targets))
 
     def _put_alike_here(
         self,
@@ -471,7 +472,7 @@ class BatchSender:
             told.queues += queues
             told.sequence_ids += [0] * len(queues)
             if new.correlation_id:
-                bear_correlation(told, new.correlation_id, messages=len(queues))
+                add_correlation(told, new.correlation_id, messages=len(queues))
 
     def _reckon(self, new: NewMessage, packet: Packet) -> None:
         """Times that are the same for all copies of a message."""
@@ -493,9 +494,9 @@ class BatchSender:
         told = self._told_copies.get((delivery, in_sequences))
         if told is None:
             told = self._told_copies[delivery, in_sequences] = self._recorder.of_copies(
-                Kind.SENT,
-                transaction=self._transaction,
-                delivery=DELIVERIES[delivery],
+                EventHeader(
+                    Kind.SENT, transaction=self._transaction, delivery=DELIVERIES[delivery]
+                ),
                 in_sequences=in_sequences,
             )
         return told
@@ -572,12 +573,14 @@ def sent_to(
 ) -> Event:
     """What is told of messages of ours that go one way."""
     return recorder.group(
-        Kind.SENT,
+        EventHeader(
+            Kind.SENT,
+            queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
+            sequence_id=route.sequence.sequence_id
+            if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
+            else 0,
+            transaction=transaction,
+            delivery=DELIVERIES[delivery],
+        ),
         own_id,
-        queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
-        sequence_id=route.sequence.sequence_id
-        if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
-        else 0,
-        transaction=transaction,
-        delivery=DELIVERIES[delivery],
     )

@@ -31,7 +31,8 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import reach_time_s, receive_time_s, time_left_s
 from qmd.core.session import MessageReceived
-from qmd.events.recorder import Kind, bear_correlation
+from qmd.events.header import EventHeader, Kind
+from qmd.events.recorder import add_correlation
 from qmd.outcomes.nack import why_not
 from qmd.outcomes.promises import Promise
 from qmd.queues.incoming_sequences import IncomingStream
@@ -217,7 +218,7 @@ class Incoming:
             self.duplicate_count += 1
             connection.sends_in_vain()
             self._recorder.provoked(
-                Kind.DUPLICATE, source, user.message_number, peer=connection.peer
+                EventHeader(Kind.DUPLICATE, peer=connection.peer), source, user.message_number
             )
             return
         size = len(packet)
@@ -352,11 +353,13 @@ class Incoming:
             self._refuse(turn, message, packet, nack, stream.queue, detail=detail)
         else:  # it was here, or it came too early
             self._recorder.provoked(
-                Kind.DUPLICATE if position <= accepted else Kind.OUT_OF_ORDER,
+                EventHeader(
+                    Kind.DUPLICATE if position <= accepted else Kind.OUT_OF_ORDER,
+                    queue=stream.queue.name,
+                    peer=connection.peer,
+                ),
                 stream.source,
                 number,
-                queue=stream.queue.name,
-                peer=connection.peer,
             )
         turn.rejected[stream] = None
         self._owed_acks.arm_order_ack(stream)
@@ -424,16 +427,18 @@ class Incoming:
         if told is None or of != turn.told_of:
             turn.told_of = of
             told = turn.told = self._recorder.group(
-                Kind.ACCEPTED,
+                EventHeader(
+                    Kind.ACCEPTED,
+                    queue=queue.name,
+                    peer=turn.connection.peer,
+                    sequence_id=sequence_id,
+                    delivery="transactional"
+                    if transaction is not None
+                    else "recoverable"
+                    if is_recoverable
+                    else "express",
+                ),
                 source,
-                queue=queue.name,
-                peer=turn.connection.peer,
-                sequence_id=sequence_id,
-                delivery="transactional"
-                if transaction is not None
-                else "recoverable"
-                if is_recoverable
-                else "express",
             )
         told.numbers.append(user.message_number)
         told.places.append(lookup_id)
@@ -441,7 +446,7 @@ class Incoming:
         if transaction is not None:
             told.positions.append(transaction.sequence_number)
         if message.properties.correlation_id != _NO_CORRELATION:
-            bear_correlation(told, message.properties.correlation_id)
+            add_correlation(told, message.properties.correlation_id)
 
     # When the disk has it.
 

@@ -50,7 +50,7 @@ from qmd.core.disposition import reason_text
 from qmd.core.number_ranges import HeldNumbers
 from qmd.core.packet_fields import is_express, reach_time_s, source_of, time_left_s
 from qmd.errors import Refusal
-from qmd.events.recorder import DELIVERIES, Kind
+from qmd.events.header import DELIVERIES, EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.usage import Usage
@@ -234,11 +234,9 @@ class Relay:
             held = self._hold(queue, source, transaction.sequence_id)
             if not held.add(transaction.sequence_number):
                 self._recorder.provoked(
-                    Kind.DUPLICATE,
+                    EventHeader(Kind.DUPLICATE, queue=queue.destination, peer=connection.peer),
                     source,
                     user.message_number,
-                    queue=queue.destination,
-                    peer=connection.peer,
                 )
                 return Taken.DONE
         copy = bytearray(packet)
@@ -269,14 +267,16 @@ class Relay:
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
-                Kind.RELAYED,
+                EventHeader(
+                    Kind.RELAYED,
+                    queue=queue.destination,
+                    peer=peer,
+                    sequence_id=transaction.sequence_id if transaction is not None else 0,
+                    delivery=DELIVERIES[
+                        2 if transaction is not None else 0 if is_express(packet) else 1
+                    ],
+                ),
                 source_of(packet),
-                queue=queue.destination,
-                peer=peer,
-                sequence_id=transaction.sequence_id if transaction is not None else 0,
-                delivery=DELIVERIES[
-                    2 if transaction is not None else 0 if is_express(packet) else 1
-                ],
             )
             event.numbers.append(number)
             event.places.append(key)

@@ -54,7 +54,7 @@ from qmd.core.session import (
     SessionSettings,
 )
 from qmd.daemon import _unhandled
-from qmd.events.recorder import identity_of
+from qmd.events.header import identity_of
 from qmd.manager import QueueManager
 from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
 from qmd.message.shared_packet import Packet, head_of

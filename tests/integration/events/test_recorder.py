@@ -14,7 +14,7 @@ from protocol.identifiers import correlation_bytes, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.events import recorder
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.history.event_query import flat
 from qmd.queues.local_queue import Reader
 from storage.tables import event_search, events
@@ -47,7 +47,9 @@ async def test_an_event_is_durable_with_its_batch(hosts: Hosts) -> None:
     await a.send("orders", b"x", delivery=RECOVERABLE)
     (message,) = await a.peek("orders")
     a.recorder.record(
-        Kind.REPORTED, [message.packet], queue="here", to_queue="there", places=[message.lookup_id]
+        EventHeader(Kind.REPORTED, queue="here", to_queue="there"),
+        [message.packet],
+        places=[message.lookup_id],
     )
 
     (event,) = [event for event in await told(a) if event.kind == "reported"]
@@ -277,12 +279,12 @@ async def test_the_log_is_kept_by_size_and_age(hosts: Hosts) -> None:
     for _ in range(300):
         await a.send("orders", b"x")
     last = await a.storage.read(events.last_block)
-    await a.recorder.forget_old()
+    await a.event_log_limits.forget_old()
 
     assert 15_000 < await a.storage.read(events.size_bytes) <= 20_000
     assert await a.storage.read(events.last_block) == last
     a.world.ahead_s = 3601.0
-    await a.recorder.forget_old()
+    await a.event_log_limits.forget_old()
     assert [block.id for block in await a.storage.read(lambda db: events.page(db, 0, 9))] == [last]
     await a.send("orders", b"x")
     assert await a.storage.read(events.last_block) == last + 1
@@ -292,12 +294,12 @@ async def test_the_log_is_kept_by_size_and_age(hosts: Hosts) -> None:
 @hosted
 async def test_a_lack_of_disk_space_deletes_the_oldest_events(hosts: Hosts) -> None:
     a = await hosts.start()
-    a.recorder.short_bytes = 1000
+    a.event_log_limits.short_bytes = 1000
     await a.create("orders")
     for _ in range(200):
         await a.send("orders", b"x")
     before = await a.storage.read(events.size_bytes)
-    await a.recorder.make_room()
+    await a.event_log_limits.make_room()
 
     after = await a.storage.read(events.size_bytes)
     assert before * 3 // 4 < after <= before * 7 // 8

@@ -16,7 +16,7 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.history import explanation as account
 from qmd.history import message_lookup as inquiry
 from qmd.history import remote_lookup as asking
@@ -266,10 +266,12 @@ async def test_a_dead_letter_shows_its_reason(hosts: Hosts) -> None:
 async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     a = await hosts.start()
     sent = packet(b"x", source=a.id, number=5)
-    a.recorder.record(Kind.SENT, [sent], queue="DIRECT=OS:b\\q", places=[1])
+    a.recorder.record(EventHeader(Kind.SENT, queue="DIRECT=OS:b\\q"), [sent], places=[1])
     for _ in range(40):
-        a.recorder.record(Kind.RETRANSMITTED, [sent], queue="DIRECT=OS:b\\q", peer="b")
-    a.recorder.record(Kind.ORDER_ACKNOWLEDGED, [sent], queue="DIRECT=OS:b\\q", peer="b")
+        a.recorder.record(EventHeader(Kind.RETRANSMITTED, queue="DIRECT=OS:b\\q", peer="b"), [sent])
+    a.recorder.record(
+        EventHeader(Kind.ORDER_ACKNOWLEDGED, queue="DIRECT=OS:b\\q", peer="b"), [sent]
+    )
     await a.settled()
 
     told = await why(a, f"{guid_text(a.id)}\\5")
@@ -438,7 +440,7 @@ async def test_a_session_is_opened_for_a_question(hosts: Hosts) -> None:
 async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -> None:
     a = await hosts.start("a")
     sent = packet(b"x", source=guid(9), number=5)
-    a.recorder.record(Kind.DUPLICATE, [sent], peer="b")
+    a.recorder.record(EventHeader(Kind.DUPLICATE, peer="b"), [sent])
     await a.settled()
 
     before = a.loop.time()
@@ -452,9 +454,9 @@ async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -
 async def test_a_peer_gets_no_answer_about_messages_of_other_sources(hosts: Hosts) -> None:
     a = await hosts.start()
     secret = packet(b"x", source=guid(8), number=5)
-    a.recorder.record(Kind.DUPLICATE, [secret], peer=guid_text(guid(8)))
+    a.recorder.record(EventHeader(Kind.DUPLICATE, peer=guid_text(guid(8))), [secret])
     own = packet(b"x", source=a.id, number=6)
-    a.recorder.record(Kind.TRANSMITTED, [own], queue="x", peer=guid_text(guid(7)))
+    a.recorder.record(EventHeader(Kind.TRANSMITTED, queue="x", peer=guid_text(guid(7))), [own])
     await a.settled()
     remote = await dial(a, guid(7))
 
@@ -517,7 +519,8 @@ async def test_a_long_history_is_cut_to_the_limit_of_an_answer(hosts: Hosts) -> 
     sent = packet(b"x", source=guid(7), number=5)
     for each in range(500):
         a.recorder.record(
-            Kind.OUT_OF_ORDER, [sent], peer=guid_text(guid(7)), reason=f"{each} " + "x" * 900
+            EventHeader(Kind.OUT_OF_ORDER, peer=guid_text(guid(7)), reason=f"{each} " + "x" * 900),
+            [sent],
         )
     await a.settled()
     remote = await dial(a, guid(7))
@@ -541,7 +544,8 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
         remote.acknowledge()
         (message,) = remote.messages
         a.recorder.record(
-            Kind.TRANSMITTED, [message.packet], queue=listener.name("q"), peer=guid_text(guid(7))
+            EventHeader(Kind.TRANSMITTED, queue=listener.name("q"), peer=guid_text(guid(7))),
+            [message.packet],
         )
         await a.settled()
         liar = await dial(a, guid(6))

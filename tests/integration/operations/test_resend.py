@@ -14,7 +14,7 @@ from qmd.client.choice import chosen
 from qmd.client.message import Message
 from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.operations.resend import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import events
