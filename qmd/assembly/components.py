@@ -11,9 +11,17 @@ from functools import partial
 
 from qmd.access.things import ThingFinder
 from qmd.bulk.consume import Consumer
-from qmd.bulk.publish import Prepared
+from qmd.bulk.directory_answers import DirectoryAnswers
+from qmd.bulk.message_shapes import ShapeBuilder
+from qmd.bulk.prepared_publication import PreparedPublication
+from qmd.bulk.publication_batch import PublicationWriter
+from qmd.bulk.publisher import Publisher
 from qmd.bulk.range_read import Ranges
+from qmd.bulk.readers import Readers
 from qmd.bulk.reservations import Reservations
+from qmd.bulk.reserve_next import Reserver
+from qmd.bulk.stage_owners import StageOwners
+from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
 from qmd.control.components import Components
 from qmd.directory.factory import open_directory
@@ -260,25 +268,28 @@ class Assembly:
         )
         self.branches = Branches(services, self.request_outcomes, self.transactions)
         self.ranges = Ranges(services, self.damage)
-        consumer = Consumer(services, self.recorder, self.dead_letters, self.damage)
+        self.readers = Readers(services, self.queues, self.destinations)
         self.reservations = Reservations(
             services,
-            consumer,
-            self.recorder,
-            self.selective_receiver,
-            self.queues,
+            self.readers,
+            Reserver(services, self.ranges, self.recorder),
             self.ranges,
-            self.destinations,
+            Consumer(services, self.recorder, self.dead_letters, self.damage),
+            self.selective_receiver,
         )
+        self.stage_store = StageStore(services, self.usage)
+        stage_owners = StageOwners(services, self.things, self.stage_store.rows)
+        self.stage_store.on_removed = stage_owners.forget
         self.staging = Staging(
+            services, self.admission, self.message_sender, self.stage_store, stage_owners
+        )
+        self.publisher = Publisher(
             services,
-            self.admission,
-            self.resolver,
-            self.destinations,
+            self.stage_store,
+            stage_owners,
             self.message_sender,
-            self.things,
-            self.usage,
-            self._prepare_publication,
+            self._new_answers,
+            self.new_publication,
         )
         self.event_log = EventLog(services, self.destinations)
         self.remote_lookup = RemoteLookup(services, self.peers)
@@ -350,7 +361,7 @@ class Assembly:
         self.message_sender.connect(self._hand_over)
         self.request_outcomes.connect(self.transactions)
         self.mover.connect(self.administration)
-        self.administration.connect(self.reservations.check_deletable)
+        self.administration.connect(self.readers.check_deletable)
         self.remote_lookup.connect(self.message_lookup)
 
     def _components(self) -> Components:
@@ -404,17 +415,21 @@ class Assembly:
             transaction,
         )
 
-    def _prepare_publication(self) -> Prepared:
-        return Prepared(
-            self.services,
+    def _new_answers(self) -> DirectoryAnswers:
+        return DirectoryAnswers(self.resolver, self.destinations)
+
+    def new_publication(self) -> PreparedPublication:
+        """Return an empty publication."""
+        services = self.services
+        return PreparedPublication(
+            services,
             self.admission,
-            self.confirmations,
-            self.outgoing,
-            self.recorder,
-            self.outgoing_release,
-            self.resolver,
-            self.destinations,
             self.message_sender,
+            self._new_answers(),
+            ShapeBuilder(services, self.confirmations, self.destinations, self.message_sender),
+            PublicationWriter(
+                services, self.confirmations, self.outgoing, self.outgoing_release, self.recorder
+            ),
         )
 
     def _retention_tasks(self) -> dict[str, retention.Task]:
@@ -422,7 +437,7 @@ class Assembly:
         return {
             "forget message ids": partial(retention.forget_message_ids, self.known_messages),
             "forget own dead-letter queues": self.own_dead_letters.forget_gone,
-            "forget readers": self.reservations.forget_gone,
+            "forget readers": self.readers.forget_gone,
             "forget stages": self.staging.forget_old,
             "forget unconfirmed messages": partial(
                 retention.forget_unconfirmed, services, self.confirmations

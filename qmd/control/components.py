@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qmd.access.things import ThingFinder
+    from qmd.bulk.publisher import Publisher
     from qmd.bulk.range_read import Ranges
+    from qmd.bulk.readers import Readers
     from qmd.bulk.reservations import Reservations
+    from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
@@ -79,8 +82,10 @@ class Components:
     peers: Peers
     selective_receiver: SelectiveReceiver
     registration: Registration
+    publisher: Publisher
     queues: LocalQueues
     ranges: Ranges
+    readers: Readers
     message_receiver: MessageReceiver
     redirection: Redirection
     nacks: Nacks
@@ -95,6 +100,7 @@ class Components:
     next_hops: NextHops
     message_sender: MessageSender
     sequence_renewal: SequenceRenewal
+    stage_store: StageStore
     staging: Staging
     things: ThingFinder
     transactions: Transactions

@@ -297,7 +297,7 @@ class Host(QueueManager):
             assert (sender.awaiting.messages, sender.awaiting.bytes) == waiting, sender.destination
             total += sender.awaiting.bytes
         total += state.staged
-        assert self.staging.bytes == state.staged
+        assert self.stage_store.bytes == state.staged
         assert self.usage.bytes == total
         assert self.usage.express_bytes == memory_bytes(express_packets)
         for queue in self.queues.by_key.values():
