@@ -31,7 +31,10 @@ from qmd.directory.resolver import Own, Resolver
 from qmd.events.log_limits import EventLogLimits
 from qmd.events.recorder import Recorder
 from qmd.history.event_query import EventLog
+from qmd.history.message_description import MessageDescriber
 from qmd.history.message_lookup import MessageLookup
+from qmd.history.message_search import MessageSearch
+from qmd.history.places import LocalPlaces, OutgoingPlaces
 from qmd.history.remote_lookup import RemoteLookup
 from qmd.maintenance import retention
 from qmd.maintenance.disk_watch import DiskWatch
@@ -292,17 +295,25 @@ class Assembly:
             self.new_publication,
         )
         self.event_log = EventLog(services, self.destinations)
-        self.remote_lookup = RemoteLookup(services, self.peers)
-        self.message_lookup = MessageLookup(
+        self.message_search = MessageSearch(
             services,
-            self.remote_lookup,
-            self.identities,
-            self.outgoing,
-            self.peers,
             self.queues,
-            self.destinations,
+            self.outgoing,
+            LocalPlaces(services, self.queues),
+            OutgoingPlaces(services, self.outgoing, self.identities),
             self.transactions,
             self.outgoing_release,
+        )
+        self.message_describer = MessageDescriber(services, self.peers)
+        self.remote_lookup = RemoteLookup(
+            services, self.peers, self.message_search, self.message_describer
+        )
+        self.message_lookup = MessageLookup(
+            services,
+            self.message_search,
+            self.message_describer,
+            self.remote_lookup,
+            self.destinations,
             self.things,
         )
         self.housekeeping = Housekeeping(services)
@@ -362,7 +373,6 @@ class Assembly:
         self.request_outcomes.connect(self.transactions)
         self.mover.connect(self.administration)
         self.administration.connect(self.readers.check_deletable)
-        self.remote_lookup.connect(self.message_lookup)
 
     def _components(self) -> Components:
         names = (each.name for each in dataclasses.fields(Components))

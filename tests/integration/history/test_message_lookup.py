@@ -17,10 +17,8 @@ from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, N
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
-from qmd.history import explanation as account
-from qmd.history import message_lookup as inquiry
-from qmd.history import remote_lookup as asking
-from qmd.history.remote_lookup import Answer, Question
+from qmd.history import explanation, places, remote_lookup
+from qmd.history.remote_lookup import LookupReply, LookupRequest
 from qmd.queues.local_queue import Reader
 from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 from tests.patience import END_S
@@ -289,21 +287,21 @@ async def test_a_message_far_back_in_its_queue_has_no_position(hosts: Hosts) -> 
     ids = await a.send("orders", *(b"%d" % each for each in range(30)), delivery=RECOVERABLE)
     source, number = parse_message_id(ids[-1])
 
-    (few,) = (await a.message_lookup.find(source, number)).places
+    (few,) = (await a.message_search.find(source, number)).places
     assert few["position"] == 30
 
-    (many,) = (await a.message_lookup.find(source, number, thorough=False)).places
+    (many,) = (await a.message_search.find(source, number, thorough=False)).places
     assert many["position"] == 30
     more = await a.send(
-        "orders", *(b"x" for _ in range(inquiry.AHEAD_FEW + 1)), delivery=RECOVERABLE
+        "orders", *(b"x" for _ in range(places.AHEAD_FEW + 1)), delivery=RECOVERABLE
     )
     source, number = parse_message_id(more[-1])
-    (far,) = (await a.message_lookup.find(source, number, thorough=False)).places
+    (far,) = (await a.message_search.find(source, number, thorough=False)).places
     assert far["position"] is None
     assert (
         "in line"
-        not in a.message_lookup.account(
-            source, number, await a.message_lookup.find(source, number, thorough=False)
+        not in a.message_describer.describe(
+            source, number, await a.message_search.find(source, number, thorough=False)
         )["sentences"][0]
     )
 
@@ -340,8 +338,8 @@ def test_every_kind_of_event_has_a_sentence() -> None:
     of_the_host = {Kind.STARTED, Kind.DISK_FULL, Kind.DISK_HAS_ROOM}
     of_messages = {kind.value for kind in Kind if kind not in of_the_host}
 
-    assert set(account._PHRASES) == of_messages
-    assert set(account._ENDS) <= of_messages
+    assert set(explanation._PHRASES) == of_messages
+    assert set(explanation._ENDS) <= of_messages
 
 
 # The other side.
@@ -399,8 +397,8 @@ async def test_without_an_answer_of_the_peer_only_the_local_side_is_reported(hos
 
     again = await why(a, sent, ask=True)
     assert "is left alone for" in again["sides"]
-    assert a.remote_lookup.asked_count == 1
-    assert (b.remote_lookup.answered_count, b.nacks.count) == (0, 0)
+    assert a.remote_lookup.request_count == 1
+    assert (b.remote_lookup.reply_count, b.nacks.count) == (0, 0)
 
 
 @hosted
@@ -447,7 +445,7 @@ async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -
     told = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
 
     assert told["peers"][0]["explanation"].endswith("cannot be asked: no session with it is open.")
-    assert a.loop.time() - before < asking.WAIT_S
+    assert a.loop.time() - before < remote_lookup.WAIT_S
 
 
 @hosted
@@ -460,8 +458,8 @@ async def test_a_peer_gets_no_answer_about_messages_of_other_sources(hosts: Host
     await a.settled()
     remote = await dial(a, guid(7))
 
-    foreign = await asked(remote, Question(1, guid(8), 5))
-    exchanged = await asked(remote, Question(1, a.id, 6))
+    foreign = await asked(remote, LookupRequest(1, guid(8), 5))
+    exchanged = await asked(remote, LookupRequest(1, a.id, 6))
 
     assert (foreign.state, foreign.events) == ("not_told", [])
     assert [event.kind for event in exchanged.events] == ["transmitted"]
@@ -481,17 +479,17 @@ async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) 
         msgspec.msgpack.encode(["why", 1, bytes(16), 1 << 40]),
         msgspec.msgpack.encode(["why", 1, bytes(16), 5, b"x" * 1000]),
         msgspec.msgpack.encode(["told", 1, "x" * 1000, "", [], [], [], False]),
-        msgspec.msgpack.encode(Answer(1, "b", "queued", ["It lies."], [], [], False)),
+        msgspec.msgpack.encode(LookupReply(1, "b", "queued", ["It lies."], [], [], False)),
     ]
     for number, body in enumerate(bodies):
         remote.send(question(body, number + 1, delivery=EXPRESS))
     remote.send(question(bodies[0], 90, delivery=RECOVERABLE))
     await until(lambda: remote.acknowledged, "the acknowledgment")
 
-    answer = await asked(remote, Question(1, guid(7), 1))
+    answer = await asked(remote, LookupRequest(1, guid(7), 1))
 
     assert answer.state == "unknown"
-    assert (a.nacks.count, a.usage.bytes, a.remote_lookup.answered_count) == (0, 0, 1)
+    assert (a.nacks.count, a.usage.bytes, a.remote_lookup.reply_count) == (0, 0, 1)
     remote.close()
 
 
@@ -499,7 +497,7 @@ async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) 
 async def test_questions_beyond_the_limit_are_ignored(hosts: Hosts) -> None:
     a = await hosts.start()
     remote = await dial(a, guid(7), window_size=1000)
-    body = msgspec.msgpack.encode(Question(1, guid(7), 1))
+    body = msgspec.msgpack.encode(LookupRequest(1, guid(7), 1))
     sent = 0
     for _ in range(10):
         for _ in range(50):
@@ -507,9 +505,9 @@ async def test_questions_beyond_the_limit_are_ignored(hosts: Hosts) -> None:
             if remote.session.room():
                 remote.send(question(body, sent, delivery=EXPRESS))
         await asyncio.sleep(0)
-    await asked(remote, Question(1, guid(7), 1), patience=20)
+    await asked(remote, LookupRequest(1, guid(7), 1), patience=20)
 
-    assert a.remote_lookup.answered_count < 100
+    assert a.remote_lookup.reply_count < 100
     remote.close()
 
 
@@ -525,12 +523,12 @@ async def test_a_long_history_is_cut_to_the_limit_of_an_answer(hosts: Hosts) -> 
     await a.settled()
     remote = await dial(a, guid(7))
 
-    answer = await asked(remote, Question(1, guid(7), 5))
+    answer = await asked(remote, LookupRequest(1, guid(7), 5))
 
     assert answer.events_left_out
     assert answer.events[0].reason.startswith("0 ")
     assert answer.events[-1].reason.startswith("499 ")
-    assert len(msgspec.msgpack.encode(answer)) <= asking.ANSWER_BYTES_MAX
+    assert len(msgspec.msgpack.encode(answer)) <= remote_lookup.REPLY_BYTES_MAX
     remote.close()
 
 
@@ -554,7 +552,7 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
         asked_as = bytes(remote.messages[1].message.user.source_queue_manager) + remote.messages[
             1
         ].message.user.message_number.to_bytes(4, "little")
-        lie = msgspec.msgpack.encode(Answer(1, "b", "received", ["It lies."], [], [], False))
+        lie = msgspec.msgpack.encode(LookupReply(1, "b", "received", ["It lies."], [], [], False))
         liar.send(
             packet(
                 lie,
@@ -565,7 +563,9 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
                 correlation_id=asked_as,
             )
         )
-        truth = msgspec.msgpack.encode(Answer(1, "b", "queued", ["It is here."], [], [], False))
+        truth = msgspec.msgpack.encode(
+            LookupReply(1, "b", "queued", ["It is here."], [], [], False)
+        )
         await a.settled()
         remote.send(
             packet(
@@ -600,7 +600,7 @@ def question(body: bytes, number: int, *, delivery: int) -> bytes:
 _numbers = iter(range(1000, 9000))
 
 
-async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
+async def asked(remote: Any, what: LookupRequest, *, patience: int = 1) -> LookupReply:
     """Ask a question and return its answer.
 
     Asks up to `patience` times, since questions above the limit get no answer.
@@ -616,8 +616,8 @@ async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
             for message in remote.messages[before:]:
                 properties = message.message.properties
                 if properties.correlation_id[16:] == number.to_bytes(4, "little"):
-                    answer = msgspec.msgpack.decode(properties.body, type=Answer)
-                    assert isinstance(answer, Answer)
+                    answer = msgspec.msgpack.decode(properties.body, type=LookupReply)
+                    assert isinstance(answer, LookupReply)
                     return answer
     raise AssertionError("no answer came")
 
