@@ -134,7 +134,7 @@ class _Page(NamedTuple):
     lookup_ids: list[int]  # of the intact messages
     intact: list[tuple[int, bytes]]  # their lookup ids and packets
     size: int  # of their packets
-    requesting: list[tuple[int, bytes]]  # those whose removal may need an acknowledgment
+    requesting: list[tuple[int, bytes]]  # those that may request an acknowledgment
     #: The intact messages for the event log: source, numbers, sizes, places.
     recorded: list[tuple[bytes, list[int], list[int], list[int]]]
     broken: list[MessageRow]

@@ -36,7 +36,7 @@ class Readers:
         self._queues = queues
         self._destinations = destinations
         self._by_name: dict[str, Reader] = {}
-        self._stale: list[int] = []  # ids of reader's queues whose queue was deleted
+        self._stale: list[int] = []  # ids of reader's queues that were deleted
 
     def restore(self, stored: StoredReaders) -> None:
         """Restore all readers and their reservations, before any client can receive."""

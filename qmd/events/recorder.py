@@ -34,7 +34,7 @@ MOMENT_S = 0.05  # the longest time that one event covers
 #: Events per second of each kind that peers can cause at will: further ones are only counted.
 FLOOD_MESSAGES = 1000
 
-#: The kinds whose events have the labels of their messages.  Operators search dead letters by
+#: The kinds of events that have the labels of their messages.  Operators search dead letters by
 #: label; for other kinds the labels are rarely needed, and parsing every packet costs too much.
 _LABELLED = frozenset((Kind.DEAD_LETTERED, Kind.DISCARDED))
 

@@ -6,7 +6,7 @@ correlation id.  No queue has that name: such messages are not stored, clients c
 they fill no quota.  A queue manager that does not know the name refuses the request silently, and
 gets no further request for a while.
 
-A reply has only messages that the requesting queue manager sent here or got from here.  Requests
+A queue manager gets information only about messages that it sent here or got from here.  Requests
 are limited in size and rate, and cause at most a line of the log.
 """
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 
 from protocol import DirectQueueName, UserMessage
@@ -26,6 +25,14 @@ from protocol.names.direct_name import parse_wire_name, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol.messages import EXPRESS, NewMessage
 from qmd.core.internal_names import HISTORY_QUEUE
+from qmd.history.lookup_messages import (
+    LookupReply,
+    LookupRequest,
+    decoded,
+    encoded_reply,
+    encoded_request,
+    facts_of,
+)
 from qmd.message.build import NO_ADDRESS, compose, queue_address
 from storage.errors import StorageError
 
@@ -39,7 +46,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-VERSION = 1
 WAIT_S = 2.0  # for a session and the reply together
 # On the wire only; long, because the clocks of two computers may differ.
 TIME_TO_REACH_QUEUE_S = 300
@@ -49,61 +55,7 @@ QUIET_ENTRIES_MAX = 1000
 REQUESTS_MAX = 64  # of ours that wait for their reply
 REPLIES_PER_S = 10  # to all queue managers together
 REPLIES_AT_ONCE = 2
-REQUEST_BYTES_MAX = 256
-REPLY_BYTES_MAX = 64 * 1024
-EVENTS_MAX = 200  # in a reply
-CHARACTERS_MAX = 1000  # of a sentence
-
 Value = dict[str, Any]
-Line = Annotated[str, msgspec.Meta(max_length=CHARACTERS_MAX)]
-Word = Annotated[str, msgspec.Meta(max_length=512)]
-
-
-class LookupRequest(msgspec.Struct, array_like=True, tag="why", frozen=True):
-    """The body of a request: the message with this source and number."""
-
-    version: int
-    source: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    number: Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
-
-
-class ReplyEvent(msgspec.Struct, array_like=True, frozen=True):
-    """An event of the requested message; docs/events.md has the fields."""
-
-    cursor: Word
-    at_ms: Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
-    kind: Word
-    queue: Word
-    peer: Word
-    lookup_id: int | None
-    sequence_id: int | None
-    sequence_number: int | None
-    message_class: Word | None
-    delivery: Word
-    bytes: int
-    reason: Line
-    to_queue: Word
-    transaction: Word
-    label: Word = ""
-    correlation_id: Word = ""
-
-
-class LookupReply(msgspec.Struct, array_like=True, tag="told", frozen=True):
-    """The body of a reply: the description of the message by the replying queue manager."""
-
-    version: int
-    host: Word
-    state: Word
-    sentences: Annotated[list[Line], msgspec.Meta(max_length=64)]
-    remedies: Annotated[list[Line], msgspec.Meta(max_length=16)]
-    events: Annotated[list[ReplyEvent], msgspec.Meta(max_length=EVENTS_MAX)]
-    events_left_out: bool
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[LookupRequest | LookupReply] = msgspec.msgpack.Decoder(
-    LookupRequest | LookupReply
-)
 
 
 class RemoteLookup:
@@ -166,9 +118,7 @@ class RemoteLookup:
         future: asyncio.Future[LookupReply] = self._services.loop.create_future()
         self._open[request_id] = remote, future
         try:
-            self._send(
-                connection, _encoder.encode(LookupRequest(VERSION, source, number)), request_number
-            )
+            self._send(connection, encoded_request(source, number), request_number)
             self.request_count += 1
             async with asyncio.timeout_at(deadline):
                 reply = await future
@@ -320,7 +270,7 @@ class RemoteLookup:
             return
         if remote is None or not _concerns(remote, request.source, description):
             description = {**description, **_NOT_DISCLOSED}
-        body = _encoded(description)
+        body = encoded_reply(description)
         number = self._services.ids.next_message_number()
         self._send(connection, body, number, correlation_id=request_id)
         self.reply_count += 1
@@ -355,33 +305,6 @@ class RemoteLookup:
         connection.owe_express(packet)
 
 
-def decoded(body: bytes) -> LookupRequest | LookupReply | None:
-    """Return the decoded body of a message to `HISTORY_QUEUE`, or None.
-
-    None means that it is invalid or too large.
-    """
-    if len(body) > REPLY_BYTES_MAX:
-        return None
-    try:
-        value = _decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    is_too_large = isinstance(value, LookupRequest) and len(body) > REQUEST_BYTES_MAX
-    return None if is_too_large else value
-
-
-def facts_of(reply: LookupReply, remote: bytes, source: bytes, number: int) -> Value:
-    """Return a reply in the form of `MessageDescriber.describe`."""
-    return {
-        "host": reply.host,
-        "state": reply.state,
-        "sentences": reply.sentences,
-        "remedies": reply.remedies,
-        "events": [_flat(event, reply.host, remote, source, number) for event in reply.events],
-        "events_left_out": reply.events_left_out,
-    }
-
-
 def _remote_id(connection: PeerSession) -> bytes | None:
     return None if connection.session is None else connection.session.remote_id
 
@@ -394,51 +317,6 @@ def _concerns(remote: bytes, source: bytes, description: Value) -> bool:
     return any(event["peer"] == text for event in description["events"])
 
 
-def _encoded(description: Value) -> bytes:
-    """Return the encoded reply with as many events as fit: the first and the last ones."""
-    events = [
-        ReplyEvent(
-            _cut(event["cursor"], 512),
-            max(0, event["at_ms"]),
-            _cut(event["kind"], 512),
-            _cut(event["queue"], 512),
-            _cut(event["peer"], 512),
-            event["lookup_id"],
-            event["sequence_id"],
-            event["sequence_number"],
-            event["class"],
-            _cut(event["delivery"], 512),
-            event["bytes"],
-            _cut(event["reason"]),
-            _cut(event["to_queue"], 512),
-            _cut(event["transaction"], 512),
-            event["label"],
-            event["correlation_id"],
-        )
-        for event in description["events"]
-    ]
-    left_out = bool(description["events_left_out"])
-    events_max = EVENTS_MAX
-    while True:
-        if len(events) > events_max:
-            half = events_max // 2
-            events, left_out = [*events[:half], *events[len(events) - half :]], True
-        body = _encoder.encode(
-            LookupReply(
-                VERSION,
-                _cut(description["host"], 512),
-                description["state"],
-                [_cut(sentence) for sentence in description["sentences"][:64]],
-                [_cut(remedy) for remedy in description["remedies"][:16]],
-                events,
-                left_out,
-            )
-        )
-        if len(body) <= REPLY_BYTES_MAX or not events:
-            return body
-        events_max = len(events) // 2
-
-
 _NOT_DISCLOSED: Value = {
     "state": "not_told",
     "sentences": ["It tells only of messages that it exchanged with the one who asks."],
@@ -446,44 +324,6 @@ _NOT_DISCLOSED: Value = {
     "events": [],
     "events_left_out": False,
 }
-
-
-def _cut(text: str, characters_max: int = CHARACTERS_MAX) -> str:
-    return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-
-
-def _flat(event: ReplyEvent, host: str, remote: bytes, source: bytes, number: int) -> Value:
-    """Return an event of a reply in the form of `event_query.flat`."""
-    from protocol.identifiers import message_id_text
-    from qmd.history.event_query import time_text
-    from storage.tables.events import SCHEMA
-
-    block, _, index = event.cursor.partition(".")
-    return {
-        "schema": SCHEMA,
-        "host": host,
-        "queue_manager": guid_text(remote),
-        "cursor": event.cursor,
-        "block": int(block) if block.isdecimal() and len(block) < 16 else 0,
-        "index": int(index) if index.isdecimal() and len(index) < 16 else 0,
-        "time": time_text(event.at_ms),
-        "at_ms": event.at_ms,
-        "kind": event.kind,
-        "message_id": message_id_text(source, number),
-        "queue": event.queue,
-        "peer": event.peer,
-        "lookup_id": event.lookup_id,
-        "sequence_id": event.sequence_id,
-        "sequence_number": event.sequence_number,
-        "class": event.message_class,
-        "delivery": event.delivery,
-        "bytes": event.bytes,
-        "reason": event.reason,
-        "to_queue": event.to_queue,
-        "transaction": event.transaction,
-        "label": event.label,
-        "correlation_id": event.correlation_id,
-    }
 
 
 def _unanswered(address: str, explanation: str, remote: bytes | None = None) -> Value:

@@ -12,7 +12,7 @@ import msgspec
 
 from qmd.cli.event_files import FIELDS
 from qmd.cli.why import EventTable, _print_side
-from qmd.history.remote_lookup import (
+from qmd.history.lookup_messages import (
     REPLY_BYTES_MAX,
     LookupReply,
     LookupRequest,

@@ -18,7 +18,7 @@ from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.history import explanation, places, remote_lookup
-from qmd.history.remote_lookup import LookupReply, LookupRequest
+from qmd.history.lookup_messages import REPLY_BYTES_MAX, LookupReply, LookupRequest
 from qmd.queues.local_queue import Reader
 from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 from tests.patience import END_S
@@ -528,7 +528,7 @@ async def test_a_long_history_is_cut_to_the_limit_of_an_answer(hosts: Hosts) -> 
     assert answer.events_left_out
     assert answer.events[0].reason.startswith("0 ")
     assert answer.events[-1].reason.startswith("499 ")
-    assert len(msgspec.msgpack.encode(answer)) <= remote_lookup.REPLY_BYTES_MAX
+    assert len(msgspec.msgpack.encode(answer)) <= REPLY_BYTES_MAX
     remote.close()
 
 
