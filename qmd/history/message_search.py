@@ -88,8 +88,9 @@ class MessageSearch:
     async def find(self, source: bytes, number: int, *, thorough: bool = True) -> MessageRecord:
         """Return the places and events of a message.
 
-        Without `thorough` only a part of a long history is read, and only the places that it names
-        are searched: the request of an untrusted connection must not cost more than a message.
+        Without `thorough` only a part of a long history is read, express messages are not searched,
+        and the search of the tables ends after `SEARCH_ROWS` rows: the request of another queue
+        manager must not cost more than a message.
         """
         is_up_to_date = await catch_up(self._services.storage, self._outgoing_release)
         history, has_gap = await self._read(
@@ -112,13 +113,13 @@ class MessageSearch:
             )
             if found is not None and found[0] == (source, number):
                 places.append(found[1])
-        places += await self._set_apart(source, number)
+        places += await self._outside_queues(source, number)
         searched_all = True
         is_over = any(found.event.kind in _TERMINAL for found in history[-LAST_EVENTS:])
         if not places and not is_over and thorough:
             places = await self._express(source, number)
         if not places and not is_over:
-            # For another queue manager, only the first page of the likely tables is searched.
+            # The search begins in the queues that the history names.
             rows_max = SEARCH_ROWS_MAX if thorough else SEARCH_ROWS
             places, searched_all = await self._search(source, number, history, rows_max)
         return MessageRecord(places, history, has_gap, searched_all, is_up_to_date)
@@ -151,12 +152,12 @@ class MessageSearch:
             for each in (self._outgoing.queues if queue is None else ())
         ]
 
-        def look(db: sqlite3.Connection) -> list[bytes]:
+        def packets_at(db: sqlite3.Connection) -> list[bytes]:
             rows = [whereabouts.in_queue(db, key, 0) for key in keys]
             others = [whereabouts.in_outgoing(db, key, 0) for key in outgoing]
             return [each.row.packet for each in (*rows, *others) if each is not None]
 
-        for packet in await self._read(look):
+        for packet in await self._read(packets_at):
             found.add((source_of(packet), message_number(packet)))
         return found
 
@@ -263,7 +264,7 @@ class MessageSearch:
                 start = page.next_key
         return places, True
 
-    async def _set_apart(self, source: bytes, number: int) -> list[Value]:
+    async def _outside_queues(self, source: bytes, number: int) -> list[Value]:
         """Return the places of a message outside queues: set aside, uncommitted, or awaiting."""
         places: list[Value] = []
         for each in await self._read(partial(whereabouts.damaged, source=source, number=number)):

@@ -16,8 +16,6 @@ import asyncio
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from protocol import DirectQueueName, UserMessage
 from protocol.errors import ProtocolError
 from protocol.identifiers import correlation_bytes, guid_text
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.way import Way
     from qmd.runtime.services import Services
-
-log = structlog.get_logger()
 
 WAIT_S = 2.0  # for a session and the reply together
 # On the wire only; long, because the clocks of two computers may differ.
