@@ -156,7 +156,7 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             remote = await _open_remote(manager, settings)
         tasks = [
             loop.create_task(each.run())
-            for each in (manager.assembly.expiry, manager.assembly.disk_watch)
+            for each in (manager.assembly.maintenance, manager.assembly.disk_watch)
         ]
         if service.watchdog_s is not None:
             tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))

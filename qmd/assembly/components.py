@@ -7,26 +7,41 @@ later.  Hooks such as `on_change` notify other components.  No component imports
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from qmd.access.things import ThingFinder
 from qmd.bulk.consume import Consumer
-from qmd.bulk.publish import Prepared
+from qmd.bulk.directory_answers import DirectoryAnswers
+from qmd.bulk.message_shapes import ShapeBuilder
+from qmd.bulk.prepared_publication import PreparedPublication
+from qmd.bulk.publication_batch import PublicationWriter
+from qmd.bulk.publisher import Publisher
 from qmd.bulk.range_read import Ranges
+from qmd.bulk.readers import Readers
 from qmd.bulk.reservations import Reservations
+from qmd.bulk.reserve_next import Reserver
+from qmd.bulk.stage_owners import StageOwners
+from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
 from qmd.control.components import Components
 from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
 from qmd.directory.registration import Registration
 from qmd.directory.resolver import Own, Resolver
+from qmd.events.log_limits import EventLogLimits
 from qmd.events.recorder import Recorder
 from qmd.history.event_query import EventLog
+from qmd.history.message_description import MessageDescriber
 from qmd.history.message_lookup import MessageLookup
+from qmd.history.message_search import MessageSearch
+from qmd.history.places import LocalPlaces, OutgoingPlaces
 from qmd.history.remote_lookup import RemoteLookup
+from qmd.maintenance import retention
 from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
-from qmd.maintenance.retention import Retention
+from qmd.maintenance.loop import MaintenanceLoop
+from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Destinations
 from qmd.operations.import_messages import Importer
@@ -111,6 +126,7 @@ class Assembly:
         self.queues = LocalQueues(services, self.usage)
         self.parts = Parts()
         self.recorder = Recorder(services)
+        self.event_log_limits = EventLogLimits(services)
         self.incoming_streams = IncomingStreams(services)
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
@@ -303,15 +319,14 @@ class Assembly:
         )
         self.branches = Branches(services, self.request_outcomes, self.transactions)
         self.ranges = Ranges(services, self.damage)
-        consumer = Consumer(services, self.recorder, self.dead_letters, self.damage)
+        self.readers = Readers(services, self.queues, self.destinations)
         self.reservations = Reservations(
             services,
-            consumer,
-            self.recorder,
-            self.selective_receiver,
-            self.queues,
+            self.readers,
+            Reserver(services, self.ranges, self.recorder),
             self.ranges,
-            self.destinations,
+            Consumer(services, self.recorder, self.dead_letters, self.damage),
+            self.selective_receiver,
         )
         self.purger = Purger(services, self.dead_letters, self.selection)
         self.queue_deletion = QueueDeletion(
@@ -320,7 +335,7 @@ class Assembly:
             self.purger,
             self.queues,
             self.registration,
-            self.reservations.check_deletable,
+            self.readers.check_deletable,
             self._queue_removed,
         )
         self.administration = QueueAdministration(
@@ -332,51 +347,55 @@ class Assembly:
             self.registration,
             slots,
         )
+        self.stage_store = StageStore(services, self.usage)
+        stage_owners = StageOwners(services, self.things, self.stage_store.rows)
+        self.stage_store.on_removed = stage_owners.forget
         self.staging = Staging(
+            services, self.admission, self.message_sender, self.stage_store, stage_owners
+        )
+        self.publisher = Publisher(
             services,
-            self.admission,
-            self.resolver,
-            self.destinations,
+            self.stage_store,
+            stage_owners,
             self.message_sender,
-            self.things,
-            self.usage,
-            self._prepare_publication,
+            self._new_answers,
+            self.new_publication,
         )
         self.event_log = EventLog(services, self.destinations)
-        self.remote_lookup = RemoteLookup(services, self.peers)
-        self.message_lookup = MessageLookup(
+        self.message_search = MessageSearch(
             services,
-            self.remote_lookup,
-            self.identities,
-            self.outgoing,
-            self.peers,
             self.queues,
-            self.destinations,
+            self.outgoing,
+            LocalPlaces(services, self.queues),
+            OutgoingPlaces(services, self.outgoing, self.identities),
             self.transactions,
             self.outgoing_release,
+        )
+        self.message_describer = MessageDescriber(services, self.peers)
+        self.remote_lookup = RemoteLookup(
+            services, self.peers, self.message_search, self.message_describer
+        )
+        self.message_lookup = MessageLookup(
+            services,
+            self.message_search,
+            self.message_describer,
+            self.remote_lookup,
+            self.destinations,
             self.things,
         )
         self.housekeeping = Housekeeping(services)
-        self.retention = Retention(
-            services,
-            self.confirmations,
-            self.known_messages,
-            self.own_dead_letters,
-            self.recorder,
-            self.reservations,
-            self.staging,
-        )
+        self.retention = retention.Retention(self._retention_tasks())
         self.disk_watch = DiskWatch(services, self.recorder)
         self.expiry = Expiry(
             services,
             self.confirmations,
-            self.dead_letters,
-            self.housekeeping,
-            self.outgoing,
-            self.queues,
-            self.recorder,
-            self.retention,
-            self.undeliverable,
+            (
+                OutgoingSweeper(services, self.outgoing, self.undeliverable),
+                LocalSweeper(services, self.queues, self.dead_letters),
+            ),
+        )
+        self.maintenance = MaintenanceLoop(
+            services, self.housekeeping, self.expiry, self.retention, self.event_log_limits
         )
         self._connect(deferred_acknowledgments, outgoing_ids)
         self.components = self._components()
@@ -415,7 +434,6 @@ class Assembly:
         )
         self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
         self.local_destinations.connect([self.remote_lookup])
-        self.remote_lookup.connect(self.message_lookup)
 
     def _components(self) -> Components:
         names = (each.name for each in dataclasses.fields(Components))
@@ -468,18 +486,36 @@ class Assembly:
         self.destinations.forget()
         self.incoming_streams.forget_queue(queue)
 
-    def _prepare_publication(self) -> Prepared:
-        return Prepared(
-            self.services,
+    def _new_answers(self) -> DirectoryAnswers:
+        return DirectoryAnswers(self.resolver, self.destinations)
+
+    def new_publication(self) -> PreparedPublication:
+        """Return an empty publication."""
+        services = self.services
+        return PreparedPublication(
+            services,
             self.admission,
-            self.confirmations,
-            self.outgoing,
-            self.recorder,
-            self.outgoing_release,
-            self.resolver,
-            self.destinations,
             self.message_sender,
+            self._new_answers(),
+            ShapeBuilder(services, self.confirmations, self.destinations, self.message_sender),
+            PublicationWriter(
+                services, self.confirmations, self.outgoing, self.outgoing_release, self.recorder
+            ),
         )
+
+    def _retention_tasks(self) -> dict[str, retention.Task]:
+        services = self.services
+        return {
+            "forget message ids": partial(retention.forget_message_ids, self.known_messages),
+            "forget own dead-letter queues": self.own_dead_letters.forget_gone,
+            "forget readers": self.readers.forget_gone,
+            "forget stages": self.staging.forget_old,
+            "forget unconfirmed messages": partial(
+                retention.forget_unconfirmed, services, self.confirmations
+            ),
+            "forget outcomes": partial(retention.forget_outcomes, services),
+            "trim the events": self.event_log_limits.forget_old,
+        }
 
     def _forget_ways(self) -> None:
         """Drop references to outgoing queues that are only kept for speed."""

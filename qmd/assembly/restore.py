@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.bulk.reader import State as Reservations
-from qmd.bulk.reader import read_state as read_reservations
+from qmd.bulk.reader import StoredReaders
+from qmd.bulk.reader import read_stored as read_readers
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
 from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
@@ -59,8 +59,8 @@ async def restore(assembly: Assembly) -> None:
         )
     assembly.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
     assembly.branches.restore(state.branches)
-    assembly.reservations.restore(state.reservations)
-    assembly.staging.restore(state.stages)
+    assembly.readers.restore(state.readers)
+    assembly.stage_store.restore(state.stages)
     for stream in state.streams:
         queue = assembly.queues.by_id.get(stream.queue_id)
         if queue is not None:
@@ -94,7 +94,7 @@ class _State(NamedTuple):
     history: list[history_rows.StoredSegment]
     own_dead_letters: dict[int, int]
     branches: list[branch_rows.BranchRow]
-    reservations: Reservations
+    readers: StoredReaders
     stages: list[stage_rows.StageRow]
     ways_back: list[way_rows.WayBack]
     peer_instances: list[instance_rows.PeerInstance]
@@ -117,7 +117,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),
         branch_rows.list_all(db),
-        read_reservations(db),
+        read_readers(db),
         stage_rows.list_all(db),
         way_rows.list_all(db),
         instance_rows.list_all(db),

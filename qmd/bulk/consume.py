@@ -1,6 +1,8 @@
-"""What a reader has consumed leaves its queue as if it had been received, or stays if it is shared.
+"""The consumption of reserved messages: they leave their queue as if they had been received.
 
-read ──► (commit: off the queue, its events, acknowledgments, journal; the position) ──► answer
+    read ──► (commit: removal, events, acknowledgments, journal; the position) ──► answer
+
+Messages that a shared reader has consumed stay in their queue.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from qmd.bulk.reader import ReaderQueue
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import may_want_word
-from qmd.events.recorder import Kind, identity_of
+from qmd.events.header import EventHeader, Kind, identity_of
 from storage.tables import reservations
 from storage.tables.damaged import is_whole
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
 
-PIECE_MESSAGES = 8192  # in one commit, for which everybody waits
+PIECE_MESSAGES = 8192  # in one commit, for which all other changes wait
 PIECE_BYTES = 16 * 1024 * 1024
 
 
 class Consumer:
-    """Removes what a reader has reserved and does not need any more."""
+    """The part that removes the consumed messages of readers."""
 
     def __init__(
         self,
@@ -48,7 +50,10 @@ class Consumer:
         self._damage = damage
 
     async def consume(self, held: ReaderQueue, end: int) -> tuple[int, int]:
-        """In one commit; how many messages, and their bytes."""
+        """Consume the next messages up to position `end` in one commit.
+
+        Return their number and their bytes, which may be fewer than requested.
+        """
         queue = held.queue
         page = await self._services.storage.read(
             partial(
@@ -61,19 +66,20 @@ class Consumer:
         )
         position = end if page.end is None else page.end
         if held.shared:
-            return await self._let_go(held, position, page.rows)
-        # An acknowledgment of each, and a final ack, and a copy.
+            return await self._consume_shared(held, position, page.rows)
+        # Each message may need a number for an acknowledgment, a final ack and a copy.
         while not self._services.ids.suffice(3 * len(page.lookup_ids)):
             await self._services.storage.batch.barrier()
         lookup_ids, size = page.lookup_ids, page.size
         batch = self._services.storage.batch
         queue.leave_reserved(lookup_ids)
-        for run in page.told:
-            self._recorder.record_told(Kind.RECEIVED, *run, queue=queue.name)
-        wanted = page.whole if queue.payer.journal else page.wanting
-        if wanted:
+        header = EventHeader(Kind.RECEIVED, queue=queue.name)
+        for messages in page.recorded:
+            self._recorder.record_messages(header, *messages)
+        to_report = page.intact if queue.payer.journal else page.requesting
+        if to_report:
             self._dead_letters.received(
-                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in wanted]
+                queue, [StoredMessage(lookup_id, 0, packet) for lookup_id, packet in to_report]
             )
         base = queue.id << LOOKUP_BITS
         batch.delete_messages([base | lookup_id for lookup_id in lookup_ids])
@@ -92,13 +98,13 @@ class Consumer:
         queue.forget_reserved(lookup_ids, size)
         broken = [row.key & LOOKUP_MASK for row in page.broken]
         queue.unreserve([*broken, *page.gone], are_there=False)
-        _has_consumed(held, position, len(lookup_ids), size)
+        _add_consumed(held, position, len(lookup_ids), size)
         return len(lookup_ids), size
 
-    async def _let_go(
+    async def _consume_shared(
         self, held: ReaderQueue, position: int, rows: Sequence[HeldRow]
     ) -> tuple[int, int]:
-        """A shared reader is done with messages, which stay."""
+        """Advance the position of a shared reader; the messages stay in the queue."""
         await self._services.storage.batch.run(
             partial(
                 reservations.consumed,
@@ -109,29 +115,30 @@ class Consumer:
             )
         )
         held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
-        _has_consumed(held, position, len(rows), 0)
+        _add_consumed(held, position, len(rows), 0)
         held.queue.wake_readers()
         return len(rows), 0
 
 
-def _has_consumed(held: ReaderQueue, position: int, messages: int, size: int) -> None:
+def _add_consumed(held: ReaderQueue, position: int, messages: int, size: int) -> None:
     held.position = position
     held.consumed_messages += messages
     held.consumed_bytes += size
 
 
 class _Page(NamedTuple):
-    """The next reservations of a range, as the thread that reads the disk has sorted them."""
+    """The next reservations of a range, sorted on the thread that reads the disk."""
 
     end: int | None  # the position of the last one; None: the range has no more
     rows: list[HeldRow]
-    lookup_ids: list[int]  # of those that are whole
-    whole: list[tuple[int, bytes]]  # the same with their packets
-    size: int  # bytes of these
-    wanting: list[tuple[int, bytes]]  # those of them of which somebody may have to be told
-    told: list[tuple[bytes, list[int], list[int], list[int]]]  # source, numbers, sizes, places
+    lookup_ids: list[int]  # of the intact messages
+    intact: list[tuple[int, bytes]]  # their lookup ids and packets
+    size: int  # of their packets
+    requesting: list[tuple[int, bytes]]  # those that may request an acknowledgment
+    #: The intact messages for the event log: source, numbers, sizes, places.
+    recorded: list[tuple[bytes, list[int], list[int], list[int]]]
     broken: list[MessageRow]
-    gone: list[int]  # lookup ids of those that are not there
+    gone: list[int]  # lookup ids of messages that the disk does not have
 
 
 def _held_page(
@@ -147,35 +154,35 @@ def _held_page(
         with_packets=with_packets,
     )
     end = None if not rows or rows[-1].position == until else rows[-1].position
-    whole: list[tuple[int, bytes]] = []
+    intact: list[tuple[int, bytes]] = []
     broken: list[MessageRow] = []
     gone: list[int] = []
     for _, key, checksum, _, packet in rows if with_packets else ():
         if packet is None:
             gone.append(key & LOOKUP_MASK)
         elif is_whole(packet, checksum):
-            whole.append((key & LOOKUP_MASK, packet))
+            intact.append((key & LOOKUP_MASK, packet))
         else:
             broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, packet))
-    told: list[tuple[bytes, list[int], list[int], list[int]]] = []
+    recorded: list[tuple[bytes, list[int], list[int], list[int]]] = []
     source: bytes | None = None
-    for lookup_id, packet in whole:
+    for lookup_id, packet in intact:
         of, number = identity_of(packet)
         if of != source:
             source = of
             numbers, sizes, places = list[int](), list[int](), list[int]()
-            told.append((of, numbers, sizes, places))
+            recorded.append((of, numbers, sizes, places))
         numbers.append(number)
         sizes.append(len(packet))
         places.append(lookup_id)
     return _Page(
         end,
         rows,
-        [lookup_id for lookup_id, _ in whole],
-        whole,
-        sum(sum(sizes) for _, _, sizes, _ in told),
-        [each for each in whole if may_want_word(each[1])],
-        told,
+        [lookup_id for lookup_id, _ in intact],
+        intact,
+        sum(sum(sizes) for _, _, sizes, _ in recorded),
+        [each for each in intact if may_want_word(each[1])],
+        recorded,
         broken,
         gone,
     )

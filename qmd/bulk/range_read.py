@@ -1,7 +1,7 @@
-"""Ranges of queues for data pipelines: nothing is taken, and many messages go into one frame.
+"""Ranges of queues for data pipelines: no message is taken, and many messages share one frame.
 
-What is found is put together on the thread that reads the disk, in columns: `pipeline_frames.Rows`
-says what they are.
+The thread that reads the disk builds the answer in columns; `qmd.control_protocol.bulk.Rows`
+describes them.
 """
 
 from __future__ import annotations
@@ -35,27 +35,30 @@ if TYPE_CHECKING:
     from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
 
-FRAME_BYTES = 32 * 1024 * 1024  # of packets in one answer, whatever is asked for
-#: Without bodies so much of each packet is read.  A longer extension is cut.
+FRAME_BYTES = 32 * 1024 * 1024  # of packets in one answer at most, also if more are requested
+#: The part of each packet that is read if bodies are not requested.  A longer extension is cut.
 HEAD_BYTES = 8192
 PARTS_MAX = 10_000
 _PROPERTIES_BYTES = 56  # [MS-MQMQ] 2.2.19.3: label, extension and body follow
-#: Fewer messages than this in so many arrival numbers: equal ranges of numbers would be unequal
-#: ones of messages.
+#: The lowest ratio of messages to arrival numbers at which equal ranges of numbers have about the
+#: same number of messages.
 _DENSE = 0.5
 
-_POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # of a plain row
+_POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # indexes in a plain row
 
 
 class Ranges:
-    """Reads ranges, by arrival or by what is reserved."""
+    """The part that reads ranges, by arrival or by reserved position."""
 
     def __init__(self, services: Services, damage: Damage) -> None:
         self._services = services
         self._damage = damage
 
     async def frontier(self) -> int:
-        """An arrival number below which nothing will arrive any more; what did is durable."""
+        """Return an arrival number below which no message will arrive any more.
+
+        All messages that arrived below it are durable.
+        """
         number = self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         if self._services.storage.pressure:
             await self._services.storage.batch.barrier()
@@ -72,7 +75,12 @@ class Ranges:
         wanted: Filter,
         bodies: bool,
     ) -> Rows:
-        """Messages by arrival, taken or not; not those whose time is over."""
+        """Return messages that arrived behind `after` up to `until` (0: up to now).
+
+        Taken messages are included, expired ones are not.  `limit` and `bytes_max` limit the
+        answer, `wanted` selects messages, and without `bodies` the packets end before their body.
+        Raises Refusal.
+        """
         until = min(until or await self.frontier(), ARRIVAL_MAX)
         _check_range(after, until)
         express = [
@@ -103,7 +111,10 @@ class Ranges:
         wanted: Filter,
         bodies: bool,
     ) -> Rows:
-        """What is reserved, by position: the same every time, until it is consumed."""
+        """Return reserved messages by position: the same ones each time, until they are consumed.
+
+        The parameters are those of `read`, with positions instead of arrival numbers.
+        """
         _check_range(after, until)
         return await self._read(
             queue,
@@ -128,13 +139,13 @@ class Ranges:
         express: list[tuple[int, StoredMessage]] | None = None,
     ) -> Rows:
         matches = None if wanted == EVERYTHING else _matches(wanted)
-        whole = bodies or matches is not None  # what is looked into is read to its end
+        is_read_fully = bodies or matches is not None  # a filter needs the body
         rows_max = min(max(limit, 1), ROWS_MAX)
         bytes_max = min(max(bytes_max, 1), FRAME_BYTES)
         now_s = self._services.clock.now_s if express is not None else None
 
         def look(db: sqlite3.Connection) -> tuple[Rows, list[MessageRow]]:
-            """On the reader's thread, so that the queue manager goes on meanwhile."""
+            """Read on the thread of the storage's reader, so that the event loop can go on."""
             scans = scans_of(db)
             if bodies and matches is None and not express:
                 quick = ranges.quick_page(db, scans, rows_max=rows_max, bytes_max=bytes_max)
@@ -145,11 +156,11 @@ class Ranges:
                 scans,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
-                prefix=None if whole else HEAD_BYTES,
+                prefix=None if is_read_fully else HEAD_BYTES,
             )
             end = found[-1][_POSITION] if may_be_more else None
             broken: list[MessageRow] = []
-            if whole:
+            if is_read_fully:
                 broken = [
                     _message_row(RangeRow._make(row))
                     for row in found
@@ -182,18 +193,21 @@ class Ranges:
         return rows
 
     async def split(self, queue: LocalQueue, parts: int, after: int, until: int) -> dict[str, Any]:
-        """What the request `SplitRange` is answered with, but for the queue's id."""
+        """Split a range of arrival numbers into `parts` of about the same number of messages.
+
+        Return the answer to the request `SplitRange`, without the queue's id.  Raises Refusal.
+        """
         if not 1 <= parts <= PARTS_MAX:
             raise Refusal(
                 "bad_limit", f"{parts} parts cannot be asked for", f"Ask for 1 to {PARTS_MAX}."
             )
         until = min(until or await self.frontier(), ARRIVAL_MAX)
         _check_range(after, until)
-        count = max(queue.messages, 0)
+        queue_id, count = queue.id, max(queue.messages, 0)
         express = [each & ARRIVAL_MAX for each in queue.express]
 
         def look(db: sqlite3.Connection) -> list[tuple[int, int, int]]:
-            found = ranges.bounds(db, queue.id, after, until)
+            found = ranges.bounds(db, queue_id, after, until)
             if found is None and not express:
                 return []
             first, last = found or (min(express), max(express))
@@ -203,14 +217,14 @@ class Ranges:
             if count >= _DENSE * width:
                 edges = [first - 1 + width * at // parts for at in range(parts + 1)]
             else:
-                numbers = ranges.arrivals(db, queue.id, after, until)
+                numbers = ranges.arrivals(db, queue_id, after, until)
                 step = max(len(numbers), 1) / parts
                 edges = sorted(
                     {first - 1, *(numbers[int(step * at)] for at in range(1, parts)), last}
                     if numbers
                     else {first - 1, last}
                 )
-            # What was moved in or is express stands before or behind them.
+            # Express messages and those that were moved in may be before or behind these edges.
             edges[0], edges[-1] = after, until
             pieces = len(edges) - 1
             return [(low, high, count // pieces) for low, high in pairwise(edges) if low < high]
@@ -257,7 +271,7 @@ def _matches(wanted: Filter) -> Matches:
 
 
 def _columns(rows: Sequence[Plain], end: int | None, until: int) -> Rows:
-    """Straight from the rows: one pass for each column, none for each message."""
+    """Return the answer for plain rows, built in one pass for each column."""
     if not rows:
         none = b""
         return Rows(0, end, until, none, none, none, none, none, none, bytes(4), none)
@@ -283,7 +297,7 @@ def _columns(rows: Sequence[Plain], end: int | None, until: int) -> Rows:
 
 
 def _quick_columns(page: QuickPage, until: int) -> Rows:
-    """The same where most of the columns say nothing."""
+    """Return the answer for a page of messages with default values in most columns."""
     count = len(page.positions)
     zeros = bytes(4 * count)
     return Rows(
@@ -316,11 +330,13 @@ def _little(values: array[int]) -> array[int]:
 
 
 def _without_body(row: RangeRow) -> RangeRow:
-    """The packet up to its body, as far as it was read."""
+    """Return the row with its packet up to the body, as far as that was read."""
     packet = row.packet
     try:
         at = properties_offset(packet)
-    except ProtocolError:  # its head is longer, or it is damaged, which only all of it could show
+    except (
+        ProtocolError
+    ):  # its head is longer, or it is damaged, which only the full packet could show
         return row
     label = packet[at + 1] * 2
     extension = int.from_bytes(packet[at + 52 : at + 56], "little")

@@ -1,6 +1,6 @@
-"""What is kept in memory of the readers of data pipelines: positions, by reader and queue.
+"""The state of a data pipeline's reader in memory: its positions, for each of its queues.
 
-docs/decisions/0019 says what a position is.
+docs/decisions/0019 defines a position.
 """
 
 from __future__ import annotations
@@ -20,56 +20,61 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class ReaderQueue:
-    """What a reader has to do with one queue."""
+    """The positions of one reader in one queue."""
 
     id: int
     reader: Reader
     queue: LocalQueue
     shared: bool
-    position: int  # consumed up to it
-    next: int  # the position that is given next
-    arrival: int  # what arrived up to it is not chosen
+    position: int  # the last consumed position
+    next: int  # the position that is assigned next
+    arrival: int  # messages up to this arrival number are not chosen
     reserved_at_s: int
     consumed_messages: int
     consumed_bytes: int
 
     @property
     def reserved(self) -> int:
-        """How many positions are."""
+        """The number of reserved positions."""
         return self.next - 1 - self.position
 
 
 @dataclass(slots=True, eq=False)
 class Reader:
+    """A reader of a data pipeline, with the queues that it has opened."""
+
     id: int
     name: str
     fence: int
     opened_at_s: int
-    heard_at: float  # by the loop's clock
+    active_at: float  # the time of its last request, by the loop's clock
     queues: dict[str, ReaderQueue] = field(default_factory=dict)  # by the id of the queue
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     was_warned_about: bool = False
 
 
-class State(NamedTuple):
-    """What a start reads from the disk."""
+class StoredReaders(NamedTuple):
+    """All readers as the storage has them at a start."""
 
     readers: list[ReaderRow]
     queues: list[ReaderQueueRow]
-    keys: list[tuple[int, int]]
+    keys: list[tuple[int, int]]  # id of the reader's queue, key of the message
 
 
-def read_state(db: sqlite3.Connection) -> State:
-    return State(reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db))
+def read_stored(db: sqlite3.Connection) -> StoredReaders:
+    """Return all readers with their queues and reservations."""
+    return StoredReaders(
+        reservations.list_readers(db), reservations.list_queues(db), reservations.keys(db)
+    )
 
 
 def id_text(queue: LocalQueue) -> str:
-    """By which a pipeline remembers a queue."""
+    """Return the id by which a pipeline refers to a queue; a recreated queue has another id."""
     return guid_text(queue.guid)
 
 
 def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
-    """A queue of a reader as `ListReaders` shows it; `now` by the loop's clock."""
+    """Return a reader's queue as `ListReaders` shows it; `now` is by the loop's clock."""
     reader, queue = held.reader, held.queue
     return {
         "reader": reader.name,
@@ -82,7 +87,7 @@ def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
         "messages": held.reserved,
         "ready": max(queue.messages - len(queue.taken), 0),
         "opened_at_s": reader.opened_at_s,
-        "quiet_s": round(now - reader.heard_at, 1),
+        "quiet_s": round(now - reader.active_at, 1),
         "reserved_at_s": held.reserved_at_s or None,
         "consumed_messages": held.consumed_messages,
         "consumed_bytes": held.consumed_bytes,

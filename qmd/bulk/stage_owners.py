@@ -1,8 +1,9 @@
-"""Whose stages are: a query belongs to the queues that its rows are for.
+"""The owners of stages: a query belongs to the queues to which its rows are addressed.
 
-Who stages, publishes or discards rows of a query needs the right to write to all queues of what is
-staged for it, is on its way to be, or was published.  What queues these are is known of pieces that
-came in this run, and read from the disk of others; a publication bears them, and its owner.
+A client that stages, publishes or discards rows of a query needs the right to write to all queues
+of its staged pieces, of pieces that are being stored, and of its publications.  The queues of a
+piece that arrived in this run are kept in memory; those of others are read from the disk.  A
+publication is stored with its queues and its owner.
 """
 
 from __future__ import annotations
@@ -23,24 +24,26 @@ if TYPE_CHECKING:
     from storage import Storage
     from storage.tables.stages import Publication, StageRow
 
-THINGS_KEPT_MAX = 16  # of a piece; the queues of one that has more are read again
-QUEUES_KEPT_MAX = 100  # of a publication; one that has more is for those who may write to all
+THINGS_KEPT_MAX = 16  # of a piece; if it has more queues, they are read again
+#: Queues of a publication.  If it has more, clients need the right to write to all queues.
+QUEUES_KEPT_MAX = 100
 MANY = "*"
-NO_PIECE = -1  # no piece has it as its id
+NO_PIECE = -1  # not the id of any piece
 
 Things = frozenset[Thing]
 
 
 class KnownEpoch(NamedTuple):
-    """What is known of an epoch of a query."""
+    """The known publications of a query, with regard to one epoch."""
 
     is_published: bool
-    before: Publication | None  # when that was, unless it is long ago
-    publications: list[Publication]  # that one alone, or all that are known
-    newest: int | None  # of the epochs that are published
+    before: Publication | None  # the publication of the epoch, unless it was long ago
+    publications: list[Publication]  # that one alone, or all known ones
+    newest: int | None  # the newest published epoch
 
 
 async def known_epoch(storage: Storage, query: str, epoch: int) -> KnownEpoch:
+    """Return whether an epoch of a query is published, with its publication."""
     published = await storage.read(partial(stages.published, query=query))
     before = next((each for each in published if each.epoch == epoch), None)
     is_long_ago = len(published) >= stages.EPOCHS_KEPT and epoch < published[-1].epoch
@@ -53,7 +56,7 @@ async def known_epoch(storage: Storage, query: str, epoch: int) -> KnownEpoch:
 
 
 class StageOwners:
-    """The queues of pieces, by the ids of these."""
+    """The queues of staged pieces, by the id of the piece."""
 
     def __init__(
         self,
@@ -61,16 +64,16 @@ class StageOwners:
         finder: ThingFinder,
         read: Callable[[StageRow], Awaitable[list[NewMessage]]],
     ) -> None:
-        """`read` gives the rows of a piece, none of one that is gone."""
+        """`read` returns the rows of a piece; of a deleted piece, an empty list."""
         self._services = services
         self._finder = finder
         self._read = read
         self._known: dict[int, Things] = {}
-        self._arriving: dict[str, list[Things]] = {}  # by query: on their way to the disk
+        self._arriving: dict[str, list[Things]] = {}  # by query: of pieces that are being stored
 
     @contextlib.contextmanager
     def arriving(self, query: str, rows: Iterable[NewMessage]) -> Iterator[Things]:
-        """Rows on their way to the disk count from now on; their queues."""
+        """Count the queues of rows while these are being stored; yield these queues."""
         things = self._things_of(rows)
         arriving = self._arriving.setdefault(query, [])
         arriving.append(things)
@@ -82,10 +85,12 @@ class StageOwners:
                 self._arriving.pop(query, None)
 
     def keep(self, piece_id: int, things: Things) -> None:
+        """Keep the queues of a piece in memory, unless they are too many."""
         if len(things) <= THINGS_KEPT_MAX:
             self._known[piece_id] = things
 
     def forget(self, piece_id: int) -> None:
+        """Drop the queues of a piece that was removed."""
         self._known.pop(piece_id, None)
 
     async def check(
@@ -96,11 +101,11 @@ class StageOwners:
         pieces: Callable[[], list[StageRow]],
         checked: set[int],
     ) -> bool:
-        """Raises Refusal where one of the pieces, of what arrives for the query, or of what was
-        published, has a queue that the client may not write to.
+        """Raise Refusal if the client may not write to all queues of the query.
 
-        `checked`: the ids of pieces that were looked at for this request.  Returns in the very turn
-        in which none of `pieces()` was left to be looked at; whether there were turns between.
+        These are the queues of `pieces()`, of pieces that are being stored, and of publications.
+        `checked` has the ids of the pieces that were checked for this request.  Return whether
+        other tasks may have run before the last check; none runs between that check and the return.
         """
         if rights.are_all:
             return False
@@ -133,8 +138,11 @@ class StageOwners:
         done: Sequence[Publication],
         pieces: Sequence[StageRow],
     ) -> None:
-        """Raises Refusal where an epoch that is published already, as `done` says, was another
-        client's, and not what is to be published now: that would be lost without a word."""
+        """Raise Refusal if another client has published the epoch, and to other queues.
+
+        `done` are the known publications, `pieces` the rows that are to be published now.  Without
+        the refusal these rows would be lost without a notice.
+        """
         published = "\n".join(each.queues for each in done).split("\n")
         if all(each.owner == rights.owner for each in done) or MANY in published:
             return
@@ -150,7 +158,7 @@ class StageOwners:
                 )
 
     async def things(self, piece: StageRow) -> Things:
-        """The queues of a piece."""
+        """Return the queues of a piece."""
         things = self._known.get(piece.id)
         if things is None:
             things = self._things_of(await self._read(piece))
@@ -158,7 +166,7 @@ class StageOwners:
         return things
 
     async def queues_of(self, pieces: Iterable[StageRow]) -> str:
-        """The queues of pieces as a publication bears them."""
+        """Return the queues of pieces in the form in which a publication is stored."""
         keys: set[str] = set()
         for piece in pieces:
             keys |= {thing.key or MANY for thing in await self.things(piece)}

@@ -1,4 +1,4 @@
-"""What a staged row may be."""
+"""The rules for a staged row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qmd.message.build import check
 
 
 def check_row(row: NewMessage) -> None:
-    """Raises Refusal for what can never be published."""
+    """Raise Refusal if the row can never be published."""
     if row.delivery == EXPRESS:
         raise Refusal(
             "express_not_staged",
@@ -22,5 +22,5 @@ def check_row(row: NewMessage) -> None:
 
 
 def of_row(at: int, refusal: Refusal) -> Refusal:
-    """The refusal of one row, which it names."""
+    """Return a refusal that names the row with index `at`."""
     return Refusal(refusal.code, f"row {at}: {refusal.text}", refusal.remedy)

@@ -56,7 +56,7 @@ async def _read(components: Components, rights: Rights, request: frames.ReadRang
             bodies=request.bodies,
         )
     return await components.ranges.read(
-        components.reservations.find(request.queue),
+        components.readers.find_queue(request.queue),
         request.after,
         request.until,
         limit=request.limit,
@@ -67,7 +67,7 @@ async def _read(components: Components, rights: Rights, request: frames.ReadRang
 
 
 async def _split(components: Components, rights: Rights, request: frames.SplitRange) -> object:
-    queue = components.reservations.find(request.queue)
+    queue = components.readers.find_queue(request.queue)
     split = await components.ranges.split(queue, request.parts, request.after, request.until)
     return {"queue": id_text(queue), "name": queue.name, **split}
 
@@ -79,7 +79,7 @@ async def _consume(components: Components, rights: Rights, request: frames.Consu
 async def _list_readers(
     components: Components, rights: Rights, request: frames.ListReaders
 ) -> object:
-    return components.reservations.overview()
+    return components.readers.overview()
 
 
 async def _release(components: Components, rights: Rights, request: frames.ReleaseReader) -> object:
@@ -105,7 +105,9 @@ async def _stage(components: Components, rights: Rights, request: frames.Stage) 
 
 
 async def _publish(components: Components, rights: Rights, request: frames.Publish) -> object:
-    return await components.staging.publish(request.query, request.epoch, request.attempts, rights)
+    return await components.publisher.publish(
+        request.query, request.epoch, request.attempts, rights
+    )
 
 
 async def _discard(components: Components, rights: Rights, request: frames.DiscardStages) -> object:
@@ -122,13 +124,13 @@ async def _discard(components: Components, rights: Rights, request: frames.Disca
 async def _list_stages(
     components: Components, rights: Rights, request: frames.ListStages
 ) -> object:
-    return components.staging.overview()
+    return components.stage_store.overview()
 
 
 async def _mark_shipped(
     components: Components, rights: Rights, request: frames.MarkShipped
 ) -> object:
-    return await components.recorder.mark_shipped(request.block)
+    return await components.event_log_limits.mark_shipped(request.block)
 
 
 VERBS: dict[type, Verb] = {

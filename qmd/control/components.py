@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qmd.access.things import ThingFinder
+    from qmd.bulk.publisher import Publisher
     from qmd.bulk.range_read import Ranges
+    from qmd.bulk.readers import Readers
     from qmd.bulk.reservations import Reservations
+    from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
-    from qmd.events.recorder import Recorder
+    from qmd.events.log_limits import EventLogLimits
     from qmd.history.event_query import EventLog
     from qmd.history.message_lookup import MessageLookup
     from qmd.maintenance.disk_watch import DiskWatch
@@ -67,6 +70,7 @@ class Components:
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog
+    event_log_limits: EventLogLimits
     housekeeping: Housekeeping
     identities: IdentityConflicts
     importer: Importer
@@ -83,10 +87,11 @@ class Components:
     selective_receiver: SelectiveReceiver
     registration: Registration
     queue_deletion: QueueDeletion
+    publisher: Publisher
     queues: LocalQueues
     ranges: Ranges
+    readers: Readers
     message_receiver: MessageReceiver
-    recorder: Recorder
     redirection: Redirection
     nacks: Nacks
     outgoing_release: OutgoingRelease
@@ -101,6 +106,7 @@ class Components:
     message_sender: MessageSender
     sealed_tokens: SealedTokens
     sequence_renewal: SequenceRenewal
+    stage_store: StageStore
     staging: Staging
     things: ThingFinder
     transactions: Transactions

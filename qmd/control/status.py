@@ -14,7 +14,7 @@ from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.control_protocol import messages as frames
 from qmd.core.sequence import OutgoingSequence
 from qmd.history.event_query import time_text
-from qmd.history.message_lookup import catch_up
+from qmd.history.message_search import catch_up
 from qmd.queues import quotas
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue

@@ -89,7 +89,7 @@ def _by_id(field: str, *, optional: bool = False) -> Things:
 
 
 def _of_reader(components: Components, request: Any) -> Iterator[Thing]:
-    yield from map(thing_of, components.reservations.queues_of(request.reader))
+    yield from map(thing_of, components.readers.queues_of(request.reader))
 
 
 def _sent(field: str) -> Things:

@@ -1,1 +1,1 @@
-"""The event log: what becomes of each message, recorded in the commit that makes it so."""
+"""The event log: each change of a message's state is recorded in the commit that makes it."""

@@ -1,147 +1,73 @@
-"""The flight recorder: whatever becomes of a message is told in the commit that makes it so.
+"""The recorder of the event log: each change of a message's state is recorded in its commit.
 
-    group     the event of the open batch that tells the same, to be added to: for the hot paths
-    record    the same for packets, and it makes the batch be written
-    events    the same as values, for a unit that learns only in its commit what happens:
+    group     returns the event of the open batch with the given header, to add messages to; it is
+              for the hot paths
+    record    adds packets to such events, and makes the batch be written
+    events    returns new events, for a unit of work that learns only in its commit what happens:
               `storage.tables.events.insert(db, recorder.events(...))`
 
-Events that tell the same of many messages are one, as long as they tell of one moment.  What
-changes nothing on disk (a transmission, a duplicate) causes no commit: it waits for the next one,
-or for a second at most.  A crash forgets what waited, and nothing else.
+Messages with the same header share one event, if they are recorded within `MOMENT_S`.  Events that
+change nothing on disk (a transmission, a duplicate) cause no commit: they wait for the next commit,
+for at most `DELAY_S`.  A crash loses the waiting events and no others.
 
 docs/events.md describes events for readers outside this program.
 """
 
 from __future__ import annotations
 
-import enum
-import struct
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
-from storage.tables.events import Event, mark_shipped, size_bytes
-from storage.tables.events import trim as trim_events
+from qmd.events.header import IDENTITY, IDENTITY_OFFSET, EventHeader, Kind, identity_of
+from storage.tables.events import Event
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from protocol import UserMessage
     from qmd.events.transmission import Sender, Transmission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
-DELAY_S = 1.0  # until what changes nothing on disk is written at the latest
-MOMENT_S = 0.05  # that one event tells of
-FLOOD_MESSAGES = 1000  # a second, of each kind that others can provoke at will, are told one by one
-TRIMMED_BLOCKS = 256  # in one commit
-SHORT_BYTES = 4 * 1024 * 1024  # of the log stay, however short the disk is of room
+DELAY_S = 1.0  # after which events that change nothing on disk are written at the latest
+MOMENT_S = 0.05  # the longest time that one event covers
+#: Events per second of each kind that peers can cause at will: further ones are only counted.
+FLOOD_MESSAGES = 1000
 
-#: At a packet's 16th byte: SourceQueueManager, and MessageId behind TimeToBeReceived, SentTime and
-#: QueueManagerAddress.  [MS-MQMQ] 2.2.19.2
-_IDENTITY = struct.Struct("<16s24xI")
-_IDENTITY_OFFSET = 16
-
-#: By their numbers in frames.py.
-DELIVERIES = ("express", "recoverable", "transactional")
-
-#: Source, number, place, size: a message of which a unit tells.
-Told = tuple[bytes, int, int, int]
-
-
-class Kind(enum.StrEnum):
-    """What can happen.  Names are part of the schema of events: they stay.
-
-    In the order of a message's life: what is told of one message in one batch is told so.
-    """
-
-    STARTED = "started"  # the daemon: express messages from before are gone
-    DISK_FULL = "disk_full"  # new messages are refused from now on
-    DISK_HAS_ROOM = "disk_has_room"  # and are taken again; the reason says for how long it was full
-    SENT = "sent"  # taken over from an application, into a queue here or an outgoing queue
-    IMPORTED = "imported"
-    STORED = "stored"  # an express message is on the disk now, because it is reserved
-    TRANSMITTED = "transmitted"
-    RETRANSMITTED = "retransmitted"
-    OUT_OF_ORDER = "out_of_order"  # came too early, and will be sent again
-    RELAYED = "relayed"  # from another computer, for a third one, into an outgoing queue here
-    ACCEPTED = "accepted"  # from another computer, into a queue here
-    DUPLICATE = "duplicate"  # came again, and was not kept again
-    REFUSED = "refused"  # came, and is not kept in its queue; the class and the reason say why
-    SESSION_ACKNOWLEDGED = "session_acknowledged"  # a plain one is the other computer's now
-    ORDER_ACKNOWLEDGED = "order_acknowledged"  # a transactional one is
-    AWAITING = "awaiting"  # and is kept until an application there has received it
-    FINAL_ACK_RECEIVED = "final_ack_received"  # a negative one: it will not be received there
-    CONFIRMED = "confirmed"  # an application elsewhere has received it
-    UNCONFIRMED = "unconfirmed"  # nobody said so within the interval
-    LATE_CONFIRMATION = "late_confirmation"  # somebody did after that
-    ABORTED = "aborted"  # was to be received, and is back at its place
-    MOVED = "moved"
-    RECEIVED = "received"  # by an application: it has left its queue
-    EXPIRED = "expired"  # its time was over
-    UNROUTABLE = "unroutable"  # was to be passed on, and no way leads on
-    PURGED = "purged"
-    QUEUE_DELETED = "queue_deleted"
-    REJECTED = "rejected"  # by its receiving application
-    REQUEUED = "requeued"  # sent again as another message
-    DAMAGED = "damaged"  # is not what was stored, and was set aside
-    LOST = "lost"  # an express message whose process has ended
-    JOURNALED = "journaled"  # a copy was kept in `to_queue`
-    JOURNAL_FULL = "journal_full"  # no copy was kept: its quota is reached
-    DEAD_LETTERED = "dead_lettered"  # is in `to_queue` now
-    DISCARDED = "discarded"  # ended, and nobody wanted a dead letter
-    FINAL_ACK_SENT = "final_ack_sent"
-    ACKNOWLEDGED = "acknowledged"  # an acknowledgment message went to `to_queue`
-    UNACKNOWLEDGED = "unacknowledged"  # one was asked for, and nobody takes it at `to_queue`
-    REPORTED = "reported"  # a report message went to `to_queue`
-
-
-#: Who looks into dead letters looks for what they were about; of others nobody asks so often that
-#: each should be parsed for it.
+#: The kinds of events that have the labels of their messages.  Operators search dead letters by
+#: label; for other kinds the labels are rarely needed, and parsing every packet costs too much.
 _LABELLED = frozenset((Kind.DEAD_LETTERED, Kind.DISCARDED))
 
-_RANK = {kind.value: rank for rank, kind in enumerate(Kind)}
+_RANK = {kind: rank for rank, kind in enumerate(Kind)}
 
-_Key = tuple[str, bytes, str, str, int, int, str, str, str, str, int]
-# Which lists an event has, beside its numbers.
+#: The lists that an event has besides its numbers.  Messages with different lists cannot share an
+#: event, because each list is empty or as long as the numbers.
 _SIZES, _PLACES, _SIZES_AND_PLACES, _NONE, _COPIES, _COPIES_IN_SEQUENCES = range(1, 7)
 NO_LISTS = _NONE
 
+_Key = tuple[EventHeader, bytes, int]  # header, source, lists
+#: Source, number, place (lookup id, or -1) and size of a message.
+MessageFields = tuple[bytes, int, int, int]
+
 
 class Recorder:
-    """Builds events from packets and gives them to the open batch."""
+    """The recorder: it makes events from packets and adds them to the open batch."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self.enabled = services.settings.events.enabled
-        self.short_bytes = SHORT_BYTES
-        self._batch: Batch | None = None  # whose events may be added to
+        self._batch: Batch | None = None  # the batch of the events in `_groups`
         self._groups: dict[_Key, Event] = {}
         self._groups_until_s = 0.0
-        self._rank = 0  # no group has a higher one
+        self._rank = 0  # the highest rank in `_groups`
         self._floods: dict[str, _Flood] = {}
 
-    def group(
-        self,
-        kind: Kind,
-        source: bytes,
-        *,
-        queue: str = "",
-        peer: str = "",
-        sequence_id: int = 0,
-        message_class: int = 0,
-        reason: str = "",
-        to_queue: str = "",
-        transaction: str = "",
-        delivery: str = "",
-        lists: int = 0,
-    ) -> Event:
-        """The event of the open batch that tells this; add to its lists in this turn of the loop.
+    def group(self, header: EventHeader, source: bytes, *, lists: int = 0) -> Event:
+        """Return the event of the open batch with this header and source.
 
-        It causes no commit: what it tells of does, or `DELAY_S` pass.  Only when `enabled`.
-        Whoever adds to other lists of the same event than somebody else says so with `lists`.
+        The caller adds its messages to the lists of the event in the same turn of the loop.  The
+        event causes no commit: it is written with the next one, or after `DELAY_S`.  Call this only
+        if `enabled`.  Callers that add to different lists pass different values of `lists`.
         """
         batch = self._services.storage.batch
         now = self._services.loop.time()
@@ -150,139 +76,91 @@ class Recorder:
             self._groups.clear()
             self._rank = 0
             self._groups_until_s = now + MOMENT_S
-        key = (
-            kind.value,
-            source,
-            queue,
-            peer,
-            sequence_id,
-            message_class,
-            reason,
-            to_queue,
-            transaction,
-            delivery,
-            lists,
-        )
+        key = (header, source, lists)
         event = self._groups.get(key)
         if event is None:
             event = self._begin(batch, key, now)
         return event
 
     def renew(self, kind: Kind) -> None:
-        """What is told of this kind from here on stands behind all that was told until now."""
-        self._groups = {key: event for key, event in self._groups.items() if key[0] != kind.value}
+        """Record further messages of this kind in new events, behind all present ones."""
+        self._groups = {key: event for key, event in self._groups.items() if key[0].kind != kind}
 
     def record(
         self,
-        kind: Kind,
+        header: EventHeader,
         packets: Sequence[bytes],
         *,
         batch: Batch | None = None,
-        queue: str = "",
-        peer: str = "",
         places: Sequence[int] = (),
-        message_class: int = 0,
-        reason: str = "",
-        to_queue: str = "",
-        transaction: str = "",
         lazily: bool = False,
     ) -> None:
-        """Tell of `packets` with the open batch; `lazily` it waits for somebody else's act.
+        """Record `packets` with the open batch; `places` are their lookup ids, or nothing.
 
+        With `lazily` the batch is not made to be written: the caller does that, or `DELAY_S` pass.
         `batch` can only be the open one.
         """
         if not self.enabled or not packets:
             return
         assert batch is None or batch is self._services.storage.batch
-        unpack = _IDENTITY.unpack_from
+        unpack = IDENTITY.unpack_from
+        is_labelled = header.kind in _LABELLED
+        lists = _SIZES_AND_PLACES if places else _SIZES
         source, event = b"", None
         for index, packet in enumerate(packets):
-            of, number = unpack(packet, _IDENTITY_OFFSET)
+            of, number = unpack(packet, IDENTITY_OFFSET)
             if event is None or of != source:
                 source = of
-                event = self.group(
-                    kind,
-                    of,
-                    queue=queue,
-                    peer=peer,
-                    message_class=message_class,
-                    reason=reason,
-                    to_queue=to_queue,
-                    transaction=transaction,
-                    lists=_SIZES_AND_PLACES if places else _SIZES,
-                )
+                event = self.group(header, of, lists=lists)
             event.numbers.append(number)
             event.sizes.append(len(packet))
             if places:
                 event.places.append(places[index])
-            if kind in _LABELLED:
+            if is_labelled:
                 event.labels.append(_label_of(packet))
         if not lazily:
             self._services.storage.batch.write_soon()
 
-    def record_told(
+    def record_messages(
         self,
-        kind: Kind,
+        header: EventHeader,
         source: bytes,
         numbers: list[int],
         sizes: list[int],
         places: list[int],
-        *,
-        queue: str,
     ) -> None:
-        """`record`, lazily, for many messages of one source that were looked at before."""
+        """Record messages of one source, given as parallel lists; the batch is not made to be
+        written, as with `lazily` of `record`."""
         if self.enabled:
-            event = self.group(kind, source, queue=queue, lists=_SIZES_AND_PLACES)
+            event = self.group(header, source, lists=_SIZES_AND_PLACES)
             event.numbers += numbers
             event.sizes += sizes
             event.places += places
 
     def events(
-        self,
-        kind: Kind,
-        packets: Sequence[bytes],
-        *,
-        queue: str = "",
-        peer: str = "",
-        places: Sequence[int] = (),
-        message_class: int = 0,
-        reason: str = "",
-        to_queue: str = "",
-        transaction: str = "",
+        self, header: EventHeader, packets: Sequence[bytes], *, places: Sequence[int] = ()
     ) -> list[Event]:
-        """One event for each source among `packets`; `places` are their lookup ids, or nothing."""
-        told = self.told(
-            kind,
+        """Return new events for `packets`, one for each source; none if events are disabled.
+
+        `places` are the lookup ids of the packets, or nothing.
+        """
+        events = self.events_of_messages(
+            header,
             (
                 (*identity_of(packet), places[index] if places else -1, len(packet))
                 for index, packet in enumerate(packets)
             ),
-            queue=queue,
-            peer=peer,
-            message_class=message_class,
-            reason=reason,
-            to_queue=to_queue,
-            transaction=transaction,
         )
-        if kind in _LABELLED:
-            by_source = {event.source: event for event in told}
-            for packet in packets if told else ():
+        if header.kind in _LABELLED:
+            by_source = {event.source: event for event in events}
+            for packet in packets if events else ():
                 by_source[identity_of(packet)[0]].labels.append(_label_of(packet))
-        return told
+        return events
 
-    def told(
-        self,
-        kind: Kind,
-        messages: Iterable[Told],
-        *,
-        queue: str = "",
-        peer: str = "",
-        message_class: int = 0,
-        reason: str = "",
-        to_queue: str = "",
-        transaction: str = "",
+    def events_of_messages(
+        self, header: EventHeader, messages: Iterable[MessageFields]
     ) -> list[Event]:
-        """The same for messages that are known by source, number, place (or -1) and size."""
+        """Return new events for messages without packets, one for each source."""
         if not self.enabled:
             return []
         at_ms = int(self._services.environment.time() * 1000)
@@ -290,45 +168,17 @@ class Recorder:
         for source, number, place, size in messages:
             event = by_source.get(source)
             if event is None:
-                event = by_source[source] = Event(
-                    kind=kind.value,
-                    at_ms=at_ms,
-                    source=source,
-                    numbers=[],
-                    queue=queue,
-                    peer=peer,
-                    message_class=message_class,
-                    reason=reason,
-                    to_queue=to_queue,
-                    transaction=transaction,
-                )
+                event = by_source[source] = _new_event(header, source, at_ms)
             event.numbers.append(number)
             event.sizes.append(size)
             if place >= 0:
                 event.places.append(place)
         return list(by_source.values())
 
-    def one(
-        self,
-        kind: Kind,
-        message: UserMessage,
-        *,
-        peer: str = "",
-        message_class: int = 0,
-        to_queue: str = "",
-        reason: str = "",
-    ) -> None:
-        """Tell of a message whose packet nobody has; the batch is written for another reason."""
+    def one(self, header: EventHeader, message: UserMessage) -> None:
+        """Record a message without a packet; the caller makes the batch be written."""
         if self.enabled:
-            event = self.group(
-                kind,
-                message.user.source_queue_manager,
-                peer=peer,
-                message_class=message_class,
-                reason=reason,
-                to_queue=to_queue,
-                lists=_NONE,
-            )
+            event = self.group(header, message.user.source_queue_manager, lists=_NONE)
             event.numbers.append(message.user.message_number)
 
     def transmitted(self, queue: Sender, done: Transmission) -> None:
@@ -340,169 +190,108 @@ class Recorder:
             if not handed.numbers:
                 continue
             if handed.sources and self.enabled:
+                header = EventHeader(kind, queue=queue.destination, peer=queue.peer, reason=reason)
                 for source, number, size in zip(
                     handed.sources, handed.numbers, handed.sizes, strict=True
                 ):
-                    event = self.group(
-                        kind,
-                        source,
-                        queue=queue.destination,
-                        peer=queue.peer,
-                        reason=reason,
-                    )
+                    event = self.group(header, source)
                     event.numbers.append(number)
                     event.sizes.append(size)
             elif self.enabled:
                 is_transactional = any(handed.positions)
-                event = self.group(
+                header = EventHeader(
                     kind,
-                    self._services.id,
                     queue=queue.destination,
                     peer=queue.peer,
                     sequence_id=queue.sequence_id if is_transactional else 0,
                     reason=reason,
                 )
+                event = self.group(header, self._services.id)
                 event.numbers += handed.numbers
                 event.sizes += handed.sizes
                 if is_transactional:
                     event.positions += handed.positions
 
     def provoked(
-        self,
-        kind: Kind,
-        source: bytes,
-        number: int,
-        *,
-        queue: str = "",
-        peer: str = "",
-        place: int | None = None,
-        reason: str = "",
+        self, header: EventHeader, source: bytes, number: int, *, place: int | None = None
     ) -> None:
-        """Tell of something that others can do at will and that changes nothing on disk.
+        """Record an event that peers can cause at will and that changes nothing on disk.
 
-        So many a second, and how many more there were.
+        At most `FLOOD_MESSAGES` of each kind are recorded per second; the first one of the next
+        second has the number of the others in its reason.
         """
         if not self.enabled:
             return
-        flood = self._floods.get(kind.value)
+        flood = self._floods.get(header.kind)
         now = self._services.loop.time()
         if flood is None or now > flood.until_s:
             left_out = 0 if flood is None else flood.left_out
-            flood = self._floods[kind.value] = _Flood(now + 1.0)
+            flood = self._floods[header.kind.value] = _Flood(now + 1.0)
             if left_out:
-                reason = f"{reason} ({left_out} more before this one are not listed)".strip()
-        elif flood.told >= FLOOD_MESSAGES:
+                reason = f"{header.reason} ({left_out} more before this one are not listed)".strip()
+                header = header._replace(reason=reason)
+        elif flood.recorded >= FLOOD_MESSAGES:
             flood.left_out += 1
             return
-        flood.told += 1
-        lists = _NONE if place is None else _PLACES
-        event = self.group(kind, source, queue=queue, peer=peer, reason=reason, lists=lists)
+        flood.recorded += 1
+        event = self.group(header, source, lists=_NONE if place is None else _PLACES)
         event.numbers.append(number)
         if place is not None:
             event.places.append(place)
 
     def started(self, bytes_there: int) -> None:
-        """Record a start, before all that follows; `bytes_there` are in all queues."""
+        """Record the start, before all later events; `bytes_there` is the size of all queues."""
         if self.enabled:
             was_clean = self._services.storage.recovery.was_clean
-            event = self.group(
-                Kind.STARTED,
-                self._services.id,
-                reason="after a stop" if was_clean else "after a crash",
-            )
+            reason = "after a stop" if was_clean else "after a crash"
+            event = self.group(EventHeader(Kind.STARTED, reason=reason), self._services.id)
             event.bytes = bytes_there
             self._services.storage.batch.write_soon()
-
-    # The log is kept by size and age.
-
-    async def forget_old(self) -> None:
-        """Drop the oldest events, beyond what is to be kept: some at a time, everybody waits."""
-        kept = self._services.settings.events
-        # Whoever sets the wall clock to another year does not mean the history.
-        now = min(self._services.environment.time(), self._services.clock.now)
-        trim = partial(
-            trim_events,
-            size_max=kept.size_bytes,
-            before_ms=int((now - kept.age_s) * 1000),
-            blocks_max=TRIMMED_BLOCKS,
-            shipped_only=kept.keep_unshipped,
-        )
-        while await self._services.storage.batch.run(trim, can_wait=True) == TRIMMED_BLOCKS:
-            pass
-
-    async def mark_shipped(self, block: int) -> int:
-        """The log is kept elsewhere up to and with this block; the highest that ever was."""
-        return await self._services.storage.batch.run(partial(mark_shipped, block=block))
-
-    async def make_room(self) -> None:
-        """One commit on a disk that is short of room: an eighth of the log goes, for messages.
-
-        A commit is needed even if there is nothing to drop: it gives back what was freed.
-        """
-
-        def drop(db: sqlite3.Connection) -> None:
-            size_max = max(size_bytes(db) * 7 // 8, self.short_bytes)
-            trim_events(db, size_max=size_max, before_ms=0, blocks_max=TRIMMED_BLOCKS)
-
-        await self._services.storage.batch.run(drop, can_wait=True)
 
     def stop(
         self,
         in_memory: Iterable[tuple[str, list[tuple[int, bytes]]]],
-        on_the_way: Iterable[tuple[str, list[bytes]]],
+        outgoing: Iterable[tuple[str, list[bytes]]],
     ) -> None:
-        """Record that express messages are lost: of queues (place and packet of each), and those
-        for destinations elsewhere (their packets)."""
+        """Record that express messages are lost, at a stop.
+
+        `in_memory` has the names of local queues with the places and packets of their messages,
+        `outgoing` the destinations of outgoing queues with the packets of theirs.
+        """
         if not self.enabled:
             return
         reason = "it was an express message, and its queue manager stopped"
         for queue, messages in in_memory:
             self.record(
-                Kind.LOST,
+                EventHeader(Kind.LOST, queue=queue, reason=reason),
                 [packet for _, packet in messages],
-                queue=queue,
                 places=[place for place, _ in messages],
-                reason=reason,
             )
-        for destination, packets in on_the_way:
-            self.record(Kind.LOST, packets, queue=destination, reason=reason)
+        for destination, packets in outgoing:
+            self.record(EventHeader(Kind.LOST, queue=destination, reason=reason), packets)
 
-    def of_copies(
-        self, kind: Kind, *, transaction: str, delivery: str, in_sequences: bool
-    ) -> Event:
-        """As `group`, for copies of messages in many queues: its `queues` and `sequence_ids` are to
-        be added to as well, and its `positions`, if they are `in_sequences`."""
-        return self.group(
-            kind,
-            self._services.id,
-            transaction=transaction,
-            delivery=delivery,
-            lists=_COPIES_IN_SEQUENCES if in_sequences else _COPIES,
-        )
+    def of_copies(self, header: EventHeader, *, in_sequences: bool) -> Event:
+        """Return the event of the open batch for copies of our messages to many queues.
+
+        The caller also adds to its `queues` and `sequence_ids`, and to its `positions` if the
+        copies are `in_sequences`.
+        """
+        lists = _COPIES_IN_SEQUENCES if in_sequences else _COPIES
+        return self.group(header, self._services.id, lists=lists)
 
     def _begin(self, batch: Batch, key: _Key, now: float) -> Event:
-        kind = key[0]
-        rank = _RANK[kind]
+        header, source, _ = key
+        rank = _RANK[header.kind]
         if rank < self._rank:
-            # Whatever happens to these messages later on must be told behind this.
+            # Later events of these messages must stand behind this one in the log.
             self._groups = {
-                other: event for other, event in self._groups.items() if _RANK[other[0]] <= rank
+                other: event
+                for other, event in self._groups.items()
+                if _RANK[other[0].kind] <= rank
             }
         self._rank = rank
-        event = self._groups[key] = Event(
-            kind=kind,
-            at_ms=int(self._services.environment.time() * 1000),
-            source=key[1],
-            numbers=[],
-            queue=key[2],
-            peer=key[3],
-            sequence_id=key[4],
-            message_class=key[5],
-            reason=key[6],
-            to_queue=key[7],
-            transaction=key[8],
-            delivery=key[9],
-        )
+        at_ms = int(self._services.environment.time() * 1000)
+        event = self._groups[key] = _new_event(header, source, at_ms)
         batch.mention(event)
         if batch.is_empty:
             self._services.timers.at(now + DELAY_S, self, _write_now)
@@ -515,26 +304,37 @@ class Recorder:
 
 
 class _Flood:
-    """What others do at will, in one second."""
+    """The events of one kind within one second."""
 
-    __slots__ = ("left_out", "told", "until_s")
+    __slots__ = ("left_out", "recorded", "until_s")
 
     def __init__(self, until_s: float) -> None:
         self.until_s = until_s
-        self.told = 0
+        self.recorded = 0
         self.left_out = 0
 
 
-def identity_of(packet: bytes) -> tuple[bytes, int]:
-    """The queue manager that gave the message its number, and the number."""
-    source, number = _IDENTITY.unpack_from(packet, _IDENTITY_OFFSET)
-    return source, number
-
-
-def bear_correlation(event: Event, correlation: bytes, messages: int = 1) -> None:
-    """So many messages, those that `event` was given last, bear this correlation id."""
+def add_correlation(event: Event, correlation: bytes, messages: int = 1) -> None:
+    """Give the last `messages` messages of `event` this correlation id."""
     missing = len(event.numbers) - messages - len(event.correlations)
     event.correlations += [b""] * missing + [correlation] * messages
+
+
+def _new_event(header: EventHeader, source: bytes, at_ms: int) -> Event:
+    return Event(
+        kind=header.kind.value,
+        at_ms=at_ms,
+        source=source,
+        numbers=[],
+        queue=header.queue,
+        peer=header.peer,
+        sequence_id=header.sequence_id,
+        message_class=header.message_class,
+        reason=header.reason,
+        to_queue=header.to_queue,
+        transaction=header.transaction,
+        delivery=header.delivery,
+    )
 
 
 def _label_of(packet: bytes) -> str:

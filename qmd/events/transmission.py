@@ -1,4 +1,4 @@
-"""Messages that an outgoing queue has handed to its session, as the event log takes them."""
+"""Messages that an outgoing queue has handed to its session, in the form for the event log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Handed(Protocol):
-    """Parallel lists; `sources` is empty where all messages are of this queue manager."""
+    """Parallel lists of messages; `sources` is empty if all of them are of this queue manager."""
 
     sources: list[bytes]
     numbers: list[int]
@@ -15,7 +15,7 @@ class Handed(Protocol):
 
 
 class Transmission(Protocol):
-    """Messages that were handed to a session by one call."""
+    """The messages that one call has handed to a session, for the first time and again."""
 
     @property
     def first(self) -> Handed: ...
@@ -24,7 +24,7 @@ class Transmission(Protocol):
 
 
 class Sender(Protocol):
-    """An outgoing queue."""
+    """The properties of an outgoing queue that its events have."""
 
     destination: str
     why_again: str

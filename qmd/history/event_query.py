@@ -1,6 +1,7 @@
-"""The history of all messages, as readers outside get it: one flat event for each message.
+"""Queries of the event log: clients get one flat event for each message.
 
-docs/events.md has the schema.  What is read is durable, so it never tells of what did not happen.
+docs/events.md has the schema.  All events are durable, so a crash cannot revoke an event that a
+client has read.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from storage.tables import event_search
-from storage.tables.event_search import Filter, Page, Told
+from storage.tables.event_search import Filter, FoundEvent, Page
 from storage.tables.events import SCHEMA, Event
 
 if TYPE_CHECKING:
@@ -26,22 +27,22 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 EVENTS_MAX = 4096  # in one answer
-BLOCKS_MAX = 1024  # looked at for one answer
-LOOK_AGAIN_S = 0.2  # while somebody waits for what is not there yet
+BLOCKS_MAX = 1024  # read for one answer
+POLL_S = 0.2  # the interval in which new events are looked for while a client waits
 
 Value = dict[str, Any]
 
 
-def flat(services: Services, told: Told) -> Value:
-    """One event of one message; every field is always there."""
-    event = told.event
+def flat(services: Services, found: FoundEvent) -> Value:
+    """Return one event of one message as a flat dictionary that has all fields."""
+    event = found.event
     return {
         "schema": SCHEMA,
         "host": services.name,
         "queue_manager": guid_text(services.id),
-        "cursor": f"{told.block}.{told.at}",
-        "block": told.block,
-        "index": told.at,
+        "cursor": f"{found.block}.{found.at}",
+        "block": found.block,
+        "index": found.at,
         "time": time_text(event.at_ms),
         "at_ms": event.at_ms,
         "kind": event.kind,
@@ -67,12 +68,13 @@ def _correlation(raw: bytes) -> str:
 
 
 def time_text(at_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as text: ISO 8601, UTC."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
     return moment.isoformat(timespec="milliseconds") + "Z"
 
 
 class EventLog:
-    """What `qmd events` asks."""
+    """The requests of `qmd events`."""
 
     def __init__(self, services: Services, destinations: Destinations) -> None:
         self._services = services
@@ -90,22 +92,24 @@ class EventLog:
         until_ms: int,
         wait_s: float,
     ) -> Value:
-        """Events in order: from `cursor` on, or from `since_ms` on, or the `last` so many.
+        """Return events in order: those behind `cursor`, those since `since_ms`, or the last ones.
 
-        Waits up to `wait_s` (negative: for ever) for the first.  Raises Refusal.
+        `last` is the number of last events.  `queue` and `kinds` select events; "" and an empty
+        list select all.  The method waits up to `wait_s` seconds (negative: without limit) for the
+        first event.  The answer has a cursor for the next request.  Raises Refusal.
         """
         if limit < 1:
             raise Refusal("bad_limit", f"{limit} events cannot be asked for", "Ask for 1 or more.")
         is_wanted = _filter(self._queue_names(queue), _kinds(kinds), since_ms)
         limit = min(limit, EVENTS_MAX)
         if last > 0 and not cursor:
-            look = partial(
+            read_last = partial(
                 event_search.last,
                 events_max=min(last, EVENTS_MAX),
                 blocks_max=BLOCKS_MAX,
                 is_wanted=is_wanted,
             )
-            page = await self._services.storage.read(look)
+            page = await self._services.storage.read(read_last)
             return self._answer(page)
         block, index = parse_cursor(cursor) if cursor else (0, 0)
         if not cursor and since_ms:
@@ -130,20 +134,20 @@ class EventLog:
                 return self._answer(page._replace(missing_blocks=missing))
             block, index = page.block, page.at
             if page.is_end:
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(POLL_S)
             elif wait_s == 0:
                 return self._answer(page._replace(missing_blocks=missing))
 
     def _answer(self, page: Page) -> Value:
         return {
-            "events": [flat(self._services, told) for told in page.found],
+            "events": [flat(self._services, found) for found in page.found],
             "cursor": f"{page.block}.{page.at}",
             "end": page.is_end,
             "missing_blocks": page.missing_blocks,
         }
 
     def _queue_names(self, text: str) -> frozenset[str]:
-        """What events may call the queue that is meant; nothing: any queue."""
+        """Return the names that events may have for a queue; an empty set means all queues."""
         if not text:
             return frozenset()
         try:
@@ -159,7 +163,7 @@ class EventLog:
 
 
 def parse_cursor(text: str) -> tuple[int, int]:
-    """Block and index.  Raises Refusal."""
+    """Return block and index of a cursor.  Raises Refusal."""
     block, dot, index = text.partition(".")
     if (
         not dot

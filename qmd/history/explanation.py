@@ -1,7 +1,7 @@
-"""What became of a message, in sentences: where it is, what happened, what it waits for, remedies.
+"""The explanation of a message, in sentences: where it is, what happened, what it waits for.
 
-Facts go in as plain values (see `inquiry.py`, which finds them), words come out.  Times are those
-of this computer's wall clock, in UTC.
+The input is plain values: places and events (`message_search.py` finds them).  Times are those of
+this computer's wall clock, in UTC.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ HISTORY_SENTENCES_MAX = 16
 
 
 class Explanation(NamedTuple):
-    """`state` is one word for programs, the rest is for people."""
+    """The explanation: `state` is one word for programs, the rest is text for operators."""
 
     state: str
     sentences: list[str]
     remedies: list[str]
 
 
-# By how much it matters where a message is, if several copies of it are there.
+#: Kinds of places, the most important first, for a message with several copies.
 _ORDER = ("transaction", "outgoing", "queue", "awaiting", "dead_letter", "damaged", "journal")
 
-# The last event of a message that is nowhere: its state, and whether this is its end.
+#: The state of a message that has no place, by the kind of its last event.
 _ENDS = {
     "received": "received",
     "expired": "expired",
@@ -44,8 +44,8 @@ _ENDS = {
     "order_acknowledged": "delivered",
     "session_acknowledged": "delivered",
 }
-# What is told about a message that has met its end, and changes nothing about it.
-_ASIDE = frozenset(
+#: Kinds of events that may follow the end of a message, and do not change its state.
+_SIDE_EVENTS = frozenset(
     {
         "journaled",
         "journal_full",
@@ -97,7 +97,7 @@ _PHRASES = {
 }
 
 
-def tell(
+def explain(
     places: Sequence[Value],
     events: Sequence[Value],
     *,
@@ -106,10 +106,10 @@ def tell(
     names: Mapping[str, str] | None = None,
     searched_all: bool = True,
 ) -> Explanation:
-    """`places`: where it is now; `events`: its history, the oldest first.
+    """Return the explanation of a message from its places and its events, the oldest first.
 
-    `known_host` is what this queue manager is called, `names` what people call others by their
-    GUIDs; without `searched_all` not every queue was looked through.
+    `known_host` is the name of this queue manager, `names` are those of others by their GUIDs.
+    Without `searched_all`, the search ended before all queues were searched.
     """
     events = [
         {**event, "peer": (names or {}).get(event["peer"], event["peer"])} for event in events
@@ -117,16 +117,16 @@ def tell(
     places = sorted(places, key=lambda place: _ORDER.index(place["kind"]))
     sentences: list[str] = []
     remedies: list[str] = []
-    told: list[str] = []  # reasons
+    reasons: list[str] = []  # those in `sentences`
     for place in places:
         if place["kind"] == "queue":
             place = {**place, "moved_because": _moved_because(place, events, now_ms)}
-        said, remedy = _PLACES[place["kind"]](place, now_ms)
-        sentences.append(said)
+        sentence, remedy = _PLACES[place["kind"]](place, now_ms)
+        sentences.append(sentence)
         if remedy:
             remedies.append(remedy)
-        told += filter(None, (place.get("reason"), place.get("moved_because")))
-    history = _history(events, now_ms, told)
+        reasons += filter(None, (place.get("reason"), place.get("moved_because")))
+    history = _history(events, now_ms, reasons)
     if places:
         return Explanation(_state(places[0]), sentences + history, remedies)
     if not searched_all:
@@ -149,7 +149,7 @@ def tell(
             ["Check the id. History is kept by size and age ([events] in the configuration)."],
         )
     last = next(
-        (event for event in reversed(events) if event["kind"] not in _ASIDE),
+        (event for event in reversed(events) if event["kind"] not in _SIDE_EVENTS),
         events[-1],
     )
     state = _ENDS.get(last["kind"])
@@ -162,12 +162,12 @@ def tell(
                 " report this."
             ],
         )
-    said, remedy = _gone(state, last, now_ms)
-    return Explanation(state, [said, *history], [remedy] if remedy else [])
+    sentence, remedy = _gone(state, last, now_ms)
+    return Explanation(state, [sentence, *history], [remedy] if remedy else [])
 
 
 def moment(at_ms: int, now_ms: int) -> str:
-    """A time, and how long ago that was."""
+    """Return a time as text, with the time that has passed since."""
     from datetime import UTC, datetime
 
     text = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
@@ -175,7 +175,7 @@ def moment(at_ms: int, now_ms: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration in the unit that says enough."""
+    """Return a duration as text, in the largest suitable unit."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -183,7 +183,7 @@ def span(seconds: float) -> str:
 
 
 def ordinal(number: int) -> str:
-    """1 is "first"."""
+    """Return an ordinal number as a word: "first" for 1."""
     words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
     if number <= len(words):
         return words[number - 1]
@@ -192,11 +192,12 @@ def ordinal(number: int) -> str:
 
 
 def times(count: int) -> str:
+    """Return a number of repetitions as text: "once" for 1."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def phrase(event: Value) -> str:
-    """What one event says, without its time."""
+    """Return the clause for one event, without its time."""
     template: str = _PHRASES.get(event["kind"], event["kind"].replace("_", " "))
     return template.format(
         **{
@@ -226,9 +227,9 @@ _STATES: dict[str, str] = {
 
 
 def _history(events: Sequence[Value], now_ms: int, reasons: list[str]) -> list[str]:
-    """What happened, one sentence for each event; what repeats itself is one.
+    """Return one sentence for each event, and one for several equal events in a row.
 
-    `reasons` were told before.
+    `reasons` are those of earlier sentences, which are not repeated.
     """
     runs: list[tuple[Value, Value, int]] = []  # the first, the last, how many
     for event in events:
@@ -236,7 +237,7 @@ def _history(events: Sequence[Value], now_ms: int, reasons: list[str]) -> list[s
             runs[-1] = (runs[-1][0], event, runs[-1][2] + 1)
         else:
             runs.append((event, event, 1))
-    told = []
+    sentences = []
     for first, last, count in runs:
         text = f"It was {phrase(last)}"
         if count == 1:
@@ -247,16 +248,17 @@ def _history(events: Sequence[Value], now_ms: int, reasons: list[str]) -> list[s
                 f" and last at {moment(last['at_ms'], now_ms)}"
             )
         reason = last["reason"].rstrip(".")
-        # Mostly one says what another says, and who said so.
+        # One reason often contains another one, with its origin.
         if reason and not any(reason in known or known in reason for known in reasons):
             text += f", because: {reason}"
             reasons = [*reasons, reason]
-        told.append(f"{text}.")
-    if len(told) > HISTORY_SENTENCES_MAX:
+        sentences.append(f"{text}.")
+    if len(sentences) > HISTORY_SENTENCES_MAX:
         half = HISTORY_SENTENCES_MAX // 2
-        left = len(told) - 2 * half
-        told = [*told[:half], f"({left} more: `qmd trace` has them.)", *told[-half:]]
-    return told
+        left = len(sentences) - 2 * half
+        omission = f"({left} more: `qmd trace` has them.)"
+        sentences = [*sentences[:half], omission, *sentences[-half:]]
+    return sentences
 
 
 def _same(one: Value, other: Value) -> bool:
@@ -264,7 +266,7 @@ def _same(one: Value, other: Value) -> bool:
 
 
 def _gone(state: str, last: Value, now_ms: int) -> tuple[str, str]:
-    """It is in no queue of ours: where its way has ended here."""
+    """Return sentence and remedy for a message that is in no local queue any more."""
     when = moment(last["at_ms"], now_ms)
     if state == "delivered":
         peer = last["peer"] or "its destination"
@@ -281,10 +283,10 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
     queue, since = place["queue"], moment(place["since_ms"], now_ms)
     if place["taken"]:
         taker = place["taken_by"]
-        who = taker["client"] if taker and taker["client"] else "a connection"
+        name = taker["client"] if taker and taker["client"] else "a connection"
         when = f", which took messages last at {moment(taker['at_ms'], now_ms)}" if taker else ""
         return (
-            f"It is in {queue} since {since}, and is taken by {who}{when}: nobody else gets it"
+            f"It is in {queue} since {since}, and is taken by {name}{when}: nobody else gets it"
             " before it is removed, given back, or that ends.",
             "If that program hangs, end it: the message then goes back to its place.",
         )
@@ -306,8 +308,10 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
 
 
 def _moved_because(place: Value, events: Sequence[Value], now_ms: int) -> str:
-    """Why its application moved it to a subqueue, with its last failure before; "" where neither
-    is known."""
+    """Return why an application moved a message to a subqueue, with its last failure before.
+
+    Return "" if it is not in a subqueue, or if the reason is not known.
+    """
     if ";" not in place["queue"]:
         return ""
     failure: Value | None = None
@@ -346,12 +350,12 @@ def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
     if place["unanswered"]:
         return f"{head}. {place['unanswered']}{ends}", "Do as it says."
     if place["transmitted"]:
-        what = "order-acknowledged" if place["transactional"] else "acknowledged as stored"
+        outcome = "order-acknowledged" if place["transactional"] else "acknowledged as stored"
         again = place["resend_in_s"]
         when = f" It is sent again in {span(again)}." if again is not None else ""
         return (
             f"{head}: it was sent to {place['address']} over the session that is open, and is not"
-            f" {what} yet.{when}{ends}",
+            f" {outcome} yet.{when}{ends}",
             "Wait; if that does not come, see what hinders the other queue manager (its disk, its"
             " quota).",
         )
@@ -395,7 +399,7 @@ def _awaiting(place: Value, now_ms: int) -> tuple[str, str]:
 
 def _in_dead_letter(place: Value, now_ms: int) -> tuple[str, str]:
     reason = place["reason"] or "nobody noted why"
-    # Those of the system are meant without a name; an application's own has to be named.
+    # The command takes the system's dead-letter queues by default; others have to be named.
     own = "" if _is_of_the_system(place["queue"]) else f" --queue '{place['queue']}'"
     return (
         f"It is in the dead-letter queue {place['queue']} since"

@@ -1,23 +1,20 @@
-r"""What other queue managers know of a message: asking them, and answering those who ask.
+r"""Look-ups of messages between queue managers: requests to others, and replies to theirs.
 
-A question is an express message to `private$\qmd_history$` of the other queue manager, handed to
-its session without an outgoing queue; so is the answer, whose correlation id is the question's id.
-That name stands for no queue: nothing of it is kept, nobody can read it, and nothing can fill it.
-A queue manager that does not know it refuses the question without a word, and is left alone for a
-while.
+A request is an express message to `private$\qmd_history$` of the other queue manager, given to its
+session without an outgoing queue.  So is the reply, which has the id of the request as its
+correlation id.  No queue has that name: such messages are not stored, clients cannot read them, and
+they fill no quota.  A queue manager that does not know the name refuses the request silently, and
+gets no further request for a while.
 
-Who asks is told of the messages that it sent here or got from here, and of no others; whatever
-comes is bounded, in size and by the second, and worth no more than a line of the log.
+A queue manager gets information only about messages that it sent here or got from here.  Requests
+are limited in size and rate, and cause at most a line of the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated, Any
-
-import msgspec
-import structlog
+from typing import TYPE_CHECKING, Any
 
 from protocol import DirectQueueName, UserMessage
 from protocol.errors import ProtocolError
@@ -26,107 +23,70 @@ from protocol.names.direct_name import parse_wire_name, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol.messages import EXPRESS, NewMessage
 from qmd.core.internal_names import HISTORY_QUEUE
+from qmd.history.lookup_messages import (
+    LookupReply,
+    LookupRequest,
+    decoded,
+    encoded_reply,
+    encoded_request,
+    facts_of,
+)
 from qmd.message.build import NO_ADDRESS, compose, queue_address
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from qmd.history.message_lookup import MessageLookup
+    from qmd.history.message_description import MessageDescriber
+    from qmd.history.message_search import MessageSearch
     from qmd.peers.sessions import Peers
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.way import Way
     from qmd.runtime.services import Services
 
-log = structlog.get_logger()
-
-VERSION = 1
-WAIT_S = 2.0  # for a session and the answer together
+WAIT_S = 2.0  # for a session and the reply together
 # On the wire only; long, because the clocks of two computers may differ.
 TIME_TO_REACH_QUEUE_S = 300
-QUIET_S = 300.0  # for which one that did not answer is not asked again
-QUIET_SHORT_S = 5.0  # likewise, one that has answered before: it may have been busy
+QUIET_S = 300.0  # without requests to a queue manager that did not reply
+QUIET_SHORT_S = 5.0  # the same for one that has replied before: it may have been busy
 QUIET_ENTRIES_MAX = 1000
-QUESTIONS_MAX = 64  # of ours that wait for their answer
-ANSWERS_PER_S = 10  # that we give, to all who ask
-ANSWERS_AT_ONCE = 2
-QUESTION_BYTES_MAX = 256
-ANSWER_BYTES_MAX = 64 * 1024
-EVENTS_MAX = 200  # in an answer
-CHARACTERS_MAX = 1000  # of a sentence
-
+REQUESTS_MAX = 64  # of ours that wait for their reply
+REPLIES_PER_S = 10  # to all queue managers together
+REPLIES_AT_ONCE = 2
 Value = dict[str, Any]
-Line = Annotated[str, msgspec.Meta(max_length=CHARACTERS_MAX)]
-Word = Annotated[str, msgspec.Meta(max_length=512)]
-
-
-class Question(msgspec.Struct, array_like=True, tag="why", frozen=True):
-    version: int
-    source: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-    number: Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
-
-
-class ToldEvent(msgspec.Struct, array_like=True, frozen=True):
-    """An event as docs/events.md has it, of the message that was asked about."""
-
-    cursor: Word
-    at_ms: Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
-    kind: Word
-    queue: Word
-    peer: Word
-    lookup_id: int | None
-    sequence_id: int | None
-    sequence_number: int | None
-    message_class: Word | None
-    delivery: Word
-    bytes: int
-    reason: Line
-    to_queue: Word
-    transaction: Word
-    label: Word = ""
-    correlation_id: Word = ""
-
-
-class Answer(msgspec.Struct, array_like=True, tag="told", frozen=True):
-    version: int
-    host: Word
-    state: Word
-    sentences: Annotated[list[Line], msgspec.Meta(max_length=64)]
-    remedies: Annotated[list[Line], msgspec.Meta(max_length=16)]
-    events: Annotated[list[ToldEvent], msgspec.Meta(max_length=EVENTS_MAX)]
-    events_left_out: bool
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Question | Answer] = msgspec.msgpack.Decoder(Question | Answer)
 
 
 class RemoteLookup:
-    """Our questions, and the answers to those of others."""
+    """The requests of this queue manager, and its replies to those of others."""
 
-    def __init__(self, services: Services, peers: Peers) -> None:
+    def __init__(
+        self,
+        services: Services,
+        peers: Peers,
+        search: MessageSearch,
+        describer: MessageDescriber,
+    ) -> None:
         self._services = services
         self._peers = peers
-        # By the id of the question: whom it was for, and who waits.
-        self._open: dict[bytes, tuple[bytes, asyncio.Future[Answer]]] = {}
+        self._search = search
+        self._describer = describer
+        # By the id of the request: the queue manager that it went to, and the future of the reply.
+        self._open: dict[bytes, tuple[bytes, asyncio.Future[LookupReply]]] = {}
         self._quiet_until: dict[bytes, float] = {}
-        self._has_answered: dict[bytes, None] = {}
+        self._has_replied: dict[bytes, None] = {}
         self._session_watchers: set[asyncio.Future[None]] = set()
-        self._answering: set[asyncio.Task[None]] = set()
-        self._allowance = float(ANSWERS_PER_S)
+        self._replying: set[asyncio.Task[None]] = set()
+        self._allowance = float(REPLIES_PER_S)
         self._allowance_at = services.loop.time()
-        self.asked_count = 0
-        self.answered_count = 0
+        self.request_count = 0
+        self.reply_count = 0
 
-    def connect(self, message_lookup: MessageLookup) -> None:
-        """Name the collaborators that are made after it."""
-        self._message_lookup = message_lookup
-
-    # We ask.
+    # Requests of this queue manager.
 
     async def ask(self, link: Way | None, guid: bytes | None, source: bytes, number: int) -> Value:
-        """What the queue manager behind `link`, or with that GUID, tells of a message.
+        """Return the view of another queue manager on a message.
 
-        Takes no longer than WAIT_S.  `answered` says whether it told anything; if not,
-        `explanation` says why.
+        The queue manager is the one at the other end of `link`, or the one with that GUID.  This
+        takes no longer than WAIT_S.  `answered` in the result says whether it has replied; if not,
+        `explanation` has the reason.
         """
         name = link.name if link is not None else guid_text(guid or bytes(16))
         if not self._services.settings.events.ask:
@@ -147,19 +107,17 @@ class RemoteLookup:
                 f" {self._quiet_until[remote] - now:.0f} s.",
                 remote,
             )
-        if len(self._open) >= QUESTIONS_MAX:
+        if len(self._open) >= REQUESTS_MAX:
             return _unanswered(address, "too many questions are under way already.", remote)
-        question_number = self._services.ids.next_message_number()
-        question_id = correlation_bytes(self._services.id, question_number)
-        answer: asyncio.Future[Answer] = self._services.loop.create_future()
-        self._open[question_id] = remote, answer
+        request_number = self._services.ids.next_message_number()
+        request_id = correlation_bytes(self._services.id, request_number)
+        future: asyncio.Future[LookupReply] = self._services.loop.create_future()
+        self._open[request_id] = remote, future
         try:
-            self._send(
-                connection, _encoder.encode(Question(VERSION, source, number)), question_number
-            )
-            self.asked_count += 1
+            self._send(connection, encoded_request(source, number), request_number)
+            self.request_count += 1
             async with asyncio.timeout_at(deadline):
-                told = await answer
+                reply = await future
         except TimeoutError:
             self._leave_alone(remote)
             return _unanswered(
@@ -169,26 +127,26 @@ class RemoteLookup:
                 remote,
             )
         finally:
-            del self._open[question_id]
-        self._has_answered[remote] = None
+            del self._open[request_id]
+        self._has_replied[remote] = None
         return {
             "address": address,
             "queue_manager": guid_text(remote),
             "answered": True,
             "explanation": "",
-            **facts_of(told, remote, source, number),
+            **facts_of(reply, remote, source, number),
         }
 
     def sessions_changed(self) -> None:
-        """One has opened, or will not: somebody may have waited for it."""
+        """Wake the requests that wait for a session: one has opened, or its attempt has failed."""
         for watcher in self._session_watchers:
             if not watcher.done():
                 watcher.set_result(None)
 
-    # What arrives.
+    # Requests and replies of other queue managers.
 
     def is_meant(self, message: UserMessage) -> bool:
-        """Whether a message is addressed to `HISTORY_QUEUE`."""
+        """Return whether a message is addressed to `HISTORY_QUEUE`."""
         destination = message.user.destination_queue
         if message.transaction is not None or not isinstance(destination, DirectQueueName):
             return False
@@ -198,35 +156,39 @@ class RemoteLookup:
             return False
 
     def received(self, connection: PeerSession, message: UserMessage) -> None:
-        """A question or an answer, or anything: who sent it is not known to mean well."""
-        heard = understood(message.properties.body)
-        if heard is None:
+        """Process a message to `HISTORY_QUEUE`, which may have any content."""
+        body = decoded(message.properties.body)
+        if body is None:
             self._services.log_limited(
                 "question_not_understood", connection.host, address=connection.host
             )
             return
-        if isinstance(heard, Answer):
+        if isinstance(body, LookupReply):
             remote, waiting = self._open.get(bytes(message.properties.correlation_id), (None, None))
             if waiting is not None and not waiting.done() and _remote_id(connection) == remote:
-                waiting.set_result(heard)
+                waiting.set_result(body)
             return
-        if not self._may_ask(connection):
+        if not self._may_reply(connection):
             return
-        asked_as = correlation_bytes(message.user.source_queue_manager, message.user.message_number)
-        task = self._services.loop.create_task(self._answer(connection, asked_as, heard))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        request_id = correlation_bytes(
+            message.user.source_queue_manager, message.user.message_number
+        )
+        task = self._services.loop.create_task(self._reply(connection, request_id, body))
+        self._replying.add(task)
+        task.add_done_callback(self._replying.discard)
 
     def stop(self) -> None:
-        for task in self._answering:
+        """Cancel the replies that are being prepared."""
+        for task in self._replying:
             task.cancel()
-
-    # Within.
 
     async def _session(
         self, link: Way | None, guid: bytes | None, deadline: float
     ) -> PeerSession | None:
-        """A session that is open, or comes within the time; dialled where that is possible."""
+        """Return an open session, or None if none opens until `deadline`.
+
+        If a link can dial, it is made to connect.
+        """
         peers, loop = self._peers, self._services.loop
 
         def there_is() -> PeerSession | None:
@@ -254,14 +216,14 @@ class RemoteLookup:
         return connection
 
     def _leave_alone(self, remote: bytes) -> None:
-        for kept in (self._quiet_until, self._has_answered):
+        for kept in (self._quiet_until, self._has_replied):
             if len(kept) >= QUIET_ENTRIES_MAX:
                 kept.clear()
-        quiet_s = QUIET_SHORT_S if remote in self._has_answered else QUIET_S
+        quiet_s = QUIET_SHORT_S if remote in self._has_replied else QUIET_S
         self._quiet_until[remote] = self._services.loop.time() + quiet_s
 
-    def _may_ask(self, connection: PeerSession) -> bool:
-        """Whether the question is answered; those over the limits are passed over in silence."""
+    def _may_reply(self, connection: PeerSession) -> bool:
+        """Return whether a request gets a reply; requests beyond the limits get none."""
         try:
             address = ip_address(connection.host.partition("%")[0])
         except ValueError:
@@ -276,10 +238,10 @@ class RemoteLookup:
             return False
         now = self._services.loop.time()
         self._allowance = min(
-            float(ANSWERS_PER_S), self._allowance + (now - self._allowance_at) * ANSWERS_PER_S
+            float(REPLIES_PER_S), self._allowance + (now - self._allowance_at) * REPLIES_PER_S
         )
         self._allowance_at = now
-        if self._allowance < 1 or len(self._answering) >= ANSWERS_AT_ONCE:
+        if self._allowance < 1 or len(self._replying) >= REPLIES_AT_ONCE:
             self._services.log_limited(
                 "question_not_answered",
                 connection.host,
@@ -290,27 +252,29 @@ class RemoteLookup:
         self._allowance -= 1
         return True
 
-    async def _answer(self, connection: PeerSession, asked_as: bytes, heard: Question) -> None:
-        asker = _remote_id(connection)
+    async def _reply(
+        self, connection: PeerSession, request_id: bytes, request: LookupRequest
+    ) -> None:
+        remote = _remote_id(connection)
         try:
-            finding = await self._message_lookup.find(heard.source, heard.number, thorough=False)
-            account = self._message_lookup.account(heard.source, heard.number, finding)
+            record = await self._search.find(request.source, request.number, thorough=False)
+            description = self._describer.describe(request.source, request.number, record)
         except StorageError:
             return  # the storage failed, and the daemon stops
         except Exception as bug:
             self._services.lifecycle.fail(bug)
             return
-        if asker is None or not _concerns(asker, heard.source, account):
-            account = {**account, **_NOT_TOLD}
-        body = _encoded(account)
+        if remote is None or not _concerns(remote, request.source, description):
+            description = {**description, **_NOT_DISCLOSED}
+        body = encoded_reply(description)
         number = self._services.ids.next_message_number()
-        self._send(connection, body, number, correlation_id=asked_as)
-        self.answered_count += 1
+        self._send(connection, body, number, correlation_id=request_id)
+        self.reply_count += 1
 
     def _send(
         self, connection: PeerSession, body: bytes, number: int, *, correlation_id: bytes = b""
     ) -> None:
-        """An express message over this very session: it goes now, or never."""
+        """Send an express message over this session only, without storing it."""
         host = connection.host
         name = parse_destination(f"DIRECT=TCP:{host}\\{HISTORY_QUEUE}", local_host=".")
         new = NewMessage(
@@ -337,131 +301,25 @@ class RemoteLookup:
         connection.owe_express(packet)
 
 
-def understood(body: bytes) -> Question | Answer | None:
-    """The body of a message to `HISTORY_QUEUE`; None if it is neither, or too large."""
-    if len(body) > ANSWER_BYTES_MAX:
-        return None
-    try:
-        heard = _decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-    return None if isinstance(heard, Question) and len(body) > QUESTION_BYTES_MAX else heard
-
-
-def facts_of(told: Answer, remote: bytes, source: bytes, number: int) -> Value:
-    """An answer, as `MessageLookup.account` has what is known here."""
-    return {
-        "host": told.host,
-        "state": told.state,
-        "sentences": told.sentences,
-        "remedies": told.remedies,
-        "events": [_flat(event, told.host, remote, source, number) for event in told.events],
-        "events_left_out": told.events_left_out,
-    }
-
-
 def _remote_id(connection: PeerSession) -> bytes | None:
     return None if connection.session is None else connection.session.remote_id
 
 
-def _concerns(asker: bytes, source: bytes, account: Value) -> bool:
-    """Whether the asker has sent the message here, or got it from here."""
-    if source == asker:
+def _concerns(remote: bytes, source: bytes, description: Value) -> bool:
+    """Return whether the queue manager `remote` sent the message here, or got it from here."""
+    if source == remote:
         return True
-    text = guid_text(asker)
-    return any(event["peer"] == text for event in account["events"])
+    text = guid_text(remote)
+    return any(event["peer"] == text for event in description["events"])
 
 
-def _encoded(account: Value) -> bytes:
-    """The answer, with as many events as fit: the first and the last ones say the most."""
-    events = [
-        ToldEvent(
-            _cut(event["cursor"], 512),
-            max(0, event["at_ms"]),
-            _cut(event["kind"], 512),
-            _cut(event["queue"], 512),
-            _cut(event["peer"], 512),
-            event["lookup_id"],
-            event["sequence_id"],
-            event["sequence_number"],
-            event["class"],
-            _cut(event["delivery"], 512),
-            event["bytes"],
-            _cut(event["reason"]),
-            _cut(event["to_queue"], 512),
-            _cut(event["transaction"], 512),
-            event["label"],
-            event["correlation_id"],
-        )
-        for event in account["events"]
-    ]
-    left_out = bool(account["events_left_out"])
-    events_max = EVENTS_MAX
-    while True:
-        if len(events) > events_max:
-            half = events_max // 2
-            events, left_out = [*events[:half], *events[len(events) - half :]], True
-        body = _encoder.encode(
-            Answer(
-                VERSION,
-                _cut(account["host"], 512),
-                account["state"],
-                [_cut(sentence) for sentence in account["sentences"][:64]],
-                [_cut(remedy) for remedy in account["remedies"][:16]],
-                events,
-                left_out,
-            )
-        )
-        if len(body) <= ANSWER_BYTES_MAX or not events:
-            return body
-        events_max = len(events) // 2
-
-
-_NOT_TOLD: Value = {
+_NOT_DISCLOSED: Value = {
     "state": "not_told",
     "sentences": ["It tells only of messages that it exchanged with the one who asks."],
     "remedies": [],
     "events": [],
     "events_left_out": False,
 }
-
-
-def _cut(text: str, characters_max: int = CHARACTERS_MAX) -> str:
-    return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
-
-
-def _flat(event: ToldEvent, host: str, remote: bytes, source: bytes, number: int) -> Value:
-    """As `event_log.flat` has it, told by somebody else."""
-    from protocol.identifiers import message_id_text
-    from qmd.history.event_query import time_text
-    from storage.tables.events import SCHEMA
-
-    block, _, index = event.cursor.partition(".")
-    return {
-        "schema": SCHEMA,
-        "host": host,
-        "queue_manager": guid_text(remote),
-        "cursor": event.cursor,
-        "block": int(block) if block.isdecimal() and len(block) < 16 else 0,
-        "index": int(index) if index.isdecimal() and len(index) < 16 else 0,
-        "time": time_text(event.at_ms),
-        "at_ms": event.at_ms,
-        "kind": event.kind,
-        "message_id": message_id_text(source, number),
-        "queue": event.queue,
-        "peer": event.peer,
-        "lookup_id": event.lookup_id,
-        "sequence_id": event.sequence_id,
-        "sequence_number": event.sequence_number,
-        "class": event.message_class,
-        "delivery": event.delivery,
-        "bytes": event.bytes,
-        "reason": event.reason,
-        "to_queue": event.to_queue,
-        "transaction": event.transaction,
-        "label": event.label,
-        "correlation_id": event.correlation_id,
-    }
 
 
 def _unanswered(address: str, explanation: str, remote: bytes | None = None) -> Value:

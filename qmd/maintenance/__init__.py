@@ -1,1 +1,1 @@
-"""Maintenance: retention of old data, housekeeping that may fail, the disk watch."""
+"""Maintenance: expiry of messages, retention of old data, housekeeping, the disk watch."""

@@ -1,6 +1,6 @@
-"""Acts that can be done later: one that fails is logged and tried again, and stops nothing.
+"""Housekeeping: tasks that can wait; a failed one is logged and retried, and stops nothing else.
 
-Only what the promise needs may stop the daemon.  A storage that has failed does so by itself
+Only a failure that endangers messages may stop the daemon.  A failed storage stops it by itself
 (`Storage.failed`).
 """
 
@@ -20,29 +20,29 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-#: The surroundings fail so, and not we.
+#: Failures of the environment, not of qmd.
 PASSING = (StoredError, StorageError, OSError, MemoryError)
-LOGGED_S = 60.0  # of an act that fails again and again, one line in so many seconds
+LOGGED_S = 60.0  # between two lines of the log for a task that fails repeatedly
 
 
 class Housekeeping:
-    """Does them for one queue manager."""
+    """The housekeeping of one queue manager."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._logged_at: dict[str, float] = {}
-        #: By the name of the act, what kept it from being done the last time.
+        #: The reason of the last failure of each failing task, by its name.
         self.failing: dict[str, str] = {}
 
     async def attempt(
         self, name: str, act: Callable[[], Awaitable[T]], *, otherwise: T, is_strict: bool = False
     ) -> T:
-        """What `act` gives, or `otherwise` where it fails.
+        """Return the result of `act`, or `otherwise` if it fails.
 
-        `is_strict`: it ends messages.  A bug in it is not forgiven, because memory and disk may
-        disagree from there on.
+        `is_strict` is for tasks that end messages: an unexpected error in one is raised, because
+        memory and disk may disagree from then on.
 
-        Raises StorageError when the storage is over.
+        Raises StorageError if the storage has failed.
         """
         try:
             result = await act()

@@ -18,7 +18,7 @@ from protocol.errors import ProtocolError
 from qmd.control_protocol.messages import ImportedMessage, StoredMessage
 from qmd.core.packet_fields import is_transactional
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.put import put
@@ -83,9 +83,8 @@ class Importer:
         for each in stored:
             put(queue, each, batch)
         self._recorder.record(
-            Kind.IMPORTED,
+            EventHeader(Kind.IMPORTED, queue=queue.name),
             [each.packet for each in stored],
-            queue=queue.name,
             places=[each.lookup_id for each in stored],
         )
         with_history = [

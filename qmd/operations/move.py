@@ -26,7 +26,7 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.core.packet_fields import INFINITE_S, is_transactional
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.operations.move_target import NewSubqueue, was_deleted
 from qmd.operations.move_unit import Answer, MessagesGone, Moved, MovedMessage, MoveUnit, Result
@@ -218,13 +218,15 @@ class Mover:
         source.count_out(len(stored), size)
         target.count_in(len(stored), size)
         recorded = self._recorder.events(
-            Kind.MOVED,
+            EventHeader(
+                Kind.MOVED,
+                queue=source.name,
+                to_queue=target.name,
+                transaction=transaction,
+                reason=reason,
+            ),
             [each.message.packet for each in moving],
-            queue=source.name,
             places=[each.moved.lookup_id for each in moving],
-            to_queue=target.name,
-            transaction=transaction,
-            reason=reason,
         )
         unit = MoveUnit(
             self._services.id,

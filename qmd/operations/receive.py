@@ -20,7 +20,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import may_want_word
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind, identity_of
+from qmd.events.header import EventHeader, Kind, identity_of
 from qmd.message.shared_packet import Held, whole_message
 from qmd.queues.local_queue import EXPIRED_MAX, TAKE_BYTES_MAX, LocalQueue, Reader, Waiter
 from storage.tables import messages as message_rows
@@ -161,11 +161,9 @@ class MessageReceiver:
         lookup_ids = self._own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
         self._recorder.record(
-            Kind.RECEIVED,
+            EventHeader(Kind.RECEIVED, queue=queue.name, transaction=transaction),
             [message.packet for message in messages],
-            queue=queue.name,
             places=lookup_ids,
-            transaction=transaction,
             lazily=True,  # the deletions make the batch be written
         )
         self._dead_letters.received(queue, messages)
@@ -267,12 +265,9 @@ class MessageReceiver:
             lookup_ids = sorted(mine)
             messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
             self._recorder.record(
-                Kind.ABORTED,
+                EventHeader(Kind.ABORTED, queue=queue.name, reason=reason, transaction=transaction),
                 [message.packet for message in messages],
-                queue=queue.name,
                 places=lookup_ids,
-                reason=reason,
-                transaction=transaction,
             )
             if not reader.is_unread:
                 keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
@@ -309,7 +304,10 @@ class MessageReceiver:
         for lookup_id in returning:
             source, number = identity_of(queue.taken[lookup_id].packet)
             self._recorder.provoked(
-                Kind.ABORTED, source, number, queue=queue.name, place=lookup_id, reason=why
+                EventHeader(Kind.ABORTED, queue=queue.name, reason=why),
+                source,
+                number,
+                place=lookup_id,
             )
         return self._put_back(reader, queue, lookup_ids)
 

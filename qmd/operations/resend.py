@@ -19,7 +19,7 @@ import structlog
 from qmd.control_protocol.messages import Choice, NewMessage, Piece, StoredMessage
 from qmd.directory.resolver import Resolution
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.operations.restore_message import Changes, MessageRestorer
 from qmd.operations.selection import Chosen
 from qmd.operations.send import flat
@@ -154,12 +154,16 @@ class Resender:
             self._destinations.answers = {}
         if not keep:
             self._recorder.record(
-                Kind.REQUEUED,
+                EventHeader(
+                    Kind.REQUEUED,
+                    queue=queue.name,
+                    to_queue=news[0].destination
+                    if len({new.destination for new in news}) == 1
+                    else "",
+                    reason="It was sent again as another message.",
+                ),
                 [message.packet for message in old],
-                queue=queue.name,
                 places=[message.lookup_id for message in old],
-                to_queue=news[0].destination if len({new.destination for new in news}) == 1 else "",
-                reason="It was sent again as another message.",
             )
             self._dead_letters.replaced(queue, [message.packet for message in old])
             batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])

@@ -17,7 +17,7 @@ import msgspec
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s
-from qmd.events.recorder import bear_correlation
+from qmd.events.recorder import add_correlation
 from qmd.message.build import PRIORITY_MAX
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.packet_composer import Deadlines
@@ -127,7 +127,7 @@ class BatchSender:
             if position is not None and position[0]:
                 event.positions.append(position[1])
             if new.correlation_id:
-                bear_correlation(event, new.correlation_id)
+                add_correlation(event, new.correlation_id)
         if (new.report_queue or new.acknowledge & POSITIVE_ARRIVAL) and isinstance(
             route, LocalQueue
         ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.packet_fields import receive_time_s
-from qmd.events.recorder import bear_correlation
+from qmd.events.recorder import add_correlation
 from qmd.message.build import PRIORITY_MAX
 from qmd.message.shared_packet import (
     Held,
@@ -268,7 +268,7 @@ class CopySender:
         event.queues += done.queues
         event.sequence_ids += done.sequence_ids or [0] * len(targets)
         if new.correlation_id:
-            bear_correlation(event, new.correlation_id, messages=len(targets))
+            add_correlation(event, new.correlation_id, messages=len(targets))
 
     def _refuse(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qmd.control_protocol.messages import TRANSACTIONAL
-from qmd.events.recorder import DELIVERIES, Kind
+from qmd.events.header import DELIVERIES, EventHeader, Kind
 from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
@@ -19,14 +19,16 @@ def sent_to(
 ) -> Event:
     """Return the event of the open batch about messages of this computer that go one way."""
     return recorder.group(
-        Kind.SENT,
+        EventHeader(
+            Kind.SENT,
+            queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
+            sequence_id=route.sequence.sequence_id
+            if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
+            else 0,
+            transaction=transaction,
+            delivery=DELIVERIES[delivery],
+        ),
         own_id,
-        queue=route.destination if isinstance(route, OutgoingQueue) else route.name,
-        sequence_id=route.sequence.sequence_id
-        if isinstance(route, OutgoingQueue) and delivery == TRANSACTIONAL
-        else 0,
-        transaction=transaction,
-        delivery=DELIVERIES[delivery],
     )
 
 
@@ -65,9 +67,9 @@ class SentEvents:
         event = self._copies.get((delivery, in_sequences))
         if event is None:
             event = self._copies[delivery, in_sequences] = self._recorder.of_copies(
-                Kind.SENT,
-                transaction=self._transaction,
-                delivery=DELIVERIES[delivery],
+                EventHeader(
+                    Kind.SENT, transaction=self._transaction, delivery=DELIVERIES[delivery]
+                ),
                 in_sequences=in_sequences,
             )
         return event

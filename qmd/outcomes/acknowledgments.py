@@ -35,7 +35,7 @@ from qmd.core.acknowledgment import (
 from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.outgoing_queue import OutgoingQueue
@@ -128,11 +128,13 @@ class Acknowledgments:
             via = self._session_to(original.user.source_queue_manager, name)
             dropped = self._post.send_packet(name, packet, batch, via=via)
             self._recorder.one(
-                Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                EventHeader(
+                    Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                    message_class=message_class,
+                    to_queue=str(name),
+                    reason=dropped,
+                ),
                 original,
-                message_class=message_class,
-                to_queue=str(name),
-                reason=dropped,
             )
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
@@ -198,12 +200,14 @@ class Acknowledgments:
         for way, (originals, acks) in told.items():
             batch.when_durable(partial(self._outgoing.appended, way.queue, acks))
             self._recorder.record(
-                Kind.FINAL_ACK_SENT,
+                EventHeader(
+                    Kind.FINAL_ACK_SENT,
+                    peer=guid_text(source_of(originals[0])),
+                    message_class=message_class,
+                    to_queue=way.queue.destination,
+                ),
                 originals,
                 batch=batch,
-                peer=guid_text(source_of(originals[0])),
-                message_class=message_class,
-                to_queue=way.queue.destination,
             )
 
     def expect_final_ack(self, packet: bytes) -> None:

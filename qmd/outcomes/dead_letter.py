@@ -24,7 +24,7 @@ from qmd.core.packet_fields import (
     message_class_of,
     source_of,
 )
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import cut, whole
 from qmd.queues.local_queue import LocalQueue, Reader
 from qmd.queues.quotas import more_for
@@ -97,13 +97,15 @@ class DeadLetters:
         dead = patch_class(packet, message_class)
         place = self._keep(to_queue, dead, reason, wall_ms, part_id)
         self._recorder.record(
-            Kind.DEAD_LETTERED,
+            EventHeader(
+                Kind.DEAD_LETTERED,
+                queue=queue,
+                to_queue=to_queue.name,
+                message_class=message_class,
+                reason=reason,
+            ),
             [packet],
-            queue=queue,
-            to_queue=to_queue.name,
             places=[place],
-            message_class=message_class,
-            reason=reason,
         )
 
     def journal(self, packet: bytes) -> None:
@@ -118,15 +120,20 @@ class DeadLetters:
                 remedy=more_for(queue),
             )
             self._recorder.record(
-                Kind.JOURNAL_FULL,
+                EventHeader(
+                    Kind.JOURNAL_FULL,
+                    to_queue=queue.name,
+                    reason=f"{queue.bytes} of {queue.quota_bytes} bytes are used."
+                    f" {more_for(queue)}",
+                ),
                 [packet],
-                to_queue=queue.name,
-                reason=f"{queue.bytes} of {queue.quota_bytes} bytes are used. {more_for(queue)}",
                 lazily=True,
             )
             return
         place = self._keep(queue, packet, None, int(self._services.environment.time() * 1000))
-        self._recorder.record(Kind.JOURNALED, [packet], to_queue=queue.name, places=[place])
+        self._recorder.record(
+            EventHeader(Kind.JOURNALED, to_queue=queue.name), [packet], places=[place]
+        )
 
     def _journal_received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
         """Keep copies in the journal of a queue, in the batch that removes them from it.
@@ -154,16 +161,20 @@ class DeadLetters:
         recorder = self._recorder
         if kept:
             recorder.record(
-                Kind.JOURNALED, kept, queue=queue.name, to_queue=journal.name, places=places
+                EventHeader(Kind.JOURNALED, queue=queue.name, to_queue=journal.name),
+                kept,
+                places=places,
             )
         if not_kept:
             recorder.record(
-                Kind.JOURNAL_FULL,
+                EventHeader(
+                    Kind.JOURNAL_FULL,
+                    queue=queue.name,
+                    to_queue=journal.name,
+                    reason=f"{journal.bytes} of {journal.quota_bytes} bytes are used. "
+                    + more_for(journal),
+                ),
                 not_kept,
-                queue=queue.name,
-                to_queue=journal.name,
-                reason=f"{journal.bytes} of {journal.quota_bytes} bytes are used. "
-                + more_for(journal),
                 lazily=True,
             )
             self._services.log_limited(
@@ -225,12 +236,11 @@ class DeadLetters:
         packets = [packet for _, packet in messages]
         reason = reason_text(message_class, queue=queue.format_name, detail=detail)
         self._recorder.record(
-            _KINDS[message_class],
+            EventHeader(
+                _KINDS[message_class], queue=queue.name, message_class=message_class, reason=reason
+            ),
             packets,
-            queue=queue.name,
             places=[lookup_id for lookup_id, _ in messages],
-            message_class=message_class,
-            reason=reason,
         )
         if not queue.holds_ended:
             self._follow(queue, packets, message_class, reason)
@@ -290,11 +300,10 @@ class DeadLetters:
             self._acknowledgments.send_final_acks(to_be_told, message_class, batch)
         if discarded:
             recorder.record(
-                Kind.DISCARDED,
+                EventHeader(
+                    Kind.DISCARDED, queue=queue.name, message_class=message_class, reason=reason
+                ),
                 discarded,
-                queue=queue.name,
-                message_class=message_class,
-                reason=reason,
             )
 
     def expire_received(self, queue: LocalQueue) -> None:
@@ -381,21 +390,20 @@ class DeadLetters:
             else:
                 discarded.append(packet)
         told = recorder.events(
-            Kind.DISCARDED,
+            EventHeader(Kind.DISCARDED, queue=queue, message_class=message_class, reason=UNWANTED),
             discarded,
-            queue=queue,
-            message_class=message_class,
-            reason=UNWANTED,
         )
         for target, messages in kept.items():
             told += recorder.events(
-                Kind.DEAD_LETTERED,
+                EventHeader(
+                    Kind.DEAD_LETTERED,
+                    queue=queue,
+                    to_queue=target.name,
+                    message_class=message_class,
+                    reason=reason,
+                ),
                 [packet for packet, _ in messages],
-                queue=queue,
-                to_queue=target.name,
                 places=[place for _, place in messages],
-                message_class=message_class,
-                reason=reason,
             )
         return told
 

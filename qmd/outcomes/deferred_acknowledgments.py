@@ -21,7 +21,8 @@ from qmd.core.packet_fields import is_express
 from qmd.directory.interface import DirectoryAway
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
-from qmd.events.recorder import NO_LISTS, Kind
+from qmd.events.header import EventHeader, Kind
+from qmd.events.recorder import NO_LISTS
 from storage.tables import unaddressed
 from storage.tables.unaddressed import Unaddressed
 
@@ -187,11 +188,13 @@ class DeferredAcknowledgments:
         properties = parse_user_message(packet).properties
         about = properties.correlation_id
         event = recorder.group(
-            Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+            EventHeader(
+                Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                message_class=properties.message_class,
+                to_queue=str(name),
+                reason=dropped,
+            ),
             about[:GUID_BYTES],
-            message_class=properties.message_class,
-            to_queue=str(name),
-            reason=dropped,
             lists=NO_LISTS,
         )
         event.numbers.append(int.from_bytes(about[GUID_BYTES:], "little"))

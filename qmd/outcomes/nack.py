@@ -13,7 +13,7 @@ from protocol import UserMessage
 from protocol.identifiers import guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.core.disposition import consequences, reason_text
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.promises import Promise
 
 if TYPE_CHECKING:
@@ -90,15 +90,19 @@ class Nacks:
         if not known:
             self._known_messages.add(connection, source, number)
             self._recorder.record(
-                Kind.REFUSED,
+                EventHeader(
+                    Kind.REFUSED,
+                    queue=target if queue is None else queue.name,
+                    peer=connection.peer,
+                    message_class=message_class,
+                    reason=reason,
+                ),
                 [packet],
-                queue=target if queue is None else queue.name,
-                peer=connection.peer,
-                message_class=message_class,
-                reason=reason,
             )
         else:
-            self._recorder.provoked(Kind.DUPLICATE, source, number, peer=connection.peer)
+            self._recorder.provoked(
+                EventHeader(Kind.DUPLICATE, peer=connection.peer), source, number
+            )
         if result.dead_letter is not None and not known:
             self._dead_letters.dead_letter(
                 packet,
@@ -118,11 +122,13 @@ class Nacks:
             )
             if not known:
                 self._recorder.record(
-                    Kind.FINAL_ACK_SENT,
+                    EventHeader(
+                        Kind.FINAL_ACK_SENT,
+                        queue=target if queue is None else queue.name,
+                        peer=connection.peer,
+                        message_class=result.final_ack,
+                    ),
                     [packet],
-                    queue=target if queue is None else queue.name,
-                    peer=connection.peer,
-                    message_class=result.final_ack,
                 )
             # Not before the disk holds what was kept of the message.
             promise = Promise(connection, final_acks=(final_ack,))

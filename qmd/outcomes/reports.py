@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocol import UserMessage, parse_user_message
 from protocol.names.format_name import PublicName
 from qmd.core.report import build_report
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
@@ -80,7 +80,9 @@ class Reports:
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
         if not self._post.send_packet(name, report, batch, via=via):
-            self._recorder.record(Kind.REPORTED, [packet], batch=batch, to_queue=str(name))
+            self._recorder.record(
+                EventHeader(Kind.REPORTED, to_queue=str(name)), [packet], batch=batch
+            )
 
 
 def time_date(at_s: int) -> str:

@@ -26,7 +26,7 @@ from qmd.core.packet_fields import (
     wants_final_ack,
 )
 from qmd.core.packet_fields import message_number as number_of
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import cut
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, OutgoingQueue
@@ -200,11 +200,10 @@ class Undeliverable:
                 if _is_owed(packet, message_class, for_others=queue.for_others):
                     self._tell(packet, message_class, for_others=queue.for_others)
                 self._recorder.record(
-                    kind,
+                    EventHeader(
+                        kind, queue=queue.destination, message_class=message_class, reason=reason
+                    ),
                     [packet],
-                    queue=queue.destination,
-                    message_class=message_class,
-                    reason=reason,
                     lazily=True,
                 )
                 if wants_dead_letter(packet):
@@ -213,11 +212,13 @@ class Undeliverable:
                     )
                 else:
                     self._recorder.record(
-                        Kind.DISCARDED,
+                        EventHeader(
+                            Kind.DISCARDED,
+                            queue=queue.destination,
+                            message_class=message_class,
+                            reason=UNWANTED,
+                        ),
                         [packet],
-                        queue=queue.destination,
-                        message_class=message_class,
-                        reason=UNWANTED,
                         lazily=True,
                     )
             elif queue.begin_removal(key):
@@ -322,25 +323,20 @@ class Undeliverable:
             if each.packet and each.is_meant
         ]
         told = recorder.events(
-            kind,
+            EventHeader(kind, queue=queue.destination, message_class=message_class, reason=reason),
             [packet for packet, *_ in dead],
-            queue=queue.destination,
-            message_class=message_class,
-            reason=reason,
         )
         told += self._dead_letters.told_of_dead(
             dead, message_class, reason, queue=queue.destination
         )
         # Without its row it was acknowledged while it was dying, in this very batch.
-        told += recorder.told(
-            Kind.ORDER_ACKNOWLEDGED,
+        told += recorder.events_of_messages(
+            EventHeader(Kind.ORDER_ACKNOWLEDGED, queue=queue.destination, peer=queue.link.peer),
             (
                 (self._services.id, each.dying.sent.message_number, -1, each.dying.sent.size)
                 for each in found
                 if each.packet is None and each.dying.sent is not None
             ),
-            queue=queue.destination,
-            peer=queue.link.peer,
         )
         return told
 

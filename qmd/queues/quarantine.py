@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from storage.tables import damaged, events, pages
@@ -83,7 +83,12 @@ class Damage:
                 (*(known or (row.source, row.number)), key & LOOKUP_MASK, row.size)
                 for row in found
             ]
-            events.insert(db, recorder.told(Kind.DAMAGED, told, queue=queue, reason=REMEDY))
+            events.insert(
+                db,
+                recorder.events_of_messages(
+                    EventHeader(Kind.DAMAGED, queue=queue, reason=REMEDY), told
+                ),
+            )
         return damaged.set_aside(db, table, key, int(self._services.environment.time()))
 
     def name(self, queue: str, keys: list[int]) -> None:

@@ -9,7 +9,8 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s, time_left_s
-from qmd.events.recorder import Kind, bear_correlation
+from qmd.events.header import EventHeader, Kind
+from qmd.events.recorder import add_correlation
 from qmd.queues.put import put, put_express
 
 if TYPE_CHECKING:
@@ -119,16 +120,18 @@ class Arrivals:
         if event is None or key != turn.event_key:
             turn.event_key = key
             event = turn.event = self._recorder.group(
-                Kind.ACCEPTED,
+                EventHeader(
+                    Kind.ACCEPTED,
+                    queue=queue.name,
+                    peer=turn.connection.peer,
+                    sequence_id=sequence_id,
+                    delivery="transactional"
+                    if transaction is not None
+                    else "recoverable"
+                    if is_recoverable
+                    else "express",
+                ),
                 source,
-                queue=queue.name,
-                peer=turn.connection.peer,
-                sequence_id=sequence_id,
-                delivery="transactional"
-                if transaction is not None
-                else "recoverable"
-                if is_recoverable
-                else "express",
             )
         event.numbers.append(user.message_number)
         event.places.append(lookup_id)
@@ -136,4 +139,4 @@ class Arrivals:
         if transaction is not None:
             event.positions.append(transaction.sequence_number)
         if message.properties.correlation_id != _NO_CORRELATION:
-            bear_correlation(event, message.properties.correlation_id)
+            add_correlation(event, message.properties.correlation_id)

@@ -29,7 +29,7 @@ from qmd.control_protocol.messages import NewMessage
 from qmd.core.confirmation import extended_interval_s
 from qmd.core.disposition import NEGATIVE, RECEPTION, reason_text
 from qmd.core.packet_fields import INFINITE_S, is_kept_as_dead, wants_journal
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.promises import Promise
 from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
@@ -162,11 +162,9 @@ class Confirmations:
         recorder, own_id = self._recorder, self._services.id
 
         def events(kept: list[Kept]) -> list[Event]:
-            return recorder.told(
-                Kind.AWAITING,
+            return recorder.events_of_messages(
+                EventHeader(Kind.AWAITING, queue=destination, peer=peer),
                 ((own_id, each.number, -1, each.size) for each in kept),
-                queue=destination,
-                peer=peer,
             )
 
         return events
@@ -302,11 +300,13 @@ class Confirmations:
         self._remove(queue, row)
         if not message_class & NEGATIVE:
             self._recorder.record(
-                Kind.CONFIRMED,
+                EventHeader(
+                    Kind.CONFIRMED,
+                    queue=queue.destination,
+                    peer=queue.link.peer,
+                    message_class=message_class,
+                ),
                 [packet],
-                queue=queue.destination,
-                peer=queue.link.peer,
-                message_class=message_class,
             )
             if wants_journal(packet):
                 self._dead_letters.journal(packet)
@@ -327,12 +327,14 @@ class Confirmations:
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
-                Kind.LATE_CONFIRMATION,
+                EventHeader(
+                    Kind.LATE_CONFIRMATION,
+                    queue=final_ack.queue.destination,
+                    peer=final_ack.queue.link.peer,
+                    message_class=final_ack.message_class,
+                    reason=reason,
+                ),
                 self._services.id,
-                queue=final_ack.queue.destination,
-                peer=final_ack.queue.link.peer,
-                message_class=final_ack.message_class,
-                reason=reason,
             )
             event.numbers.append(number)
         log.warning(
@@ -428,12 +430,14 @@ class Confirmations:
         packet = row.packet
         wall = self._services.environment.time()
         self._recorder.record(
-            kind,
+            EventHeader(
+                kind,
+                queue=queue.destination,
+                peer=queue.link.peer,
+                message_class=message_class,
+                reason=reason,
+            ),
             [packet],
-            queue=queue.destination,
-            peer=queue.link.peer,
-            message_class=message_class,
-            reason=reason,
         )
         if is_kept_as_dead(packet, discard=row.discard):
             self._dead_letters.dead_letter(
@@ -441,11 +445,13 @@ class Confirmations:
             )
         else:
             self._recorder.record(
-                Kind.DISCARDED,
+                EventHeader(
+                    Kind.DISCARDED,
+                    queue=queue.destination,
+                    message_class=message_class,
+                    reason=UNWANTED,
+                ),
                 [packet],
-                queue=queue.destination,
-                message_class=message_class,
-                reason=UNWANTED,
             )
         self._outgoing.ids.unconfirmed.add(queue.id)
         self._services.storage.batch.run(
@@ -464,11 +470,9 @@ class Confirmations:
         at_s = int(self._services.environment.time())
 
         def set_aside(db: sqlite3.Connection) -> None:
-            told = self._recorder.told(
-                Kind.DAMAGED,
+            told = self._recorder.events_of_messages(
+                EventHeader(Kind.DAMAGED, queue=queue.destination, reason=REMEDY),
                 [(self._services.id, row.number, -1, len(row.packet))],
-                queue=queue.destination,
-                reason=REMEDY,
             )
             event_rows.insert(db, told)
             awaiting_rows.set_aside(db, row.number, at_s)

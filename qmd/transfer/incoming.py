@@ -14,7 +14,7 @@ import structlog
 
 from protocol import MessageKind, UserMessage, classify
 from qmd.core.session import MessageReceived
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.promises import Promise
 from qmd.transfer.decision import Decision, Verdict
 from qmd.transfer.turn import Turn
@@ -114,10 +114,9 @@ class Incoming:
             self.duplicate_count += 1
             connection.sends_in_vain()
             self._recorder.provoked(
-                Kind.DUPLICATE,
+                EventHeader(Kind.DUPLICATE, peer=connection.peer),
                 user.source_queue_manager,
                 user.message_number,
-                peer=connection.peer,
             )
         elif stream is not None:  # the message is not the next one of its sequence
             self.rejected_count += 1
@@ -126,11 +125,13 @@ class Incoming:
                 self._refuse(turn, decision, message, packet)
             else:
                 self._recorder.provoked(
-                    Kind.DUPLICATE if verdict is Verdict.DUPLICATE else Kind.OUT_OF_ORDER,
+                    EventHeader(
+                        Kind.DUPLICATE if verdict is Verdict.DUPLICATE else Kind.OUT_OF_ORDER,
+                        queue=stream.queue.name,
+                        peer=connection.peer,
+                    ),
                     stream.source,
                     user.message_number,
-                    queue=stream.queue.name,
-                    peer=connection.peer,
                 )
             turn.rejected[stream] = None
             self._promises.repeat_order_ack(stream)

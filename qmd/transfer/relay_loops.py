@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocol.message_class import MessageClass
 from qmd.core.disposition import reason_text
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from protocol.errors import MalformedPacket
 from protocol.patching import SEQUENCE_ID_IN_TRANSACTION, SEQUENCE_STRUCT
 from qmd.core.number_ranges import HeldNumbers
 from qmd.core.packet_fields import is_express, source_of
-from qmd.events.recorder import DELIVERIES, Kind
+from qmd.events.header import DELIVERIES, EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.usage import Usage
 from storage.tables import outgoing as outgoing_rows
@@ -74,11 +74,9 @@ class RelayStore:
         held = self._numbers(queue, user.source_queue_manager, transaction.sequence_id)
         if not held.add(transaction.sequence_number):
             self._recorder.provoked(
-                Kind.DUPLICATE,
+                EventHeader(Kind.DUPLICATE, queue=queue.destination, peer=connection.peer),
                 user.source_queue_manager,
                 user.message_number,
-                queue=queue.destination,
-                peer=connection.peer,
             )
             return False
         return True
@@ -137,12 +135,16 @@ class RelayStore:
         if not recorder.enabled:
             return
         event = recorder.group(
-            Kind.RELAYED,
+            EventHeader(
+                Kind.RELAYED,
+                queue=queue.destination,
+                peer=peer,
+                sequence_id=transaction.sequence_id if transaction is not None else 0,
+                delivery=DELIVERIES[
+                    2 if transaction is not None else 0 if is_express(packet) else 1
+                ],
+            ),
             source_of(packet),
-            queue=queue.destination,
-            peer=peer,
-            sequence_id=transaction.sequence_id if transaction is not None else 0,
-            delivery=DELIVERIES[2 if transaction is not None else 0 if is_express(packet) else 1],
         )
         event.numbers.append(message.user.message_number)
         event.places.append(key)

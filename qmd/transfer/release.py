@@ -15,7 +15,7 @@ from protocol import FinalAckBody, OrderAckBody, UserMessage
 from qmd.core.disposition import reason_text
 from qmd.core.packet_fields import message_number, source_of, wants_journal
 from qmd.core.sequence import ImpossibleOrderAck
-from qmd.events.recorder import Kind
+from qmd.events.header import EventHeader, Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
 from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
@@ -119,10 +119,10 @@ class OutgoingRelease:
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
-                Kind.SESSION_ACKNOWLEDGED,
+                EventHeader(
+                    Kind.SESSION_ACKNOWLEDGED, queue=queue.destination, peer=queue.link.peer
+                ),
                 source,
-                queue=queue.destination,
-                peer=queue.link.peer,
             )
             event.numbers += numbers
             event.sizes += sizes
@@ -208,11 +208,9 @@ class OutgoingRelease:
                 done = outgoing_rows.identities(db, first, last)
                 event_rows.insert(
                     db,
-                    self._recorder.told(
-                        Kind.ORDER_ACKNOWLEDGED,
+                    self._recorder.events_of_messages(
+                        EventHeader(Kind.ORDER_ACKNOWLEDGED, queue=destination, peer=peer),
                         ((each.source, each.number, -1, each.size) for each in done),
-                        queue=destination,
-                        peer=peer,
                     ),
                 )
                 kept = awaiting_rows.take_over(db, arrived)
@@ -278,11 +276,13 @@ class OutgoingRelease:
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
-                Kind.ORDER_ACKNOWLEDGED,
+                EventHeader(
+                    Kind.ORDER_ACKNOWLEDGED,
+                    queue=queue.destination,
+                    peer=queue.link.peer,
+                    sequence_id=queue.sequence.sequence_id,
+                ),
                 self._services.id,
-                queue=queue.destination,
-                peer=queue.link.peer,
-                sequence_id=queue.sequence.sequence_id,
             )
             event.numbers += [message.message_number for message in messages]
             event.positions += [message.number for message in messages]

@@ -24,7 +24,7 @@ import structlog
 from protocol import UserMessage
 from protocol.message_class import MessageClass
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.transfer.speakers import speaks_for
 from storage.tables import outgoing as outgoing_rows

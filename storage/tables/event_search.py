@@ -15,7 +15,7 @@ from storage.tables.events import Block, Event, only
 PAGE_BLOCKS = 16
 
 
-class Told(NamedTuple):
+class FoundEvent(NamedTuple):
     """One event of one message, and its cursor."""
 
     block: int
@@ -26,7 +26,7 @@ class Told(NamedTuple):
 class Page(NamedTuple):
     """Events in order, and the cursor of the next ones."""
 
-    found: list[Told]
+    found: list[FoundEvent]
     block: int  # the cursor of the first event that was not examined
     at: int
     is_end: bool  # there are no later events now
@@ -38,7 +38,7 @@ Filter = Callable[[Event], bool]
 
 def of_message(
     db: sqlite3.Connection, source: bytes, number: int, events_max: int, blocks_max: int = 1 << 30
-) -> tuple[list[Told], bool]:
+) -> tuple[list[FoundEvent], bool]:
     """Return the events of one message, the oldest first, and True if some may be left out.
 
     The beginning and the end matter most, so if a limit is exceeded, half is taken from each end:
@@ -78,7 +78,7 @@ def page(
     until_ms: int | None = None,
 ) -> Page:
     """Return the next events from a cursor on, itself included, that pass the filter."""
-    found: list[Told] = []
+    found: list[FoundEvent] = []
     missing = 0
     oldest = db.execute("SELECT min(id) FROM event_block").fetchone()[0]
     if oldest is not None and block < oldest:
@@ -109,7 +109,7 @@ def page(
 
 def last(db: sqlite3.Connection, *, events_max: int, blocks_max: int, is_wanted: Filter) -> Page:
     """Return the last events that pass the filter, in order; reads at most `blocks_max` blocks."""
-    found: list[Told] = []
+    found: list[FoundEvent] = []
     end: int | None = None
     for block in _newest(db, blocks_max):
         end = end or block.id + 1
@@ -130,16 +130,16 @@ def since(db: sqlite3.Connection, at_ms: int) -> int:
     return int(db.execute("SELECT coalesce(max(id), 0) + 1 FROM event_block").fetchone()[0])
 
 
-def numbered(block: Block) -> Iterator[Told]:
+def numbered(block: Block) -> Iterator[FoundEvent]:
     """Yield the events of a block, one per message."""
     index = 0
     for event in block.events:
         if len(event.numbers) <= 1:
-            yield Told(block.id, index, event)
+            yield FoundEvent(block.id, index, event)
             index += 1
             continue
         for at in range(len(event.numbers)):
-            yield Told(block.id, index, only(event, at))
+            yield FoundEvent(block.id, index, only(event, at))
             index += 1
 
 
@@ -151,8 +151,8 @@ def _of_message(
     events_max: int,
     *,
     newest: bool = False,
-) -> list[Told]:
-    found: list[Told] = []
+) -> list[FoundEvent]:
+    found: list[FoundEvent] = []
     for block_id in blocks:
         for block in events.page(db, block_id - 1, 1):
             if block.id != block_id:
@@ -165,13 +165,13 @@ def _of_message(
     return found
 
 
-def _about(block: Block, source: bytes, number: int) -> Iterator[Told]:
+def _about(block: Block, source: bytes, number: int) -> Iterator[FoundEvent]:
     start = 0
     for event in block.events:
         if event.source == source:
             for at, each in enumerate(event.numbers):
                 if each == number:  # it may occur several times, for example if sent again
-                    yield Told(block.id, start + at, only(event, at))
+                    yield FoundEvent(block.id, start + at, only(event, at))
         start += _count(event)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import qmd.daemon
 import qmd.maintenance.expiry
+import qmd.maintenance.loop
 import qmd.manager
 import storage.engine.writer
 from qmd.runtime.environment import Environment
@@ -37,7 +38,7 @@ class Hurried(Environment):
 def hurry() -> None:
     """What expires within a second is over in a twentieth of it."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
-    qmd.maintenance.expiry.INTERVAL_S = 0.01  # type: ignore[misc]
+    qmd.maintenance.loop.INTERVAL_S = 0.01  # type: ignore[misc]
     # A full disk is tried as often as ever, waited for a twentieth of the time, and by no batch
     # for ever: one that stays full ends the daemon.
     patience_s = StorageOptions().full_disk_patience_s / CLOCK_RATE

@@ -12,39 +12,41 @@ import msgspec
 
 from qmd.cli.event_files import FIELDS
 from qmd.cli.why import EventTable, _print_side
-from qmd.history.remote_lookup import (
-    ANSWER_BYTES_MAX,
-    Answer,
-    Question,
-    ToldEvent,
+from qmd.history.lookup_messages import (
+    REPLY_BYTES_MAX,
+    LookupReply,
+    LookupRequest,
+    ReplyEvent,
+    decoded,
     facts_of,
-    understood,
 )
 from tests.fuzz.limits import within_limits
 from tests.fuzz.target import Target
 
 SOURCE = bytes(range(16))
-EVENT = ToldEvent(
+EVENT = ReplyEvent(
     *("17.2", 1769860800250, "sent", "private$\\orders", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"),
     *(105553116266497, (1 << 64) - 1, 7, "ack_reach_queue", "recoverable", 300, "why", "", ""),
 )
-ANSWER = Answer(1, "hostb", "queued", ["It is in orders."], ["Receive it."], [EVENT, EVENT], False)
+ANSWER = LookupReply(
+    1, "hostb", "queued", ["It is in orders."], ["Receive it."], [EVENT, EVENT], False
+)
 
 
 def bodies() -> Iterable[bytes]:
-    for value in (Question(1, SOURCE, 5), ANSWER, msgspec.structs.replace(ANSWER, events=[])):
+    for value in (LookupRequest(1, SOURCE, 5), ANSWER, msgspec.structs.replace(ANSWER, events=[])):
         yield msgspec.msgpack.encode(value)
 
 
 def check_question(body: bytes) -> None:
-    heard = within_limits(understood, body)
-    if heard is None:
+    value = within_limits(decoded, body)
+    if value is None:
         return
-    if isinstance(heard, Question):
-        assert (len(heard.source), heard.number >> 32) == (16, 0)
+    if isinstance(value, LookupRequest):
+        assert (len(value.source), value.number >> 32) == (16, 0)
         return
-    facts = facts_of(heard, SOURCE, SOURCE, 5)
-    assert len(json.dumps(facts)) < 64 * ANSWER_BYTES_MAX
+    facts = facts_of(value, SOURCE, SOURCE, 5)
+    assert len(json.dumps(facts)) < 64 * REPLY_BYTES_MAX
     assert all([name for name, _, _ in FIELDS] == list(event) for event in facts["events"])
     with contextlib.redirect_stdout(io.StringIO()) as output:
         EventTable().print(facts["events"])

@@ -54,7 +54,7 @@ from qmd.core.session import (
     SessionSettings,
 )
 from qmd.daemon import _unhandled
-from qmd.events.recorder import identity_of
+from qmd.events.header import identity_of
 from qmd.manager import QueueManager
 from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
 from qmd.message.shared_packet import Packet, head_of
@@ -297,7 +297,7 @@ class Host(QueueManager):
             assert (sender.awaiting.messages, sender.awaiting.bytes) == waiting, sender.destination
             total += sender.awaiting.bytes
         total += state.staged
-        assert self.staging.bytes == state.staged
+        assert self.stage_store.bytes == state.staged
         assert self.usage.bytes == total
         assert self.usage.express_bytes == memory_bytes(express_packets)
         for queue in self.queues.by_key.values():

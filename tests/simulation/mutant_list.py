@@ -959,8 +959,8 @@ MUTANTS = (
     Mutant(
         "what is received is not told",
         "qmd/operations/receive.py",
-        "        self._recorder.record(\n            Kind.RECEIVED,",
-        "        (lambda *a, **k: None)(\n            Kind.RECEIVED,",
+        "        self._recorder.record(\n            EventHeader(Kind.RECEIVED,",
+        "        (lambda *a, **k: None)(\n            EventHeader(Kind.RECEIVED,",
     ),
     Mutant(
         "a long batch loses its last message",

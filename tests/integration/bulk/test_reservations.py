@@ -327,12 +327,12 @@ async def test_a_recreated_queue_is_a_different_queue(hosts: Hosts) -> None:
     a.world.ahead_s += 2
     await a.create("orders")
     assert await refused(run.reserve(1)) == "no_such_queue"
-    await a.reservations.forget_gone()
+    await a.readers.forget_gone()
     again = await opened(a)
     assert again.queue != run.queue
     assert again.position == 0
     a = await hosts.restart(a)
-    assert [each["queue"] for each in a.reservations.overview()] == [again.queue]
+    assert [each["queue"] for each in a.readers.overview()] == [again.queue]
 
 
 @hosted
@@ -344,7 +344,7 @@ async def test_the_rows_of_a_reader_of_a_deleted_queue_are_deleted_after_a_resta
     await opened(a)
     await a.queue_deletion.delete(a.queue("orders"))
     a = await hosts.restart(a)
-    await a.reservations.forget_gone()
+    await a.readers.forget_gone()
     rows = await a.storage.read(lambda db: db.execute("SELECT * FROM reader_queue").fetchall())
     assert rows == []
 
@@ -388,8 +388,8 @@ async def test_an_idle_reader_is_logged_once(
     await a.send("orders", b"one")
     run = await opened(a)
     await run.reserve(0)
-    reader = a.reservations._readers["archive"]
-    a.reservations.warn()
+    reader = a.readers._by_name["archive"]
+    a.readers.warn()
     assert reader.was_warned_about
     await run.reserve(0)
     assert not reader.was_warned_about
@@ -500,7 +500,7 @@ async def test_a_rescued_folder_keeps_readers_ranges_stages_and_epochs(hosts: Ho
     await run.consume(1)
     rows = [NewMessage("orders", b"staged")]
     await a.staging.stage("etl", 0, 0, "a", 0, rows)
-    await a.staging.publish("etl", 0, [Attempt(0, "a", 1)])
+    await a.publisher.publish("etl", 0, [Attempt(0, "a", 1)])
     await a.staging.stage("etl", 1, 0, "a", 0, rows)
     folder = a.services.settings.queue_manager.data
     await hosts.stop(a)
@@ -513,6 +513,6 @@ async def test_a_rescued_folder_keeps_readers_ranges_stages_and_epochs(hosts: Ho
     run = await opened(a)
     assert (run.position, run.reserved) == (1, 4)
     assert await run.read(1, 4) == numbered(3, 1)
-    assert not (await a.staging.publish("etl", 0, [Attempt(0, "a", 1)]))["published"]
-    assert (await a.staging.publish("etl", 1, [Attempt(0, "a", 1)]))["published"]
+    assert not (await a.publisher.publish("etl", 0, [Attempt(0, "a", 1)]))["published"]
+    assert (await a.publisher.publish("etl", 1, [Attempt(0, "a", 1)]))["published"]
     assert await a.receive("orders") == [b"4", b"staged", b"staged"]

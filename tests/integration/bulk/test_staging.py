@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from protocol import parse_user_message
-from qmd.bulk.publish import ROWS_A_TURN, NotAlike
+from qmd.bulk.message_shapes import NotUniform
+from qmd.bulk.prepared_publication import ROWS_A_TURN
 from qmd.client.new_message import Acknowledge
 from qmd.client.pipeline import each_message
 from qmd.control_protocol import messages as frames
@@ -49,7 +50,7 @@ async def stage(
 async def publish(
     host: Host, epoch: int, *attempts: Attempt, query: str = "etl"
 ) -> tuple[bool, int]:
-    done = await host.staging.publish(query, epoch, list(attempts))
+    done = await host.publisher.publish(query, epoch, list(attempts))
     return done["published"], done["messages"]
 
 
@@ -66,9 +67,9 @@ async def test_discarding_a_stage_during_its_publication_refuses_the_publication
     a = await hosts.start()
     await a.create("orders")
     attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
-    work = asyncio.ensure_future(a.staging.publish("etl", 0, attempts))
+    work = asyncio.ensure_future(a.publisher.publish("etl", 0, attempts))
     finish = await a.slow_read(of="FROM stage")
-    await until(lambda: a.staging._publishing, "the publication")
+    await until(lambda: a.publisher._publishing, "the publication")
     discarded = await a.staging.discard("etl", 0, 19, "", 0)
     finish.set()
     assert discarded["rows"] == 2
@@ -101,7 +102,7 @@ async def test_only_the_named_attempts_are_published_by_partition_and_row(hosts:
     assert a.queue("orders").messages == 0
     assert await publish(a, 0, second, empty, first) == (True, 5)
     assert await contents(a) == [b"0", b"1", b"2", b"3", b"4"]
-    assert a.staging.overview() == []
+    assert a.stage_store.overview() == []
 
 
 @hosted
@@ -115,7 +116,7 @@ async def test_an_epoch_is_published_once_even_after_retries_and_restarts(hosts:
     a = await hosts.restart(a)
     assert await publish(a, 7, *again) == (False, 2)
     assert await contents(a) == [b"0", b"1"]
-    assert a.staging.overview() == []
+    assert a.stage_store.overview() == []
     following = await stage(a, 8, 0, "a", b"2")
     assert await publish(a, 8, following) == (True, 1)
     assert await publish(a, 7) == (False, 2)
@@ -175,7 +176,7 @@ async def test_a_missing_queue_is_reported_with_its_first_row(hosts: Hosts) -> N
     assert (error.value.code, error.value.remedy[:10]) == ("no_such_queue", "Create it:")
     wrong = stage(a, 0, 0, "a", b"1", delivery=RECOVERABLE)
     assert await refused(wrong) == "needs_transactional"
-    assert a.staging.overview() == []
+    assert a.stage_store.overview() == []
     # A remote queue cannot be checked, and staging alone makes no outgoing queue.
     await stage(a, 0, 0, "a", b"1", queue="DIRECT=OS:elsewhere\\private$\\orders")
     assert a.outgoing.queues == []
@@ -326,7 +327,7 @@ async def test_express_rows_and_invalid_rows_are_refused_when_staged(hosts: Host
     assert await refused(stage(a, 0, 0, "a", b"0", delivery=EXPRESS)) == "express_not_staged"
     assert await refused(stage(a, 0, 0, "a", b"0", priority=9)) == "bad_priority"
     assert await refused(stage(a, 0, 0, "a", b"0", queue="")) == "name_not_understood"
-    assert a.staging.overview() == []
+    assert a.stage_store.overview() == []
 
 
 @hosted
@@ -366,7 +367,7 @@ async def test_old_stages_are_deleted_by_age_and_only_in_complete_batches(hosts:
     just_now = await stage(a, 0, 1, "a", b"1")
     a.world.ahead_s += 90
     await a.staging.forget_old()
-    assert {each["query"] for each in a.staging.overview()} == {"etl"}
+    assert {each["query"] for each in a.stage_store.overview()} == {"etl"}
     assert await publish(a, 0, long_ago, just_now) == (True, 2)
 
 
@@ -519,13 +520,13 @@ async def test_a_queue_that_was_recreated_after_the_preparation_of_rows_is_detec
 ) -> None:
     a = await hosts.start()
     await a.create("orders")
-    prepared = a._prepare_publication()
+    prepared = a.new_publication()
     rows = msgspec.msgpack.encode([NewMessage("orders", b"x")])
     await prepared.prepare(msgspec.msgpack.decode(rows, type=list[tuple[Any, ...]]))
     await a.queue_deletion.delete(a.queue("orders"))
     await a.create("orders", transactional=True)
 
-    with pytest.raises(NotAlike):
+    with pytest.raises(NotUniform):
         prepared.take_over()
 
     assert a.queue("orders").messages == 0

@@ -130,11 +130,11 @@ class World:
         tables = await self.host.storage.read(_rows)
         readers = [
             {name: value for name, value in each.items() if name != "quiet_s"}
-            for each in self.host.reservations.overview()
+            for each in self.host.readers.overview()
         ]
         return tables | {
             "readers": readers,
-            "stages": self.host.staging.overview(),
+            "stages": self.host.stage_store.overview(),
             "transactions": [
                 (each.id, len(each.messages), each.taken_count, each.doom)
                 for each in self.host.transactions.live
@@ -370,7 +370,7 @@ TRIES: dict[type[Request], list[Try]] = {
 
 def secret_id(world: World) -> str:
     """Return the id of the queue SECRET that pipelines use."""
-    return next(each["queue"] for each in world.host.reservations.overview())
+    return next(each["queue"] for each in world.host.readers.overview())
 
 
 def test_every_verb_has_a_row_and_a_try() -> None:
@@ -623,7 +623,7 @@ async def test_stages_of_an_earlier_run_need_rights_for_their_queues(hosts: Host
 async def test_a_query_needs_rights_for_its_queues_between_two_batches(hosts: Hosts) -> None:
     async with others(hosts) as world:
         await still_whole(world)
-        assert not world.host.staging.overview()
+        assert not world.host.stage_store.overview()
         spy = await world.log_in(READ, WRITE, queues=(MINE,))
         before = await world.state()
         for verb, fields in (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qmd.cli.event_files import FIELDS
 from qmd.control_protocol.messages import RECOVERABLE
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.history.event_query import flat
 from storage.tables import event_search
 from storage.tables.events import SCHEMA

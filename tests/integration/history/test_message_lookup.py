@@ -16,11 +16,9 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
-from qmd.history import explanation as account
-from qmd.history import message_lookup as inquiry
-from qmd.history import remote_lookup as asking
-from qmd.history.remote_lookup import Answer, Question
+from qmd.events.header import EventHeader, Kind
+from qmd.history import explanation, places, remote_lookup
+from qmd.history.lookup_messages import REPLY_BYTES_MAX, LookupReply, LookupRequest
 from qmd.queues.local_queue import Reader
 from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
 from tests.patience import END_S
@@ -47,13 +45,13 @@ async def test_a_message_in_a_queue_is_found_with_its_position(hosts: Hosts) -> 
     await a.create("orders")
     ids = await a.send("orders", b"1", b"2", b"3", delivery=RECOVERABLE)
 
-    told = await why(a, ids[2])
+    view = await why(a, ids[2])
 
-    assert told["state"] == "queued"
-    (place,) = told["places"]
+    assert view["state"] == "queued"
+    (place,) = view["places"]
     assert (place["queue"], place["position"], place["taken"]) == ("private$\\orders", 3, False)
-    assert "third in line; nobody waits for it" in told["sentences"][0]
-    assert told["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
+    assert "third in line; nobody waits for it" in view["sentences"][0]
+    assert view["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
 
 
 @hosted
@@ -84,18 +82,18 @@ async def test_a_poison_message_shows_its_reason_and_its_last_failure(
     await done
     await a.settled()
 
-    told = await why(a, id_)
+    view = await why(a, id_)
 
-    [first, *history] = told["sentences"]
+    [first, *history] = view["sentences"]
     assert "where it was moved because: it failed 2 times; the last time: pay failed:" in first
     assert "KeyError: 'price' (that was at 2" in first
     assert not any("because" in sentence for sentence in history), "once is enough"
-    [place] = told["places"]
-    assert told["remedies"] == [
+    [place] = view["places"]
+    assert view["remedies"] == [
         "Mend the cause, and bring it back: qmd move 'private$\\orders;poison' 'private$\\orders'"
         f" --lookup-id {place['lookup_id']}"
     ]
-    moved = [event for event in told["events"] if event["kind"] == "moved"]
+    moved = [event for event in view["events"] if event["kind"] == "moved"]
     assert [event["reason"] for event in moved] == ["it failed 2 times"]
 
 
@@ -136,10 +134,10 @@ async def test_the_history_finds_the_lookup_id_of_a_deleted_message(hosts: Hosts
     (message,) = await a.peek("orders")
     await a.receive("orders")
 
-    told = await why(a, str(message.lookup_id), queue="orders")
+    view = await why(a, str(message.lookup_id), queue="orders")
 
-    assert (told["message_id"], told["state"], told["places"]) == (sent, "received", [])
-    assert "received from private$\\orders by an application" in told["sentences"][0]
+    assert (view["message_id"], view["state"], view["places"]) == (sent, "received", [])
+    assert "received from private$\\orders by an application" in view["sentences"][0]
 
 
 @pytest.mark.parametrize("text", ["", "hello", "12\\3", "99999999999999999999", "-1"])
@@ -162,10 +160,10 @@ async def test_the_reader_that_has_taken_a_message_is_named(hosts: Hosts) -> Non
     reader = Reader(who="a connection of process 4711")
     await a.take(reader, "orders")
 
-    told = await why(a, sent)
+    view = await why(a, sent)
 
-    assert told["state"] == "taken"
-    assert "is taken by a connection of process 4711, which took" in told["sentences"][0]
+    assert view["state"] == "taken"
+    assert "is taken by a connection of process 4711, which took" in view["sentences"][0]
 
     a.message_receiver.leave(reader)
     assert not a.queue("orders").takers
@@ -187,9 +185,9 @@ async def test_a_message_that_a_transaction_has_taken_or_sent_names_the_transact
     (to_be_sent,) = a.transactions.send(transaction, owner, [NewMessage("orders", b"y")])
 
     assert f"is taken by transaction {transaction.hex()}" in (await why(a, there))["sentences"][0]
-    told = await why(a, to_be_sent)
-    assert told["state"] == "uncommitted"
-    assert f"It was given to transaction {transaction.hex()}" in told["sentences"][0]
+    view = await why(a, to_be_sent)
+    assert view["state"] == "uncommitted"
+    assert f"It was given to transaction {transaction.hex()}" in view["sentences"][0]
 
     a.transactions.abort(transaction, owner, "")
     assert (await why(a, there))["state"] == "queued"
@@ -203,12 +201,12 @@ async def test_a_message_for_a_computer_that_is_down_waits_with_the_reason(hosts
     ids = await a.send(destination, b"1", b"2", delivery=TRANSACTIONAL)
     await until(lambda: a.sending_to(destination).link.retry.failures >= 2, "failed attempts")
 
-    told = await why(a, ids[1])
+    view = await why(a, ids[1])
 
-    assert told["state"] == "outgoing"
-    assert "second in line, because: " in told["sentences"][0]
-    assert "the next attempt is in" in told["sentences"][0]
-    assert f"qmd outgoing kick '{destination}'" in told["remedies"][0]
+    assert view["state"] == "outgoing"
+    assert "second in line, because: " in view["sentences"][0]
+    assert "the next attempt is in" in view["sentences"][0]
+    assert f"qmd outgoing kick '{destination}'" in view["remedies"][0]
 
 
 @hosted
@@ -218,10 +216,10 @@ async def test_a_paused_queue_is_given_as_the_reason(hosts: Hosts) -> None:
     (sent,) = await a.send(destination, b"1", delivery=RECOVERABLE)
     await a.outgoing.set_paused(a.sending_to(destination), True)
 
-    told = await why(a, sent)
+    view = await why(a, sent)
 
-    assert "an operator has paused that queue" in told["sentences"][0]
-    assert told["remedies"] == [f"Resume it: qmd outgoing resume '{destination}'."]
+    assert "an operator has paused that queue" in view["sentences"][0]
+    assert view["remedies"] == [f"Resume it: qmd outgoing resume '{destination}'."]
 
 
 @hosted
@@ -232,10 +230,10 @@ async def test_a_sent_message_without_an_acknowledgment_is_reported_as_such(host
         remote = await listener.session()
         await until(lambda: remote.messages, "the message")
 
-        told = await why(a, sent)
+        view = await why(a, sent)
 
-        assert told["state"] == "in_flight"
-        assert "is not order-acknowledged yet. It is sent again in" in told["sentences"][0]
+        assert view["state"] == "in_flight"
+        assert "is not order-acknowledged yet. It is sent again in" in view["sentences"][0]
         remote.acknowledge()
         remote.order_ack(remote.messages[0])
         await until(lambda: not a.sending_to(listener.name("q")).messages, "the order ack")
@@ -254,29 +252,31 @@ async def test_a_dead_letter_shows_its_reason(hosts: Hosts) -> None:
     )
     await a.settled()
 
-    told = await why(a, f"{guid_text(a.id)}\\99")
+    view = await why(a, f"{guid_text(a.id)}\\99")
 
-    assert told["state"] == "dead_lettered"
-    assert "because: There is no such queue." in told["sentences"][0]
-    lookup_id = told["places"][0]["lookup_id"]
-    assert told["remedies"][0].endswith(f": qmd dead-letter requeue --lookup-id {lookup_id}")
+    assert view["state"] == "dead_lettered"
+    assert "because: There is no such queue." in view["sentences"][0]
+    lookup_id = view["places"][0]["lookup_id"]
+    assert view["remedies"][0].endswith(f": qmd dead-letter requeue --lookup-id {lookup_id}")
 
 
 @hosted
 async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     a = await hosts.start()
     sent = packet(b"x", source=a.id, number=5)
-    a.recorder.record(Kind.SENT, [sent], queue="DIRECT=OS:b\\q", places=[1])
+    a.recorder.record(EventHeader(Kind.SENT, queue="DIRECT=OS:b\\q"), [sent], places=[1])
     for _ in range(40):
-        a.recorder.record(Kind.RETRANSMITTED, [sent], queue="DIRECT=OS:b\\q", peer="b")
-    a.recorder.record(Kind.ORDER_ACKNOWLEDGED, [sent], queue="DIRECT=OS:b\\q", peer="b")
+        a.recorder.record(EventHeader(Kind.RETRANSMITTED, queue="DIRECT=OS:b\\q", peer="b"), [sent])
+    a.recorder.record(
+        EventHeader(Kind.ORDER_ACKNOWLEDGED, queue="DIRECT=OS:b\\q", peer="b"), [sent]
+    )
     await a.settled()
 
-    told = await why(a, f"{guid_text(a.id)}\\5")
+    view = await why(a, f"{guid_text(a.id)}\\5")
 
-    assert told["state"] == "delivered"
-    assert len(told["events"]) == 42
-    (again,) = [each for each in told["sentences"] if "transmitted again" in each]
+    assert view["state"] == "delivered"
+    assert len(view["events"]) == 42
+    (again,) = [each for each in view["sentences"] if "transmitted again" in each]
     assert again.startswith("It was transmitted again to b 40 times, first at ")
 
 
@@ -287,21 +287,21 @@ async def test_a_message_far_back_in_its_queue_has_no_position(hosts: Hosts) -> 
     ids = await a.send("orders", *(b"%d" % each for each in range(30)), delivery=RECOVERABLE)
     source, number = parse_message_id(ids[-1])
 
-    (few,) = (await a.message_lookup.find(source, number)).places
+    (few,) = (await a.message_search.find(source, number)).places
     assert few["position"] == 30
 
-    (many,) = (await a.message_lookup.find(source, number, thorough=False)).places
+    (many,) = (await a.message_search.find(source, number, thorough=False)).places
     assert many["position"] == 30
     more = await a.send(
-        "orders", *(b"x" for _ in range(inquiry.AHEAD_FEW + 1)), delivery=RECOVERABLE
+        "orders", *(b"x" for _ in range(places.AHEAD_FEW + 1)), delivery=RECOVERABLE
     )
     source, number = parse_message_id(more[-1])
-    (far,) = (await a.message_lookup.find(source, number, thorough=False)).places
+    (far,) = (await a.message_search.find(source, number, thorough=False)).places
     assert far["position"] is None
     assert (
         "in line"
-        not in a.message_lookup.account(
-            source, number, await a.message_lookup.find(source, number, thorough=False)
+        not in a.message_describer.describe(
+            source, number, await a.message_search.find(source, number, thorough=False)
         )["sentences"][0]
     )
 
@@ -314,9 +314,9 @@ async def test_an_express_message_is_found_as_well(hosts: Hosts) -> None:
     (sent,) = await a.send(destination, b"x", delivery=EXPRESS)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
+    view = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["state"] == "queued"
+    assert view["peers"][0]["state"] == "queued"
     assert (await why(b, sent))["state"] == "queued"
 
 
@@ -328,18 +328,18 @@ async def test_a_disk_that_hangs_does_not_block_questions(hosts: Hosts) -> None:
     await a.settled()
 
     with a.held_disk():
-        told = await why(a, sent)
+        view = await why(a, sent)
 
-    assert told["state"] == "queued"
-    assert "The disk does not keep up" in told["sentences"][-1]
+    assert view["state"] == "queued"
+    assert "The disk does not keep up" in view["sentences"][-1]
 
 
 def test_every_kind_of_event_has_a_sentence() -> None:
     of_the_host = {Kind.STARTED, Kind.DISK_FULL, Kind.DISK_HAS_ROOM}
     of_messages = {kind.value for kind in Kind if kind not in of_the_host}
 
-    assert set(account._PHRASES) == of_messages
-    assert set(account._ENDS) <= of_messages
+    assert set(explanation._PHRASES) == of_messages
+    assert set(explanation._ENDS) <= of_messages
 
 
 # The other side.
@@ -353,15 +353,15 @@ async def test_the_receiving_queue_manager_reports_the_place_of_the_message(host
     (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
+    view = await why(a, sent, ask=True)
 
-    assert told["state"] == "delivered"
-    (peer,) = told["peers"]
+    assert view["state"] == "delivered"
+    (peer,) = view["peers"]
     assert (peer["answered"], peer["host"], peer["state"]) == (True, "b", "queued")
     assert peer["queue_manager"] == guid_text(b.id)
     assert "first in line" in peer["sentences"][0]
     assert "accepted" in [event["kind"] for event in peer["events"]]
-    assert told["sides"] == ""
+    assert view["sides"] == ""
 
 
 @hosted
@@ -373,10 +373,10 @@ async def test_the_sending_queue_manager_reports_its_side(hosts: Hosts) -> None:
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
     (message,) = await b.peek("orders")
 
-    told = await why(b, str(message.lookup_id), queue="orders", ask=True)
+    view = await why(b, str(message.lookup_id), queue="orders", ask=True)
 
-    assert told["message_id"] == sent
-    (peer,) = told["peers"]
+    assert view["message_id"] == sent
+    (peer,) = view["peers"]
     assert (peer["answered"], peer["host"]) == (True, "a")
     assert "sent" in [event["kind"] for event in peer["events"]]
 
@@ -390,15 +390,15 @@ async def test_without_an_answer_of_the_peer_only_the_local_side_is_reported(hos
     (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
-    assert told["peers"][0]["answered"] is False
-    assert "This is what a knows; 127.0.0.1" in told["sides"]
-    assert "did not answer" in told["sides"]
+    view = await why(a, sent, ask=True)
+    assert view["peers"][0]["answered"] is False
+    assert "This is what a knows; 127.0.0.1" in view["sides"]
+    assert "did not answer" in view["sides"]
 
     again = await why(a, sent, ask=True)
     assert "is left alone for" in again["sides"]
-    assert a.remote_lookup.asked_count == 1
-    assert (b.remote_lookup.answered_count, b.nacks.count) == (0, 0)
+    assert a.remote_lookup.request_count == 1
+    assert (b.remote_lookup.reply_count, b.nacks.count) == (0, 0)
 
 
 @hosted
@@ -411,9 +411,9 @@ async def test_a_full_queue_manager_answers_questions(hosts: Hosts) -> None:
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
     await b.send("orders", bytes(1000 - b.usage.bytes - 170), delivery=RECOVERABLE)
 
-    told = await why(a, sent, ask=True)
+    view = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["answered"] is True
+    assert view["peers"][0]["answered"] is True
     assert len(b.peers.connections) == 1
 
 
@@ -429,37 +429,37 @@ async def test_a_session_is_opened_for_a_question(hosts: Hosts) -> None:
     await until(lambda: not a.peers.connections, "the end of the session")
     a.sending_to(destination).link.retry.kick(a.loop.time())
 
-    told = await why(a, sent, ask=True)
+    view = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["answered"] is True
+    assert view["peers"][0]["answered"] is True
 
 
 @hosted
 async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -> None:
     a = await hosts.start("a")
     sent = packet(b"x", source=guid(9), number=5)
-    a.recorder.record(Kind.DUPLICATE, [sent], peer="b")
+    a.recorder.record(EventHeader(Kind.DUPLICATE, peer="b"), [sent])
     await a.settled()
 
     before = a.loop.time()
-    told = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
+    view = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
 
-    assert told["peers"][0]["explanation"].endswith("cannot be asked: no session with it is open.")
-    assert a.loop.time() - before < asking.WAIT_S
+    assert view["peers"][0]["explanation"].endswith("cannot be asked: no session with it is open.")
+    assert a.loop.time() - before < remote_lookup.WAIT_S
 
 
 @hosted
 async def test_a_peer_gets_no_answer_about_messages_of_other_sources(hosts: Hosts) -> None:
     a = await hosts.start()
     secret = packet(b"x", source=guid(8), number=5)
-    a.recorder.record(Kind.DUPLICATE, [secret], peer=guid_text(guid(8)))
+    a.recorder.record(EventHeader(Kind.DUPLICATE, peer=guid_text(guid(8))), [secret])
     own = packet(b"x", source=a.id, number=6)
-    a.recorder.record(Kind.TRANSMITTED, [own], queue="x", peer=guid_text(guid(7)))
+    a.recorder.record(EventHeader(Kind.TRANSMITTED, queue="x", peer=guid_text(guid(7))), [own])
     await a.settled()
     remote = await dial(a, guid(7))
 
-    foreign = await asked(remote, Question(1, guid(8), 5))
-    exchanged = await asked(remote, Question(1, a.id, 6))
+    foreign = await reply_to(remote, LookupRequest(1, guid(8), 5))
+    exchanged = await reply_to(remote, LookupRequest(1, a.id, 6))
 
     assert (foreign.state, foreign.events) == ("not_told", [])
     assert [event.kind for event in exchanged.events] == ["transmitted"]
@@ -479,17 +479,17 @@ async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) 
         msgspec.msgpack.encode(["why", 1, bytes(16), 1 << 40]),
         msgspec.msgpack.encode(["why", 1, bytes(16), 5, b"x" * 1000]),
         msgspec.msgpack.encode(["told", 1, "x" * 1000, "", [], [], [], False]),
-        msgspec.msgpack.encode(Answer(1, "b", "queued", ["It lies."], [], [], False)),
+        msgspec.msgpack.encode(LookupReply(1, "b", "queued", ["It lies."], [], [], False)),
     ]
     for number, body in enumerate(bodies):
-        remote.send(question(body, number + 1, delivery=EXPRESS))
-    remote.send(question(bodies[0], 90, delivery=RECOVERABLE))
+        remote.send(request_packet(body, number + 1, delivery=EXPRESS))
+    remote.send(request_packet(bodies[0], 90, delivery=RECOVERABLE))
     await until(lambda: remote.acknowledged, "the acknowledgment")
 
-    answer = await asked(remote, Question(1, guid(7), 1))
+    reply = await reply_to(remote, LookupRequest(1, guid(7), 1))
 
-    assert answer.state == "unknown"
-    assert (a.nacks.count, a.usage.bytes, a.remote_lookup.answered_count) == (0, 0, 1)
+    assert reply.state == "unknown"
+    assert (a.nacks.count, a.usage.bytes, a.remote_lookup.reply_count) == (0, 0, 1)
     remote.close()
 
 
@@ -497,17 +497,17 @@ async def test_an_invalid_question_is_ignored_and_leaves_no_state(hosts: Hosts) 
 async def test_questions_beyond_the_limit_are_ignored(hosts: Hosts) -> None:
     a = await hosts.start()
     remote = await dial(a, guid(7), window_size=1000)
-    body = msgspec.msgpack.encode(Question(1, guid(7), 1))
+    body = msgspec.msgpack.encode(LookupRequest(1, guid(7), 1))
     sent = 0
     for _ in range(10):
         for _ in range(50):
             sent += 1
             if remote.session.room():
-                remote.send(question(body, sent, delivery=EXPRESS))
+                remote.send(request_packet(body, sent, delivery=EXPRESS))
         await asyncio.sleep(0)
-    await asked(remote, Question(1, guid(7), 1), patience=20)
+    await reply_to(remote, LookupRequest(1, guid(7), 1), patience=20)
 
-    assert a.remote_lookup.answered_count < 100
+    assert a.remote_lookup.reply_count < 100
     remote.close()
 
 
@@ -517,17 +517,18 @@ async def test_a_long_history_is_cut_to_the_limit_of_an_answer(hosts: Hosts) -> 
     sent = packet(b"x", source=guid(7), number=5)
     for each in range(500):
         a.recorder.record(
-            Kind.OUT_OF_ORDER, [sent], peer=guid_text(guid(7)), reason=f"{each} " + "x" * 900
+            EventHeader(Kind.OUT_OF_ORDER, peer=guid_text(guid(7)), reason=f"{each} " + "x" * 900),
+            [sent],
         )
     await a.settled()
     remote = await dial(a, guid(7))
 
-    answer = await asked(remote, Question(1, guid(7), 5))
+    reply = await reply_to(remote, LookupRequest(1, guid(7), 5))
 
-    assert answer.events_left_out
-    assert answer.events[0].reason.startswith("0 ")
-    assert answer.events[-1].reason.startswith("499 ")
-    assert len(msgspec.msgpack.encode(answer)) <= asking.ANSWER_BYTES_MAX
+    assert reply.events_left_out
+    assert reply.events[0].reason.startswith("0 ")
+    assert reply.events[-1].reason.startswith("499 ")
+    assert len(msgspec.msgpack.encode(reply)) <= REPLY_BYTES_MAX
     remote.close()
 
 
@@ -541,7 +542,8 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
         remote.acknowledge()
         (message,) = remote.messages
         a.recorder.record(
-            Kind.TRANSMITTED, [message.packet], queue=listener.name("q"), peer=guid_text(guid(7))
+            EventHeader(Kind.TRANSMITTED, queue=listener.name("q"), peer=guid_text(guid(7))),
+            [message.packet],
         )
         await a.settled()
         liar = await dial(a, guid(6))
@@ -550,7 +552,7 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
         asked_as = bytes(remote.messages[1].message.user.source_queue_manager) + remote.messages[
             1
         ].message.user.message_number.to_bytes(4, "little")
-        lie = msgspec.msgpack.encode(Answer(1, "b", "received", ["It lies."], [], [], False))
+        lie = msgspec.msgpack.encode(LookupReply(1, "b", "received", ["It lies."], [], [], False))
         liar.send(
             packet(
                 lie,
@@ -561,7 +563,9 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
                 correlation_id=asked_as,
             )
         )
-        truth = msgspec.msgpack.encode(Answer(1, "b", "queued", ["It is here."], [], [], False))
+        truth = msgspec.msgpack.encode(
+            LookupReply(1, "b", "queued", ["It is here."], [], [], False)
+        )
         await a.settled()
         remote.send(
             packet(
@@ -574,9 +578,9 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
             )
         )
 
-        told = await waiting
+        view = await waiting
 
-        assert told["peers"][0]["sentences"] == ["It is here."]
+        assert view["peers"][0]["sentences"] == ["It is here."]
         liar.close()
 
 
@@ -589,33 +593,33 @@ async def test_the_name_of_the_history_queue_is_reserved(hosts: Hosts) -> None:
     assert all(queue.name != HISTORY_QUEUE for queue in a.queues.by_key.values())
 
 
-def question(body: bytes, number: int, *, delivery: int) -> bytes:
+def request_packet(body: bytes, number: int, *, delivery: int) -> bytes:
     return packet(body, source=guid(7), number=number, queue="qmd_history$", delivery=delivery)
 
 
 _numbers = iter(range(1000, 9000))
 
 
-async def asked(remote: Any, what: Question, *, patience: int = 1) -> Answer:
-    """Ask a question and return its answer.
+async def reply_to(remote: Any, request: LookupRequest, *, patience: int = 1) -> LookupReply:
+    """Send a request and return its reply.
 
-    Asks up to `patience` times, since questions above the limit get no answer.
+    Send it up to `patience` times, since requests above the limit get no reply.
     """
     for _ in range(patience):
         before = len(remote.messages)
-        body = msgspec.msgpack.encode(what)
+        body = msgspec.msgpack.encode(request)
         number = next(_numbers)
         await until(lambda: remote.session.room(), "room")
-        remote.send(question(body, number, delivery=EXPRESS))
+        remote.send(request_packet(body, number, delivery=EXPRESS))
         for _ in range(200):
             await asyncio.sleep(0.005)
             for message in remote.messages[before:]:
                 properties = message.message.properties
                 if properties.correlation_id[16:] == number.to_bytes(4, "little"):
-                    answer = msgspec.msgpack.decode(properties.body, type=Answer)
-                    assert isinstance(answer, Answer)
-                    return answer
-    raise AssertionError("no answer came")
+                    reply = msgspec.msgpack.decode(properties.body, type=LookupReply)
+                    assert isinstance(reply, LookupReply)
+                    return reply
+    raise AssertionError("no reply came")
 
 
 @hosted
@@ -628,19 +632,19 @@ async def test_a_message_that_waits_for_its_receipt_names_its_place(hosts: Hosts
     )
     await until(lambda: not a.sending_to(destination).messages, "the order ack")
 
-    told = await why(a, sent, ask=True)
+    view = await why(a, sent, ask=True)
 
-    assert told["state"] == "awaiting_receipt"
-    assert f"it is in {destination}, and its receipt is not confirmed yet." in told["sentences"][0]
-    assert "it goes to the transactional dead-letter queue" in told["sentences"][0]
-    assert told["peers"][0]["state"] == "queued"
+    assert view["state"] == "awaiting_receipt"
+    assert f"it is in {destination}, and its receipt is not confirmed yet." in view["sentences"][0]
+    assert "it goes to the transactional dead-letter queue" in view["sentences"][0]
+    assert view["peers"][0]["state"] == "queued"
 
     await b.receive("orders")
     await until_state(a, sent, "confirmed")
 
 
 async def until_state(host: Host, message: str, state: str) -> None:
-    """Ask until the message has this state."""
+    """Look the message up until it has this state."""
     async with asyncio.timeout(END_S):
         while (await why(host, message))["state"] != state:
             pass
@@ -656,10 +660,10 @@ async def test_an_acknowledgment_without_a_valid_queue_is_reported(hosts: Hosts)
         *await a.send("orders", b"2", delivery=RECOVERABLE, admin_queue="strict", acknowledge=1),
     ]
 
-    told = [await why(a, each) for each in ids]
+    view = [await why(a, each) for each in ids]
 
-    kinds = [[event["kind"] for event in each["events"]] for each in told]
+    kinds = [[event["kind"] for event in each["events"]] for each in view]
     assert kinds == [["sent", "unacknowledged"]] * 2
-    assert "has no queue private$\\nowhere" in told[0]["events"][-1]["reason"]
-    assert "it is transactional" in told[1]["events"][-1]["reason"]
-    assert any("not acknowledged to" in sentence for sentence in told[0]["sentences"])
+    assert "has no queue private$\\nowhere" in view[0]["events"][-1]["reason"]
+    assert "it is transactional" in view[1]["events"][-1]["reason"]
+    assert any("not acknowledged to" in sentence for sentence in view[0]["sentences"])

@@ -129,7 +129,7 @@ async def test_the_age_of_the_history_does_not_follow_the_wall_clock(hosts: Host
 
     async def blocks() -> int:
         await a.settled()
-        await a.recorder.forget_old()
+        await a.event_log_limits.forget_old()
         count = "SELECT count(*) FROM event_block"
         return int(await a.storage.read(lambda db: db.execute(count).fetchone()[0]))
 
@@ -449,7 +449,7 @@ def test_a_thousand_messages_that_expire_together_end_once_each_and_do_not_block
         await a.send(target, *names, delivery=delivery, time_to_be_received_s=10)
         queue = a.queue("orders") if where == "here" else a.sending_to(NOWHERE)
         a.world.ahead_s += 12
-        reaper = asyncio.create_task(a.expiry.run())
+        reaper = asyncio.create_task(a.maintenance.run())
         try:
             before, most = 1000, 0
             while before:

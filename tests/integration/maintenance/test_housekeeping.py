@@ -14,6 +14,7 @@ import structlog
 from qmd.control import status as overview
 from qmd.maintenance import disk_watch
 from qmd.maintenance.expiry import Expiry
+from qmd.maintenance.loop import MaintenanceLoop
 from storage import Disk
 from storage.errors import NoRoomForIt, StorageError
 from tests.integration.managers import Host, Hosts, hosted, until
@@ -28,7 +29,7 @@ PASSING = [
 
 @contextlib.contextmanager
 def reaping(host: Host) -> Iterator[asyncio.Task[None]]:
-    reaper = asyncio.create_task(host.expiry.run())
+    reaper = asyncio.create_task(host.maintenance.run())
     try:
         yield reaper
     finally:
@@ -57,16 +58,14 @@ async def fail_for_a_while(a: Host, error: Exception, monkeypatch: pytest.Monkey
 
         return attempted
 
-    monkeypatch.setattr("qmd.maintenance.expiry.INTERVAL_S", 0.01)
-    monkeypatch.setattr("qmd.maintenance.expiry.RETENTION_INTERVAL_S", 0.0)
+    monkeypatch.setattr("qmd.maintenance.loop.INTERVAL_S", 0.01)
+    monkeypatch.setattr("qmd.maintenance.loop.RETENTION_INTERVAL_S", 0.0)
     monkeypatch.setattr(Expiry, "reap", faulty(Expiry.reap))
-    monkeypatch.setattr(Expiry, "_give_back", faulty(Expiry._give_back))
-    monkeypatch.setattr(Expiry, "_make_room", faulty(Expiry._make_room))
-    for owner in (a.own_dead_letters, a.reservations):
-        monkeypatch.setattr(owner, "forget_gone", faulty(owner.forget_gone))
-    for keeper in (a.staging, a.recorder):
-        monkeypatch.setattr(keeper, "forget_old", faulty(keeper.forget_old))
-    names = {"end expired messages", "make room", "give pages back", "trim the events"}
+    monkeypatch.setattr(MaintenanceLoop, "_give_back", faulty(MaintenanceLoop._give_back))
+    monkeypatch.setattr(MaintenanceLoop, "_make_room", faulty(MaintenanceLoop._make_room))
+    for name, task in a.retention.tasks.items():
+        monkeypatch.setitem(a.retention.tasks, name, faulty(task))
+    names = {"end expired messages", "make room", "give pages back", *a.retention.tasks}
 
     with structlog.testing.capture_logs() as lines, reaping(a) as reaper:
         await until(lambda: names <= a.housekeeping.failing.keys(), "the round fails")

@@ -6,7 +6,7 @@ import pytest
 
 from qmd.control_protocol.messages import EXPRESS, Choice, Piece
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events, queues
 from tests.integration.managers import Host, Hosts, bodies, hosted

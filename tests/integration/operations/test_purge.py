@@ -12,7 +12,7 @@ from protocol.message_class import MessageClass
 from qmd.client.choice import chosen
 from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, NewMessage, Piece
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
 from tests.integration.managers import (

@@ -14,7 +14,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import INFINITE_S, TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
-from qmd.events.recorder import Kind
+from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
 from storage.tables import events

@@ -38,7 +38,7 @@ def page(db: sqlite3.Connection, block: int, index: int, events_max: int, **more
     )
 
 
-def seen(found: list[event_search.Told]) -> list[tuple[str, int]]:
+def seen(found: list[event_search.FoundEvent]) -> list[tuple[str, int]]:
     return [(told.event.kind, told.event.numbers[0]) for told in found]
 
 

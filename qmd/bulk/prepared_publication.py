@@ -1,0 +1,151 @@
+"""A prepared publication: its packets are made in steps, and committed in one batch.
+
+    prepare ──(some rows in each turn of the loop)──► packets ──► take_over: one turn, one batch
+
+A publication may have a hundred thousand rows.  If the event loop sent them like the messages of an
+application, all other work would wait for seconds.  Therefore the packets are made beforehand, and
+the turn that commits them only assigns their places.
+
+Messages with unusual properties (several destinations, acknowledgments of arrival in a local
+queue, a report queue ...) are left to `MessageSender`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from protocol.headers import PACKET_BYTES_MAX
+from qmd.bulk.message_shapes import MessageShape, NotUniform, ShapeBuilder
+from qmd.bulk.publication_batch import PacketGroup, PublicationWriter
+from qmd.control_protocol.messages import NewMessage
+from qmd.core.sequence import NUMBER_MAX
+from qmd.directory.resolver import MustAsk
+from qmd.message.template import Row, shape
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.quotas import queue_refusal
+
+if TYPE_CHECKING:
+    from qmd.bulk.directory_answers import DirectoryAnswers
+    from qmd.naming.destinations import Route
+    from qmd.operations.send import MessageSender
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
+
+ROWS_A_TURN = 1_000  # some 5 ms
+SHAPES_MAX = 256  # a publication with more shapes is not uniform
+_CORRELATION_ID = 10  # the index of this field in a row
+
+
+class PreparedPublication:
+    """The packets of one publication, before they are committed."""
+
+    def __init__(
+        self,
+        services: Services,
+        admission: Admission,
+        message_sender: MessageSender,
+        answers: DirectoryAnswers,
+        shape_builder: ShapeBuilder,
+        writer: PublicationWriter,
+    ) -> None:
+        self._services = services
+        self._admission = admission
+        self._message_sender = message_sender
+        self._answers = answers
+        self._shape_builder = shape_builder
+        self._writer = writer
+        self._sent_s = int(services.environment.time())
+        self._shapes: dict[Row, MessageShape] = {}
+        self._groups: list[PacketGroup] = []
+        self.messages = 0
+
+    async def prepare(self, rows: Sequence[Row]) -> None:
+        """Make the packets of the next rows.  Raises NotUniform and StorageError."""
+        for first in range(0, len(rows), ROWS_A_TURN):
+            some = rows[first : first + ROWS_A_TURN]
+            groups = [(key, list(alike)) for key, alike in groupby(some, shape)]
+            for key, alike in groups:
+                if key not in self._shapes:
+                    example = NewMessage(*alike[0])
+                    self._shapes[key] = await self._answers.complete(
+                        partial(self._new_shape, example)
+                    )
+            await self._services.ids.ensure(len(some))
+            self._add(groups, len(some))
+            await asyncio.sleep(0)
+
+    def _new_shape(self, example: NewMessage) -> MessageShape:
+        if len(self._shapes) >= SHAPES_MAX:
+            raise NotUniform
+        return self._shape_builder.build(example, self._sent_s)
+
+    def _add(self, groups: Sequence[tuple[Row, list[Row]]], count: int) -> None:
+        numbers = self._services.ids.next_message_numbers(count)
+        at = 0
+        for key, some in groups:
+            shape = self._shapes[key]
+            group = self._groups[-1] if self._groups and self._groups[-1].shape is shape else None
+            if group is None:
+                group = PacketGroup(shape)
+                self._groups.append(group)
+            mine = numbers[at : at + len(some)]
+            index = self._message_sender.next_indexes(len(some))
+            packets = shape.template.packets(some, mine, index)
+            if packets is None:
+                raise NotUniform
+            if any(row[_CORRELATION_ID] for row in some) or group.correlation_ids:
+                group.correlation_ids += [b""] * (len(group.numbers) - len(group.correlation_ids))
+                group.correlation_ids += [row[_CORRELATION_ID] for row in some]
+            group.numbers += mine
+            group.packets += packets
+            group.sizes += map(len, packets)
+            at += len(some)
+        self.messages += count
+
+    def take_over(self) -> None:
+        """Add all messages to the open batch; they are ready when it is durable.
+
+        Raises Refusal if there is no room for them, and NotUniform if their routes have changed
+        since they were prepared.  In both cases nothing was added.
+        """
+        size = self._check()
+        full = self._admission.is_full(size, messages=self.messages)
+        if full is not None:
+            raise full
+        self._writer.write(self._groups, self.messages)
+        self._message_sender.sent_count += self.messages
+
+    def _check(self) -> int:
+        """Return the size of all packets.  Raises Refusal and NotUniform, as `take_over`."""
+        self._answers.call(self._check_routes)
+        limit = self._services.settings.quotas.message_bytes_max
+        by_queue: dict[Route, int] = {}
+        in_sequence: dict[OutgoingQueue, int] = {}
+        for group in self._groups:
+            # A packet above the limit of a body may have an allowed body: `MessageSender` decides.
+            if max(group.sizes) > min(PACKET_BYTES_MAX, limit):
+                raise NotUniform
+            queue = group.shape.queue
+            by_queue[queue] = by_queue.get(queue, 0) + sum(group.sizes)
+            if isinstance(queue, OutgoingQueue) and group.shape.in_sequence:
+                in_sequence[queue] = in_sequence.get(queue, 0) + len(group.sizes)
+        for queue, size in by_queue.items():
+            if isinstance(queue, LocalQueue) and not queue.has_room(size):
+                raise queue_refusal(queue, size)
+        for queue, count in in_sequence.items():
+            if queue.sequence.next_number + count > NUMBER_MAX:
+                raise NotUniform  # the sequence may be full, or begin anew
+        return sum(by_queue.values())
+
+    def _check_routes(self) -> None:
+        try:
+            for shape in self._shapes.values():
+                if self._shape_builder.route_of(shape.example) != (shape.queue, shape.delivery):
+                    raise NotUniform
+        except MustAsk as ask:
+            raise NotUniform from ask
