@@ -27,7 +27,6 @@ import pandas as pd
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import Facts
-from pipeline.jobs.audit.fingerprints import What
 from pipeline.jobs.audit.settled import COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
@@ -132,6 +131,3 @@ class State:
 
 def _empty(name: str) -> Frame:
     return pd.DataFrame(columns=_FRAMES[name]).astype(np.int64)
-
-
-__all__ = ["State", "What"]
