@@ -117,8 +117,8 @@ def asked(folder: Path) -> dict[str, Any]:
     """Return DuckDB's result, from another process so that its memory does not count."""
     command = [sys.executable, "-m", "tests.pipeline.second_opinion", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    told: dict[str, Any] = json.loads(said)
-    return told
+    result: dict[str, Any] = json.loads(said)
+    return result
 
 
 class Peak:

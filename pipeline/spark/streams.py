@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from pipeline.source.checkpoint import Finished, finish
+from pipeline.source.checkpoint import FinishedBatch, finish
 from pipeline.source.options import Endpoint
 from pipeline.spark.session import use_here
 
@@ -30,7 +30,7 @@ def run_stream(
     once: bool = False,
     every: str = "",
     secrets: Endpoint | None = None,
-) -> list[Finished]:
+) -> list[FinishedBatch]:
     """Start a query, wait until it ends, and consume the messages of its last batch.
 
     `writer` is a `DataStreamWriter`.  With `once` the query reads the messages that are there now

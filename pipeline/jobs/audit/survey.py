@@ -64,7 +64,7 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)  # path -> error
 
 
-class Known(Protocol):
+class EarlierState(Protocol):
     """The part of `state.State` that a survey reads; the state is built from surveys."""
 
     names: dict[int, str]
@@ -79,7 +79,7 @@ class Known(Protocol):
     samples: Frame
 
 
-def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
+def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Frame]:
     """Return the survey and the known routes.
 
     `rows` are those of `fingerprint`; `known` is the state after earlier audits.
@@ -142,7 +142,7 @@ class _Fingerprints:
     def of(self, kind: RowKind) -> Frame:
         return self._by_kind.get(kind, self._none)
 
-    def names(self, known: Known) -> tuple[dict[int, str], dict[int, str], dict[str, int]]:
+    def names(self, known: EarlierState) -> tuple[dict[int, str], dict[int, str], dict[str, int]]:
         """Return the known and new names of hashes, names of hosts, and aliases of hosts."""
         names = self.of(RowKind.NAME)
         # The last name of a renamed host counts; messages are sent to the earlier names as well.
@@ -157,7 +157,7 @@ class _Fingerprints:
             },
         )
 
-    def numbers(self, known: Known) -> Numbers:
+    def numbers(self, known: EarlierState) -> Numbers:
         """Return the known and new numbers that sources gave to messages."""
         new = self.of(RowKind.NUMBERS)[["source", "stream", "key_first", "key_last"]]
         return Numbers(pd.concat([known.numbers, new.set_axis(NUMBERS, axis=1)]))
@@ -209,7 +209,7 @@ def _merge(runs: Frame) -> Frame:
     return runs.groupby(run, sort=False).agg(how).reset_index(drop=True)
 
 
-def _unsettled(known: Known) -> set[tuple[int, int]]:
+def _unsettled(known: EarlierState) -> set[tuple[int, int]]:
     """Return streams with more than a single segment that begins with a sequence."""
     some = known.carried[known.carried.stream >= 0]
     return pairs_of(some) | _in_parts(known.segments)
@@ -221,7 +221,7 @@ def _in_parts(segments: Frame) -> set[tuple[int, int]]:
     return pairs_of(segments[several | (segments.key_first & 0xFFFF_FFFF != 1)])
 
 
-def _orphans(acknowledged: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
+def _orphans(acknowledged: Frame, new: Frame, known: EarlierState) -> set[tuple[int, int]]:
     """Return streams with acknowledged messages of which no sending was read."""
     by = ["source", "stream"]
     acknowledged = acknowledged.groupby(by, as_index=False).agg(
@@ -268,7 +268,7 @@ def _settled(streams: Frame, new: Frame) -> Frame:
     return pd.DataFrame(values)[SEGMENT].astype(np.int64)
 
 
-def _ends_before(known: Known) -> Frame:
+def _ends_before(known: EarlierState) -> Frame:
     """Return the last known key of each stream, and the last place."""
     by = ["source", "stream"]
     some = known.carried[(known.carried.stream >= 0) & known.carried.role.isin(_BOTH)]
@@ -290,7 +290,7 @@ _BOTH = (Role.SENT, Role.ACCEPTED)
 
 
 def _streams(
-    new: Frame, merged: Frame, known: Known, more: set[tuple[int, int]], stretches: Stretches
+    new: Frame, merged: Frame, known: EarlierState, more: set[tuple[int, int]], stretches: Stretches
 ) -> Frame:
     """Return one row for each stream of these files and of `more`, with both sides."""
     key = ["source", "stream"]

@@ -15,7 +15,13 @@ from pipeline.jobs import clocks
 from pipeline.jobs.audit import rules
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Facts, Role
-from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult, AuditSettings, Picture
+from pipeline.jobs.audit.findings import (
+    FINDING_SCHEMA,
+    KINDS,
+    AuditResult,
+    AuditSettings,
+    FindingTimeline,
+)
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
@@ -63,8 +69,8 @@ def judge(
         judged.kept = _kept(spark, ids)
         if found.suspect_streams:
             judged.segments = _segments(spark, found, judged.kept)
-        if settings.pictures:
-            judged.pictures = _pictures(spark, proved, settings.pictures)
+        if settings.timelines:
+            judged.timelines = _timelines(spark, proved, settings.timelines)
     finally:
         ordered.unpersist()
         facts.unpersist()
@@ -129,7 +135,7 @@ def _exact(table: Any) -> Frame:
     return table.toArrow().to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
+def _timelines(spark: Any, proved: Frame, most: int) -> list[FindingTimeline]:
     """Return some findings of different kinds, each with the messages around it."""
     some = proved[proved.key.notna() & (proved.stream >= 0)]
     chosen = [
@@ -149,8 +155,8 @@ def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
                 (each.key == row.key) if pd.isna(row.number) else each.number == row.number
             )
         )
-        found.append(Picture(row.kind, int(row.source), int(row.host) if pd.notna(row.host) else 0,
-                             int(row.key), messages))  # fmt: skip
+        receiver = int(row.host) if pd.notna(row.host) else 0
+        found.append(FindingTimeline(row.kind, int(row.source), receiver, int(row.key), messages))
     return found
 
 

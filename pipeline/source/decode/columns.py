@@ -32,7 +32,7 @@ _ACKNOWLEDGE = pa.array(
 
 
 @dataclass(slots=True)
-class Reading:
+class PacketColumns:
     """Columns of packets that `Headers.readable` accepts, computed on demand."""
 
     rows: Rows
@@ -231,9 +231,9 @@ class Reading:
         return self.cut(start, np.minimum(start + size, self.rows.offsets[1:]))
 
 
-def quickly(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
-    reading = Reading(rows, Headers(rows))
-    return {name: reading.column(name) for name in columns}
+def fast_columns(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
+    decoded = PacketColumns(rows, Headers(rows))
+    return {name: decoded.column(name) for name in columns}
 
 
 def _numbers(values: npt.NDArray[Any], kind: type[np.generic]) -> Any:
