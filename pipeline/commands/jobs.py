@@ -27,7 +27,7 @@ def _apart_from_findings(command: F) -> F:
     """Give failures another exit code, for a command with exit code 1 for findings."""
 
     @functools.wraps(command)
-    def told_apart(*args: Any, **named: Any) -> Any:
+    def with_own_exit_code(*args: Any, **named: Any) -> Any:
         try:
             with reported():
                 return command(*args, **named)
@@ -41,7 +41,7 @@ def _apart_from_findings(command: F) -> F:
             traceback.print_exc()
             raise click.exceptions.Exit(ExitCode.NOT_DONE) from None
 
-    made: Any = told_apart
+    made: Any = with_own_exit_code
     return made  # type: ignore[no-any-return]  # the same signature and options
 
 

@@ -316,8 +316,8 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
     `which` is the prefix of the columns that name the required stretch.
     """
     why = np.full(len(rows), "", dtype=object)
-    asked = rows[f"{which}covering"]
-    needs = asked.notna().to_numpy() & (rows.kind != "pending").to_numpy()
+    required = rows[f"{which}covering"]
+    needs = required.notna().to_numpy() & (rows.kind != "pending").to_numpy()
     for host, part in rows[needs].groupby(f"{which}covering"):
         host = int(host)
         at = part.index.to_numpy()
