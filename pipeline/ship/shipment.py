@@ -6,7 +6,7 @@
 A file's name states its range, and the names at the target are the record of what was shipped.
 After a run was killed anywhere, the next run lists the names and continues behind the last one.  So
 the files are written in order, one after the other.  Files of a second history of the same queue
-manager contain the number of their epoch (`reached.py`):
+manager contain the number of their epoch (`position.py`):
 <queue manager>-e2-<first block>-<last block>.
 
 docs/ship.md
