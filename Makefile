@@ -6,7 +6,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # More arguments for pytest: make test ARGS='-x tests/unit'
 ARGS ?=
-# Parallel test processes: tests wait for disks and clocks half of their time.  0: one process.
+# Parallel test processes; more than processors, because tests wait for disks and clocks half of
+# their time.  0: one process.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 2)))
 # Busy processes per processor that run beside the tests: make test LOAD=1
 LOAD ?= 0
@@ -98,7 +99,7 @@ fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \
 	  --require-hashes --only-binary :all: -r requirements-fuzz.lock; then \
 	  $(PY) -m tests.fuzz --seconds $(SECONDS) $(TARGETS); \
-	else echo "fuzzing skipped: atheris, the fuzzer, is not to be had for this Python here"; fi
+	else echo "fuzzing skipped: atheris, the fuzzer, cannot be installed for this Python"; fi
 
 model: tools ## check the formal model of the exactly-once core exhaustively
 	@$(PY) -m model

@@ -109,7 +109,7 @@ def share_out(daemon: Daemon, *, apart: bool) -> set[int]:
 
 
 @dataclass(slots=True)
-class Waits:
+class WaitingTimes:
     """Durations of each operation in seconds, and the daemon's processor time meanwhile."""
 
     busy: float = 0.0  # CPU seconds of each second
@@ -125,7 +125,7 @@ def _p99_ms(times_s: list[float]) -> float:
     return 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
 
-class Others:
+class RegularClients:
     """The well-behaved clients, which must be served during attacks."""
 
     def __init__(self, daemon: Daemon) -> None:
@@ -135,8 +135,8 @@ class Others:
         self._peer = self._remote.connect(daemon.port)
         self._client = ControlClient(self._path)
 
-    def wait(self, seconds: float) -> Waits:
-        waits = Waits()
+    def wait(self, seconds: float) -> WaitingTimes:
+        waits = WaitingTimes()
         began_s, busy_s = time.monotonic(), self._daemon.busy_s()
         end = began_s + seconds
         while (began := time.monotonic()) < end:
@@ -170,7 +170,7 @@ def measure(
         daemon = hosts.daemon(start=True)
         daemon.create(SIDE, "plain")
         daemon.create("orders", transactional=True)
-        others = Others(daemon)
+        others = RegularClients(daemon)
         processors = share_out(daemon, apart=apart)
         others.wait(1.0)
         for name, (act, arguments) in attacks_on(daemon).items():
@@ -184,7 +184,7 @@ def measure(
                 time.sleep(0.3)
                 daemon.empty()
                 after = others.wait(seconds)
-                quiet = Waits(
+                quiet = WaitingTimes(
                     (before.busy + after.busy) / 2,
                     before.delivery_s + after.delivery_s,
                     before.sending_s + after.sending_s,

@@ -78,7 +78,7 @@ def measure(logs: Path, rounds: int) -> dict[str, Any]:
             result = audit(spark, files, State())
             ours.append(time.monotonic() - begun)
         shuffled = max(shuffled, sum(shuffles(spark, since=before)))
-        opinion = asked(logs)
+        opinion = duckdb_result(logs)
         theirs.append(opinion["seconds"])
     figures["finds_the_truth"] = Counter(result.counts) == wanted
     figures["duckdb_finds_the_truth"] = opinion["kinds"] == wanted
@@ -113,12 +113,12 @@ def _stages(spark: Any) -> list[Any]:
     return [listed.apply(at) for at in range(listed.size())]
 
 
-def asked(folder: Path) -> dict[str, Any]:
+def duckdb_result(folder: Path) -> dict[str, Any]:
     """Return DuckDB's result, from another process so that its memory does not count."""
     command = [sys.executable, "-m", "tests.pipeline.second_opinion", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    told: dict[str, Any] = json.loads(said)
-    return told
+    result: dict[str, Any] = json.loads(said)
+    return result
 
 
 class Peak:

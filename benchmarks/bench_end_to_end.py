@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
+from benchmarks.pair import Daemon, nothing_is_left, run, stopped_at_end
 
 WARM_UP_MESSAGES = 5000
 LATENCY_RATE_PER_S = 200
@@ -91,7 +91,7 @@ async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
         a, b = (
             Daemon(Path(folder, name), name, environment=load.environment) for name in ("a", "b")
         )
-        async with ended_at_last(a, b):
+        async with stopped_at_end(a, b):
             for daemon in (a, b):
                 await daemon.create()
                 await daemon.start()

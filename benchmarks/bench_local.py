@@ -96,7 +96,7 @@ async def measure(messages: int, body_bytes: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="qmd-bench-") as folder:
         daemon = pair.Daemon(Path(folder) / "a", "a")
         await daemon.create()
-        async with pair.ended_at_last(daemon):
+        async with pair.stopped_at_end(daemon):
             await daemon.start()
             return await throughput(daemon, messages, body_bytes) | await waiting(daemon)
 

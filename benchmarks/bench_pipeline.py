@@ -32,7 +32,7 @@ SENT_AT_ONCE = 2_000
 FEW = "position,id,label,body,sent_at,class,priority,destination"
 
 
-class Spent:
+class CpuTime:
     """CPU time since creation: of the queue manager, of Java, and of Spark's workers."""
 
     def __init__(self, daemon: pair.Daemon) -> None:
@@ -142,7 +142,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="qmd-bench-") as name:
         folder = Path(name)
         daemon = pair.Daemon(folder / "a", "bench")
-        async with pair.ended_at_last(daemon):
+        async with pair.stopped_at_end(daemon):
             await daemon.create()
             await daemon.start()
             await fill(daemon, arguments.messages, arguments.body_bytes)
@@ -151,10 +151,10 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 spark_session, "bench", "local[2]", {"spark.driver.memory": "2g"}
             )
             try:
-                spent = Spent(daemon)
+                spent = CpuTime(daemon)
                 read = await asyncio.to_thread(batch_reads, spark, socket, arguments.messages)
                 read |= spent.us_each(3 * RUNS * arguments.messages)
-                spent = Spent(daemon)
+                spent = CpuTime(daemon)
                 moved = await asyncio.to_thread(stream, spark, socket, folder, arguments.batch)
                 moved |= spent.us_each(arguments.messages)
             finally:

@@ -21,10 +21,10 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
+from benchmarks.pair import Daemon, nothing_is_left, run, stopped_at_end
 from benchmarks.progress import Display, Progress
 from benchmarks.tally import Tally, delivery_of
-from benchmarks.verdict import Outcome, reasons, table, verdict, wrongs
+from benchmarks.verdict import Outcome, broken_promises, reasons, table, verdict
 from benchmarks.wire_cutter import WireCutter
 from qmd.client import QueueManager
 
@@ -63,7 +63,7 @@ class Demo:
         """Run the demonstration; raise the error that stops it early."""
         a, b = self._a, self._b
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ended_at_last(a, b))
+            await stack.enter_async_context(stopped_at_end(a, b))
             await asyncio.gather(_create_and_start(a), _create_and_start(b))
             for wire in self._wires:
                 await stack.enter_async_context(wire)
@@ -71,7 +71,7 @@ class Demo:
             at_b = await stack.enter_async_context(b.client(reconnect_s=RECONNECT_S))
             await at_b.create_queue("orders", transactional=True)
             await at_a.create_queue("replies")
-            self.display.tell(f"A (process {a.pid}) and B (process {b.pid}) serve")
+            self.display.report(f"A (process {a.pid}) and B (process {b.pid}) serve")
             await stack.enter_async_context(asyncio.timeout(TIMEOUT_S))
             await self._exchange(at_a, at_b)
 
@@ -149,17 +149,19 @@ class Demo:
         await self._wires[0].connected()
         connections = sum(wire.cut() for wire in self._wires)
         self.outcome.cuts += connections
-        self.display.tell(f"cut the wire: {connections} connections aborted on both sides")
+        self.display.report(f"cut the wire: {connections} connections aborted on both sides")
 
     async def _kill(self, daemon: Daemon, client: QueueManager) -> None:
         await self._add_counters(client)  # the next process counts from 0
         pid, killed_s = daemon.pid, self.display.elapsed_s
         self.outcome.kills += 1
         await daemon.kill()
-        self.display.tell(f"killed {daemon.name} (process {pid})")
+        self.display.report(f"killed {daemon.name} (process {pid})")
         await daemon.start()
         took_s = self.display.elapsed_s - killed_s
-        self.display.tell(f"{daemon.name} serves again after {took_s:.1f} s (process {daemon.pid})")
+        self.display.report(
+            f"{daemon.name} serves again after {took_s:.1f} s (process {daemon.pid})"
+        )
 
     async def _add_counters(self, client: QueueManager) -> None:
         status = await client.status()
@@ -187,7 +189,7 @@ def main() -> int:
         demo.outcome.seconds = demo.display.elapsed_s
         wrong = reasons(failure)
     demo.display.clear()
-    wrong += wrongs(demo.outcome)
+    wrong += broken_promises(demo.outcome)
     print("\n".join(["", *table(demo.outcome), "", *verdict(demo.outcome, wrong, folder)]))
     if wrong:
         return EXIT_WRONG

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from benchmarks.pair import Daemon, ended_at_last, run
+from benchmarks.pair import Daemon, run, stopped_at_end
 from qmd.client import QueueManager, new_message
 from qmd.client.errors import ClientError
 
@@ -52,30 +52,30 @@ class Demo:
         self._began_at = time.monotonic()
         self.wrong: list[str] = []
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         print(f"{time.monotonic() - self._began_at:5.1f} s  {line}", flush=True)
 
     async def run(self) -> None:
         """Run the demonstration; raise the error that stops it early."""
         a, b = self._a, self._b
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ended_at_last(a, b))
+            await stack.enter_async_context(stopped_at_end(a, b))
             stack.push_async_callback(self._kill_spark)
             await asyncio.gather(self._begin(a), self._begin(b))
             at_a = await stack.enter_async_context(a.client(reconnect_s=RECONNECT_S))
             at_b = await stack.enter_async_context(b.client(reconnect_s=RECONNECT_S))
             await at_b.create_queue("orders", transactional=True)
             await at_a.create_queue("returned", transactional=True)
-            self.tell(f"A (process {a.pid}) and B (process {b.pid}) serve; Spark is starting")
+            self.report(f"A (process {a.pid}) and B (process {b.pid}) serve; Spark is starting")
             await self._start_spark()
             await stack.enter_async_context(asyncio.timeout(self.timeout_s))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._send(at_a))
                 await self._break()
-            self.tell(f"{ORDERS:,} orders are sent")
+            self.report(f"{ORDERS:,} orders are sent")
             await self._finish(at_b)
             await _until(self._returned_all(at_a))
-            self.tell("all of them are back at A")
+            self.report("all of them are back at A")
             await self._check(at_a)
             await self._audit()
 
@@ -105,11 +105,11 @@ class Demo:
     async def _break(self) -> None:
         """Kill each process once, while the streams are active."""
         await self._batches(2)
-        self.tell("kill -9: queue manager B")
+        self.report("kill -9: queue manager B")
         await self._b.kill()
         await self._b.start()
         await self._batches(2)
-        self.tell("kill -9: Spark, with all its processes; and queue manager A")
+        self.report("kill -9: Spark, with all its processes; and queue manager A")
         await asyncio.gather(self._kill_spark(), self._a.kill())
         await self._a.start()
         await self._start_spark()
@@ -118,10 +118,10 @@ class Demo:
     async def _finish(self, at_b: QueueManager) -> None:
         """Let the streams read to the end, and close them."""
         await _until(self._all_at_b)
-        self.tell("all of them are at B; Spark reads to the end")
+        self.report("all of them are at B; Spark reads to the end")
         await self._end_spark()
         while (await at_b.show_queue("orders"))["messages"]:
-            self.tell("it has not come to its end: a last run does")
+            self.report("it has not come to its end: a last run does")
             await self._kill_spark()
             await self._start_spark("--once")
             assert self._driver is not None
@@ -178,7 +178,7 @@ class Demo:
         wanted = self._filed_batches() + more
         while self._filed_batches() < wanted:
             if self._driver is not None and self._driver.returncode is not None:
-                self.tell("a query has failed and is begun again")
+                self.report("a query has failed and is begun again")
                 await self._start_spark()
             await asyncio.sleep(POLL_S)
 
@@ -212,7 +212,7 @@ class Demo:
             wrong.append(f"{where}, line {line}: {lost} lost, {doubled} doubled, or out of order")
         self.wrong += wrong
         if not wrong:
-            self.tell(f"{where}: {len(found):,} orders, each once and in order")
+            self.report(f"{where}: {len(found):,} orders, each once and in order")
 
     async def _audit(self) -> None:
         """Run the job `audit` on the event logs of both queue managers."""
@@ -232,7 +232,7 @@ class Demo:
             self.wrong.append(f"the audit ended with {code}: {output[-1500:]}")
             return
         verdict = next(line for line in reversed(output.splitlines()) if "see " not in line)
-        self.tell(f"the audit of both logs: {verdict}")
+        self.report(f"the audit of both logs: {verdict}")
 
     async def _qmd(self, *words: str, check: bool = True) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -302,14 +302,14 @@ def main() -> int:
         print("\n".join(demo.wrong))
         print(f"the data is in {folder}")
         return 1
-    demo.tell("nothing was lost, nothing came twice, and all is in order")
+    demo.report("nothing was lost, nothing came twice, and all is in order")
     if arguments.keep:
         print(f"the data is in {folder}")
     else:
         report = Path(tempfile.mkdtemp(prefix="qmd-demo-report-"))
         shutil.copytree(folder / "report", report, dirs_exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-        demo.tell(f"the audit's report, for a browser: {report / 'report.html'}")
+        demo.report(f"the audit's report, for a browser: {report / 'report.html'}")
     return 0
 
 

@@ -54,14 +54,14 @@ def main() -> None:
         back.trigger(availableNow=True).start().awaitTermination()
         return
     queries = into_lake.start(), back.start()
-    wanted = threading.Thread(target=end_when_told, args=(queries,), daemon=True)
+    wanted = threading.Thread(target=end_on_request, args=(queries,), daemon=True)
     wanted.start()
     spark.streams.awaitAnyTermination()
     wanted.join()
     finish(checkpoint)
 
 
-def end_when_told(queries: tuple[Any, ...]) -> None:
+def end_on_request(queries: tuple[Any, ...]) -> None:
     """Wait for a line, then read the rest here: starting Java again would take longer."""
     if not os.read(0, 1):  # not through sys.stdin: a process that fails must not wait for it
         return

@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def ended_at_last(*daemons: Daemon) -> AsyncIterator[None]:
+async def stopped_at_end(*daemons: Daemon) -> AsyncIterator[None]:
     """Stop all daemons at the end, whatever happens within."""
     try:
         yield

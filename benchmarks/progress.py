@@ -49,7 +49,7 @@ class Display:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_at
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         part = f"{self._progress.fraction:4.0%}"
         self._print(f"{self.elapsed_s:5.1f} s {part}  {line}\n")
 

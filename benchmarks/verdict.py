@@ -31,12 +31,12 @@ class Outcome:
         return self.transactional, self.recoverable, self.express
 
 
-def wrongs(outcome: Outcome) -> list[str]:
+def broken_promises(outcome: Outcome) -> list[str]:
     """Return every broken promise, one line for each message."""
-    return [line for tally in outcome.tallies for line in wrongs_of(tally, outcome.kills)]
+    return [line for tally in outcome.tallies for line in broken_promises_of(tally, outcome.kills)]
 
 
-def wrongs_of(tally: Tally, kills: int) -> Iterator[str]:
+def broken_promises_of(tally: Tally, kills: int) -> Iterator[str]:
     """Yield the broken promises of one delivery, after `kills` kills in all."""
     if tally.sent < tally.total:
         yield f"{tally.total - tally.sent:,} {tally.delivery} messages were not sent"

@@ -11,8 +11,8 @@ import click
 from qmd.cli.program import Program
 
 COMMANDS = {
-    "archive": "pipeline.commands.archiving:archive",
-    "replay": "pipeline.commands.archiving:replay",
+    "archive": "pipeline.commands.archive:archive",
+    "replay": "pipeline.commands.archive:replay",
     "finish": "pipeline.commands.finish:finish",
     "run": "pipeline.commands.jobs:run",
     "generate": "pipeline.commands.jobs:generate",

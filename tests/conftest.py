@@ -21,6 +21,11 @@ EACH_ALONE = (
 )
 #: One Spark is enough: it takes seconds to start, and a gigabyte.
 ALL_TOGETHER = ("tests/pipeline/",)
+#: Files among them that start neither Spark nor Java: another worker may run them meanwhile.
+WITHOUT_SPARK = tuple(
+    f"tests/pipeline/test_{name}.py"
+    for name in ("filters", "finish", "options", "report", "ship", "source_remote", "stream_parts")
+)
 
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist
@@ -32,7 +37,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _split_scope(self, nodeid: str) -> str:
             for folder in ALL_TOGETHER:
-                if nodeid.startswith(folder):
+                if nodeid.startswith(folder) and not nodeid.startswith(WITHOUT_SPARK):
                     return folder
             return nodeid if nodeid.startswith(EACH_ALONE) else nodeid.partition("::")[0]
 

@@ -122,7 +122,7 @@ class Job:
             self._lock(lock)
             for left in self.folder.glob(".*.part"):  # left by a killed run
                 left.unlink(missing_ok=True)
-            with self._told_when_full():
+            with self._reporting_full_disk():
                 yield
 
     def _lock(self, file: IO[str]) -> None:
@@ -139,7 +139,7 @@ class Job:
             pass  # a file system without locks: the user must not start two runs there
 
     @contextmanager
-    def _told_when_full(self) -> Iterator[None]:
+    def _reporting_full_disk(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

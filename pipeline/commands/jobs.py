@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pipeline.commands.archiving import archive, replay
+from pipeline.commands.archive import archive, replay
 from pipeline.commands.job import Job, Progress, job_options, require
 from qmd.cli.program import ExitCode, Failure, reported
 
@@ -27,7 +27,7 @@ def _apart_from_findings(command: F) -> F:
     """Give failures another exit code, for a command with exit code 1 for findings."""
 
     @functools.wraps(command)
-    def told_apart(*args: Any, **named: Any) -> Any:
+    def with_own_exit_code(*args: Any, **named: Any) -> Any:
         try:
             with reported():
                 return command(*args, **named)
@@ -41,7 +41,7 @@ def _apart_from_findings(command: F) -> F:
             traceback.print_exc()
             raise click.exceptions.Exit(ExitCode.NOT_DONE) from None
 
-    made: Any = told_apart
+    made: Any = with_own_exit_code
     return made  # type: ignore[no-any-return]  # the same signature and options
 
 
@@ -102,16 +102,16 @@ def audit(
     """
     from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.audit.job import audit as run_audit
-    from pipeline.jobs.audit.state import State, StateOfAnother
+    from pipeline.jobs.audit.state import State, StateVersionMismatch
     from pipeline.report.outcome import write_audit
 
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
-    chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), pictures=5)
+    chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), timelines=5)
     with job.writing():
         try:
             state = State.load(job.folder / "state", again=again)
-        except StateOfAnother as other:
+        except StateVersionMismatch as other:
             raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
         fresh = state.unseen(files)
         if job.dry_run:
@@ -293,15 +293,15 @@ def _run_on(
     again: bool,
 ) -> None:
     """Run a job that continues where its last run ended: on new files, with its memory."""
-    from pipeline.jobs.audit.state import StateOfAnother
+    from pipeline.jobs.audit.state import StateVersionMismatch
     from pipeline.jobs.incremental.memory import Memory
-    from pipeline.jobs.whole import BROKEN_FILES
+    from pipeline.jobs.readable_files import BROKEN_FILES
 
     files = job.files()
     with job.writing():
         try:
             memory = Memory.load(job.folder, name, again=again)
-        except StateOfAnother as other:
+        except StateVersionMismatch as other:
             raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
         fresh = memory.unseen(files)
         if job.dry_run:
@@ -313,7 +313,7 @@ def _run_on(
             read[:] = whole
             return work(spark, whole, memory, **more)
 
-        result = _result(job, name, work_on, page, fresh, knows_more=not memory.is_empty,
+        result = _result(job, name, work_on, page, fresh, has_earlier_results=not memory.is_empty,
                          before_end=lambda: memory.commit(read))  # fmt: skip
     _say_result(job, result, tables, {"files": len(read), "known": len(files) - len(fresh)})
 
@@ -326,7 +326,7 @@ def _run(
     tables: list[str],
 ) -> dict[str, Any] | None:
     """Run a job that computes tables from logs, and write its page; None for a dry run."""
-    from pipeline.jobs.whole import BROKEN_FILES
+    from pipeline.jobs.readable_files import BROKEN_FILES
 
     files = job.files()
     if job.dry_run:
@@ -345,22 +345,22 @@ def _result(
     page: Callable[..., str],
     files: list[Any],
     *,
-    knows_more: bool = False,
+    has_earlier_results: bool = False,
     before_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run the job, write its tables and page, and return the tables."""
     from functools import partial
 
-    from pipeline.jobs.whole import NothingWhole, over_whole_files
+    from pipeline.jobs.readable_files import NoReadableFile, over_readable_files
     from pipeline.report.outcome import write_tables
 
     with job.spark(name) as spark:
         try:
-            result = over_whole_files(
+            result = over_readable_files(
                 spark, files, partial(work, spark, progress=job.progress), job.progress,
-                knows_more=knows_more,
+                has_earlier_results=has_earlier_results,
             )  # fmt: skip
-        except NothingWhole as none:
+        except NoReadableFile as none:
             raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
         job.progress("writing the report")
         write_tables(job.folder, result, page(result))
@@ -371,7 +371,7 @@ def _result(
 def _say_result(
     job: Job, result: dict[str, Any], tables: list[str], counts: dict[str, int]
 ) -> None:
-    from pipeline.jobs.whole import BROKEN_FILES
+    from pipeline.jobs.readable_files import BROKEN_FILES
 
     broken = result[BROKEN_FILES]
     rows = {table: len(frame) for table, frame in result.items()}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from pipeline.ship.shipment import Shipped
 
 
 @click.command("ship")
@@ -94,12 +98,7 @@ def ship(
     if as_json:
         print_json(asdict(done))
     else:
-        would = "would be " if dry_run else ""
-        click.echo(
-            f"{done.events} events and {done.messages} messages {would}shipped"
-            + (f" in {done.files} files" if done.files else "")
-            + (f", {done.removed_files} old files removed" if done.removed_files else "")
-        )
+        click.echo(_summary(done, dry_run=dry_run))
     if done.missing_blocks:
         raise Failure(
             ExitCode.FAILED,
@@ -108,3 +107,12 @@ def ship(
             " there",
             "events_dropped_unshipped",
         )
+
+
+def _summary(done: Shipped, *, dry_run: bool) -> str:
+    would = "would be " if dry_run else ""
+    return (
+        f"{done.events} events and {done.messages} messages {would}shipped"
+        + (f" in {done.files} files" if done.files else "")
+        + (f", {done.removed_files} old files removed" if done.removed_files else "")
+    )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from pipeline.generator.injected_faults import InjectedFaults
 from pipeline.generator.messages import Messages
 from pipeline.generator.plan import DAY_US, KIND, Array, Fleet
-from pipeline.generator.strikes import Strikes
 
 
 class Events:
     """Columns of all events, sorted by host and time."""
 
-    def __init__(self, fleet: Fleet, m: Messages, faults: Strikes) -> None:
+    def __init__(self, fleet: Fleet, m: Messages, faults: InjectedFaults) -> None:
         faults.settle()
         source, target = m.source[m.stream], m.target[m.stream]
         plain = ~m.transactional

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from pipeline.generator.events import Events
+from pipeline.generator.injected_faults import InjectedFaults
 from pipeline.generator.messages import Messages
 from pipeline.generator.plan import (
     CLASSES,
@@ -25,7 +26,6 @@ from pipeline.generator.plan import (
     Fleet,
     host_name,
 )
-from pipeline.generator.strikes import Strikes
 from qmd.cli.event_files import arrow_schema
 from storage.tables.keys import (
     ARRIVAL_BITS,
@@ -36,7 +36,7 @@ from storage.tables.keys import (
 _PLAIN_LEVEL = 4  # of the default priority, 3
 
 
-def write(fleet: Fleet, m: Messages, faults: Strikes, events: Events, folder: Path) -> int:
+def write(fleet: Fleet, m: Messages, faults: InjectedFaults, events: Events, folder: Path) -> int:
     """Write one file for each host and day; return the number of events."""
     tables = Tables(fleet, m, faults, events)
     hosts = [host for host in range(fleet.hosts) if host not in faults.no_log]
@@ -47,7 +47,7 @@ def write(fleet: Fleet, m: Messages, faults: Strikes, events: Events, folder: Pa
 class Tables:
     """The events of one host as a table of the exported schema."""
 
-    def __init__(self, fleet: Fleet, m: Messages, faults: Strikes, events: Events) -> None:
+    def __init__(self, fleet: Fleet, m: Messages, faults: InjectedFaults, events: Events) -> None:
         self._fleet, self._m, self._faults, self._events = fleet, m, faults, events
         self._schema = arrow_schema()
         hosts = range(fleet.hosts)
@@ -107,130 +107,161 @@ class Tables:
         return count
 
     def _table(self, host: int, rows: slice, at_ms: Array, block: Array, index: Array) -> Any:
-        m, faults, events = self._m, self._faults, self._events
-        kind, of, why = events.kind[rows], events.of[rows], events.why[rows]
-        n = len(kind)
-        nothing = of < 0
-        message = np.maximum(of, 0)
-        stream = m.stream[message]
-        source, target = m.source[stream], m.target[stream]
-        transactional = m.transactional[message]
-
-        def is_any(*names: str) -> Array:
-            return np.isin(kind, [KIND[name] for name in names])
-
-        accepted, received = is_any("accepted"), is_any("received")
-        dead = is_any("dead_lettered")
-        at_source = source == host
-        here = is_any(
-            "accepted", "received", "refused", "duplicate", "out_of_order", "final_ack_sent"
-        ) | (~at_source & is_any("expired", "dead_lettered", "lost"))
-        arrivals = accepted | dead
-        arrival = np.cumsum(arrivals)
-        level = np.where(dead | transactional, TRANSACTIONAL_LEVEL, _PLAIN_LEVEL).astype(np.int64)
-        sent = is_any("sent")
-        lookup = np.where(
-            sent & transactional,
-            (OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS) | m.position[message],
-            (level << ARRIVAL_BITS) | np.where(sent, m.message_number[message], arrival),
-        )
-        # A message that leaves a queue leaves the place that it got on arrival.
-        leaves = received | (is_any("expired") & here)
-        first_place = np.zeros(n, np.int64)
-        came = np.flatnonzero(accepted)
-        order = np.argsort(of[came], kind="stable")
-        by_message, places = of[came][order], lookup[came][order]
-        left = np.flatnonzero(leaves)
-        found = np.searchsorted(by_message, of[left])
-        again = events.again[rows][left]
-        after = np.minimum(found + again, len(by_message) - 1) if len(by_message) else found
-        if len(by_message):
-            first_place[left] = places[np.minimum(after, len(places) - 1)]
-        lookup = np.where(leaves, first_place, lookup)
-        has_lookup = sent | accepted | leaves | dead
-
-        number = m.number[message]
-        if faults.number_at_target:
-            number = number.copy()
-            changed = np.flatnonzero(accepted & np.isin(message, list(faults.number_at_target)))
-            for each in changed:
-                number[each] += faults.number_at_target[int(message[each])]
-        has_sequence = (
-            is_any("sent", "transmitted", "retransmitted", "accepted", "order_acknowledged")
-            & transactional
-        )
-        sequence_id = m.high[message] << 32 | m.ordinal[message]
-
-        def text(codes: Array, values: list[str]) -> Any:
-            indices = pa.array(codes.astype(np.int32))
-            return pa.DictionaryArray.from_arrays(indices, pa.array(values)).cast(pa.string())
-
-        queue_names = [*self._remote, *self._local, ""]
-        local = len(self._remote) + m.queue[stream]
-        queue = np.where(nothing, len(queue_names) - 1, np.where(here, local, stream))
-        peers = [*self._guids, *self._addresses, ""]
-        peer = np.full(n, len(peers) - 1)
-        peer = np.where(is_any("transmitted", "retransmitted"), target, peer)
-        peer = np.where(
-            is_any("order_acknowledged", "session_acknowledged", "final_ack_received"),
-            len(self._guids) + target,
-            peer,
-        )
-        peer = np.where(accepted | is_any("duplicate", "refused", "out_of_order"), source, peer)
-        number_text = pc.cast(pa.array(m.message_number[message]), pa.string())
-        ids = pc.binary_join_element_wise(text(source, self._guids), number_text, "\\")
-        message_id = pc.if_else(pa.array(nothing), "", ids)
-        begins = sent | accepted
-        delivery = np.where(begins, m.delivery[stream], 3)
-        classes = pc.if_else(
-            pa.array(why >= 0),
-            text(np.maximum(why, 0), list(CLASSES)),
-            pa.scalar(None, pa.string()),
-        )
-        reasons = [
-            "",
-            "after a stop",
-            "a new session began",
-            "Its time to reach the queue was over.",
-            "Its time to be received was over.",
-            "The destination has refused it.",
-        ]
-        reason = np.where(nothing, 1, np.where(is_any("retransmitted"), 2, 0))
-        reason = np.where(why == 0, 3, np.where(why == 1, 4, np.where(why > 1, 5, reason)))
-        dead_queue = ["", "system$;deadletter", "system$;deadxact"]
-        to_queue = np.where(dead, np.where(transactional, 2, 1), 0)
-        labels = [*LABELS, ""]
-        label = np.where(dead, m.queue[stream], len(LABELS))
+        r = HostEvents(host, rows, self._m, self._events)
+        lookup, has_lookup = r.places()
+        number, has_sequence = self._numbers(r)
+        sequence_id = r.m.high[r.message] << 32 | r.m.ordinal[r.message]
+        class_, reason, to_queue, label = r.outcomes()
+        queue, peer, message_id = self._names_of(r)
+        n = r.count
+        delivery = np.where(r.is_any("sent", "accepted"), r.m.delivery[r.stream], 3)
         block_text = pc.cast(pa.array(block), pa.string())
         index_text = pc.cast(pa.array(index), pa.string())
         columns = {
             "schema": np.ones(n, np.int32),
-            "host": text(np.full(n, host), self._names),
-            "queue_manager": text(np.full(n, host), self._guids),
+            "host": _text(np.full(n, host), self._names),
+            "queue_manager": _text(np.full(n, host), self._guids),
             "cursor": pc.binary_join_element_wise(block_text, index_text, "."),
             "block": block,
             "index": index,
             "time": pa.array(at_ms).cast(pa.timestamp("ms", "UTC")),
             "at_ms": at_ms,
-            "kind": text(kind, list(KINDS)),
+            "kind": _text(r.kind, list(KINDS)),
             "message_id": message_id,
-            "queue": text(queue, queue_names),
-            "peer": text(peer, peers),
+            "queue": queue,
+            "peer": peer,
             "lookup_id": pa.array(lookup, mask=~has_lookup),
             "sequence_id": pa.array(sequence_id, mask=~has_sequence).cast(pa.decimal128(20, 0)),
             "sequence_number": pa.array(number, mask=~has_sequence),
-            "class": classes,
-            "delivery": text(delivery, ["transactional", "recoverable", "express", ""]),
-            "bytes": np.where(nothing | is_any("duplicate"), 0, m.bytes[message]),
-            "reason": text(reason, reasons),
-            "to_queue": text(to_queue, dead_queue),
-            "transaction": text(np.zeros(n), [""]),
-            "label": text(label, labels),
-            "correlation_id": text(np.zeros(n), [""]),
+            "class": class_,
+            "delivery": _text(delivery, ["transactional", "recoverable", "express", ""]),
+            "bytes": np.where(r.is_about_none | r.is_any("duplicate"), 0, r.m.bytes[r.message]),
+            "reason": reason,
+            "to_queue": to_queue,
+            "transaction": _text(np.zeros(n), [""]),
+            "label": label,
+            "correlation_id": _text(np.zeros(n), [""]),
         }
         return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
+    def _numbers(self, r: HostEvents) -> tuple[Array, Array]:
+        """Return the sequence number of each event, and which events have one."""
+        number, at_target = r.m.number[r.message], self._faults.number_at_target
+        if at_target:
+            number = number.copy()
+            changed = r.is_any("accepted") & np.isin(r.message, list(at_target))
+            for each in np.flatnonzero(changed):
+                number[each] += at_target[int(r.message[each])]
+        has_sequence = r.transactional & r.is_any(
+            "sent", "transmitted", "retransmitted", "accepted", "order_acknowledged"
+        )
+        return number, has_sequence
 
+    def _names_of(self, r: HostEvents) -> tuple[Any, Any, Any]:
+        """Return the queue, the peer and the message id of each event."""
+        queue_names = [*self._remote, *self._local, ""]
+        local = len(self._remote) + r.m.queue[r.stream]
+        queue = np.where(
+            r.is_about_none, len(queue_names) - 1, np.where(r.is_here, local, r.stream)
+        )
+        peers = [*self._guids, *self._addresses, ""]
+        peer = np.full(r.count, len(peers) - 1)
+        peer = np.where(r.is_any("transmitted", "retransmitted"), r.target, peer)
+        peer = np.where(
+            r.is_any("order_acknowledged", "session_acknowledged", "final_ack_received"),
+            len(self._guids) + r.target,
+            peer,
+        )
+        peer = np.where(
+            r.is_any("accepted", "duplicate", "refused", "out_of_order"), r.source, peer
+        )
+        number_text = pc.cast(pa.array(r.m.message_number[r.message]), pa.string())
+        ids = pc.binary_join_element_wise(_text(r.source, self._guids), number_text, "\\")
+        message_id = pc.if_else(pa.array(r.is_about_none), "", ids)
+        return _text(queue, queue_names), _text(peer, peers), message_id
+
+
+class HostEvents:
+    """The events of one host, with columns of their messages."""
+
+    def __init__(self, host: int, rows: slice, m: Messages, events: Events) -> None:
+        self.m = m
+        self.kind, self.of, self.why = events.kind[rows], events.of[rows], events.why[rows]
+        self.again = events.again[rows]
+        self.count = len(self.kind)
+        self.is_about_none = self.of < 0  # about no message: the start of the daemon
+        self.message = np.maximum(self.of, 0)
+        self.stream = m.stream[self.message]
+        self.source, self.target = m.source[self.stream], m.target[self.stream]
+        self.transactional = m.transactional[self.message]
+        #: Whether the event is about a queue of this host.
+        self.is_here = self.is_any(
+            "accepted", "received", "refused", "duplicate", "out_of_order", "final_ack_sent"
+        ) | ((self.source != host) & self.is_any("expired", "dead_lettered", "lost"))
+
+    def is_any(self, *names: str) -> Array:
+        """Return which events are of these kinds."""
+        return np.isin(self.kind, [KIND[name] for name in names])
+
+    def places(self) -> tuple[Array, Array]:
+        """Return the lookup id of each event, and which events have one."""
+        sent, accepted = self.is_any("sent"), self.is_any("accepted")
+        dead = self.is_any("dead_lettered")
+        arrival = np.cumsum(accepted | dead)
+        level = np.where(dead | self.transactional, TRANSACTIONAL_LEVEL, _PLAIN_LEVEL)
+        lookup = np.where(
+            sent & self.transactional,
+            (OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS) | self.m.position[self.message],
+            (level.astype(np.int64) << ARRIVAL_BITS)
+            | np.where(sent, self.m.message_number[self.message], arrival),
+        )
+        # A message that leaves a queue leaves the place that it got on arrival.
+        leaves = self.is_any("received") | (self.is_any("expired") & self.is_here)
+        first_place = np.zeros(self.count, np.int64)
+        arrivals = np.flatnonzero(accepted)
+        order = np.argsort(self.of[arrivals], kind="stable")
+        by_message, places = self.of[arrivals][order], lookup[arrivals][order]
+        left = np.flatnonzero(leaves)
+        found = np.searchsorted(by_message, self.of[left])
+        if len(by_message):
+            after = np.minimum(found + self.again[left], len(by_message) - 1)
+            first_place[left] = places[after]
+        return np.where(leaves, first_place, lookup), sent | accepted | leaves | dead
+
+    def outcomes(self) -> tuple[Any, Any, Any, Any]:
+        """Return the class, the reason, the dead-letter queue and the label of each event."""
+        why, dead = self.why, self.is_any("dead_lettered")
+        classes = pc.if_else(
+            pa.array(why >= 0),
+            _text(np.maximum(why, 0), list(CLASSES)),
+            pa.scalar(None, pa.string()),
+        )
+        reason = np.where(self.is_about_none, 1, np.where(self.is_any("retransmitted"), 2, 0))
+        reason = np.where(why == 0, 3, np.where(why == 1, 4, np.where(why > 1, 5, reason)))
+        to_queue = np.where(dead, np.where(self.transactional, 2, 1), 0)
+        label = np.where(dead, self.m.queue[self.stream], len(LABELS))
+        return (
+            classes,
+            _text(reason, _REASONS),
+            _text(to_queue, ["", "system$;deadletter", "system$;deadxact"]),
+            _text(label, [*LABELS, ""]),
+        )
+
+
+def _text(codes: Array, values: list[str]) -> Any:
+    """Return the value of each code, as an Arrow array."""
+    indices = pa.array(codes.astype(np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(values)).cast(pa.string())
+
+
+_REASONS = [
+    "",
+    "after a stop",
+    "a new session began",
+    "Its time to reach the queue was over.",
+    "Its time to be received was over.",
+    "The destination has refused it.",
+]
 #: As in the daemon's exports: repeated texts as dictionaries, everything else plain.
 _REPEATED = True
 _ENCODINGS = None

@@ -1,8 +1,9 @@
 """A fleet: its hosts, streams and messages as columns, each step for all messages at once.
 
-Steps: when each message is sent, arrives, is acknowledged and received (`messages.py`); which of
-them get a fault (`strikes.py`); the resulting events (`events.py`); one file for each host and day
-(`files.py`).  The same fleet gives the same bytes: all randomness comes from `seed`.
+Steps: the times at which each message is sent, arrives, is acknowledged and received
+(`messages.py`); the messages that get a fault (`injected_faults.py`); the resulting events
+(`events.py`); one file for each host and day (`files.py`).  The same fleet gives the same bytes:
+all randomness comes from `seed`.
 
 The fleet follows the rules of real daemons, except where a fault breaks one on purpose: numbers of
 a sequence count from 1, and a new sequence begins when everything before it is acknowledged;
@@ -21,9 +22,9 @@ import numpy as np
 
 from pipeline.generator.events import Events
 from pipeline.generator.files import write
+from pipeline.generator.injected_faults import InjectedFaults
 from pipeline.generator.messages import Messages
 from pipeline.generator.plan import Fleet, Progress
-from pipeline.generator.strikes import Strikes
 
 TRUTH = "_truth.json"  # beside the files; jobs ignore names that begin with `_`
 
@@ -34,7 +35,7 @@ def generate(fleet: Fleet, folder: Path, progress: Progress = lambda text: None)
     progress("messages")
     messages = Messages(fleet, rng)
     progress("faults")
-    faults = Strikes(fleet, rng, messages)
+    faults = InjectedFaults(fleet, rng, messages)
     progress("events")
     events = Events(fleet, messages, faults)
     if folder.exists():

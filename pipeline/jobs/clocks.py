@@ -146,17 +146,17 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
         )
         if not disagree.any():
             break
-        asked = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
+        disagreeing = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
         # Of two that disagree, blame the one that set its clock, as its other pairs show.
         against = disagree | was_set
-        of = {each: (source == each) | (host == each) for each in asked}
-        votes = {each: int((of[each] & against).sum()) for each in asked}
-        pairs = {each: int(of[each].sum()) for each in asked}
+        of = {each: (source == each) | (host == each) for each in disagreeing}
+        votes = {each: int((of[each] & against).sum()) for each in disagreeing}
+        pairs = {each: int(of[each].sum()) for each in disagreeing}
         worst = max(votes, key=lambda each: (votes[each] / pairs[each], votes[each], each))
         beside = (set(source[of[worst] & disagree]) | set(host[of[worst] & disagree])) - {worst}
         doubtful = [
             int(each)
-            for each in beside & asked
+            for each in beside & disagreeing
             if votes[each] == votes[worst]
             and (votes[worst] < pairs[worst] or votes[each] == pairs[each])
         ]

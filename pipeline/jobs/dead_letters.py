@@ -95,10 +95,13 @@ def _judged(rows: Frame) -> Frame:
     left = (~is_death).groupby(key).transform("sum")
     nth = rows.groupby([key, is_death]).cumcount() + 1
     how = rows.how.fillna("~").groupby(key).transform("min")  # a death has none; "~" sorts last
-    nobody = rows.queue == ""
+    without_copy = rows.queue == ""
     fate = pd.Series(np.where(is_death & (nth > left), "waiting", how), rows.index)
     return rows.assign(
-        fate=fate.where(~nobody, ""), is_over=nobody | (died == left), died=died, left_=left
+        fate=fate.where(~without_copy, ""),
+        is_over=without_copy | (died == left),
+        died=died,
+        left_=left,
     )
 
 

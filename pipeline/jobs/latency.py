@@ -234,7 +234,7 @@ def _is_over(batch: Any, chains: Chains) -> Array:
     source, target = column("from_host"), column("to_host")
     acked = column("acked_block")
     begun, until = chains.of(source, column("sent_block"))
-    heard, _ = chains.of(source, acked)
+    acknowledged, _ = chains.of(source, acked)
     awaited = column("awaiting_block") != none
     last = np.maximum(column("confirmed_block"), column("settled_block"))
     settled, _ = chains.of(source, last)
@@ -244,12 +244,12 @@ def _is_over(batch: Any, chains: Chains) -> Array:
     came, _ = chains.of(target, column("accepted_block"))
     gone, _ = chains.of(target, left)
     is_known = (column("sent_ms") != none) & (column("accepted_ms") != none) & (acked != none)
-    is_whole = (begun > 0) & (begun == heard) & (until >= column("acked_ms") + _LAZY_MS)
-    is_whole &= ~awaited | ((last != none) & (settled == begun))
-    is_whole &= (left != none) & (came > 0) & (came == gone)
+    is_complete = (begun > 0) & (begun == acknowledged) & (until >= column("acked_ms") + _LAZY_MS)
+    is_complete &= ~awaited | ((last != none) & (settled == begun))
+    is_complete &= (left != none) & (came > 0) & (came == gone)
     newest = pd.Series(column("told_host")).map(chains.newest).fillna(0).to_numpy(np.int64)
     is_old = newest > column("told_ms") + WAIT_DAYS * DAY_MS
-    return (is_known & is_whole) | is_old
+    return (is_known & is_complete) | is_old
 
 
 def _offsets(spark: Any, memory: Memory) -> Frame:
@@ -364,61 +364,13 @@ def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> di
     known = spark.read.schema(_CELL_SCHEMA).parquet(*memory.paths("histogram"))
     everything = known.unionByName(cells.where("NOT is_over").drop("is_over"))
     everything.createOrReplaceTempView("cells")
-    texts = [(key, text) for key, text in names.items()]
-    spark.createDataFrame(texts, "key bigint, text string").createOrReplaceTempView("texts")
-    at_other = ", ".join(str(n) for n, there in enumerate(STAGES.values(), 1) if there)
-    spark.sql(
-        "SELECT /*+ BROADCAST(f, t, a, b, q) */ a.text AS from_host, coalesce(b.text, '') AS"
-        " to_host, q.text AS queue, timestamp_millis(hour_ms) AS hour, stage, messages, bytes,"
-        f" raw_ms - if(stage IN ({at_other}),"
-        " coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0), 0) AS took_ms FROM cells"
-        " LEFT JOIN offsets f ON from_host = f.host AND hour_ms DIV 86400000 = f.day"
-        " LEFT JOIN offsets t ON to_host = t.host AND hour_ms DIV 86400000 = t.day"
-        " LEFT JOIN texts a ON from_host = a.key LEFT JOIN texts b ON to_host = b.key"
-        " LEFT JOIN texts q ON queue = q.key"
-    ).createOrReplaceTempView("took")
-    points = ", ".join(map(str, _POINTS))
-    figures = ", ".join(
-        f"percentile(took_ms, array({points}), messages) FILTER (WHERE stage = {n}) AS {name}"
-        for n, name in enumerate(STAGES, 1)
+    _durations(spark, names).createOrReplaceTempView("took")
+    by_route, by_queue, by_hour = _figures(
+        spark, ("from_host", "to_host"), ("to_host", "queue"), ("hour",)
     )
-
-    def by(*sets: tuple[str, ...]) -> list[Frame]:
-        """Return a table for each set of columns, from one query."""
-        columns = list(dict.fromkeys(column for each in sets for column in each))
-        found = spark.sql(
-            f"SELECT {', '.join(columns)}, grouping_id({', '.join(columns)}) AS grouped,"
-            " sum(messages) FILTER (WHERE stage = 0) AS messages,"
-            f" sum(bytes) AS bytes, {figures},"
-            " coalesce(sum(messages) FILTER (WHERE stage = 2 AND took_ms < 0), 0) AS before_sent"
-            f" FROM took GROUP BY GROUPING SETS ({', '.join(map(_listed, sets))})"
-        ).toPandas()
-        for name in STAGES:
-            for at, point in enumerate(_POINTS):
-                found[f"{name}_p{int(point * 100)}_ms"] = [
-                    None if each is None else each[at] for each in found[name]
-                ]
-        figures_of = [name for name in found.columns if name.endswith("_ms")]
-        found[figures_of] = found[figures_of].astype(np.float64)
-        found = found.drop(columns=list(STAGES))
-        tables = []
-        for each in sets:
-            left_out = [column not in each for column in columns]
-            mine = sum(bit << n for n, bit in enumerate(reversed(left_out)))
-            gone = ["grouped", *(column for column in columns if column not in each)]
-            table = found[found.grouped == mine].drop(columns=gone)
-            tables.append(table[[*each, *(name for name in table.columns if name not in each)]])
-        return tables
-
-    def ranked(frame: Frame, figure: str, *columns: str) -> Frame:
-        return frame.sort_values(
-            [figure, *columns], ascending=[False, *[True] * len(columns)], ignore_index=True
-        )
-
-    by_route, by_queue, by_hour = by(("from_host", "to_host"), ("to_host", "queue"), ("hour",))
     result = {
-        "by_route": ranked(by_route, "accepted_p95_ms", "from_host", "to_host"),
-        "by_queue": ranked(by_queue, "received_p95_ms", "to_host", "queue"),
+        "by_route": _ranked(by_route, "accepted_p95_ms", "from_host", "to_host"),
+        "by_queue": _ranked(by_queue, "received_p95_ms", "to_host", "queue"),
         "by_hour": by_hour.sort_values("hour", ignore_index=True),
     }
     slow = result["by_route"].dropna(subset=["accepted_p95_ms"]).head(SLOW_ROUTES)
@@ -429,11 +381,68 @@ def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> di
     spark.sql(
         "SELECT /*+ BROADCAST(slow) */ took.* FROM took JOIN slow USING (from_host, to_host)"
     ).createOrReplaceTempView("took")
-    (route_hours,) = by(("from_host", "to_host", "hour"))
+    (route_hours,) = _figures(spark, ("from_host", "to_host", "hour"))
     result["route_hours"] = route_hours.sort_values(
         ["from_host", "to_host", "hour"], ignore_index=True
     )
     return result
+
+
+def _durations(spark: Any, names: dict[int, str]) -> Any:
+    """Return the view `cells` with names, and durations corrected by the offsets of clocks."""
+    texts = [(key, text) for key, text in names.items()]
+    spark.createDataFrame(texts, "key bigint, text string").createOrReplaceTempView("texts")
+    at_other = ", ".join(str(n) for n, there in enumerate(STAGES.values(), 1) if there)
+    return spark.sql(
+        "SELECT /*+ BROADCAST(f, t, a, b, q) */ a.text AS from_host, coalesce(b.text, '') AS"
+        " to_host, q.text AS queue, timestamp_millis(hour_ms) AS hour, stage, messages, bytes,"
+        f" raw_ms - if(stage IN ({at_other}),"
+        " coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0), 0) AS took_ms FROM cells"
+        " LEFT JOIN offsets f ON from_host = f.host AND hour_ms DIV 86400000 = f.day"
+        " LEFT JOIN offsets t ON to_host = t.host AND hour_ms DIV 86400000 = t.day"
+        " LEFT JOIN texts a ON from_host = a.key LEFT JOIN texts b ON to_host = b.key"
+        " LEFT JOIN texts q ON queue = q.key"
+    )
+
+
+def _figures(spark: Any, *sets: tuple[str, ...]) -> list[Frame]:
+    """Return the figures of the view `took` by each set of columns, from one query."""
+    points = ", ".join(map(str, _POINTS))
+    figures = ", ".join(
+        f"percentile(took_ms, array({points}), messages) FILTER (WHERE stage = {n}) AS {name}"
+        for n, name in enumerate(STAGES, 1)
+    )
+    columns = list(dict.fromkeys(column for each in sets for column in each))
+    found = spark.sql(
+        f"SELECT {', '.join(columns)}, grouping_id({', '.join(columns)}) AS grouped,"
+        " sum(messages) FILTER (WHERE stage = 0) AS messages,"
+        f" sum(bytes) AS bytes, {figures},"
+        " coalesce(sum(messages) FILTER (WHERE stage = 2 AND took_ms < 0), 0) AS before_sent"
+        f" FROM took GROUP BY GROUPING SETS ({', '.join(map(_listed, sets))})"
+    ).toPandas()
+    for name in STAGES:
+        for at, point in enumerate(_POINTS):
+            found[f"{name}_p{int(point * 100)}_ms"] = [
+                None if each is None else each[at] for each in found[name]
+            ]
+    figures_of = [name for name in found.columns if name.endswith("_ms")]
+    found[figures_of] = found[figures_of].astype(np.float64)
+    found = found.drop(columns=list(STAGES))
+    tables = []
+    for each in sets:
+        left_out = [column not in each for column in columns]
+        mine = sum(bit << n for n, bit in enumerate(reversed(left_out)))
+        gone = ["grouped", *(column for column in columns if column not in each)]
+        table = found[found.grouped == mine].drop(columns=gone)
+        tables.append(table[[*each, *(name for name in table.columns if name not in each)]])
+    return tables
+
+
+def _ranked(frame: Frame, figure: str, *columns: str) -> Frame:
+    """Sort by `figure`, the largest first, and then by `columns`."""
+    return frame.sort_values(
+        [figure, *columns], ascending=[False, *[True] * len(columns)], ignore_index=True
+    )
 
 
 def _listed(columns: tuple[str, ...]) -> str:

@@ -67,7 +67,7 @@ class Replay:
         self._spark = spark
         self._archive = archive
         self._job_id = job_id
-        self._asked = {"where": where, "since": since, "until": until, "batch_rows": batch_rows}
+        self._request = {"where": where, "since": since, "until": until, "batch_rows": batch_rows}
 
     def count(self) -> int:
         """Return the number of messages in the slice."""
@@ -118,11 +118,11 @@ class Replay:
 
     def _plan(self, destination: str) -> dict[str, Any]:
         plan = self._archive.plan(self._job_id)
-        asked = {**self._asked, "destination": destination}
+        request = {**self._request, "destination": destination}
         if plan is not None:
-            if plan["asked"] != asked:
+            if plan["asked"] != request:
                 raise ReplayFailed(
-                    f"job {self._job_id} was begun with {plan['asked']}, and now has {asked};"
+                    f"job {self._job_id} was begun with {plan['asked']}, and now has {request};"
                     " take another --job-id for another slice",
                     "job_was_other",
                 )
@@ -141,9 +141,9 @@ class Replay:
                 "the archive has no such days; see `qmd pipeline archive`", "nothing_archived"
             )
         plan = {
-            "asked": asked,
+            "asked": request,
             "runs": runs,
-            "batch_rows": self._asked["batch_rows"],
+            "batch_rows": self._request["batch_rows"],
             "rows": int(self._slice(runs).count()),
             "done": 0,
         }
@@ -152,16 +152,16 @@ class Replay:
 
     def _slice(self, runs: list[str]) -> Any:
         rows = self._spark.read.option("mergeSchema", "true").parquet(*runs)
-        where = self._asked["where"]
+        where = self._request["where"]
         return rows.where(where) if where else rows
 
     @property
     def _since(self) -> str:
-        return str(self._asked["since"])
+        return str(self._request["since"])
 
     @property
     def _until(self) -> str:
-        return str(self._asked["until"])
+        return str(self._request["until"])
 
     def _messages(
         self, rows: list[Any], destination: str, delivery: str, *, replies: bool

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.events import LogFile
-from pipeline.jobs.reading import read_events
+from pipeline.jobs.event_table import read_events
 
 STEPS_MAX = 5
 MESSAGES_MAX = 1000

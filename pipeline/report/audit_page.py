@@ -66,67 +66,14 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     page = Page("Was anything lost? Audit of the fleet")
     counts = {kind: int(n) for kind, n in (result.counts or {}).items()}
     wrong = {kind: n for kind, n in counts.items() if kind not in ABOUT_HOSTS and n}
-    streams = result.streams
     undecided = int(result.open[result.open.reason != "on_its_way"].messages.sum())
-    way = int(result.open[result.open.reason == "on_its_way"].messages.sum())
-    mood, sentence, text = _verdict(wrong, undecided)
-    clocks = [row.host for row in result.findings.itertuples() if row.kind == "clock"]
-    if clocks:
-        text += f" Clocks are wrong at {', '.join(clocks[:5])}; no verdict depends on them."
     about_messages = result.findings[~result.findings.kind.isin(ABOUT_HOSTS)]
     about_hosts = result.findings[result.findings.kind.isin(ABOUT_HOSTS)]
     places = _places(about_messages)
-    page.verdict(
-        mood,
-        sentence,
-        text,
-        [
-            ("messages of streams", f"{result.messages:,}"),
-            ("streams", f"{len(streams):,}"),
-            ("findings", f"{sum(wrong.values()):,}"),
-            ("undecided", f"{undecided:,}"),
-            ("on their way", f"{way:,}"),
-            ("events read", f"{result.events:,}"),
-        ],
-        _steps(places, wrong, about_hosts, undecided),
-    )
-    if len(places):
-        page.section(
-            "Where",
-            "Each line is a route from a sender to a queue; those with the most losses first.",
-            table(
-                ["from", "to", "queue", "lost", "doubled", "out of order", "otherwise"],
-                [
-                    (
-                        row.from_host, row.to_host, row.queue, int(row.lost), int(row.doubled),
-                        int(row.disorder), int(row.n - row.lost - row.doubled - row.disorder),
-                    )
-                    for row in places.itertuples()
-                ],
-                marked=["lost", "doubled", "out of order", "otherwise"],
-                first=12,
-            ),
-        )  # fmt: skip
-    if len(streams):
-        page.section(
-            "The fleet",
-            "Each dot is a host, each line a route between two. Red, with an arrow: findings."
-            " Amber, broken: undecided messages. The wider, the more messages." + _named(streams),
-            plots.flow_map(with_findings(streams, about_messages)),
-        )
-    if wrong:
-        page.section(
-            "What, and what to do",
-            "The worst first.",
-            table(
-                ["kind", "findings", "that is", "what to do"],
-                [
-                    (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
-                    for kind in KINDS
-                    if kind in wrong
-                ],
-            ),
-        )
+    _add_verdict(page, result, wrong, undecided, _steps(places, wrong, about_hosts, undecided))
+    _add_places(page, places)
+    _add_fleet(page, result.streams, about_messages)
+    _add_kinds(page, wrong)
     if timelines:
         page.section(
             "How it looks",
@@ -136,43 +83,8 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
             *timelines,
         )
     if len(about_hosts) or undecided:
-        page.section(
-            "What could not be decided, and why",
-            "A missing log is not a loss. When it arrives, the next audit reads it and decides.",
-            table(
-                ["host", "what", "detail", "what to do"],
-                [
-                    (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
-                    for row in about_hosts.itertuples()
-                ],
-            )
-            if len(about_hosts)
-            else "",
-            table(
-                ["messages", "host", "because"],
-                [
-                    (int(row.messages), row.host, _UNDECIDED.get(row.reason, row.reason))
-                    for row in result.open.itertuples()
-                ],
-            ),
-        )
-    if len(about_messages):
-        page.section(
-            "Every finding",
-            "`qmd pipeline run trace --message ID` shows the whole history of one.",
-            table(
-                ["what", "from", "to", "queue", "sequence, number", "message", "sent"],
-                [
-                    (
-                        _SHORT[row.kind], row.from_host, row.to_host, row.queue,
-                        _position(row), row.message_id, moment(row.at_ms),
-                    )
-                    for row in about_messages.itertuples()
-                ],
-                code=["message"],
-                first=25,
-            ),
-        )  # fmt: skip
+        _add_undecided(page, about_hosts, result.open)
+    _add_findings(page, about_messages)
     page.section(
         "How this was found",
         "Both ends of every stream were compared by their numbers, not by clocks. Streams that"
@@ -180,6 +92,127 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
         f" by message. {result.files:,} files were read in {result.seconds:.0f} s.",
     )
     return page.html("Made by qmd pipeline run audit,")
+
+
+def _add_verdict(
+    page: Page,
+    result: AuditResult,
+    wrong: Mapping[str, int],
+    undecided: int,
+    steps: Sequence[str],
+) -> None:
+    mood, sentence, text = _verdict(wrong, undecided)
+    clocks = [row.host for row in result.findings.itertuples() if row.kind == "clock"]
+    if clocks:
+        text += f" Clocks are wrong at {', '.join(clocks[:5])}; no verdict depends on them."
+    way = int(result.open[result.open.reason == "on_its_way"].messages.sum())
+    page.verdict(
+        mood,
+        sentence,
+        text,
+        [
+            ("messages of streams", f"{result.messages:,}"),
+            ("streams", f"{len(result.streams):,}"),
+            ("findings", f"{sum(wrong.values()):,}"),
+            ("undecided", f"{undecided:,}"),
+            ("on their way", f"{way:,}"),
+            ("events read", f"{result.events:,}"),
+        ],
+        steps,
+    )
+
+
+def _add_places(page: Page, places: Frame) -> None:
+    if not len(places):
+        return
+    page.section(
+        "Where",
+        "Each line is a route from a sender to a queue; those with the most losses first.",
+        table(
+            ["from", "to", "queue", "lost", "doubled", "out of order", "otherwise"],
+            [
+                (
+                    row.from_host, row.to_host, row.queue, int(row.lost), int(row.doubled),
+                    int(row.disorder), int(row.n - row.lost - row.doubled - row.disorder),
+                )
+                for row in places.itertuples()
+            ],
+            marked=["lost", "doubled", "out of order", "otherwise"],
+            first=12,
+        ),
+    )  # fmt: skip
+
+
+def _add_fleet(page: Page, streams: Frame, findings: Frame) -> None:
+    if not len(streams):
+        return
+    page.section(
+        "The fleet",
+        "Each dot is a host, each line a route between two. Red, with an arrow: findings."
+        " Amber, broken: undecided messages. The wider, the more messages." + _named(streams),
+        plots.flow_map(with_findings(streams, findings)),
+    )
+
+
+def _add_kinds(page: Page, wrong: Mapping[str, int]) -> None:
+    if not wrong:
+        return
+    page.section(
+        "What, and what to do",
+        "The worst first.",
+        table(
+            ["kind", "findings", "that is", "what to do"],
+            [
+                (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
+                for kind in KINDS
+                if kind in wrong
+            ],
+        ),
+    )
+
+
+def _add_undecided(page: Page, about_hosts: Frame, open_messages: Frame) -> None:
+    page.section(
+        "What could not be decided, and why",
+        "A missing log is not a loss. When it arrives, the next audit reads it and decides.",
+        table(
+            ["host", "what", "detail", "what to do"],
+            [
+                (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
+                for row in about_hosts.itertuples()
+            ],
+        )
+        if len(about_hosts)
+        else "",
+        table(
+            ["messages", "host", "because"],
+            [
+                (int(row.messages), row.host, _UNDECIDED.get(row.reason, row.reason))
+                for row in open_messages.itertuples()
+            ],
+        ),
+    )
+
+
+def _add_findings(page: Page, findings: Frame) -> None:
+    if not len(findings):
+        return
+    page.section(
+        "Every finding",
+        "`qmd pipeline run trace --message ID` shows the whole history of one.",
+        table(
+            ["what", "from", "to", "queue", "sequence, number", "message", "sent"],
+            [
+                (
+                    _SHORT[row.kind], row.from_host, row.to_host, row.queue,
+                    _position(row), row.message_id, moment(row.at_ms),
+                )
+                for row in findings.itertuples()
+            ],
+            code=["message"],
+            first=25,
+        ),
+    )  # fmt: skip
 
 
 def _places(findings: Frame) -> Frame:

@@ -20,6 +20,37 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         page.verdict(mood_with(GOOD, tables), "No message died.", "", [], left_out(tables))
         broken(page, tables)
         return page.html("Made by qmd pipeline run dead-letters,")
+    _add_verdict(page, tables, total)
+    many = len(recent(hours)[0]) < len(hours)
+    page.section(
+        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.",
+        plots.stacked(
+            hours.assign(hour=hours.hour.dt.floor("D")) if many else hours,
+            "hour", "message_class", "messages", "messages",
+        ),
+    )  # fmt: skip
+    still = groups[groups.waiting > 0]
+    if len(still):
+        page.section(
+            "What to do",
+            "The largest group first. Run the command on the host in the same line; add --dry-run"
+            " to preview it.",
+            _group_table(still, with_command=True),
+        )
+    rest = groups[groups.waiting == 0]
+    if len(rest):
+        page.section(
+            "Nothing left to do",
+            "Sent again, received from the dead-letter queue, or ended there; or the sender asked"
+            " for no dead letter, and none was kept.",
+            _group_table(rest, with_command=False),
+        )
+    broken(page, tables)
+    return page.html("Made by qmd pipeline run dead-letters,")
+
+
+def _add_verdict(page: Page, tables: Mapping[str, Frame], total: int) -> None:
+    groups = tables["groups"]
     waiting = int(groups.waiting.sum())
     gone = int(groups[groups.to_queue == ""].messages.sum())
     left = {name: int(groups[name].sum()) for name in ("requeued", "received", "ended")}
@@ -58,32 +89,6 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
             figures,
             left_out(tables),
         )
-    many = len(recent(hours)[0]) < len(hours)
-    page.section(
-        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.",
-        plots.stacked(
-            hours.assign(hour=hours.hour.dt.floor("D")) if many else hours,
-            "hour", "message_class", "messages", "messages",
-        ),
-    )  # fmt: skip
-    still = groups[groups.waiting > 0]
-    if len(still):
-        page.section(
-            "What to do",
-            "The largest group first. Run the command on the host in the same line; add --dry-run"
-            " to preview it.",
-            _group_table(still, with_command=True),
-        )
-    rest = groups[groups.waiting == 0]
-    if len(rest):
-        page.section(
-            "Nothing left to do",
-            "Sent again, received from the dead-letter queue, or ended there; or the sender asked"
-            " for no dead letter, and none was kept.",
-            _group_table(rest, with_command=False),
-        )
-    broken(page, tables)
-    return page.html("Made by qmd pipeline run dead-letters,")
 
 
 def _group_table(groups: Frame, *, with_command: bool) -> str:

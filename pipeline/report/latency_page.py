@@ -17,7 +17,18 @@ _CLOCK_MS = 1000.0
 
 def latency_page(tables: Mapping[str, Frame]) -> str:
     page = Page("How long messages take")
-    routes, hours, clocks = tables["by_route"], tables["by_hour"], tables["clocks"]
+    _add_verdict(page, tables)
+    _add_slow_routes(page, tables.get("route_hours"))
+    _add_hours(page, tables["by_hour"])
+    _add_routes(page, tables["by_route"])
+    _add_queues(page, tables.get("by_queue"))
+    _add_clocks(page, tables["clocks"])
+    broken(page, tables)
+    return page.html("Made by qmd pipeline run latency,")
+
+
+def _add_verdict(page: Page, tables: Mapping[str, Frame]) -> None:
+    routes, clocks = tables["by_route"], tables["clocks"]
     known = routes.dropna(subset=["accepted_p95_ms"])
     if len(known):
         slow = known.iloc[0]
@@ -47,7 +58,9 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
     else:
         page.verdict(UNSURE, "No message is known at both ends.", "Check for both logs.", [],
                      left_out(tables))  # fmt: skip
-    cells = tables.get("route_hours")
+
+
+def _add_slow_routes(page: Page, cells: Frame | None) -> None:
     if cells is not None and len(cells):
         cells, note = recent(cells)
         cells = cells.assign(
@@ -59,6 +72,9 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
             "From sending to storing: 95 of 100 messages take less. Darker is slower." + note,
             plots.heat_map(cells, "route", "hour", "accepted_p95_ms", "95 of 100 stay below", _ms),
         )
+
+
+def _add_hours(page: Page, hours: Frame) -> None:
     hours, note = recent(hours)
     if hours.accepted_p50_ms.notna().any():
         page.section(
@@ -72,6 +88,9 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
                 value_text=_ms if bool((hours.accepted_p50_ms.fillna(1) > 0).all()) else None,
             ),
         )  # fmt: skip
+
+
+def _add_routes(page: Page, routes: Frame) -> None:
     columns = [f"accepted_p{point}_ms" for point in (50, 95, 99)]
     columns += ["acked_p95_ms", "received_p95_ms"]
     heads = ["stored: half", "95 %", "99 %", "acknowledged: 95 %", "received: 95 %"]
@@ -94,7 +113,9 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
             first=40,
         ),
     )
-    queues = tables.get("by_queue")
+
+
+def _add_queues(page: Page, queues: Frame | None) -> None:
     if queues is not None and len(queues):
         page.section(
             "Queues, the slowest first",
@@ -112,6 +133,9 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
                 first=25,
             ),
         )  # fmt: skip
+
+
+def _add_clocks(page: Page, clocks: Frame) -> None:
     if len(clocks):
         page.section(
             "Clocks",
@@ -126,8 +150,6 @@ def latency_page(tables: Mapping[str, Frame]) -> str:
                 first=12,
             ),
         )
-    broken(page, tables)
-    return page.html("Made by qmd pipeline run latency,")
 
 
 def _slow_steps(routes: Frame, count: int) -> list[str]:

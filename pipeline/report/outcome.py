@@ -47,7 +47,7 @@ def write_audit(folder: Path, result: AuditResult, state: State) -> dict[str, in
         {name: _plain(value) for name, value in row.items()}
         for row in findings.astype(object).to_dict("records")
     ]
-    drawn = [draw(picture) for picture in result.pictures]
+    drawn = [draw(picture) for picture in result.timelines]
     tables = {
         folder / "findings.parquet": pa.Table.from_pylist(rows, schema=FINDING_SCHEMA),
         folder / "open.parquet": pa.Table.from_pandas(result.open, preserve_index=False),

@@ -17,6 +17,17 @@ _OLD_HOURS = 24.0
 def traffic_page(tables: Mapping[str, Frame]) -> str:
     page = Page("Traffic and capacity")
     hours, queues = tables["by_hour"], tables["queues"]
+    _add_verdict(page, tables)
+    _add_hours(page, hours)
+    if len(queues):
+        _add_queues(page, queues)
+        _add_hosts(page, hours)
+    broken(page, tables)
+    return page.html("Made by qmd pipeline run traffic,")
+
+
+def _add_verdict(page: Page, tables: Mapping[str, Frame]) -> None:
+    hours, queues = tables["by_hour"], tables["queues"]
     full = queues[queues.full_on.notna()].sort_values("full_on") if len(queues) else queues
     waiting = int(queues.messages.sum()) if len(queues) else 0
     old = queues[queues.backlog_hours >= _OLD_HOURS] if len(queues) else queues
@@ -55,6 +66,9 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
         ],
         [*steps, *left_out(tables)],
     )
+
+
+def _add_hours(page: Page, hours: Frame) -> None:
     if len(hours):
         together = hours.groupby("hour", as_index=False)[["sent", "accepted", "received"]].sum()
         together, note = recent(together)
@@ -66,41 +80,42 @@ def traffic_page(tables: Mapping[str, Frame]) -> str:
                 "messages an hour",
             ),
         )  # fmt: skip
-    if len(queues):
-        ordered = queues.sort_values(
-            ["full_on", "bytes"], ascending=[True, False], na_position="last"
-        )
-        busy = ordered[(ordered.messages > 0) | ordered.full_on.notna()]
-        if len(busy):
-            page.section(
-                "What waits", "Queues that fill up first, then those that hold the most.",
-                _queue_table(busy, first=40),
-            )  # fmt: skip
-        empty = ordered.drop(busy.index)
-        if len(empty):
-            page.section(
-                "Empty queues", "They are empty when the log of their host ends.",
-                _queue_table(empty.sort_values("came", ascending=False), first=12),
-            )  # fmt: skip
-        ways = hours.groupby("host", as_index=False)[
-            ["sent", "accepted", "received", "sent_bytes", "accepted_bytes"]
-        ].sum()
-        ways = ways.sort_values("sent", ascending=False)
+
+
+def _add_queues(page: Page, queues: Frame) -> None:
+    ordered = queues.sort_values(["full_on", "bytes"], ascending=[True, False], na_position="last")
+    busy = ordered[(ordered.messages > 0) | ordered.full_on.notna()]
+    if len(busy):
         page.section(
-            "Hosts", "The host that sends the most first.",
-            table(
-                ["host", "sent", "bytes sent", "stored from elsewhere", "bytes stored", "received"],
-                [
-                    (row.host, int(row.sent), size_text(float(row.sent_bytes)), int(row.accepted),
-                     size_text(float(row.accepted_bytes)), int(row.received))
-                    for row in ways.itertuples()
-                ],
-                numbers=["bytes sent", "bytes stored"],
-                first=25,
-            ),
+            "What waits", "Queues that fill up first, then those that hold the most.",
+            _queue_table(busy, first=40),
         )  # fmt: skip
-    broken(page, tables)
-    return page.html("Made by qmd pipeline run traffic,")
+    empty = ordered.drop(busy.index)
+    if len(empty):
+        page.section(
+            "Empty queues", "They are empty when the log of their host ends.",
+            _queue_table(empty.sort_values("came", ascending=False), first=12),
+        )  # fmt: skip
+
+
+def _add_hosts(page: Page, hours: Frame) -> None:
+    ways = hours.groupby("host", as_index=False)[
+        ["sent", "accepted", "received", "sent_bytes", "accepted_bytes"]
+    ].sum()
+    ways = ways.sort_values("sent", ascending=False)
+    page.section(
+        "Hosts", "The host that sends the most first.",
+        table(
+            ["host", "sent", "bytes sent", "stored from elsewhere", "bytes stored", "received"],
+            [
+                (row.host, int(row.sent), size_text(float(row.sent_bytes)), int(row.accepted),
+                 size_text(float(row.accepted_bytes)), int(row.received))
+                for row in ways.itertuples()
+            ],
+            numbers=["bytes sent", "bytes stored"],
+            first=25,
+        ),
+    )  # fmt: skip
 
 
 def _hours_text(hours: float) -> str:

@@ -6,7 +6,7 @@
 A file's name states its range, and the names at the target are the record of what was shipped.
 After a run was killed anywhere, the next run lists the names and continues behind the last one.  So
 the files are written in order, one after the other.  Files of a second history of the same queue
-manager contain the number of their epoch (`reached.py`):
+manager contain the number of their epoch (`position.py`):
 <queue manager>-e2-<first block>-<last block>.
 
 docs/ship.md
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.ship.destination import Target
-from pipeline.ship.reached import (
+from pipeline.ship.position import (
     DIGESTED,
     PAGE_EVENTS,
-    Reached,
+    ShippedPosition,
     blocks_between,
     digest,
     digests,
@@ -105,11 +105,11 @@ class Notes:
                 ) from error
             yield
 
-    def read(self) -> dict[str, Reached]:
+    def read(self) -> dict[str, ShippedPosition]:
         """Return the progress for each queue manager's log or queue."""
         try:
             noted = json.loads(self._path.read_text())
-            return {str(key): Reached.of_note(value) for key, value in noted.items()}
+            return {str(key): ShippedPosition.of_note(value) for key, value in noted.items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -119,7 +119,7 @@ class Notes:
                 "ship_notes_unreadable",
             ) from error
 
-    def write(self, reached: dict[str, Reached]) -> None:
+    def write(self, reached: dict[str, ShippedPosition]) -> None:
         part = self._path.with_suffix(".part")
         part.unlink(missing_ok=True)  # left by a killed run, or a link that leads elsewhere
         with part.open("x") as file:
@@ -202,11 +202,11 @@ class Ship:
             )
             size = self._target.write(name, table)
             known = digest(each for each in events if int(each["block"]) == last)
-            self._note(own, Reached(epoch, last, known))
+            self._note(own, ShippedPosition(epoch, last, known))
             self.done.add(name, len(events), size)
         self.done.events += len(events)
 
-    def _same_history(self, own: str, reached: Reached) -> Reached:
+    def _same_history(self, own: str, reached: ShippedPosition) -> ShippedPosition:
         """Return where to continue, if the log is the shipped one; else a new epoch if allowed.
 
         A block that the log no longer contains cannot be compared.  Raises ShipFailed.
@@ -230,7 +230,7 @@ class Ship:
             "ship_log_changed",
         )
 
-    def _digest_there(self, own: str, reached: Reached) -> str:
+    def _digest_there(self, own: str, reached: ShippedPosition) -> str:
         """Return the digest of the last shipped block from its file; "" if the file is gone."""
         for name, found in self._files("events", own):
             if found == (reached.epoch, reached.last):
@@ -299,7 +299,7 @@ class Ship:
                     size = self._target.write(name, table)
                     self.done.add(name, len(table), size)
                     self.done.messages += len(table)
-                self._note(source.queue, Reached(epoch, last))
+                self._note(source.queue, ShippedPosition(epoch, last))
                 self._qm.pipeline.consume(run, {source.queue: last})
             position = reserved.end
 
@@ -368,14 +368,14 @@ class Ship:
                 found.append((name, (int(named["epoch"] or 1), int(named["last"]))))
         return found
 
-    def _shipped(self, kind: str, what: str) -> Reached:
+    def _shipped(self, kind: str, what: str) -> ShippedPosition:
         """Return the last shipped block or position in the newest epoch."""
-        noted = self._reached.get(what, Reached())
+        noted = self._reached.get(what, ShippedPosition())
         there = max((found for _, found in self._files(kind, what)), default=(1, 0))
         # The note is written after the file, and stays when files are removed by age.
-        return noted if (noted.epoch, noted.last) >= there else Reached(*there)
+        return noted if (noted.epoch, noted.last) >= there else ShippedPosition(*there)
 
-    def _note(self, what: str, reached: Reached) -> None:
+    def _note(self, what: str, reached: ShippedPosition) -> None:
         self._reached[what] = reached
         self._notes.write(self._reached)
 

@@ -6,7 +6,7 @@
     files.py       reads of exported files
     stream.py      a queue as a stream, exactly once
     sink.py        rows as messages, exactly once
-    decode/        packets into Arrow columns: packets, rows, headers, columns, one_by_one
+    decode/        packets into Arrow columns: packets, rows, headers, columns, fallback
     filters.py     filters that the queue manager applies
 
 docs/pipeline.md is the manual; docs/decisions/0021 gives the reasons.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pipeline.source.connecting import Connected
+from pipeline.source.connection import Connection
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
 from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
-from pipeline.source.filters import Pushed, is_exact, pushed
+from pipeline.source.filters import PushedFilters, is_exact, pushed
 from pipeline.source.options import Endpoint, Options
 from qmd.control_protocol import bulk as pipeline_frames
 
@@ -30,7 +30,7 @@ FAR_MS = 1 << 60  # stands for the end of time
 
 
 @dataclass(frozen=True)
-class Stretch(InputPartition):
+class QueueRange(InputPartition):
     """A range of one queue, by arrival number or by a reader's positions."""
 
     endpoint: Endpoint
@@ -41,7 +41,7 @@ class Stretch(InputPartition):
 
 
 @dataclass(frozen=True)
-class Log(InputPartition):
+class EventLogRange(InputPartition):
     """The event log of one queue manager, up to its end when the query was planned."""
 
     endpoint: Endpoint
@@ -56,7 +56,7 @@ class LiveReader(DataSourceReader):
         self.options = options
         self.kind = options.kind
         self.columns = options.columns(self.kind)
-        self.pushed = Pushed()
+        self.pushed = PushedFilters()
 
     @plainly
     def partitions(self) -> list[InputPartition]:
@@ -64,26 +64,26 @@ class LiveReader(DataSourceReader):
             return []
         found: list[InputPartition] = []
         for wanted in self.options.sources():
-            with Connected(wanted.endpoint) as at:
+            with Connection(wanted.endpoint) as at:
                 if not self._wants(at):
                     continue
                 if self.kind == "events":
                     found += self._logs(at, wanted.queues)
                 else:
-                    found += self._stretches(at, wanted.queues)
+                    found += self._ranges(at, wanted.queues)
         return found
 
-    def _wants(self, at: Connected) -> bool:
+    def _wants(self, at: Connection) -> bool:
         return self.pushed.has("host", at.qm.name) and self.pushed.has("queue_manager", at.qm.id)
 
-    def _logs(self, at: Connected, queues: Iterable[str]) -> list[InputPartition]:
+    def _logs(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         newest = at.run(at.qm.events(last=1))["events"]
         if not newest:
             return []
         last = newest[-1]["block"], newest[-1]["index"]
-        return [Log(at.endpoint, queue, last) for queue in queues or [""]]
+        return [EventLogRange(at.endpoint, queue, last) for queue in queues or [""]]
 
-    def _stretches(self, at: Connected, queues: Iterable[str]) -> list[InputPartition]:
+    def _ranges(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         found: list[InputPartition] = []
         for queue in expand(at, queues):
             if not self.pushed.has("queue", queue):
@@ -98,25 +98,25 @@ class LiveReader(DataSourceReader):
             )
             place = Place(at.qm.name, at.qm.id, queue)
             found += [
-                Stretch(at.endpoint, place, split.queue, after, until)
+                QueueRange(at.endpoint, place, split.queue, after, until)
                 for after, until, _ in split.ranges
             ]
         return found
 
     @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if isinstance(partition, Log):
+        if isinstance(partition, EventLogRange):
             return self._read_log(partition)
-        if isinstance(partition, Stretch):
-            return read_stretch(
+        if isinstance(partition, QueueRange):
+            return read_range(
                 partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
             )
         return iter(())  # Spark adds an empty partition if there is none
 
-    def _read_log(self, log: Log) -> Iterator[Any]:
+    def _read_log(self, log: EventLogRange) -> Iterator[Any]:
         first_ms, last_ms = self.pushed.moments
         kinds = [] if self.pushed.kinds is None else sorted(self.pushed.kinds)
-        with Connected(log.endpoint, patient=True) as at:
+        with Connection(log.endpoint, patient=True) as at:
             cursor, ended = "", False
             while not ended:
                 page = at.run(
@@ -147,7 +147,7 @@ class PushingReader(LiveReader):
         return [one for one in filters if self.kind == "events" or not is_exact(one)]
 
 
-def expand(at: Connected, queues: Iterable[str]) -> list[str]:
+def expand(at: Connection, queues: Iterable[str]) -> list[str]:
     """Return the selected queues, each once; a pattern is matched with the current names."""
     names: list[str] = []
     for queue in queues:
@@ -164,8 +164,8 @@ def expand(at: Connected, queues: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def read_stretch(
-    stretch: Stretch,
+def read_range(
+    range_: QueueRange,
     columns: tuple[str, ...],
     *,
     wanted: pipeline_frames.Filter = pipeline_frames.EVERYTHING,
@@ -177,17 +177,17 @@ def read_stretch(
     Without `bodies` the queue manager cuts every packet.  That is faster only with long bodies, so
     it is the user's choice (`body=false`).
     """
-    with Connected(stretch.endpoint, patient=True) as at:
+    with Connection(range_.endpoint, patient=True) as at:
         frames = at.qm.pipeline.read(
-            stretch.queue,
-            stretch.after,
-            stretch.until,
+            range_.queue,
+            range_.after,
+            range_.until,
             reader=reader,
             wanted=wanted,
             bodies=bodies,
         )
         for frame in at.each(frames):
-            yield batch_of(rows_of(frame, headers_only=not bodies), stretch.place, columns)
+            yield batch_of(rows_of(frame, headers_only=not bodies), range_.place, columns)
 
 
 def rows_of(frame: pipeline_frames.Rows, *, headers_only: bool) -> Rows:

@@ -19,14 +19,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.source.connecting import Connected
+from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
 from pipeline.source.offsets import ends_of
 from pipeline.source.options import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedBatch:
     """The result at one queue manager."""
 
     endpoint: str
@@ -38,7 +38,7 @@ class Finished:
 
 def finish(
     checkpoint: str, secrets: Endpoint | None = None, *, dry_run: bool = False
-) -> list[Finished]:
+) -> list[FinishedBatch]:
     """Consume the messages that the last committed batch of this checkpoint has read.
 
     `secrets` gives the token and CA for endpoints over TLS; if its address is not empty, it
@@ -52,7 +52,7 @@ def finish(
         for address in sorted({at for at, _ in ends.values()}):
             mine = {queue: end for queue, (at, end) in ends.items() if at == address}
             endpoint = replace(given, address=given.address or address)
-            with Connected(endpoint) as at:
+            with Connection(endpoint) as at:
                 # Ask the reader which of its queues still exist: a deleted queue has nothing left
                 # to consume.
                 known = {
@@ -73,7 +73,7 @@ def finish(
                     )
                     messages = at.run(at.qm.pipeline.consume(run, there)).messages
                 done.append(
-                    Finished(str(endpoint), str(offset["reader"]), batch, len(there), messages)
+                    FinishedBatch(str(endpoint), str(offset["reader"]), batch, len(there), messages)
                 )
     return done
 

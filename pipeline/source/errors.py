@@ -38,9 +38,9 @@ def option_error(option: str, why: str) -> SourceError:
 def at(endpoint: Any, error: ClientError) -> SourceError:
     """Return the error for a failed call at this endpoint, with its code."""
     name = f" ({error.id})" if error.id else ""
-    told = SourceError(f"qmd at {endpoint}: {error}{name}")
-    told.code = error.code
-    return told
+    named = SourceError(f"qmd at {endpoint}: {error}{name}")
+    named.code = error.code
+    return named
 
 
 def plainly(entry: Callable[P, T]) -> Callable[P, T]:

@@ -24,7 +24,7 @@ _IDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedFilters:
     """Restrictions that are applied before rows are read."""
 
     wanted: Filter = field(default_factory=Filter)
@@ -40,9 +40,9 @@ class Pushed:
         return name not in self.places or value in self.places[name]
 
 
-def pushed(filters: Iterable[Any]) -> Pushed:
+def pushed(filters: Iterable[Any]) -> PushedFilters:
     """Translate all of the filters, which are joined by AND."""
-    found = Pushed()
+    found = PushedFilters()
     for one in filters:
         found = _with(found, type(one).__name__, getattr(one, "attribute", ()), one)
     return found
@@ -61,7 +61,7 @@ def is_exact(one: Any) -> bool:
     )
 
 
-def _with(found: Pushed, kind: str, path: tuple[str, ...], one: Any) -> Pushed:
+def _with(found: PushedFilters, kind: str, path: tuple[str, ...], one: Any) -> PushedFilters:
     value = getattr(one, "value", None)
     if kind == "EqualNullSafe" and value is not None:
         kind = "EqualTo"
@@ -83,7 +83,7 @@ def _with(found: Pushed, kind: str, path: tuple[str, ...], one: Any) -> Pushed:
     return found
 
 
-def _placed(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
+def _placed(found: PushedFilters, name: str, kind: str, value: Any) -> PushedFilters:
     if kind not in ("EqualTo", "In"):
         return found
     given = value if kind == "In" else [value]
@@ -111,7 +111,7 @@ def _bounds(kind: str, value: float) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _numbered(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
+def _numbered(found: PushedFilters, name: str, kind: str, value: Any) -> PushedFilters:
     first, last = _bounds(kind, value) if kind != "In" else (None, None)
     if name == "position":
         after = found.after if first is None else max(found.after, first - 1)
@@ -134,7 +134,7 @@ def _numbered(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     return found
 
 
-def _timed(found: Pushed, name: str, kind: str, value: datetime) -> Pushed:
+def _timed(found: PushedFilters, name: str, kind: str, value: datetime) -> PushedFilters:
     moment_ms = value.timestamp() * 1000
     # A time between two milliseconds equals no time of a row, and is only a bound.
     first, last = (math.floor(moment_ms), math.ceil(moment_ms))
@@ -155,7 +155,7 @@ def _timed(found: Pushed, name: str, kind: str, value: datetime) -> Pushed:
     return found
 
 
-def _texted(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
+def _texted(found: PushedFilters, name: str, kind: str, value: Any) -> PushedFilters:
     if kind not in ("EqualTo", "StringContains", "StringStartsWith", "StringEndsWith"):
         return found
     # The request has room for one substring; the longest is the most selective.
@@ -164,7 +164,7 @@ def _texted(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     return _choosing(found, **{name: str(value)})
 
 
-def _identified(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
+def _identified(found: PushedFilters, name: str, kind: str, value: Any) -> PushedFilters:
     if kind not in ("EqualTo", "In"):
         return found
     values = list(value) if kind == "In" else [value]
@@ -185,13 +185,13 @@ def _identified(found: Pushed, name: str, kind: str, value: Any) -> Pushed:
     return _choosing(found, **{field_name: known})
 
 
-def _filtering(found: Pushed, **changes: Any) -> Pushed:
+def _filtering(found: PushedFilters, **changes: Any) -> PushedFilters:
     import msgspec
 
     return replace(found, wanted=msgspec.structs.replace(found.wanted, **changes))
 
 
-def _choosing(found: Pushed, **changes: Any) -> Pushed:
+def _choosing(found: PushedFilters, **changes: Any) -> PushedFilters:
     import msgspec
 
     choice: Choice = msgspec.structs.replace(found.wanted.choice, **changes)

@@ -73,7 +73,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SourceQueues:
     """Queues of one queue manager: names in any spelling, or patterns with `*`."""
 
     endpoint: Endpoint
@@ -147,24 +147,24 @@ class Options:
         """
         return self._truth("pushdown", default=False)
 
-    def sources(self) -> list[Wanted]:
+    def sources(self) -> list[SourceQueues]:
         """Return the queues to read, by queue manager."""
         if "sources" in self.given:
             return self._sources()
         queues = tuple(_list(self.given.get("queue", "")))
         if not queues and self.kind != "events":
             raise option_error("queue", 'is missing: .option("queue", "orders")')
-        return [Wanted(endpoint, queues) for endpoint in self.endpoints()]
+        return [SourceQueues(endpoint, queues) for endpoint in self.endpoints()]
 
-    def _sources(self) -> list[Wanted]:
+    def _sources(self) -> list[SourceQueues]:
         for name in ("endpoint", "queue"):
             if name in self.given:
                 raise option_error("sources", f'stands instead of "{name}"; leave one of them out')
         example = '[{"endpoint": "/run/qmd/qmd.sock", "queue": ["orders"]}]'
         try:
-            told = json.loads(self.given["sources"])
+            listed = json.loads(self.given["sources"])
             found = [
-                Wanted(
+                SourceQueues(
                     self._endpoint(
                         each["endpoint"],
                         token_file=each.get("tokenFile"),
@@ -173,7 +173,7 @@ class Options:
                     ),
                     tuple(_list(each.get("queue", []))),
                 )
-                for each in told
+                for each in listed
             ]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise option_error("sources", f"is not as {example}: {error}") from error

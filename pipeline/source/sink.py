@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from pipeline.source import schema
-from pipeline.source.connecting import Connected
+from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.options import Options
 from protocol.errors import InvalidName
@@ -136,10 +136,10 @@ class _Writer:
         # Repeated or concurrent tasks for the same partition must not mix their rows.
         attempt = f"{context.attemptNumber()}-{uuid.uuid4().hex}"
         rows = 0
-        at: Connected | None = None
+        at: Connection | None = None
         try:
             for messages in self._messages(batches):
-                at = at or Connected(self.endpoint, patient=True)
+                at = at or Connection(self.endpoint, patient=True)
                 at.run(
                     at.qm.pipeline.stage(
                         query,
@@ -165,7 +165,7 @@ class _Writer:
     def publish(self, query: str, epoch: int, tasks: Iterable[Staged]) -> None:
         attempts = [Attempt(one.partition, one.attempt, one.rows) for one in tasks if one.rows]
         if attempts:
-            with Connected(self.endpoint, patient=True) as at:
+            with Connection(self.endpoint, patient=True) as at:
                 at.run(at.qm.pipeline.publish(query, epoch, attempts))
 
     def discard(self, tasks: Iterable[WriterCommitMessage | None]) -> None:
@@ -174,7 +174,7 @@ class _Writer:
         if not staged:
             return
         # Do not hide the failure of the batch; the queue manager removes stages that remain by age.
-        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
+        with contextlib.suppress(SourceError), Connection(self.endpoint) as at:
             for one in staged:
                 at.run(
                     at.qm.pipeline.discard_stages(
@@ -184,7 +184,7 @@ class _Writer:
 
     def discard_all(self, query: str) -> None:
         """Remove all rows staged under a name that only this write uses."""
-        with contextlib.suppress(SourceError), Connected(self.endpoint) as at:
+        with contextlib.suppress(SourceError), Connection(self.endpoint) as at:
             at.run(at.qm.pipeline.discard_stages(query))
 
 

@@ -29,8 +29,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.source.batch import Stretch, expand, read_stretch
-from pipeline.source.connecting import Connected
+from pipeline.source.batch import QueueRange, expand, read_range
+from pipeline.source.connection import Connection
 from pipeline.source.decode.rows import Place
 from pipeline.source.errors import SourceError, plainly
 from pipeline.source.offsets import Offset, ends_of, offset_of
@@ -45,7 +45,7 @@ RESERVED_AT_ONCE = 65_536
 class OpenQueue:
     """One queue, opened for this run."""
 
-    at: Connected
+    at: Connection
     run: Run
     queue: ReadQueue
     place: Place
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             one = queues[queue]
             first = first if queue in begun else one.queue.position
             found += [
-                Stretch(one.at.endpoint, one.place, queue, low, high)
+                QueueRange(one.at.endpoint, one.place, queue, low, high)
                 for low, high in parts(first, last, self.options.partitions)
             ]
         return found
@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open_queues is None:
             found: dict[str, OpenQueue] = {}
             for wanted in self.options.sources():
-                at = Connected(wanted.endpoint, patient=True)
+                at = Connection(wanted.endpoint, patient=True)
                 names = expand(at, wanted.queues)
                 run = at.run(
                     at.qm.pipeline.open_reader(
@@ -216,9 +216,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Stretch)
+        assert isinstance(partition, QueueRange)
         found = 0
-        for batch in read_stretch(
+        for batch in read_range(
             partition, self.columns, bodies=self.options.bodies, reader=self.reader
         ):
             found += batch.num_rows
@@ -227,7 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found != wanted:
             # Reserved messages disappear only with `qmd pipeline release`, or if a packet on the
             # disk is damaged and quarantined.
-            told = (
+            text = (
                 f"qmd at {partition.endpoint}: of the {wanted} messages that reader {self.reader}"
                 f" has reserved in {partition.place.queue} from {partition.after} to"
                 f" {partition.until} only {found} are there; the reader was released, or messages"
@@ -235,10 +235,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             if self.options.gap_fails:
                 raise SourceError(
-                    f'{told}.  To go on without them: .option("onGap", "warn")',
+                    f'{text}.  To go on without them: .option("onGap", "warn")',
                     code="messages_missing",
                 )
-            warnings.warn(told, stacklevel=1)
+            warnings.warn(text, stacklevel=1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for executors, without connections."""

@@ -87,10 +87,10 @@ def _checked(home: Path) -> Path:
 def _version(home: Path) -> int | None:
     """Return the major version from the file `release`, which all vendors ship; None without it."""
     try:
-        told = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(errors="replace")
     except OSError:
         return None
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', told, re.MULTILINE)
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', release, re.MULTILINE)
     return int(found[1]) if found else None
 
 

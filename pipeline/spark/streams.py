@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from pipeline.source.checkpoint import Finished, finish
+from pipeline.source.checkpoint import FinishedBatch, finish
 from pipeline.source.options import Endpoint
 from pipeline.spark.session import use_here
 
@@ -30,7 +30,7 @@ def run_stream(
     once: bool = False,
     every: str = "",
     secrets: Endpoint | None = None,
-) -> list[Finished]:
+) -> list[FinishedBatch]:
     """Start a query, wait until it ends, and consume the messages of its last batch.
 
     `writer` is a `DataStreamWriter`.  With `once` the query reads the messages that are there now
@@ -44,7 +44,7 @@ def run_stream(
         writer = writer.trigger(availableNow=True)
     elif every:
         writer = writer.trigger(processingTime=every)
-    with _told_to_stop() as stopped:
+    with _stop_request() as stopped:
         query = writer.start()
         try:
             # Wait in short steps: Python handles signals only between them.
@@ -58,7 +58,7 @@ def run_stream(
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
+def _stop_request() -> Iterator[threading.Event]:
     """Yield an event that SIGTERM and SIGINT set, if this is the main thread."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

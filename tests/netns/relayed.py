@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
+from benchmarks.pair import Daemon, nothing_is_left, run, stopped_at_end
 from qmd.client import QueueManager, new_message
 from tests.netns.star import EVERYBODY, HOSTS, ROUTER, Star, why_not
 
@@ -122,7 +122,7 @@ class World:
         daemons = list(self._daemons.values())
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ended_at_last(*daemons))
+            await stack.enter_async_context(stopped_at_end(*daemons))
             async with asyncio.TaskGroup() as starting:
                 for daemon in daemons:
                     starting.create_task(_begin(daemon))

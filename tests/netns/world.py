@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left
+from benchmarks.pair import Daemon, nothing_is_left, stopped_at_end
 from benchmarks.tally import Tally
-from benchmarks.verdict import wrongs_of
+from benchmarks.verdict import broken_promises_of
 from qmd.client import Properties, QueueManager
 from tests.netns.network import HOSTS, Network
 
@@ -127,7 +127,7 @@ class World:
         self._streams = streams(MESSAGES_MAX + round(seconds * MESSAGES_MAX_PER_S))
         daemons = list(self._daemons.values())
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ended_at_last(*daemons))
+            await stack.enter_async_context(stopped_at_end(*daemons))
             self._network.start_proxy(DELAY_S, self._seed)
             for daemon in daemons:
                 await daemon.create()
@@ -189,7 +189,7 @@ class World:
     def _judge(self) -> None:
         for stream in self._streams:
             tally = stream.tally
-            found = wrongs_of(tally, self.report.kills)
+            found = broken_promises_of(tally, self.report.kills)
             name = f"{stream.source} to {stream.target}"
             self.report.wrong += [f"{name}: {line}" for line in found]
             self.report.lines.append(

@@ -1,7 +1,7 @@
-"""One Spark session for all tests of a worker; without Spark or Java they are skipped, and say so.
+"""One Spark session for all tests of a worker; without Spark or Java these tests are skipped.
 
-Tests that use the fixture `spark` are marked `xdist_group("spark")`, so that with several workers
-one of them has them all, and only one session is started.
+With several workers, the scheduler in tests/conftest.py gives all tests of this folder that need
+Spark or Java to one worker, so only one session is started.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.conftest import WITHOUT_SPARK
 
 SETTINGS = {
     # Short jobs: what compiles fast counts more than what runs fast.
@@ -25,11 +27,13 @@ SETTINGS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if item.get_closest_marker("timeout") is None:
-                # On a busy machine the session alone takes a minute.
-                item.add_marker(pytest.mark.timeout(1800))
+        if "spark" not in getattr(item, "fixturenames", ()):
+            continue
+        if item.nodeid.startswith(WITHOUT_SPARK):
+            raise pytest.UsageError(f"{item.nodeid} needs Spark: see WITHOUT_SPARK")
+        if item.get_closest_marker("timeout") is None:
+            # On a busy machine the session alone takes a minute.
+            item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.fixture(scope="session")

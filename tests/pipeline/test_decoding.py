@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.source import schema
-from pipeline.source.decode import one_by_one
+from pipeline.source.decode import fallback
 from pipeline.source.decode import packets as decoding
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
@@ -72,7 +72,7 @@ def test_columns_are_what_a_message_says(packets):
         message = Message(StoredMessage(index + 1000, 1_700_000_000_123 + index, packet))
         row = {name: batch.column(name)[index].as_py() for name in ALL}
         expected = {
-            **{name: value(message) for name, value in one_by_one.VALUES.items()},
+            **{name: value(message) for name, value in fallback.VALUES.items()},
             **{"host": "hosta", "queue_manager": PLACE.queue_manager, "queue": "orders"},
             **{"position": index + 1, "lookup_id": index + 1000, "arrived_at": message.arrived_at},
             **{"reason": None, "abort_count": 2, "move_count": 3, "traced": message.traced},
@@ -109,7 +109,7 @@ def test_ordinary_packets_are_all_read_at_once(monkeypatch):
     def parse(*arguments):
         raise AssertionError("the parser was asked")
 
-    monkeypatch.setattr(decoding, "one_by_one", parse)
+    monkeypatch.setattr(decoding, "parsed_columns", parse)
 
     batch = batch_of(rows_of(ordinary(100)), PLACE, ALL)
 

@@ -25,7 +25,7 @@ from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.audit.facts import COLUMNS, facts_of
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditResult, AuditSettings
 from pipeline.jobs.audit.job import audit
-from pipeline.jobs.audit.passes import PROBE, Wanted, print_rows
+from pipeline.jobs.audit.passes import PROBE, EventSelection, print_rows
 from pipeline.jobs.audit.settled import Stretches
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.survey import survey
@@ -133,7 +133,7 @@ def test_the_quick_look_of_the_second_pass_leaves_out_nothing(tmp_path: Path) ->
     read = Stretches(state.covered)
     prints = pa.Table.from_batches(print_rows(iter(parts), 1, read)).to_pandas()
     found, _ = survey(prints, state, full=False)
-    wanted = Wanted.of(found, state.carried, full=False)
+    wanted = EventSelection.of(found, state.carried, full=False)
 
     def chosen(probe: Sequence[str] = (), choose: Choice | None = None) -> int:
         tables = (table for part in parts for table in read_piece(part, COLUMNS, probe, choose))

@@ -25,7 +25,7 @@ from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
 from pipeline.jobs.dead_letters import dead_letters
-from pipeline.jobs.incremental.known_events import Chains, Seen, merged, stretches_of
+from pipeline.jobs.incremental.known_events import Chains, KnownEvents, merged, stretches_of
 from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.incremental.new_events import together
 from pipeline.jobs.latency import STEP, latency
@@ -261,7 +261,7 @@ def test_what_an_export_left_out_is_new_when_another_one_brings_it() -> None:
     second = ~first & (chance.random(len(block)) < 0.5)
 
     parts = [stretches_of(host[x], block[x], index[x], at[x]) for x in (first, second)]
-    seen = Seen(merged(parts))
+    seen = KnownEvents(merged(parts))
 
     assert (seen.holds(host, block, index, at) == (first | second)).all()
     assert not seen.holds(host, block, index, at + DAY).any()  # put back from a backup

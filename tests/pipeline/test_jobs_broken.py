@@ -136,10 +136,10 @@ def test_files_of_older_and_newer_releases(spark: Any, logs: Path, tmp_path: Pat
     audited = audit(spark, find_files([str(logs)]), State(), AuditSettings(tasks=2))
 
     assert json.loads(done.stdout)["broken_files"] == [str(newer)]
-    assert "version 2 of the events" in (tmp_path / "out" / "report.html").read_text()
+    assert "the events have version 2" in (tmp_path / "out" / "report.html").read_text()
     broken = audited.findings[audited.findings.kind == "broken_file"]
     assert broken.host.to_list() == ["host003"]
-    assert "version 2 of the events" in broken.detail.iloc[0]
+    assert "the events have version 2" in broken.detail.iloc[0]
     assert set(audited.findings.kind) <= {"broken_file", "no_log"}
 
 

@@ -68,7 +68,7 @@ def audited(spark: Any, folder: Path, files: list[Any], *, dies: bool = False) -
     """One night: what is new among `files`, with pages; it may die before its state is there."""
     state = State.load(folder / "state")
     fresh = state.unseen(sorted(files))
-    result = audit(spark, fresh, state, AuditSettings(tasks=2, pictures=5))
+    result = audit(spark, fresh, state, AuditSettings(tasks=2, timelines=5))
     if not dies:
         write_audit(folder, result, state)
     return result

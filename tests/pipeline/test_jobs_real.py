@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed")
 
-from benchmarks.pair import Daemon, ended_at_last, nothing_is_left, run
+from benchmarks.pair import Daemon, nothing_is_left, run, stopped_at_end
 from pipeline.events import find_files
 from pipeline.jobs.audit.findings import AuditSettings
 from pipeline.jobs.audit.job import audit
@@ -27,7 +27,7 @@ async def exchange(folder: Path, logs: Path) -> int:
     """Messages each way, a kill of each; returns how many were received."""
     a, b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
     received = 0
-    async with ended_at_last(a, b):
+    async with stopped_at_end(a, b):
         for daemon in (a, b):
             await daemon.create()
             await daemon.start()

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 
-from pipeline.source.connecting import Connected
+from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
 from pipeline.source.options import Endpoint, Options
 
@@ -124,7 +124,7 @@ def test_without_bodies_their_columns_are_not_read():
 )
 def test_a_secret_that_is_not_there_is_told_with_what_to_do(endpoint, said):
     with pytest.raises(SourceError) as refused:
-        Connected(endpoint)
+        Connection(endpoint)
 
     assert said in str(refused.value)
     assert "tls://h:1" in str(refused.value)
@@ -134,10 +134,10 @@ def test_a_queue_manager_that_is_starting_is_waited_for_where_it_was_there_befor
     place = Endpoint(str(tmp_path / "qmd.sock"), reconnect_s=0.3)
 
     with pytest.raises(SourceError, match=r"qmd at .*qmd\.sock: there is no control socket"):
-        Connected(place, patient=True)
+        Connection(place, patient=True)
     started = threading.Timer(0.1, lambda: (tmp_path / "there").touch())
     started.start()
     with pytest.raises(SourceError):
-        Connected(place, patient=True)
+        Connection(place, patient=True)
     assert (tmp_path / "there").exists(), "it has not waited"
     started.join()

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not insta
 
 import pandas as pd
 
-from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, Picture
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, FindingTimeline
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page
 from pipeline.report.dead_letters_page import dead_letters_page
@@ -71,7 +71,7 @@ def lost(queue: str = "private$\\orders") -> dict[str, Any]:
     )
 
 
-def picture() -> Picture:
+def picture() -> FindingTimeline:
     messages = pd.DataFrame(
         {
             "key": [6, 7, 8],
@@ -83,7 +83,7 @@ def picture() -> Picture:
             "is_bad": [False, True, False],
         }
     ).astype({"accepted_at": "Int64", "accepted_at_last": "Int64", "ended_at": "Int64"})
-    return Picture("lost", 1, 2, 7, messages, "hosta", "hostb")
+    return FindingTimeline("lost", 1, 2, 7, messages, "hosta", "hostb")
 
 
 def headline(page: str) -> str:

@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 OF_ANOTHER_VERSION = (
-    "import sys; from qmd import frames; frames.VERSION += 1;"
+    "import sys; from qmd.control_protocol import messages; messages.VERSION += 1;"
     " from qmd.cli import main; sys.exit(main())"
 )
 

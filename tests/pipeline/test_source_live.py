@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.source import DefaultSource
 from pipeline.source.checkpoint import finish
-from pipeline.source.connecting import Connected
+from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
 from pipeline.source.offsets import ends_of
 from pipeline.source.options import Endpoint
@@ -55,7 +55,7 @@ class Place:
         )
 
     def stages(self) -> list[dict[str, Any]]:
-        with Connected(Endpoint(self.socket)) as at:
+        with Connection(Endpoint(self.socket)) as at:
             return at.run(at.qm.pipeline.list_stages())
 
     def labels(self, queue: str) -> list[str]:
@@ -359,7 +359,7 @@ def test_a_job_that_fails_takes_back_what_tasks_have_staged_that_spark_has_not_s
     schema = StructType([StructField("body", StringType())])
     writer = DefaultSource(given | ({"jobId": job_id} if job_id else {})).writer(schema, False)
     message = [new_message(f"aborted{left}", "a row")]
-    with Connected(Endpoint(place.socket)) as at:
+    with Connection(Endpoint(place.socket)) as at:
         at.run(at.qm.pipeline.stage(writer._query, 0, partition=3, attempt="a", messages=message))
 
     writer.abort([None])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pair import Daemon, ended_at_last, free_port, run
+from benchmarks.pair import Daemon, free_port, run, stopped_at_end
 from qmd.client import new_message
 from tests.patience import END_S
 
@@ -30,7 +30,7 @@ def test_what_a_host_has_taken_before_it_moved_it_takes_once_whoever_is_killed(
         b = Daemon(tmp_path / "b", "b", environment=dict(TIMERS))
         arrived: list[int] = []
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ended_at_last(a, b))
+            await stack.enter_async_context(stopped_at_end(a, b))
             for daemon in (a, b):
                 await daemon.create()
                 await daemon.start()

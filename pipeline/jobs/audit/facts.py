@@ -81,6 +81,11 @@ HALF = np.int64(32)
 _LOW = np.int64(0xFFFF_FFFF)
 
 
+def key_parts(key: int) -> tuple[int, int]:
+    """Return the lower half of the sequence id, and the number in the sequence."""
+    return key >> int(HALF), key & int(_LOW)
+
+
 class Facts(NamedTuple):
     """One row for each event of a table, in its order."""
 

@@ -52,12 +52,12 @@ class AuditSettings:
     full: bool = False
     clock_tolerance_ms: int = 1000
     findings_max: int = 100_000  # listed by one run; all are counted
-    pictures: int = 0  # how many findings get their neighbours
+    timelines: int = 0  # how many findings get their neighbours
     tasks: int = 0  # 0: by the size of the input and the session
 
 
 @dataclass
-class Picture:
+class FindingTimeline:
     """A finding and its neighbours; `messages` has the times of sending and acceptance of each."""
 
     kind: str
@@ -83,4 +83,4 @@ class AuditResult:
     segments: Frame = None  # for `State`: the segments that are settled now
     kept: Frame = None  # the events of all other messages
     counts: dict[str, int] | None = None
-    pictures: list[Picture] = field(default_factory=list)
+    timelines: list[FindingTimeline] = field(default_factory=list)

@@ -22,8 +22,8 @@ from pipeline.jobs.audit.facts import EXPRESS, HALF, Facts, Role
 Array = Any
 
 
-class What(IntEnum):
-    """The meaning of a row of the fingerprint."""
+class RowKind(IntEnum):
+    """Kinds of rows of the fingerprint: the values of its column `what`, which is stored."""
 
     SENT = 1  # a run
     ACCEPTED = 2  # a run
@@ -37,8 +37,8 @@ class What(IntEnum):
     ROUTE = 10  # the queue manager (`source`) to which a queue of `host` leads
     SAMPLE = 11  # the time of an event of a message, for clocks; `stream` is the role
     UNREADABLE = 12  # a file; `text` is its path and the error
-    TOLD = 13  # first and last key, or number, of events other than sending and storing
-    NUMBERS = 14  # given by a source without a gap; `stream` says whether to express messages
+    ACKNOWLEDGED = 13  # first and last key, or number, of acknowledged or relayed messages
+    NUMBERS = 14  # given by a source without a gap; `stream` is 1 for express messages, else 0
 
 
 class Row(NamedTuple):
@@ -97,11 +97,11 @@ def fingerprint(
         yield _batch(rows)
     if names:
         known = np.array(list(names), np.int64)
-        row = Row(np.full(len(known), What.NAME), key_first=known)
+        row = Row(np.full(len(known), RowKind.NAME), key_first=known)
         yield _batch([row], list(names.values()))
     if hosts:
         known = np.array([host for host, _ in hosts], np.int64)
-        row = Row(np.full(len(known), What.HOST), host=known,
+        row = Row(np.full(len(known), RowKind.HOST), host=known,
                   block_first=np.array(list(hosts.values()), np.int64))  # fmt: skip
         yield _batch([row], [name for _, name in hosts])
 
@@ -116,40 +116,43 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     yield _covered(facts)
     sent, accepted = of(Role.SENT), of(Role.ACCEPTED)
     of_streams = sent.where(sent.stream >= 0)
-    yield _runs(What.SENT, of_streams, of_streams.key)
+    yield _runs(RowKind.SENT, of_streams, of_streams.key)
     of_streams = accepted.where(accepted.stream >= 0)
-    yield _runs(What.ACCEPTED, of_streams, of_streams.arrival)
+    yield _runs(RowKind.ACCEPTED, of_streams, of_streams.arrival)
     for part in (sent, accepted):
         plain = part.where(part.stream < 0)
         numbers = mixed(plain.number, plain.source)
-        yield _sums(What.PLAIN, plain, plain.source, plain.role, numbers)
+        yield _sums(RowKind.PLAIN, plain, plain.source, plain.role, numbers)
     timed = np.concatenate(
         [at[role] for role in (Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED)]
     )
-    yield _told(of(Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED))
+    yield _acknowledged(of(Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED))
     given = of(Role.SENT, Role.PUT)
     yield _numbers(given.where(given.source == given.host))
     some = timed[facts.number[timed] % sample_every == 0]
     yield Row(
-        np.full(len(some), What.SAMPLE), facts.source[some], facts.role[some],
+        np.full(len(some), RowKind.SAMPLE), facts.source[some], facts.role[some],
         key_first=facts.number[some], host=facts.host[some], at_first=facts.at_ms[some],
     )  # fmt: skip
     dead = of(Role.ENDED, Role.REFUSED, Role.DEAD_LATER)
-    yield Row(np.full(len(dead.role), What.DEAD), dead.source,
+    yield Row(np.full(len(dead.role), RowKind.DEAD), dead.source,
               key_first=dead.number, key_last=dead.role)  # fmt: skip
     left = of(Role.RECEIVED, Role.LEFT)
-    yield _sums(What.LEFT, left, left.host, left.queue, mixed(left.place, left.host))
+    yield _sums(RowKind.LEFT, left, left.host, left.queue, mixed(left.place, left.host))
     came = of(Role.ACCEPTED, Role.PUT)
-    yield _sums(What.CAME, came, came.host, came.queue, mixed(came.place, came.host))
+    yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]
     host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
     first = first_of_each(mixed(mixed(host, queue), peer))
-    yield Row(np.full(len(first), What.ROUTE), peer[first], host=host[first], queue=queue[first])
+    yield Row(np.full(len(first), RowKind.ROUTE), peer[first], host=host[first], queue=queue[first])
 
 
 def unreadable(path: str, why: str) -> Any:
     """Return a batch of one row, for a damaged file."""
-    row = dict.fromkeys(Row._fields, 0) | {"what": int(What.UNREADABLE), "text": f"{path}\n{why}"}
+    row = dict.fromkeys(Row._fields, 0) | {
+        "what": int(RowKind.UNREADABLE),
+        "text": f"{path}\n{why}",
+    }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
@@ -158,7 +161,7 @@ def first_of_each(values: Array) -> Array:
     return np.flatnonzero(~pd.Series(values).duplicated().to_numpy())
 
 
-def _runs(what: What, facts: Facts, place: Array) -> Row | None:
+def _runs(what: RowKind, facts: Facts, place: Array) -> Row | None:
     n = len(facts.role)
     if n == 0:
         return None
@@ -200,7 +203,7 @@ def _runs(what: What, facts: Facts, place: Array) -> Row | None:
     )
 
 
-def _told(f: Facts) -> Row | None:
+def _acknowledged(f: Facts) -> Row | None:
     """Return the first and last message of each stream, and of each source without streams."""
     n = len(f.role)
     if n == 0:
@@ -214,7 +217,7 @@ def _told(f: Facts) -> Row | None:
     first = np.flatnonzero(begins)
     value = np.where(f.stream >= 0, f.key, f.number)[order]
     return Row(
-        np.full(len(first), What.TOLD), f.source[order[first]], f.stream[order[first]],
+        np.full(len(first), RowKind.ACKNOWLEDGED), f.source[order[first]], f.stream[order[first]],
         np.minimum.reduceat(value, first), np.maximum.reduceat(value, first),
     )  # fmt: skip
 
@@ -236,7 +239,7 @@ def _numbers(f: Facts) -> Row | None:
     first = np.flatnonzero(begins)
     last = np.append(first[1:], n) - 1
     return Row(
-        np.full(len(first), What.NUMBERS), source[first], is_express[first],
+        np.full(len(first), RowKind.NUMBERS), source[first], is_express[first],
         number[first], number[last],
     )  # fmt: skip
 
@@ -248,7 +251,7 @@ def follows(key: Array, next_: Array) -> Array:
     )
 
 
-def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) -> Row | None:
+def _sums(what: RowKind, facts: Facts, group: Array, part: Array, hashes: Array) -> Row | None:
     """Sum by `group` and `part`: source and role of plain messages, or host and queue."""
     n = len(group)
     if n == 0:
@@ -264,7 +267,7 @@ def _sums(what: What, facts: Facts, group: Array, part: Array, hashes: Array) ->
     first = np.flatnonzero(begins)
     count = np.diff(np.append(first, n))
     sums = np.add.reduceat(hashes, first)
-    if what is What.PLAIN:
+    if what is RowKind.PLAIN:
         return Row(
             np.full(len(first), what), group[first], key_first=part[first], count=count,
             hashes=sums, key_last=np.maximum.reduceat(facts.number[order], first),
@@ -292,7 +295,7 @@ def _covered(facts: Facts) -> Row | None:
     first = np.flatnonzero(begins)
     last = np.append(first[1:], n) - 1
     return Row(
-        np.full(len(first), What.COVERED),
+        np.full(len(first), RowKind.COVERED),
         host=host[first],
         block_first=block[first],
         block_last=block[last],

@@ -68,7 +68,7 @@ def audit(
     judged.events = found.events
     judged.files = len(files) - len(found.unreadable)
     judged.suspects = suspects
-    for picture in judged.pictures:
+    for picture in judged.timelines:
         labels = Labels(found, routes)
         picture.from_host = labels.host(picture.source)
         picture.to_host = labels.host(picture.host)

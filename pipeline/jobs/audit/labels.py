@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.audit.facts import HALF
+from pipeline.jobs.audit.facts import HALF, key_parts
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS
-from pipeline.jobs.audit.survey import Survey, host_in, low, queue_in
+from pipeline.jobs.audit.stream_links import host_in, queue_in
+from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 
@@ -86,10 +87,10 @@ class Labels:
         sent_queue = self._names.get(int(row.sent_queue), "") if pd.notna(row.sent_queue) else ""
         sequence_id = number = until = None
         if has_key:
-            ordinal, number = low(int(row.key))
+            ordinal, number = key_parts(int(row.key))
             sequence_id = int(row.stream) << int(HALF) | ordinal
             if pd.notna(row.until_key):
-                until = low(int(row.until_key))[1]
+                until = key_parts(int(row.until_key))[1]
         return {
             "kind": row.kind,
             "host": to_host,

@@ -78,7 +78,7 @@ def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int, read: Stretch
 
 
 def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> Iterator[Any]:
-    told: set[int] = set()
+    named: set[int] = set()
     hosts: set[tuple[int, str]] = set()
     held: list[Any] = []
     for part in parts:
@@ -93,8 +93,8 @@ def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> It
                 new_hosts = _hosts_of(table, facts)
                 new_hosts = {each: new_hosts[each] for each in new_hosts if each not in hosts}
                 hosts |= new_hosts.keys()
-                names = {key: text for key, text in fresh.items() if key not in told}
-                told |= names.keys()
+                names = {key: text for key, text in fresh.items() if key not in named}
+                named |= names.keys()
                 of_part += fingerprint(facts, names, new_hosts, sample_every)
         except Unreadable as broken:
             # Exclude all of it: it is read again when the file is intact.
@@ -119,7 +119,7 @@ def _hosts_of(table: Any, facts: Facts) -> dict[tuple[int, str], int]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EventSelection:
     """The messages of which the rules need the events.  Pairs are `mixed`; everything is sorted."""
 
     full: bool
@@ -131,7 +131,7 @@ class Wanted:
     message_ids: Any  # the same as text
 
     @classmethod
-    def of(cls, found: Survey, carried: Frame, *, full: bool) -> Wanted:
+    def of(cls, found: Survey, carried: Frame, *, full: bool) -> EventSelection:
         """Select what `found` suspects; `carried`: events of messages that are still open."""
         dead = found.dead.rename(columns={"key_first": "number"})
         numbers = pd.concat([each[["source", "number"]] for each in (dead, carried)])
@@ -223,24 +223,24 @@ def suspect_facts(
     full: bool,
 ) -> Any:
     """Return the events that the rules need, with those kept of earlier runs; None if none."""
-    wanted = Wanted.of(found, state.carried, full=full)
+    selection = EventSelection.of(found, state.carried, full=full)
     kept = _kept(found, state)
-    if wanted.nothing() and not len(kept):
+    if selection.nothing() and not len(kept):
         return None
     read = Stretches(state.covered)
 
     def select(parts: Iterator[Piece]) -> Iterator[Any]:
         for part in parts:
-            for table in read_piece(part, COLUMNS, PROBE, wanted.probe):
+            for table in read_piece(part, COLUMNS, PROBE, selection.probe):
                 facts = facts_of(table)
-                some = facts.where(np.flatnonzero(wanted.choose(facts) & ~read.holds(facts)))
+                some = facts.where(np.flatnonzero(selection.choose(facts) & ~read.holds(facts)))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS
                 )
 
     whole = [file for file in files if file.path not in found.unreadable]
     parts: list[Any] = []
-    if not wanted.nothing():
+    if not selection.nothing():
         parts.append(_map(spark, whole, tasks, select, _FACT_SCHEMA))
     if len(kept):
         parts.append(spark.createDataFrame(kept, _FACT_SCHEMA))

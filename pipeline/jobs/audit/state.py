@@ -27,7 +27,6 @@ import pandas as pd
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import Facts
-from pipeline.jobs.audit.fingerprints import What
 from pipeline.jobs.audit.settled import COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
@@ -48,7 +47,7 @@ _FRAMES: dict[str, list[str]] = {
 }
 
 
-class StateOfAnother(Exception):
+class StateVersionMismatch(Exception):
     """The state was written by another release, with other contents; the text gives the remedy."""
 
 
@@ -75,7 +74,7 @@ class State:
     def load(cls, folder: Path, *, again: bool = False) -> State:
         """Return the folder's state; an empty one without it or for `again`.
 
-        Raises StateOfAnother.
+        Raises StateVersionMismatch.
         """
         state = cls()
         known = read_about(folder)
@@ -85,7 +84,7 @@ class State:
         if again:
             return state
         if known["version"] != VERSION:
-            raise StateOfAnother(f"{folder} was written by another release; give --again")
+            raise StateVersionMismatch(f"{folder} was written by another release; give --again")
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
@@ -132,6 +131,3 @@ class State:
 
 def _empty(name: str) -> Frame:
     return pd.DataFrame(columns=_FRAMES[name]).astype(np.int64)
-
-
-__all__ = ["State", "What"]

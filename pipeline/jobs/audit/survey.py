@@ -1,4 +1,4 @@
-"""Survey: from all fingerprints, what is known of each stream and host, and which are suspect.
+"""Survey of all fingerprints: the knowledge of each stream and host, and the suspect streams.
 
 Everything here is as large as the fleet (streams, queues, hosts), not as its logs.
 """
@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs import clocks
-from pipeline.jobs.audit.facts import ARRIVAL_MAX, HALF, Role
-from pipeline.jobs.audit.fingerprints import What, follows
+from pipeline.jobs.audit.coverage import cover, holes_of
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
+from pipeline.jobs.audit.fingerprints import RowKind, follows
 from pipeline.jobs.audit.settled import (
-    COVERED,
     NUMBERS,
     SEGMENT,
     Numbers,
@@ -25,17 +25,14 @@ from pipeline.jobs.audit.settled import (
     keys_of,
     pairs_of,
 )
+from pipeline.jobs.audit.stream_links import link
 
 Frame = Any
-END = np.int64(1) << np.int64(62)  # of a log: behind any block, and any time
-
 #: Times of events of messages; `stream` is the role.
 SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
 _SAMPLES_MAX = 100_000
 _DAY_MS = 86_400_000
 _CLOCK_RIGHT_MS = 1000
-_MANY = 20  # stretches of a log without adjacent blocks
-_FIRST_KEY = 1 << int(HALF) | 1  # of a stream
 
 #: The columns of each merged run that are kept between audits.
 RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
@@ -67,7 +64,7 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)  # path -> error
 
 
-class Known(Protocol):
+class EarlierState(Protocol):
     """The part of `state.State` that a survey reads; the state is built from surveys."""
 
     names: dict[int, str]
@@ -82,52 +79,29 @@ class Known(Protocol):
     samples: Frame
 
 
-def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
+def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Frame]:
     """Return the survey and the known routes.
 
     `rows` are those of `fingerprint`; `known` is the state after earlier audits.
     """
-    by_what = {What(what): part for what, part in rows.groupby("what")}
-    nothing = rows.iloc[:0]
-
-    def of(what: What) -> Frame:
-        return by_what.get(what, nothing)
-
-    names = known.names | dict(zip(of(What.NAME).key_first, of(What.NAME).text, strict=True))
-    # The last name of a renamed host counts; messages are sent to the earlier names as well.
-    named = of(What.HOST).sort_values("block_first")
-    hosts = known.hosts | dict(zip(named.host, named.text, strict=True))
-    aliases = known.aliases | {
-        name.casefold(): int(host) for host, name in zip(named.host, named.text, strict=True)
-    }
+    new = _Fingerprints(rows)
     routes = pd.concat(
-        [known.routes, of(What.ROUTE)[["host", "queue", "source"]]]
+        [known.routes, new.of(RowKind.ROUTE)[["host", "queue", "source"]]]
     ).drop_duplicates()
-    covered, twice = _cover(pd.concat([known.covered, of(What.COVERED)]))
-    new = pd.concat([of(What.SENT), of(What.ACCEPTED)])
-    merged_new = _merge(new)
-    runs = (
-        _merge(pd.concat([known.runs, merged_new[RUN_COLUMNS]])) if len(known.runs) else merged_new
-    )
+    covered, twice = cover(pd.concat([known.covered, new.of(RowKind.COVERED)]))
+    both_sides = pd.concat([new.of(RowKind.SENT), new.of(RowKind.ACCEPTED)])
+    merged = _merge(both_sides)
+    runs = _merge(pd.concat([known.runs, merged[RUN_COLUMNS]])) if len(known.runs) else merged
     stretches = Stretches(covered)
-    numbers = Numbers(
-        pd.concat(
-            [
-                known.numbers,
-                of(What.NUMBERS)[["source", "stream", "key_first", "key_last"]].set_axis(
-                    NUMBERS, axis=1
-                ),
-            ]
-        )
-    )
-    samples = pd.concat([known.samples, of(What.SAMPLE)[SAMPLES]])
-    holes = _holes(covered)
+    holes = holes_of(covered)
+    samples = pd.concat([known.samples, new.of(RowKind.SAMPLE)[SAMPLES]])
     bounds, samples = _clock_bounds(samples, holes)
     unsettled = _unsettled(known)
-    told = of(What.TOLD)
-    orphans = _orphans(told[told.stream >= 0], merged_new, known)
-    streams = _streams(new, merged_new, known, unsettled | orphans, stretches)
-    _link(streams, runs, hosts, aliases, names, routes)
+    acknowledged = new.of(RowKind.ACKNOWLEDGED)
+    orphans = _orphans(acknowledged[acknowledged.stream >= 0], merged, known)
+    streams = _streams(both_sides, merged, known, unsettled | orphans, stretches)
+    names, hosts, aliases = new.names(known)
+    link(streams, runs, hosts, aliases, names, routes)
     found = Survey(
         names,
         hosts,
@@ -137,17 +111,63 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
         holes,
         covered,
         known.segments,
-        numbers,
-        dead=of(What.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
+        new.numbers(known),
+        dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         twice=twice,
-        events=int(of(What.COVERED).key_last.sum()),
+        events=int(new.of(RowKind.COVERED).key_last.sum()),
         clock_bounds=bounds,
         samples=samples,
-        unreadable=dict(text.split("\n", 1) for text in of(What.UNREADABLE).text),
+        unreadable=dict(text.split("\n", 1) for text in new.of(RowKind.UNREADABLE).text),
     )
-    # If more was accepted than sent, a message of another stream to this queue may have repeated.
+    found.suspect_streams = pairs_of(streams) if full else _suspects(streams, hosts) | orphans
+    # A stream of these files is settled here only if it is not examined message by message.
+    settled = _settled(streams[~in_pairs(streams, found.suspect_streams)], merged)
+    found.segments = joined(pd.concat([known.segments, settled]), stretches, keys_of(known.carried))
+    found.judged_streams = (
+        found.suspect_streams | unsettled | _in_parts(found.segments) & pairs_of(streams)
+    )
+    no_stream = acknowledged[acknowledged.stream < 0]
+    found.suspect_plain = _plain(new.of(RowKind.PLAIN), no_stream, found, full=full)
+    found.suspect_queues = _queues(new.of(RowKind.CAME), new.of(RowKind.LEFT), full=full)
+    return found, routes
+
+
+class _Fingerprints:
+    """The rows of `fingerprint`, by their kind."""
+
+    def __init__(self, rows: Frame) -> None:
+        self._none = rows.iloc[:0]
+        self._by_kind = {RowKind(kind): part for kind, part in rows.groupby("what")}
+
+    def of(self, kind: RowKind) -> Frame:
+        return self._by_kind.get(kind, self._none)
+
+    def names(self, known: EarlierState) -> tuple[dict[int, str], dict[int, str], dict[str, int]]:
+        """Return the known and new names of hashes, names of hosts, and aliases of hosts."""
+        names = self.of(RowKind.NAME)
+        # The last name of a renamed host counts; messages are sent to the earlier names as well.
+        named = self.of(RowKind.HOST).sort_values("block_first")
+        return (
+            known.names | dict(zip(names.key_first, names.text, strict=True)),
+            known.hosts | dict(zip(named.host, named.text, strict=True)),
+            known.aliases
+            | {
+                name.casefold(): int(host)
+                for host, name in zip(named.host, named.text, strict=True)
+            },
+        )
+
+    def numbers(self, known: EarlierState) -> Numbers:
+        """Return the known and new numbers that sources gave to messages."""
+        new = self.of(RowKind.NUMBERS)[["source", "stream", "key_first", "key_last"]]
+        return Numbers(pd.concat([known.numbers, new.set_axis(NUMBERS, axis=1)]))
+
+
+def _suspects(streams: Frame, hosts: dict[int, str]) -> set[tuple[int, int]]:
+    """Return the streams of these files that must be examined message by message."""
     s = streams
-    strange = (
+    # If more was accepted than sent, a message of another stream to this queue may have repeated.
+    exceeds = (
         ~s.is_clean
         & s.source.isin(list(hosts))
         & (
@@ -156,20 +176,9 @@ def survey(rows: Frame, known: Known, *, full: bool) -> tuple[Survey, Frame]:
             | (s.accepted_last > s.sent_last)
         )
     )
-    beside = s.group.isin(s.group[strange])
+    beside = s.group.isin(s.group[exceeds])
     is_new = (s.sent_runs >= 0) | (s.accepted_runs >= 0)
-    found.suspect_streams = pairs_of(streams[is_new & (~s.is_clean | beside)]) | orphans
-    if full:
-        found.suspect_streams = pairs_of(streams)
-    # A stream of these files is settled here only if it is not examined message by message.
-    settled = _whole(streams[~in_pairs(streams, found.suspect_streams)], merged_new)
-    found.segments = joined(pd.concat([known.segments, settled]), stretches, keys_of(known.carried))
-    found.judged_streams = (
-        found.suspect_streams | unsettled | _not_whole(found.segments) & pairs_of(streams)
-    )
-    found.suspect_plain = _plain(of(What.PLAIN), told[told.stream < 0], found, full=full)
-    found.suspect_queues = _queues(of(What.CAME), of(What.LEFT), full=full)
-    return found, routes
+    return pairs_of(streams[is_new & (~s.is_clean | beside)])
 
 
 def _merge(runs: Frame) -> Frame:
@@ -200,31 +209,33 @@ def _merge(runs: Frame) -> Frame:
     return runs.groupby(run, sort=False).agg(how).reset_index(drop=True)
 
 
-def _unsettled(known: Known) -> set[tuple[int, int]]:
+def _unsettled(known: EarlierState) -> set[tuple[int, int]]:
     """Return streams with more than a single segment that begins with a sequence."""
     some = known.carried[known.carried.stream >= 0]
-    return pairs_of(some) | _not_whole(known.segments)
+    return pairs_of(some) | _in_parts(known.segments)
 
 
-def _not_whole(segments: Frame) -> set[tuple[int, int]]:
+def _in_parts(segments: Frame) -> set[tuple[int, int]]:
     """Return streams with several segments, or with one that begins inside a sequence."""
     several = segments.duplicated(["source", "stream"], keep=False)
     return pairs_of(segments[several | (segments.key_first & 0xFFFF_FFFF != 1)])
 
 
-def _orphans(told: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
+def _orphans(acknowledged: Frame, new: Frame, known: EarlierState) -> set[tuple[int, int]]:
     """Return streams with acknowledged messages of which no sending was read."""
     by = ["source", "stream"]
-    told = told.groupby(by, as_index=False).agg(
+    acknowledged = acknowledged.groupby(by, as_index=False).agg(
         first=("key_first", "min"), last=("key_last", "max")
     )
-    sent = new[new.what == What.SENT].groupby(by).agg(sent=("key_first", "min"))
-    told = told.join(sent.astype("Int64"), on=by)
-    told = told[~(told.sent <= told["first"]).fillna(False)]  # includes streams without sending
-    segments = known.segments[in_pairs(known.segments, pairs_of(told))]
+    sent = new[new.what == RowKind.SENT].groupby(by).agg(sent=("key_first", "min"))
+    acknowledged = acknowledged.join(sent.astype("Int64"), on=by)
+    acknowledged = acknowledged[
+        ~(acknowledged.sent <= acknowledged["first"]).fillna(False)
+    ]  # includes streams without sending
+    segments = known.segments[in_pairs(known.segments, pairs_of(acknowledged))]
     parts = {pair: part for pair, part in segments.groupby(by)}
     found = set()
-    for row in told.itertuples():
+    for row in acknowledged.itertuples():
         pair = int(row.source), int(row.stream)
         last = row.last if pd.isna(row.sent) else min(row.last, int(row.sent) - 1)
         part = parts.get(pair)
@@ -234,14 +245,14 @@ def _orphans(told: Frame, new: Frame, known: Known) -> set[tuple[int, int]]:
     return found
 
 
-def _whole(streams: Frame, new: Frame) -> Frame:
-    """Return the streams that are clean in these files, as segments."""
+def _settled(streams: Frame, new: Frame) -> Frame:
+    """Return the clean ones of `streams` as segments."""
     clean = streams[streams.is_clean][["source", "stream"]]
     sides = {
         what: new[new.what == what].merge(clean, on=["source", "stream"])
-        for what in (What.SENT, What.ACCEPTED)
+        for what in (RowKind.SENT, RowKind.ACCEPTED)
     }
-    sent, accepted = sides[What.SENT], sides[What.ACCEPTED]
+    sent, accepted = sides[RowKind.SENT], sides[RowKind.ACCEPTED]
     accepted = accepted.set_index(["source", "stream"]).reindex(
         pd.MultiIndex.from_frame(sent[["source", "stream"]])
     )
@@ -257,7 +268,7 @@ def _whole(streams: Frame, new: Frame) -> Frame:
     return pd.DataFrame(values)[SEGMENT].astype(np.int64)
 
 
-def _ends_before(known: Known) -> Frame:
+def _ends_before(known: EarlierState) -> Frame:
     """Return the last known key of each stream, and the last place."""
     by = ["source", "stream"]
     some = known.carried[(known.carried.stream >= 0) & known.carried.role.isin(_BOTH)]
@@ -279,12 +290,12 @@ _BOTH = (Role.SENT, Role.ACCEPTED)
 
 
 def _streams(
-    new: Frame, merged: Frame, known: Known, more: set[tuple[int, int]], stretches: Stretches
+    new: Frame, merged: Frame, known: EarlierState, more: set[tuple[int, int]], stretches: Stretches
 ) -> Frame:
     """Return one row for each stream of these files and of `more`, with both sides."""
     key = ["source", "stream"]
 
-    def side(what: What, name: str) -> Frame:
+    def side(what: RowKind, name: str) -> Frame:
         these = new[new.what == what]
         sums = these.groupby(key).agg(
             **{
@@ -312,7 +323,7 @@ def _streams(
         )
         return sums.join(spans).astype("Int64")  # 64-bit integers, with nulls if one side lacks
 
-    streams = side(What.SENT, "sent").join(side(What.ACCEPTED, "accepted"), how="outer")
+    streams = side(RowKind.SENT, "sent").join(side(RowKind.ACCEPTED, "accepted"), how="outer")
     # Open streams are examined again, also if these files contain nothing of them.
     if more:
         pairs = pd.MultiIndex.from_tuples(sorted(more), names=key)
@@ -391,166 +402,7 @@ def _wrapping_sum(values: Any) -> int:
     return int(np.add.reduce(values.to_numpy(np.int64)))
 
 
-def _link(
-    streams: Frame,
-    runs: Frame,
-    hosts: dict[int, str],
-    by_name: dict[str, int],
-    names: dict[int, str],
-    routes: Frame,
-) -> None:
-    """Find the receiver of each stream, and the next stream of the same source and queue.
-
-    A restart, or another queue manager product, may begin a stream with new ids.  Messages missing
-    at the end of one stream are then skipped when the next stream is accepted.
-    """
-    n = len(streams)
-    accepted = runs[runs.what == What.ACCEPTED]
-    sent = runs[runs.what == What.SENT]
-    # Add the streams of earlier runs: a new stream may follow one of these.
-    by = ["source", "stream"]
-    here = list(zip(streams.source, streams.stream, strict=True))
-    at = {pair: i for i, pair in enumerate(here)}
-    for pair in zip(runs.source, runs.stream, strict=True):
-        at.setdefault(pair, len(at))
-    ever = pd.DataFrame(list(at), columns=by, dtype=np.int64)
-    of_accepted = accepted.groupby(by).agg(
-        accepted_host=("host", "first"), block=("block_first", "min"), place=("place_first", "min"),
-        began=("key_first", "min"),
-    )  # fmt: skip
-    of_sent = sent.groupby(by).agg(sent_queue=("queue", "first"), sent_block=("block_first", "min"))
-    for side_of in (of_accepted, of_sent):
-        ever = ever.join(side_of.astype("Int64"), on=by)  # 64-bit integers, with nulls
-    ever = ever.fillna(-1).astype(np.int64)
-    parent = list(range(len(ever)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    known: dict[tuple[Any, ...], int] = {}
-    for side, frame in (("sent", sent), ("accepted", accepted)):
-        unique = frame[["source", "stream", "host", "queue"]].drop_duplicates()
-        for source, stream, host, queue in unique.itertuples(index=False):
-            i = at.get((source, stream))
-            if i is None:
-                continue
-            key = (side, source, host if side == "accepted" else 0, queue)
-            parent[root(i)] = root(known.setdefault(key, i))
-    known_routes = routes[["host", "queue", "source"]].itertuples(index=False)
-    guids = {(host, queue): peer for host, queue, peer in known_routes if peer in hosts}
-    groups: dict[int, list[int]] = {}
-    for i in range(len(ever)):
-        groups.setdefault(root(i), []).append(i)
-    receiver = np.zeros(len(ever), np.int64)
-    following, following_sent = np.full((2, len(ever)), -1, np.int64)
-    source_at, stream_at = ever.source.to_numpy(), ever.stream.to_numpy()
-    accepted_at, queue_at = ever.accepted_host.to_numpy(), ever.sent_queue.to_numpy()
-    block_at, place_at = ever.block.to_numpy(), ever.place.to_numpy()
-    sent_at, began_at = ever.sent_block.to_numpy(), ever.began.to_numpy()
-    last_at = streams.accepted_place_last.to_numpy()
-    clean = streams.is_clean.to_numpy().copy()
-    group_at = np.zeros(len(ever), np.int64)
-    for number, members in enumerate(groups.values()):
-        members.sort(key=lambda i: stream_at[i])
-        where = next((int(accepted_at[i]) for i in members if accepted_at[i] not in (0, -1)), 0)
-        if where == 0:
-            for i in members:
-                name = names.get(int(queue_at[i]), "")
-                where = guids.get((source_at[i], queue_at[i]), 0) or by_name.get(host_in(name), 0)
-                if where:
-                    break
-        behind, behind_sent, place, of_host = -1, -1, END, 0
-        for i in reversed(members):
-            group_at[i] = number
-            # The stream's own receiver, if any of it was stored: others of its group may go
-            # elsewhere.
-            receiver[i] = accepted_at[i] if accepted_at[i] not in (0, -1) else where
-            if of_host == receiver[i]:  # blocks are those of one host
-                following[i], following_sent[i] = behind, behind_sent
-            if block_at[i] >= 0:
-                if i < n and last_at[i] > place and clean[i]:
-                    clean[i] = False  # it continues after the next one has begun
-                place = min(place, place_at[i])
-                # Otherwise the first message that was read may not be the first of the stream.
-                is_begin = began_at[i] == _FIRST_KEY
-                behind, behind_sent = (int(block_at[i]), int(sent_at[i])) if is_begin else (-1, -1)
-                of_host = int(receiver[i])
-    streams["receiver"], streams["following"] = receiver[:n], following[:n]
-    streams["following_sent"] = following_sent[:n]
-    streams["group"] = group_at[:n]
-    streams["is_clean"] = clean
-
-
-def host_in(name: str) -> str:
-    """Return the computer in a direct format name; "" for other names."""
-    kind, colon, rest = name.partition(":")
-    if not colon or not kind.casefold().startswith("direct="):
-        return ""
-    return rest.partition("\\")[0].partition(":")[0].casefold()
-
-
-def queue_in(name: str) -> str:
-    """Return the queue part of a direct format name; other names unchanged."""
-    return name.partition("\\")[2] if host_in(name) else name
-
-
-def _cover(rows: Frame) -> tuple[Frame, set[int]]:
-    """Return merged stretches, and the hosts with repeated blocks."""
-    rows = rows[COVERED].sort_values(["host", "block_first", "block_last"], ignore_index=True)
-    if len(rows) == 0:
-        return rows, set()
-    reached = rows.groupby("host").block_last.cummax()
-    before = reached.groupby(rows.host).shift(fill_value=-(1 << 60))
-    latest = rows.groupby("host").at_last.cummax().groupby(rows.host).shift(fill_value=-(1 << 60))
-    is_later = rows.block_first > before  # and not a repetition
-    rows["at_sum"] = np.maximum(rows.at_sum, (latest - rows.at_first).where(is_later, 0))
-    begins = rows.block_first > before + 1
-    merged = rows.groupby(begins.cumsum(), sort=False).agg(
-        host=("host", "first"),
-        block_first=("block_first", "min"),
-        block_last=("block_last", "max"),
-        at_first=("at_first", "min"),
-        at_last=("at_last", "max"),
-        count=("count", "sum"),
-        at_sum=("at_sum", "max"),
-    )
-    merged = merged.reset_index(drop=True)
-    expected = merged.block_last - merged.block_first + 1
-    twice = set(merged[merged["count"] > expected].host)
-    merged["count"] = np.minimum(merged["count"], expected)
-    return merged, twice
-
-
-def _holes(covered: Frame) -> Frame:
-    """Return the missing parts of each log: before, between and behind its stretches."""
-    found = []
-    for host, part in covered.groupby("host"):
-        part = part.sort_values("block_first")
-        # If a queue manager does not number blocks consecutively, holes are not visible.
-        blocks = part["count"].sum()
-        # Otherwise: a log with missing stretches has few large gaps, or as much was read as is
-        # missing.
-        span = part.block_last.max() - part.block_first.min() + 1
-        if len(part) > _MANY and len(part) * 10 > blocks * 9 and blocks * 4 < span:
-            last = part.iloc[-1]
-            found.append((host, last.block_last + 1, END, part.at_last.max(), END))
-            continue
-        before_block, before_at = 0, -END
-        for row in part.itertuples():
-            if row.block_first > before_block + 1:
-                found.append((host, before_block + 1, row.block_first - 1, before_at, row.at_first))
-            before_block, before_at = row.block_last, row.at_last
-        found.append((host, before_block + 1, END, before_at, END))
-    frame = pd.DataFrame(
-        found, columns=["host", "block_first", "block_last", "at_first", "at_last"]
-    )
-    return frame.astype(np.int64)
-
-
-def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
+def _plain(rows: Frame, acknowledged: Frame, found: Survey, *, full: bool) -> set[int]:
     """Return the sources of which messages without a sequence do not agree everywhere."""
     suspect: set[int] = set()
     for source, part in rows.groupby("source"):
@@ -563,8 +415,11 @@ def _plain(rows: Frame, told: Frame, found: Survey, *, full: bool) -> set[int]:
             suspect.add(int(source))
     # Events of other hosts about a source's message need the source's own log.
     numbers, with_gaps = found.numbers, found.covered.host[found.covered.host.duplicated()]
-    source = told.source.to_numpy(np.int64)
-    first, last = told.key_first.to_numpy(np.int64), told.key_last.to_numpy(np.int64)
+    source = acknowledged.source.to_numpy(np.int64)
+    first, last = (
+        acknowledged.key_first.to_numpy(np.int64),
+        acknowledged.key_last.to_numpy(np.int64),
+    )
     known = [numbers.have(source, each, express=False) | numbers.have(source, each, express=True)
              for each in (first, last)]  # fmt: skip
     return suspect | set(source[~(known[0] & known[1]) | np.isin(source, with_gaps)].tolist())
@@ -585,8 +440,3 @@ def _queues(came: Frame, left: Frame, *, full: bool) -> set[tuple[int, int]]:
     both = gone.join(there, rsuffix="_came", how="left").fillna(-1)
     suspect = both[(both["count"] != both.count_came) | (both.hashes != both.hashes_came) | full]
     return set(suspect.index)
-
-
-def low(key: int) -> tuple[int, int]:
-    """Return the lower half of the sequence id, and the number."""
-    return key >> int(HALF), key & 0xFFFF_FFFF

@@ -13,13 +13,20 @@ import pyarrow.compute as pc
 from pipeline.events import host_of_path
 from pipeline.jobs import clocks
 from pipeline.jobs.audit import rules
+from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Facts, Role
-from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult, AuditSettings, Picture
-from pipeline.jobs.audit.fingerprints import What
+from pipeline.jobs.audit.findings import (
+    FINDING_SCHEMA,
+    KINDS,
+    AuditResult,
+    AuditSettings,
+    FindingTimeline,
+)
+from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
 from pipeline.jobs.audit.state import State
-from pipeline.jobs.audit.survey import END, Survey
+from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 
@@ -62,8 +69,8 @@ def judge(
         judged.kept = _kept(spark, ids)
         if found.suspect_streams:
             judged.segments = _segments(spark, found, judged.kept)
-        if settings.pictures:
-            judged.pictures = _pictures(spark, proved, settings.pictures)
+        if settings.timelines:
+            judged.timelines = _timelines(spark, proved, settings.timelines)
     finally:
         ordered.unpersist()
         facts.unpersist()
@@ -128,7 +135,7 @@ def _exact(table: Any) -> Frame:
     return table.toArrow().to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
+def _timelines(spark: Any, proved: Frame, most: int) -> list[FindingTimeline]:
     """Return some findings of different kinds, each with the messages around it."""
     some = proved[proved.key.notna() & (proved.stream >= 0)]
     chosen = [
@@ -148,8 +155,8 @@ def _pictures(spark: Any, proved: Frame, most: int) -> list[Picture]:
                 (each.key == row.key) if pd.isna(row.number) else each.number == row.number
             )
         )
-        found.append(Picture(row.kind, int(row.source), int(row.host) if pd.notna(row.host) else 0,
-                             int(row.key), messages))  # fmt: skip
+        receiver = int(row.host) if pd.notna(row.host) else 0
+        found.append(FindingTimeline(row.kind, int(row.source), receiver, int(row.key), messages))
     return found
 
 
@@ -168,7 +175,7 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
     segments = found.segments[in_pairs(found.segments, found.judged_streams)]
     of_sent = ("sent_block_first", "sent_block_last", "sent_at_min", "sent_at_max")
     # Messages accepted under numbers of this stream, although they were sent in another.
-    accepted = found.runs[found.runs.what == What.ACCEPTED]
+    accepted = found.runs[found.runs.what == RowKind.ACCEPTED]
     some = some.assign(
         old_sent=runs(segments, *of_sent),
         old_accepted=runs(segments, "place_first", "place_last", "host", "at_min", "at_max"),
@@ -186,7 +193,7 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
 def _conclude(
     rows: Frame, found: Survey, routes: Frame, state: State, settings: AuditSettings
 ) -> tuple[AuditResult, Frame]:
-    """Return which candidates are proved, and which stay open because a log is missing."""
+    """Return the result, and the proved candidates; others stay open as a log is missing."""
     rows = rows.reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
@@ -194,33 +201,7 @@ def _conclude(
     offsets, wrong = clocks.solve(bounds, settings.clock_tolerance_ms)
     spans = clocks.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
-    plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
-    if plain.any():
-        rows.loc[plain, "covering"] = [
-            labels.taker(int(row.source), int(row.sent_queue), row.acked_by)
-            for row in rows[plain].itertuples()
-        ]
-    _ask_who_acknowledged(rows, labels)
-    why = _undecided(rows, found, spans)
-    too = _undecided(rows, found, spans, "too_")
-    # If both are missing, the first one is reported.
-    of_other = (why == "") & (too != "")
-    why[of_other] = too[of_other]
-    rows.loc[of_other, "covering"] = rows.too_covering[of_other]
-    _of_several_receivers(rows, why, found, spans)
-    # A message that its source has sent and that is not open was stored before: it is a repetition.
-    again = rows.kind.isin(["never_sent", "express_again"]).to_numpy()
-    if again.any():
-        source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
-        for kind in ("never_sent", "express_again"):
-            are = (rows.kind == kind).to_numpy()
-            are &= found.numbers.have(source, number, express=kind == "express_again")
-            rows.loc[are, "kind"] = "duplicated"
-            why[are] = ""
-        gone = (rows.kind == "express_again").to_numpy()
-        rows, why = rows[~gone].reset_index(drop=True), why[~gone]
-    is_pending = rows.kind == "pending"
-    why[is_pending.to_numpy() & (why == "")] = "on_its_way"
+    rows, why = _decided(rows, found, spans, labels)
     is_open = why != ""
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])
@@ -232,18 +213,10 @@ def _conclude(
     frame = pd.DataFrame(
         [*about_hosts, *findings], columns=FINDING_SCHEMA.names, dtype=object
     ).astype({"sequence_number": "Int64", "until_number": "Int64", "at_ms": "Int64"})
-    opened = (
-        open_rows.assign(
-            host_name=[labels.host(int(host)) for host in open_rows.covering.fillna(0)]
-        )
-        .groupby(["why", "host_name"], as_index=False)
-        .agg(messages=("kind", "size"), oldest_at_ms=("at_ms", "min"))
-        .rename(columns={"why": "reason", "host_name": "host"})
-    )
     streams = labels.streams(frame, open_rows)
     result = AuditResult(
         findings=frame,
-        open=opened,
+        open=_open_messages(open_rows, labels),
         streams=streams,
         offsets_ms={labels.host(host): offset for host, offset in offsets.items()},
         events=found.events,
@@ -258,24 +231,73 @@ def _conclude(
     return result, proved
 
 
-def _ask_who_acknowledged(rows: Frame, labels: Labels) -> None:
+def _decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> tuple[Frame, Any]:
+    """Return the candidates, and for each the reason why it is open: "" if it is proved."""
+    plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
+    if plain.any():
+        rows.loc[plain, "covering"] = [
+            labels.taker(int(row.source), int(row.sent_queue), row.acked_by)
+            for row in rows[plain].itertuples()
+        ]
+    _require_log_of_acknowledger(rows, labels)
+    why = _undecided(rows, found, spans)
+    too = _undecided(rows, found, spans, "too_")
+    # If both are missing, the first one is reported.
+    of_other = (why == "") & (too != "")
+    why[of_other] = too[of_other]
+    rows.loc[of_other, "covering"] = rows.too_covering[of_other]
+    _keep_open_for_other_receivers(rows, why, found, spans)
+    rows, why = _without_repetitions(rows, why, found)
+    is_pending = rows.kind == "pending"
+    why[is_pending.to_numpy() & (why == "")] = "on_its_way"
+    return rows, why
+
+
+def _without_repetitions(rows: Frame, why: Any, found: Survey) -> tuple[Frame, Any]:
+    """Make repeated messages duplicates, and drop the other candidates `express_again`.
+
+    A message that its source has sent and that is not open was stored before: it is a repetition.
+    """
+    if not rows.kind.isin(["never_sent", "express_again"]).any():
+        return rows, why
+    source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
+    for kind in ("never_sent", "express_again"):
+        repeated = (rows.kind == kind).to_numpy()
+        repeated &= found.numbers.have(source, number, express=kind == "express_again")
+        rows.loc[repeated, "kind"] = "duplicated"
+        why[repeated] = ""
+    gone = (rows.kind == "express_again").to_numpy()
+    return rows[~gone].reset_index(drop=True), why[~gone]
+
+
+def _open_messages(open_rows: Frame, labels: Labels) -> Frame:
+    """Count the open messages by reason and host."""
+    hosts = [labels.host(int(host)) for host in open_rows.covering.fillna(0)]
+    groups = open_rows.assign(host_name=hosts).groupby(["why", "host_name"], as_index=False)
+    counted = groups.agg(messages=("kind", "size"), oldest_at_ms=("at_ms", "min"))
+    return counted.rename(columns={"why": "reason", "host_name": "host"})
+
+
+def _require_log_of_acknowledger(rows: Frame, labels: Labels) -> None:
     """Require the log of the host that acknowledged, also if the queue was redirected to it."""
     if len(rows) == 0:
         return
-    told = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
-    for at in np.flatnonzero(told.to_numpy(bool)):
+    acked = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
+    for at in np.flatnonzero(acked.to_numpy(bool)):
         host = labels.acknowledger(int(rows.acked_by[at]))
         if host and host != rows.covering[at]:
             rows.loc[at, ["covering", "host"]] = host
             rows.loc[at, ["block_from", "block_to"]] = pd.NA  # these belong to another log
 
 
-def _of_several_receivers(rows: Frame, why: Any, found: Survey, spans: clocks.Spans) -> None:
+def _keep_open_for_other_receivers(
+    rows: Frame, why: Any, found: Survey, spans: clocks.Spans
+) -> None:
     """Keep a loss open if the stream was redirected and another host may have stored it."""
     lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
     if len(lost) == 0:
         return
-    accepted = found.runs[found.runs.what == What.ACCEPTED]
+    accepted = found.runs[found.runs.what == RowKind.ACCEPTED]
     accepted = accepted[["source", "stream", "host"]].drop_duplicates()
     hosts = accepted[accepted.duplicated(["source", "stream"], keep=False)]
     for (source, stream), part in hosts.groupby(["source", "stream"]):
@@ -284,8 +306,8 @@ def _of_several_receivers(rows: Frame, why: Any, found: Survey, spans: clocks.Sp
             others = rows.loc[at].assign(block_from=pd.NA, block_to=pd.NA, covering=host)
             others = others[(rows.covering[at] != host).to_numpy(bool)]
             if len(others):
-                told = _undecided(others.reset_index(drop=True), found, spans)
-                why[others.index.to_numpy()[told != ""]] = told[told != ""]
+                reasons = _undecided(others.reset_index(drop=True), found, spans)
+                why[others.index.to_numpy()[reasons != ""]] = reasons[reasons != ""]
 
 
 def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "") -> Any:
@@ -294,8 +316,8 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
     `which` is the prefix of the columns that name the required stretch.
     """
     why = np.full(len(rows), "", dtype=object)
-    asked = rows[f"{which}covering"]
-    needs = asked.notna().to_numpy() & (rows.kind != "pending").to_numpy()
+    required = rows[f"{which}covering"]
+    needs = required.notna().to_numpy() & (rows.kind != "pending").to_numpy()
     for host, part in rows[needs].groupby(f"{which}covering"):
         host = int(host)
         at = part.index.to_numpy()

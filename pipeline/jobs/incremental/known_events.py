@@ -128,7 +128,7 @@ def overlapping(stretches: Frame, boxes: Iterable[tuple[int, int, int]]) -> Fram
     return stretches[found].reset_index(drop=True)
 
 
-class Seen:
+class KnownEvents:
     """Membership test: whether each event was read before."""
 
     def __init__(self, stretches: Frame) -> None:

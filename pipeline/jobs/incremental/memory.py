@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.events import LogFile
-from pipeline.jobs.audit.state import StateOfAnother
+from pipeline.jobs.audit.state import StateVersionMismatch
 from pipeline.jobs.incremental.known_events import merged, no_stretches
 from pipeline.jobs.incremental.published import new_part, publish, read_about
 
@@ -33,7 +33,7 @@ class Memory:
 
     @classmethod
     def load(cls, output: Path, job: str, *, again: bool = False) -> Memory:
-        """Return a job's memory; with `again` an empty one.  Raises StateOfAnother."""
+        """Return a job's memory; with `again` an empty one.  Raises StateVersionMismatch."""
         memory = cls(output / f"state-{job}")
         folder = memory.folder
         known = read_about(folder)
@@ -43,7 +43,7 @@ class Memory:
         if again:
             return memory
         if known.get("version") != VERSION:
-            raise StateOfAnother(f"{folder} was written by another release; give --again")
+            raise StateVersionMismatch(f"{folder} was written by another release; give --again")
         memory.files = set(known["files"])
         memory._staged = {name: list(parts) for name, parts in known["parts"].items()}
         return memory

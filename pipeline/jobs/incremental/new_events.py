@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from pipeline.events import LogFile, hash_of, open_parquet, pieces, read_piece, text_hashes
-from pipeline.jobs.incremental.known_events import Seen, overlapping, stretches_of
+from pipeline.jobs.incremental.known_events import KnownEvents, overlapping, stretches_of
 
 Frame = Any
 Piece = tuple[str, int, int]
@@ -35,7 +35,7 @@ NOTE = "note"
 Work = Callable[[Any, dict[int, str]], Iterable[Any]]
 
 
-class Fresh:
+class NewEvents:
     """The results of the tasks: `rows` for Spark, stretches and names."""
 
     def __init__(self, table: Any) -> None:
@@ -63,7 +63,7 @@ def each_once(
     columns: Sequence[str],
     schema: str,
     work: Work,
-) -> Fresh:
+) -> NewEvents:
     """Apply `work` to the events of `files` that are not in `seen`; its rows have `schema`."""
     tasks = _tasks(spark, files, seen)
     wanted = list(dict.fromkeys((*PLACE, *columns)))
@@ -77,22 +77,22 @@ def each_once(
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(
         each, f"{schema}, {NOTE} binary"
     )
-    return Fresh(rows)
+    return NewEvents(rows)
 
 
 def _task(
     parts: list[tuple[list[Piece], Frame]], columns: list[str], work: Work, arrow: Any
 ) -> Iterator[Any]:
     names: dict[int, str] = {}
-    told: list[Frame] = []
+    noted_stretches: list[Frame] = []
     for some, known in parts:
         reader = _Reader(known)
         for piece in some:
-            for whole in read_piece(piece, columns):
-                table, stretches = reader.new_ones(whole)
+            for events in read_piece(piece, columns):
+                table, stretches = reader.new_ones(events)
                 if len(table) == 0:
                     continue
-                told.append(stretches)
+                noted_stretches.append(stretches)
                 for batch in work(table, names):
                     noted = pa.nulls(batch.num_rows, pa.binary())
                     yield pa.RecordBatch.from_arrays(
@@ -100,8 +100,8 @@ def _task(
                            for name in arrow.names), noted],
                         names=[*arrow.names, NOTE],
                     )  # fmt: skip
-    if told:
-        note = pickle.dumps((pd.concat(told, ignore_index=True), names))
+    if noted_stretches:
+        note = pickle.dumps((pd.concat(noted_stretches, ignore_index=True), names))
         nothing = [pa.nulls(1, field.type) for field in arrow]
         yield pa.RecordBatch.from_arrays(
             [*nothing, pa.array([note], pa.binary())], names=[*arrow.names, NOTE]
@@ -112,7 +112,7 @@ class _Reader:
     """Reader of tables that may share events with each other and with known stretches."""
 
     def __init__(self, known: Frame) -> None:
-        self._seen = Seen(known)
+        self._seen = KnownEvents(known)
         self._held: list[Frame] = []  # read, but not yet in `_seen`, which is rarely needed
         self._top: dict[int, int] = {}  # the highest block of each host there
 

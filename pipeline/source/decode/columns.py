@@ -32,7 +32,7 @@ _ACKNOWLEDGE = pa.array(
 
 
 @dataclass(slots=True)
-class Reading:
+class PacketColumns:
     """Columns of packets that `Headers.readable` accepts, computed on demand."""
 
     rows: Rows
@@ -101,10 +101,10 @@ class Reading:
         return _numbers(self.h.properties_word(0) >> 16, np.int32)
 
     def _priority(self) -> Any:
-        return _numbers(self.h.base_flags & 7, np.int32)
+        return _numbers(self.h.flags.base & 7, np.int32)
 
     def _delivery(self) -> Any:
-        kind = np.where(self.h.bit(20) == 1, 2, self.h.flags >> 5 & 3)
+        kind = np.where(self.h.flags.bit(20) == 1, 2, self.h.flags.user >> 5 & 3)
         return _DELIVERIES.take(pa.array(kind.astype(np.int64)))
 
     def _sent_at(self) -> Any:
@@ -117,7 +117,7 @@ class Reading:
         return self.guids(self.h.start + 4)
 
     def _destination(self) -> Any:
-        return self.name(self.h.destination_type, self.h.destination)
+        return self.name(self.h.flags.destination_type, self.h.destination)
 
     def _correlation_id(self) -> Any:
         at = self.h.properties + 1
@@ -130,7 +130,7 @@ class Reading:
         return pc.if_else(pa.array(given), ids, pa.scalar(None, pa.string()))
 
     def _sequence(self) -> Any:
-        at, missing = self.h.transaction, self.h.bit(20) == 0
+        at, missing = self.h.transaction, self.h.flags.bit(20) == 0
         if missing.all():
             return pa.nulls(len(at), schema.POSITION)
         # 128 bits each; the upper half is zero.
@@ -161,10 +161,10 @@ class Reading:
         return self.cut(self.h.extension, self.h.body)
 
     def _response_queue(self) -> Any:
-        return self.name(self.h.response_type, self.h.response)
+        return self.name(self.h.flags.response_type, self.h.response)
 
     def _admin_queue(self) -> Any:
-        return self.name(self.h.admin_type, self.h.admin)
+        return self.name(self.h.flags.admin_type, self.h.admin)
 
     def _acknowledge(self) -> Any:
         flags = self.h.properties_word(0) & 0xF
@@ -179,10 +179,10 @@ class Reading:
         return _finite(self.h.word(self.h.start + 12))
 
     def _journal(self) -> Any:
-        return pa.array(self.h.bit(9) == 1)
+        return pa.array(self.h.flags.bit(9) == 1)
 
     def _dead_letter(self) -> Any:
-        return pa.array(self.h.bit(8) == 1)
+        return pa.array(self.h.flags.bit(8) == 1)
 
     def _abort_count(self) -> Any:
         return _numbers(self.rows.abort_counts, np.int32)
@@ -191,7 +191,7 @@ class Reading:
         return _numbers(self.rows.move_counts, np.int32)
 
     def _hops(self) -> Any:
-        return _numbers(self.h.flags & 0x1F, np.int32)
+        return _numbers(self.h.flags.user & 0x1F, np.int32)
 
     def _sender_id(self) -> Any:
         start = 4 * (self.h.security + SECURITY_WORDS)
@@ -203,14 +203,14 @@ class Reading:
         return _by_value(self.cut(start, start + sizes), security_id_text)
 
     def _connector_type(self) -> Any:
-        if not self.h.bit(22).any():
+        if not self.h.flags.bit(22).any():
             return pa.nulls(len(self.rows), pa.string())
         at = self.h.connector
-        given = self.cut(4 * at, 4 * (at + GUID_WORDS * self.h.bit(22)))
+        given = self.cut(4 * at, 4 * (at + GUID_WORDS * self.h.flags.bit(22)))
         return _by_value(given, lambda raw: guid_text(raw) if raw else None)
 
     def _traced(self) -> Any:
-        return pa.array((self.h.base_flags >> 8 & 1) == 1)
+        return pa.array((self.h.flags.base >> 8 & 1) == 1)
 
     def _report_queue(self) -> Any:  # only a debug header has it, and these packets have none
         return pa.nulls(len(self.rows), pa.string())
@@ -231,9 +231,9 @@ class Reading:
         return self.cut(start, np.minimum(start + size, self.rows.offsets[1:]))
 
 
-def quickly(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
-    reading = Reading(rows, Headers(rows))
-    return {name: reading.column(name) for name in columns}
+def fast_columns(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
+    decoded = PacketColumns(rows, Headers(rows))
+    return {name: decoded.column(name) for name in columns}
 
 
 def _numbers(values: npt.NDArray[Any], kind: type[np.generic]) -> Any:

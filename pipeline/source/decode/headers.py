@@ -30,6 +30,33 @@ _PROPERTIES_WORDS = 14
 _NAME_WORDS = np.array([0, 0, 1, 1, 1, 4, 5, 0], np.int64)
 
 
+class Flags:
+    """The flags in the base header and in the UserHeader of each packet."""
+
+    def __init__(self, base: Words, user: Words) -> None:
+        self.base, self.user = base, user
+
+    def bit(self, number: int) -> Whole:
+        """Return one flag of the UserHeader, as 0 or 1."""
+        return (self.user >> number & 1).astype(np.int64)
+
+    def _name_type(self, low: int) -> Whole:
+        """Return the type of a queue name, which begins at bit `low`."""
+        return (self.user >> low & 7).astype(np.int64)
+
+    @cached_property
+    def destination_type(self) -> Whole:
+        return self._name_type(10)
+
+    @cached_property
+    def admin_type(self) -> Whole:
+        return self._name_type(13)
+
+    @cached_property
+    def response_type(self) -> Whole:
+        return self._name_type(16)
+
+
 class Headers:
     """Positions of the headers in each packet, in words unless stated otherwise."""
 
@@ -49,31 +76,8 @@ class Headers:
         return (self.word(at) & 0xFFFF).astype(np.int64)
 
     @cached_property
-    def base_flags(self) -> Words:
-        return self.word(self.start) >> 16
-
-    @cached_property
-    def flags(self) -> Words:
-        return self.word(self.start + _USER_FLAGS)
-
-    def bit(self, number: int) -> Whole:
-        """Return one flag of the UserHeader, as 0 or 1."""
-        return (self.flags >> number & 1).astype(np.int64)
-
-    def name_type(self, low: int) -> Whole:
-        return (self.flags >> low & 7).astype(np.int64)
-
-    @cached_property
-    def destination_type(self) -> Whole:
-        return self.name_type(10)
-
-    @cached_property
-    def admin_type(self) -> Whole:
-        return self.name_type(13)
-
-    @cached_property
-    def response_type(self) -> Whole:
-        return self.name_type(16)
+    def flags(self) -> Flags:
+        return Flags(self.word(self.start) >> 16, self.word(self.start + _USER_FLAGS))
 
     def _behind_name(self, kind: Whole, at: Whole) -> Whole:
         if not kind.any():
@@ -87,24 +91,24 @@ class Headers:
 
     @cached_property
     def admin(self) -> Whole:
-        return self._behind_name(self.destination_type, self.destination)
+        return self._behind_name(self.flags.destination_type, self.destination)
 
     @cached_property
     def response(self) -> Whole:
-        return self._behind_name(self.admin_type, self.admin)
+        return self._behind_name(self.flags.admin_type, self.admin)
 
     @cached_property
     def connector(self) -> Whole:
-        return self._behind_name(self.response_type, self.response)
+        return self._behind_name(self.flags.response_type, self.response)
 
     @cached_property
     def transaction(self) -> Whole:
-        given = self.bit(22)
+        given = self.flags.bit(22)
         return self.connector + GUID_WORDS * given if given.any() else self.connector
 
     @cached_property
     def security(self) -> Whole:
-        given = self.bit(20)
+        given = self.flags.bit(20)
         if not given.any():
             return self.transaction
         connector = self.word(self.transaction) & 1
@@ -114,14 +118,14 @@ class Headers:
 
     @cached_property
     def sender_id_bytes(self) -> Whole:
-        given = self.bit(19)
+        given = self.flags.bit(19)
         if not given.any():
             return given
         return (self.word(self.security) >> 16).astype(np.int64) * given
 
     @cached_property
     def properties(self) -> Whole:
-        given = self.bit(19)
+        given = self.flags.bit(19)
         if not given.any():
             return self.security
         sizes = self.word(self.security + 1)
@@ -170,18 +174,18 @@ class Headers:
             & (self.properties + _PROPERTIES_WORDS <= self.end)
             & (ends <= self.rows.offsets[1:])
             # Reject session headers, HTTP packets and unknown kinds of delivery.
-            & ((self.base_flags & 0b10000) == 0)
-            & ((self.flags & 1 << 25) == 0)
-            & ((self.flags >> 5 & 3) <= 1)
+            & ((self.flags.base & 0b10000) == 0)
+            & ((self.flags.user & 1 << 25) == 0)
+            & ((self.flags.user >> 5 & 3) <= 1)
         )
         if "report_queue" in columns:
-            good &= (self.base_flags & 0b100000) == 0  # no debug header
+            good &= (self.flags.base & 0b100000) == 0  # no debug header
         if columns & {"destinations", "admin_queues", "response_queues"}:
-            good &= self.bit(23) == 0  # no multi-queue header
+            good &= self.flags.bit(23) == 0  # no multi-queue header
         for kind, names in (
-            (self.destination_type, {"destination"}),
-            (self.admin_type, {"admin_queue", "admin_queues"}),
-            (self.response_type, {"response_queue", "response_queues"}),
+            (self.flags.destination_type, {"destination"}),
+            (self.flags.admin_type, {"admin_queue", "admin_queues"}),
+            (self.flags.response_type, {"response_queue", "response_queues"}),
         ):
             if columns & names:
                 good &= (kind == DIRECT) | (kind == 0)

@@ -3,7 +3,7 @@
     rows.py        messages as a queue manager sends them
     headers.py     positions of the headers: numpy reads one field of all packets
     columns.py     the columns from these positions; Arrow cuts values of variable length
-    one_by_one.py  the other packets, by the parser of `protocol`
+    fallback.py    the other packets, by the parser of `protocol`
 
 The fast path takes less than a microsecond a message; the parser and a `Message` take forty.
 Packets that the fast path does not handle (rare headers, names that are not direct, inconsistent
@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.source import schema
-from pipeline.source.decode.columns import quickly
+from pipeline.source.decode.columns import fast_columns
+from pipeline.source.decode.fallback import parsed_columns
 from pipeline.source.decode.headers import Headers
-from pipeline.source.decode.one_by_one import one_by_one
 from pipeline.source.decode.rows import Place, Rows
 
 
@@ -47,12 +47,12 @@ def arrays_of(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
     aligned = rows.aligned()
     fast = Headers(aligned).readable(frozenset(wanted))
     if fast.all():
-        return quickly(aligned, wanted)
+        return fast_columns(aligned, wanted)
     quick, slow = np.flatnonzero(fast), np.flatnonzero(~fast)
-    parsed = one_by_one(rows.chosen(slow), wanted)
+    parsed = parsed_columns(rows.chosen(slow), wanted)
     if not len(quick):
         return parsed
-    read = quickly(rows.chosen(quick).aligned(), wanted)
+    read = fast_columns(rows.chosen(quick).aligned(), wanted)
     back = np.empty(len(rows), np.int64)
     back[np.concatenate((quick, slow))] = np.arange(len(rows))
     order = pa.array(back)

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.tally import Tally
-from benchmarks.verdict import Outcome, table, verdict, wrongs
+from benchmarks.verdict import Outcome, broken_promises, table, verdict
 
 TOTAL = 5
 
@@ -33,7 +33,7 @@ def delivered():
 def test_complete_delivery_in_order_passes(tmp_path):
     result = delivered()
 
-    assert wrongs(result) == []
+    assert broken_promises(result) == []
     assert "exactly once and in order" in verdict(result, [], tmp_path)[0]
 
 
@@ -43,7 +43,7 @@ def test_a_lost_message_is_named(kind):
     for tally in result.tallies:
         deliver(tally, [0, 1, 3, 4] if tally.delivery == kind else range(TOTAL))
 
-    assert wrongs(result) == [f"lost: {kind} message 2, id id2"]
+    assert broken_promises(result) == [f"lost: {kind} message 2, id id2"]
 
 
 def test_an_express_message_may_be_lost_to_a_later_kill():
@@ -51,7 +51,7 @@ def test_an_express_message_may_be_lost_to_a_later_kill():
     for tally in result.tallies:
         deliver(tally, [0, 1, 3, 4] if tally.delivery == "express" else range(TOTAL))
 
-    assert wrongs(result) == []
+    assert broken_promises(result) == []
 
 
 def test_an_express_message_is_not_lost_without_a_kill():
@@ -60,7 +60,7 @@ def test_an_express_message_is_not_lost_without_a_kill():
     for tally in result.tallies:
         deliver(tally, [0, 1, 3, 4] if tally.delivery == "express" else range(TOTAL))
 
-    assert wrongs(result) == ["lost: express message 2, id id2"]
+    assert broken_promises(result) == ["lost: express message 2, id id2"]
 
 
 @pytest.mark.parametrize("kind", ["transactional", "recoverable", "express"])
@@ -70,7 +70,9 @@ def test_a_doubled_message_fails(kind):
 
     doubled.arrived(doubled.body(3), "other")
 
-    assert wrongs(result) == [f"arrived 2 times: {kind} message 3, id id3, as id3 and other"]
+    assert broken_promises(result) == [
+        f"arrived 2 times: {kind} message 3, id id3, as id3 and other"
+    ]
 
 
 def test_an_overtaken_transactional_message_fails():
@@ -79,7 +81,7 @@ def test_an_overtaken_transactional_message_fails():
     deliver(result.recoverable, [0, 2, 1, 3, 4])
     deliver(result.express, range(TOTAL))
 
-    assert wrongs(result) == ["arrived after a later one: transactional message 1, id id1"]
+    assert broken_promises(result) == ["arrived after a later one: transactional message 1, id id1"]
 
 
 @pytest.mark.parametrize("body", [b"", b"transactional 1\nother", b"transactional 99\n", b"\xff"])
@@ -88,13 +90,13 @@ def test_an_unknown_body_fails(body):
 
     result.transactional.arrived(body, "strange")
 
-    assert wrongs(result) == ["its body is not what was sent: message strange"]
+    assert broken_promises(result) == ["its body is not what was sent: message strange"]
 
 
 def test_a_message_that_was_not_sent_is_not_reported_as_lost():
     tallies = [Tally(kind, 1) for kind in ("transactional", "recoverable", "express")]
 
-    found = wrongs(Outcome(*tallies))
+    found = broken_promises(Outcome(*tallies))
 
     assert found == [f"1 {tally.delivery} messages were not sent" for tally in tallies]
 
@@ -102,7 +104,7 @@ def test_a_message_that_was_not_sent_is_not_reported_as_lost():
 def test_a_failed_run_keeps_and_lists_its_data(tmp_path):
     result = outcome()
 
-    lines = verdict(result, wrongs(result), tmp_path)
+    lines = verdict(result, broken_promises(result), tmp_path)
 
     assert str(tmp_path) in lines[-1]
     assert len((tmp_path / "findings").read_text().splitlines()) == 2 * TOTAL

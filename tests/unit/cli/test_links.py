@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.jobs.incremental.published import ABOUT, publish
-from pipeline.ship.reached import Reached
+from pipeline.ship.position import ShippedPosition
 from pipeline.ship.shipment import Notes
 from qmd.cli.archive import _save
 from qmd.directory.file.directory import _locked
@@ -36,10 +36,10 @@ def test_the_state_of_shipping_is_not_written_through_a_link(victim: Path, tmp_p
     notes = Notes(tmp_path / "state", "target")
     (tmp_path / "state/target.part").symlink_to(victim)
 
-    notes.write({"orders": Reached(last=7)})
+    notes.write({"orders": ShippedPosition(last=7)})
 
     assert victim.read_bytes() == b"precious"
-    assert notes.read() == {"orders": Reached(last=7)}
+    assert notes.read() == {"orders": ShippedPosition(last=7)}
 
 
 def test_the_lock_of_shipping_does_not_follow_a_link(victim: Path, tmp_path: Path) -> None:

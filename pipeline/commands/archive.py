@@ -21,7 +21,7 @@ def archive(job: Job) -> None:
     import datetime
 
     from pipeline.jobs.archive import Archive
-    from pipeline.report.archiving import archive_page
+    from pipeline.report.archive_pages import archive_page
 
     lake = _only(job)
     today = datetime.datetime.now(datetime.UTC).date()
@@ -86,7 +86,7 @@ def replay(
     """
     from pipeline.jobs.archive import Archive
     from pipeline.jobs.replay import Replay, ReplayFailed
-    from pipeline.report.archiving import replay_page
+    from pipeline.report.archive_pages import replay_page
     from pipeline.report.outcome import write_tables
 
     asked: dict[str, Any] = {

@@ -25,7 +25,7 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
 PASSING = {"no_control_socket", "daemon_not_answering", "remote_unreachable", "connection_lost"}
 
 
-class Connected:
+class Connection:
     """A `QueueManager` with blocking coroutines; every error names the endpoint.
 
     With `patient`, connecting is retried for `reconnect_s` while the queue manager does not answer.
@@ -89,7 +89,7 @@ class Connected:
             self._loop.run(self.qm.__aexit__(None))
         self._loop.stop()
 
-    def __enter__(self) -> Connected:
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -18,11 +18,11 @@ from qmd.client import Message
 from qmd.control_protocol.messages import StoredMessage
 
 
-def one_by_one(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
+def parsed_columns(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
     types = schema.arrow_schema("messages", columns)
     packets = [rows.packet(index) for index in range(len(rows))]
-    whole = map(_whole, packets) if rows.headers_only else packets
-    messages = [Message(StoredMessage(0, 0, packet)) for packet in whole]
+    complete = map(_with_empty_body, packets) if rows.headers_only else packets
+    messages = [Message(StoredMessage(0, 0, packet)) for packet in complete]
     beside = {
         "position": rows.positions,
         "lookup_id": rows.lookup_ids,
@@ -46,7 +46,7 @@ def one_by_one(rows: Rows, columns: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _whole(headers: bytes) -> bytes:
+def _with_empty_body(headers: bytes) -> bytes:
     """Return a packet that was cut at its body, with a body of zeros and nothing behind it."""
     none, end = np.zeros(1, np.int64), np.array([0, len(headers)])
     counts = np.zeros(1, np.int32)

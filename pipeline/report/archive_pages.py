@@ -20,8 +20,6 @@ def archive_page(
 ) -> str:
     """Return the page: `manifests` of all days, `contents`, and the days `done` by this run."""
     page = Page("The archive of the journals")
-    total = sum(int(each["rows"]) for each in manifests.values())
-    fresh = [each for each in done if not each.was_done]
     broken = [(*each, day.day) for day in done for each in day.broken]
     steps = (
         [f"Files that could not be read: {len(broken)}. Ship or copy them again; the next run adds"
@@ -38,8 +36,37 @@ def archive_page(
         )
         _set_aside(page, broken)
         return page.html("Made by qmd pipeline run archive,")
+    missing = _missing_days(sorted(manifests))
+    _add_verdict(page, manifests, contents, done, missing, steps)
+    _set_aside(page, broken)
+    if missing:
+        page.section(
+            "Days without messages",
+            "No message was journaled, or none was shipped: see `qmd ship` on each host.",
+            table(["day"], [(day,) for day in missing]),
+        )
+    _filling(page, contents)
+    _add_days(page, manifests, done)
+    page.section(
+        "To send a part again",
+        "Each message is sent once, in the order of arrival; --dry-run only counts.",
+        "<p><code>qmd pipeline run replay --input ARCHIVE --output REPORT --to QUEUE --job-id NAME"
+        " --since DAY --until DAY --where &quot;label = 'red'&quot; --dry-run</code></p>",
+    )
+    return page.html("Made by qmd pipeline run archive,")
+
+
+def _add_verdict(
+    page: Page,
+    manifests: Mapping[str, Mapping[str, Any]],
+    contents: Frame,
+    done: Sequence[Archived],
+    missing: Sequence[str],
+    steps: Sequence[str],
+) -> None:
     days = sorted(manifests)
-    missing = _missing_days(days)
+    total = sum(int(each["rows"]) for each in manifests.values())
+    fresh = [each for each in done if not each.was_done]
     span = "one day" if len(days) == 1 else f"{len(days):,} days"
     sentence = f"{total:,} messages of {span} are in the archive."
     if missing:
@@ -53,7 +80,7 @@ def archive_page(
         f" {len(fresh)} days." if fresh else "Nothing has arrived since the last run."
     )  # fmt: skip
     page.verdict(
-        UNSURE if missing or broken else GOOD,
+        UNSURE if missing or any(each.broken for each in done) else GOOD,
         sentence,
         text,
         [
@@ -65,14 +92,11 @@ def archive_page(
         ],
         steps,
     )
-    _set_aside(page, broken)
-    if missing:
-        page.section(
-            "Days without messages",
-            "No message was journaled, or none was shipped: see `qmd ship` on each host.",
-            table(["day"], [(day,) for day in missing]),
-        )
-    _filling(page, contents)
+
+
+def _add_days(
+    page: Page, manifests: Mapping[str, Mapping[str, Any]], done: Sequence[Archived]
+) -> None:
     known = {each.day: each for each in done}
     page.section(
         "Days",
@@ -87,18 +111,11 @@ def archive_page(
                     "archived" if day in known and not known[day].was_done else "",
                     manifests[day]["folder"],
                 )
-                for day in reversed(days)
+                for day in sorted(manifests, reverse=True)
             ],
             code=["folder"],
         ),
     )
-    page.section(
-        "To send a part again",
-        "Each message is sent once, in the order of arrival; --dry-run only counts.",
-        "<p><code>qmd pipeline run replay --input ARCHIVE --output REPORT --to QUEUE --job-id NAME"
-        " --since DAY --until DAY --where &quot;label = 'red'&quot; --dry-run</code></p>",
-    )
-    return page.html("Made by qmd pipeline run archive,")
 
 
 def _set_aside(page: Page, broken: Sequence[tuple[str, str, str]]) -> None:

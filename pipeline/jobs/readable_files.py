@@ -23,44 +23,48 @@ BROKEN_FILES = "broken_files"
 _READERS = 8
 
 
-class NothingWhole(Exception):
+class NoReadableFile(Exception):
     """None of the files can be read; the text gives the error of the first."""
 
 
-def over_whole_files(
+def over_readable_files(
     spark: Any,
     files: Sequence[LogFile],
     work: Callable[[list[LogFile]], dict[str, Frame]],
     progress: Callable[[str], None] = lambda text: None,
     *,
-    knows_more: bool = False,
+    has_earlier_results: bool = False,
 ) -> dict[str, Frame]:
     """Return the result of `work` on the readable files, with the table `BROKEN_FILES`.
 
-    Raises NothingWhole if no file is readable, unless `knows_more` says that `work` also uses
-    earlier results.  Errors of `work` that no file caused are raised unchanged.
+    Raises NoReadableFile if no file is readable, unless `has_earlier_results`: then `work` also
+    uses those.  Errors of `work` that no file caused are raised unchanged.
     """
     progress(f"checking {len(files)} files")
     broken = broken_files(spark, files)
     try:
-        result = work(_whole(files, broken, knows_more=knows_more))
-    except NothingWhole:
+        result = work(_readable(files, broken, has_earlier_results=has_earlier_results))
+    except NoReadableFile:
         raise
     except Exception:  # of any type: Spark's bridge to Java wraps the errors
         progress("a file may be damaged: reading all files to find it")
-        inside = broken_files(spark, _whole(files, broken, knows_more=knows_more), inside=True)
+        inside = broken_files(
+            spark, _readable(files, broken, has_earlier_results=has_earlier_results), inside=True
+        )
         if not inside:
             raise
         broken |= inside
-        result = work(_whole(files, broken, knows_more=knows_more))
+        result = work(_readable(files, broken, has_earlier_results=has_earlier_results))
     return result | {BROKEN_FILES: as_table(broken)}
 
 
-def _whole(files: Sequence[LogFile], broken: dict[str, str], *, knows_more: bool) -> list[LogFile]:
+def _readable(
+    files: Sequence[LogFile], broken: dict[str, str], *, has_earlier_results: bool
+) -> list[LogFile]:
     found = [file for file in files if file.path not in broken]
-    if not found and broken and not knows_more:
+    if not found and broken and not has_earlier_results:
         path, why = min(broken.items())
-        raise NothingWhole(f"none of {len(broken)} files can be read; {path}: {why}")
+        raise NoReadableFile(f"none of {len(broken)} files can be read; {path}: {why}")
     return found
 
 
@@ -74,13 +78,13 @@ def broken_files(spark: Any, files: Sequence[LogFile], *, inside: bool = False) 
     long = [file.path for file in files if inside or not file.path.endswith(".parquet")]
     ends = [] if inside else [file.path for file in files if file.path.endswith(".parquet")]
     with ThreadPoolExecutor(_READERS) as readers:
-        found = [each for each in readers.map(_looked_at, ends) if each is not None]
+        found = [each for each in readers.map(_checked, ends) if each is not None]
     if long:
         found += _read_by_tasks(spark, long, inside=inside)
     return dict(found)
 
 
-def _looked_at(path: str, *, whole: bool = False) -> tuple[str, str] | None:
+def _checked(path: str, *, whole: bool = False) -> tuple[str, str] | None:
     try:
         check(path, whole=whole)
     except Unreadable as broken:
@@ -93,7 +97,7 @@ def _read_by_tasks(spark: Any, paths: list[str], *, inside: bool) -> list[tuple[
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
-            looked = [_looked_at(paths[n], whole=inside) for n in batch.column(0).to_pylist()]
+            looked = [_checked(paths[n], whole=inside) for n in batch.column(0).to_pylist()]
             some = [one for one in looked if one is not None]
             yield pa.RecordBatch.from_pylist(
                 [{"path": path, "why": why} for path, why in some], schema=schema

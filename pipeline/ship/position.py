@@ -24,7 +24,7 @@ DIGESTED = ("block", "index", "at_ms", "kind", "message_id", "queue")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Reached:
+class ShippedPosition:
     """The last shipped block or position, and its epoch; 0: nothing was shipped."""
 
     epoch: int = 1
@@ -32,7 +32,7 @@ class Reached:
     digest: str = ""  # of the events of block `last`; empty: not known
 
     @classmethod
-    def of_note(cls, value: Any) -> Reached:
+    def of_note(cls, value: Any) -> ShippedPosition:
         """Parse a note; older releases wrote a number.  Raises ValueError, TypeError."""
         if isinstance(value, Mapping):
             return cls(int(value["epoch"]), int(value["last"]), str(value["digest"]))
@@ -41,9 +41,9 @@ class Reached:
     def note(self) -> dict[str, Any]:
         return asdict(self)
 
-    def next_epoch(self, after: int) -> Reached:
+    def next_epoch(self, after: int) -> ShippedPosition:
         """Return the start of a new history that equals the old one up to `after`."""
-        return Reached(self.epoch + 1, after)
+        return ShippedPosition(self.epoch + 1, after)
 
 
 def digest(events: Iterable[Mapping[str, Any]]) -> str:
