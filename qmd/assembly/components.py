@@ -63,6 +63,7 @@ from qmd.queues.message_id_history import KnownMessages
 from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
 from qmd.queues.outgoing_ids import OutgoingIds
 from qmd.queues.outgoing_queues import OutgoingQueues
+from qmd.queues.outgoing_refill import OutgoingRefill
 from qmd.queues.quarantine import Damage
 from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
@@ -93,7 +94,8 @@ class Assembly:
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
         outgoing_ids = OutgoingIds(services, destinations_max=limits.destinations)
-        self.outgoing = OutgoingQueues(services, self.damage, self.parts, self.usage, outgoing_ids)
+        outgoing_refill = OutgoingRefill(services, self.damage, self.parts)
+        self.outgoing = OutgoingQueues(services, self.usage, outgoing_ids)
         self.own_dead_letters = NamedDeadLetterQueues(services, self.outgoing, self.queues)
         self.directory = open_directory(settings.directory, changed=self._directory_changed)
         self.destinations = Destinations(services, self.directory, self.outgoing, self.queues)
@@ -311,11 +313,14 @@ class Assembly:
             self.retention,
             self.undeliverable,
         )
-        self._connect(deferred_acknowledgments, outgoing_ids)
+        self._connect(deferred_acknowledgments, outgoing_ids, outgoing_refill)
         self.components = self._components()
 
     def _connect(
-        self, deferred_acknowledgments: DeferredAcknowledgments, outgoing_ids: OutgoingIds
+        self,
+        deferred_acknowledgments: DeferredAcknowledgments,
+        outgoing_ids: OutgoingIds,
+        outgoing_refill: OutgoingRefill,
     ) -> None:
         """Name the collaborators that are made later."""
         services = self.services
@@ -323,13 +328,13 @@ class Assembly:
         self.queues.on_ready = self.message_receiver.serve
         services.clock.when_set = self.outgoing.clock_was_set
         self.damage.connect(self.outgoing.arm_resend)
+        outgoing_refill.connect(self.outgoing_release.release)
         outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(
             self.peers,
             self.redirection,
-            self.relay.usage,
             self.outgoing_release.release,
-            self.acknowledgments.met,
+            outgoing_refill.refill,
         )
         self.own_dead_letters.connect(self.destinations.find_here)
         self.destinations.connect(self.resolver)

@@ -94,7 +94,7 @@ class Reservations:
         for queue_id, key in state.keys:
             held = queues.get(queue_id)
             if held is not None:
-                held.queue.reserve(key & LOOKUP_MASK, shared=held.shared)
+                held.queue.reserved.add(key & LOOKUP_MASK, shared=held.shared)
 
     def _adopt(self, reader: Reader, queue: LocalQueue, row: ReaderQueueRow) -> ReaderQueue:
         adopted = reader.queues[id_text(queue)] = ReaderQueue(
@@ -368,7 +368,9 @@ class Reservations:
             fence = await self._services.storage.batch.run(unit)
             reader.fence = fence
             for held, reserved in rows:
-                held.queue.unreserve((row.key & LOOKUP_MASK for row in reserved), are_there=True)
+                held.queue.reserved.release(
+                    (row.key & LOOKUP_MASK for row in reserved), are_there=True
+                )
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]

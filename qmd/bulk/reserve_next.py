@@ -54,12 +54,12 @@ async def reserve_piece(
     if held.shared or queue.express:
         mine: list[int] = []
         for lookup_id in lookup_ids:
-            if queue.reserve(lookup_id, shared=held.shared):
+            if queue.reserved.add(lookup_id, shared=held.shared):
                 mine.append(lookup_id)
             elif held.shared:
                 break  # somebody takes it just now: what is behind it has to wait
     else:
-        mine = queue.reserve_stored(lookup_ids)
+        mine = queue.reserved.add_stored(lookup_ids)
     if not mine:
         return 0, 0, after
     base = queue.id << LOOKUP_BITS
@@ -92,11 +92,11 @@ async def reserve_piece(
         )
     )
     for message in express:
-        queue.now_stored(message.lookup_id)
+        queue.reserved.now_stored(message.lookup_id)
     size = sum(sizes)
     if len(found) < len(lookup_ids):
         there = {key & LOOKUP_MASK for key in found}
-        queue.unreserve([each for each in mine if each not in there], are_there=False)
+        queue.reserved.release([each for each in mine if each not in there], are_there=False)
         pairs = zip(lookup_ids, sizes, strict=True)
         size = sum(each for lookup_id, each in pairs if lookup_id in there)
     held.next, held.reserved_at_s = first + len(found), now_s

@@ -311,7 +311,7 @@ class MessageLookup:
         ahead: int | None,
         expires_at_s: int | None,
     ) -> Value:
-        taker = queue.taker(lookup_id)
+        taker = next((each for each in queue.takers if each.has(queue, lookup_id)), None)
         return {
             "kind": _queue_kind(queue, reason),
             "queue": queue.name,

@@ -33,7 +33,7 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.operations.selection import Chosen
-from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.queues.local_queue import HELD, LocalQueue, Reader
 from qmd.queues.quotas import queue_refusal
 from storage.errors import NoSuchQueue, QueueExists, StoredError
 from storage.tables import events, outcomes, own_dead_letters
@@ -276,7 +276,7 @@ class Mover:
             is_express = lookup_id in source.express
             moving.append(_Moving(message, moved, is_express))
             if not is_express:
-                source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as if it were held
+                source.taken[lookup_id] = HELD
         reader.taken[source].difference_update(lookup_ids)
         self._hand_over(
             source,
@@ -399,6 +399,7 @@ class Mover:
     ) -> None:
         """The commit has returned: off the one, on the other."""
         arrived: list[StoredMessage] = []
+        express: list[StoredMessage] = []
         for each in moving:
             lookup_id, size = each.message.lookup_id, len(each.message.packet)
             if lookup_id not in found:
@@ -409,10 +410,10 @@ class Mover:
             source.forget([lookup_id])
             if each.is_express:
                 target.count_in(1, size)
-                target.add_express(each.moved)
+                express.append(each.moved)
             else:
                 arrived.append(each.moved)
-        target.deliver(arrived)
+        target.deliver(arrived, express)
 
     def _put_back(
         self,

@@ -17,7 +17,7 @@ from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
 from qmd.message.shared_packet import express_removed
 from qmd.operations.selection import PIECE_BYTES, PIECE_MESSAGES
-from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_queue import LocalQueue, relatives
 from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.tables import directory_changes
 from storage.tables import messages as message_rows
@@ -305,7 +305,7 @@ class QueueAdministration:
             )
         if queue.deleted:
             raise Refusal("no_such_queue", f"{queue.name} is being deleted by another request")
-        family = queue.relatives
+        family = relatives(queue)
         self._check_deletable(family)
         if dry_run:
             return Purged(

@@ -39,6 +39,7 @@ from qmd.events.recorder import Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.outgoing_queues import parse_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,13 @@ class Acknowledgments:
         """Name the collaborators that are made after it."""
         self._session_with = session_with
         self._post = post
+
+    def restore(self) -> None:
+        """Read the addresses of sources from the names of the restored outgoing queues."""
+        for queue in self._outgoing.queues:
+            name, via, _ = parse_queue_name(queue.destination)
+            if via is not None and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
+                self.met(via, name.host)
 
     def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
         """An administration acknowledgment, to each of the queues where the original asks for it.

@@ -168,7 +168,7 @@ class Undeliverable:
         """
         ended = 0
         for queue in self._outgoing.queues:
-            if over := queue.expired_express(now_s, messages_max - ended):
+            if over := queue.express.pop_expired(now_s, messages_max - ended):
                 ended += len(over)
                 self.expire(queue, over)
         return ended

@@ -1,8 +1,8 @@
-"""All outgoing queues: made, filled, and sent again until the peer acknowledges.
+"""Outgoing queues: created, filled, and sent again until the peer acknowledges.
 
-A message leaves the disk in one of three ways, each in one commit with what it
-leads to: the peer's acknowledgment releases it (`Releasing`), its time runs out
-or the peer refuses it for good (`Undelivered`).
+A message leaves the disk in one of three ways, each in one commit with its consequences: the peer's
+acknowledgment releases it (`OutgoingRelease` of qmd/transfer), it expires, or the peer refuses it
+for good (both `Undeliverable` of qmd/outcomes).
 """
 
 from __future__ import annotations
@@ -24,39 +24,31 @@ from protocol.names.format_name import (
     PublicName,
     parse_format_name,
 )
-from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import is_express, reach_time_s
 from qmd.core.sequence import OutgoingSequence
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, queue_address
 from qmd.message.shared_packet import Packet, head_of, part_of
 from qmd.queues.outgoing_ids import OutgoingIds
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, VIA, OutgoingQueue, StoredContents
+from qmd.queues.usage import Usage
 from storage.engine.batch import Batch
 from storage.tables import outgoing as outgoing_rows
-from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.tables.outgoing import OutgoingRow
+from storage.tables.keys import LOOKUP_BITS
 from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qmd.message.shared_packet import Parts
-    from qmd.queues.outgoing_ids import OutgoingIds
-    from qmd.queues.quarantine import Damage
-    from qmd.queues.usage import Usage
     from qmd.queues.way import Way, Ways
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
-REFILL_ROWS = 512
-RELEASE_DELAY_S = 0.02
-FOR_OTHERS = " for others"  # behind the name of a queue for messages that we pass on
-REFILL_BYTES = 4 * 1024 * 1024
+FOR_OTHERS = " for others"  # ends the name of a queue for relayed messages
 
 
-#: Key, packet, and the last second of its life.
+#: Key, packet, and the last second of its lifetime.
 Appended = tuple[int, Packet, int | None]
 
 
@@ -73,36 +65,31 @@ class Redirects(Protocol):
 class OutgoingQueues:
     """The outgoing queues by their destination."""
 
-    def __init__(
-        self, services: Services, damage: Damage, parts: Parts, usage: Usage, ids: OutgoingIds
-    ) -> None:
+    def __init__(self, services: Services, usage: Usage, ids: OutgoingIds) -> None:
         self._services = services
-        self._damage = damage
-        self._parts = parts
         self._usage = usage
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
         self.ids = ids
+        self.others_usage = Usage()  # bytes of relayed messages
         self.transmitted_count = 0
 
     def connect(
         self,
         ways: Ways,
         redirects: Redirects,
-        others_usage: Usage,
         release: Callable[[], None],
-        met: Callable[[bytes, str], None],
+        refill: Callable[[OutgoingQueue], None],
     ) -> None:
-        """Name the collaborators that are made after it.
+        """Set the collaborators that are created later.
 
-        `others_usage` counts what waits for others; `release` hands over what waits for company;
-        `met` learns the address of a queue manager.
+        `release` adds pending releases to the open batch; `refill` reads further messages of a
+        queue into its window.
         """
         self._ways = ways
         self._redirects = redirects
-        self._others_usage = others_usage
         self._release = release
-        self._met = met
+        self.refill = refill
 
     @property
     def count(self) -> int:
@@ -120,23 +107,19 @@ class OutgoingQueues:
     def restore(
         self,
         row: outgoing_rows.OutgoingQueueRow,
-        messages: int,
-        size: int,
+        totals: Totals,
         transactional: int,
         awaiting: Totals,
         sequences_awaited: Iterable[int] = (),
     ) -> None:
-        """An outgoing queue as the disk has it; all of it counts as sent once.
+        """Create the outgoing queue of a row; all its messages count as sent once.
 
-        `sequences_awaited`: of which messages wait for their final acks.
+        `totals` counts its stored messages, `transactional` those of its sequence, and `awaiting`
+        those that wait for their final acks; `sequences_awaited` are the sequences of the latter.
         """
-        # "NAME via GUID": see `Acknowledging`.
-        named, for_others, _ = row.destination.partition(FOR_OTHERS)
-        text, _, via = named.partition(" via ")
-        name = parse_format_name(text)
-        machine = _machine_of(name, via, row.address)
-        if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-            self._met(guid_bytes(via), name.host)
+        name, via, for_others = parse_queue_name(row.destination)
+        # The row of a queue that names a public queue contains its queue manager.
+        machine = guid_bytes(row.address) if isinstance(name, PublicName) and via is None else None
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -146,28 +129,21 @@ class OutgoingQueues:
             unproven_from=max(0, row.unproven_from - row.base),
         )
         queue = OutgoingQueue(
-            id=row.id,
-            destination=row.destination,
-            key=row.destination.casefold(),
+            row,
             address=_address(name, machine),
-            link=self._link(name, guid_bytes(via) if via else None, machine),
+            link=link_of(self._ways, name, via, machine),
             sequence=sequence,
-            paused=row.paused,
-            others=messages - transactional,
             usage=self._usage,
-            size=size,
-            awaiting=awaiting,
-            others_usage=self._others_usage if for_others else None,
+            others_usage=self.others_usage if for_others else None,
+            stored=StoredContents(totals.messages - transactional, totals.bytes, awaiting),
         )
-        queue.redirect, queue.known_peer = row.redirect, row.peer
         if row.redirect is not None:
             self._redirects.restored(queue)
-        queue.may_be_misdated = messages > 0
+        queue.may_be_misdated = totals.messages > 0
         queue.is_stored = True
-        queue.renumbered_to = row.renumbered_to
         if sequence.is_unproven:
             position = sequence.base + sequence.first_unproven
-            if position != row.unproven_from:  # known on the disk before anything follows
+            if position != row.unproven_from:  # on the disk before the next message of the sequence
                 self._services.storage.batch.run(
                     partial(outgoing_rows.set_unproven, positions=[(position, queue.id)])
                 )
@@ -179,7 +155,7 @@ class OutgoingQueues:
         self._adopt(queue)
         self.ids.restored(queue)
         if not queue.for_others:
-            # What was stored may be a backup, after which sequences were begun that the peer knows.
+            # The database may be a restored backup, older than sequences that the peer knows.
             queue.begin_sequence = self.ids.begin_sequence
 
     def clock_was_set(self) -> None:
@@ -210,11 +186,10 @@ class OutgoingQueues:
         `machine`: the queue manager of a public queue, as the directory says.
         `for_others`: what other queue managers have sent, apart from ours.  Raises Refusal.
         """
-        destination = str(name) if via is None else f"{name} via {guid_text(via)}"
+        destination = str(name) if via is None else f"{name}{VIA}{guid_text(via)}"
         if for_others:
             destination += FOR_OTHERS
-        key = destination.casefold()
-        queue = self._queues.get(key)
+        queue = self._queues.get(destination.casefold())
         if queue is not None:
             return queue
         if via is None and not for_others:
@@ -223,43 +198,37 @@ class OutgoingQueues:
                 return queue
         id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
         try:
-            link = self._link(name, via, machine)
+            link = link_of(self._ways, name, via, machine)
         except Refusal:
             self.ids.give_back(id_)
             raise
+        has_session = link.connection is not None
+        sequence = OutgoingSequence(0, resend_intervals_s=self._services.settings.delivery.resend_s)
+        row = outgoing_rows.OutgoingQueueRow(
+            id_,
+            destination,
+            link.name,
+            paused=False,
+            sequence_id=sequence.sequence_id,
+            base=sequence.base,
+            next_number=sequence.next_number,
+            created_at_s=int(self._services.environment.time()),
+            # Stored with its first message, before that message is handed to the peer.
+            peer=link.remote_id if has_session else None,
+        )
         queue = OutgoingQueue(
-            id=id_,
-            destination=destination,
-            key=key,
+            row,
             address=_address(name, machine),
             link=link,
+            sequence=sequence,
             usage=self._usage,
-            others_usage=self._others_usage if for_others else None,
-            sequence=OutgoingSequence(
-                0, resend_intervals_s=self._services.settings.delivery.resend_s
-            ),
+            others_usage=self.others_usage if for_others else None,
         )
         queue.used_at = self._services.loop.time()
         self._adopt(queue)
-        if queue.link.connection is not None:
+        if has_session:
             queue.new_pass("a new session began", transactional_only=False)
-        self._services.storage.batch.add_outgoing_queue(
-            outgoing_rows.OutgoingQueueRow(
-                queue.id,
-                queue.destination,
-                queue.link.name,
-                False,
-                queue.sequence.sequence_id,
-                queue.sequence.base,
-                queue.sequence.next_number,
-                int(self._services.environment.time()),
-                None,
-                # With its first message, and before that is handed over.
-                None if queue.link.connection is None else queue.link.remote_id,
-            )
-        )
-        if queue.link.connection is not None:
-            queue.known_peer = queue.link.remote_id
+        self._services.storage.batch.add_outgoing_queue(row)
         self._services.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
 
@@ -335,7 +304,7 @@ class OutgoingQueues:
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(head):
-                queue.add_express(key, packet, expires_at_s)
+                queue.express.keep(key, (packet, expires_at_s), packet, expires_at_s)
                 return key, packet, expires_at_s
         batch.insert_outgoing(
             queue.id << LOOKUP_BITS | key,
@@ -394,33 +363,6 @@ class OutgoingQueues:
         if next_numbers:
             batch.set_next_numbers(next_numbers)
 
-    def refill(self, queue: OutgoingQueue) -> None:
-        """Read on where the window ends."""
-        self._release()  # or the rows would be read once more
-        start = queue.window.begin_refill()
-        self._services.storage.batch.read_after(
-            lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
-            partial(self._refilled, queue),
-        )
-
-    def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
-        entries = [
-            (
-                row.key & LOOKUP_MASK,
-                (
-                    row.packet
-                    if row.part_id is None
-                    else self._parts.shared(row.packet, row.part_id),
-                    row.expires_at_s,
-                ),
-                len(row.packet),
-            )
-            for row in self._damage.whole_outgoing(queue, rows)
-        ]
-        size = sum(len(row.packet) for row in rows)
-        queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
-        queue.link.wake()
-
     def queue_of_sequence(self, sequence_id: int) -> OutgoingQueue | None:
         """The queue that has, or had, a sequence with that id."""
         return self._by_sequence_timestamp.get(sequence_id >> 32)
@@ -474,37 +416,47 @@ class OutgoingQueues:
         elif not queue.for_others:
             queue.begin_sequence = self.ids.begin_sequence
 
-    def link_of_name(self, destination: str) -> Way:
-        """The way to a destination that is a direct name."""
-        return self._link(parse_format_name(destination), None)
 
-    def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
-        ways = self._ways
-        if via is not None and isinstance(name, DirectName):
-            return ways.link_to_queue_manager(via, (name.host, name.port))
-        if via is not None and isinstance(name, PublicName):
-            return ways.link_to_queue_manager(via)
-        if machine is not None:
-            return ways.link_to_queue_manager(machine)
-        if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
-            return ways.link_to_address(name.host, name.port or PORT)
-        if isinstance(name, PrivateName):
-            return ways.link_to_queue_manager(name.queue_manager)
-        raise Refusal(
-            "name_not_reachable",
-            f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
-            " a queue manager that has a session with this one",
-            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
-        )
+def parse_queue_name(destination: str) -> tuple[FormatName, bytes | None, bool]:
+    """Return the parts of an outgoing queue's name, such as `DIRECT=TCP:10.0.0.7\\x via GUID`.
+
+    They are the format name of the destination, the GUID of the queue manager over which it is
+    reached (None: by the name itself), and whether it is a queue for relayed messages.
+    """
+    named, for_others, _ = destination.partition(FOR_OTHERS)
+    text, _, via = named.partition(VIA)
+    return parse_format_name(text), guid_bytes(via) if via else None, bool(for_others)
+
+
+def link_of(ways: Ways, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
+    """Return the link to a destination.
+
+    `via` is the queue manager over which it is reached, `machine` the queue manager of a public
+    queue. Raises Refusal if nothing leads to the name.
+    """
+    if via is not None and isinstance(name, DirectName):
+        return ways.link_to_queue_manager(via, (name.host, name.port))
+    if via is not None and isinstance(name, PublicName):
+        return ways.link_to_queue_manager(via)
+    if machine is not None:
+        return ways.link_to_queue_manager(machine)
+    if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
+        return ways.link_to_address(name.host, name.port or PORT)
+    if isinstance(name, PrivateName):
+        return ways.link_to_queue_manager(name.queue_manager)
+    raise Refusal(
+        "name_not_reachable",
+        f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
+        " a queue manager that has a session with this one",
+        "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+    )
 
 
 def _address(name: FormatName, machine: bytes | None) -> QueueAddress:
-    """How packets name the destination; of a public queue also the queue manager that has it, by
-    which whoever is in between knows that it is not for them.  [MS-MQMQ] 2.2.19.2"""
+    """Return the address of the destination as packets contain it.
+
+    The address of a public queue contains its queue manager as well, so that a queue manager on
+    the way finds that the message is not for its own queues. [MS-MQMQ] 2.2.19.2
+    """
     address = queue_address(name)
     return address if machine is None else replace(address, queue_manager=machine)
-
-
-def _machine_of(name: FormatName, via: str, address: str) -> bytes | None:
-    """The queue manager of a public queue, as its outgoing queue was kept."""
-    return guid_bytes(address) if isinstance(name, PublicName) and not via else None

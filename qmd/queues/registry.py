@@ -9,9 +9,10 @@ from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.message.build import queue_address
 from qmd.queues import quotas
-from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_queue import LocalQueue, QueueNames
 from qmd.queues.public_guid import public_guid
 from storage.tables import queues as queue_rows
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     from qmd.queues.usage import Usage
@@ -40,22 +41,13 @@ class LocalQueues:
         # A rescued folder may lack the parent; its subqueue is a queue by itself then.
         parent = None if row.parent_id is None else self.by_id.get(row.parent_id)
         is_journal = parent is not None and path.suffix is not None
+        quota = parent.journal_quota_bytes if parent and is_journal else self.quota_of(row)
+        guid = row.directory_guid or public_guid(self._services.id, row.id, row.created_at_s)
         queue = LocalQueue(
-            id=row.id,
-            name=row.name,
-            key=key,
-            label=row.label,
-            transactional=row.transactional,
-            journal=row.journal,
-            quota_bytes=parent.journal_quota_bytes if parent and is_journal else self.quota_of(row),
-            journal_quota_bytes=row.journal_quota_bytes,
-            is_system=row.system,
-            created_at_s=row.created_at_s,
-            address=queue_address(path),
-            guid=row.directory_guid or public_guid(self._services.id, row.id, row.created_at_s),
-            usage=self._usage,
-            messages=messages,
-            size=size,
+            row._replace(quota_bytes=quota),
+            QueueNames(key, queue_address(path), guid),
+            self._usage,
+            stored=Totals(messages, size),
             notice=quotas.notice,
             parent=parent,
             is_journal=is_journal,

@@ -53,7 +53,6 @@ from qmd.errors import Refusal
 from qmd.events.recorder import DELIVERIES, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.queues.outgoing_queue import OutgoingQueue
-from qmd.queues.usage import Usage
 from storage.errors import StorageError
 from storage.tables import outgoing as outgoing_rows
 
@@ -129,7 +128,7 @@ class Relay:
         self._ending: dict[OutgoingQueue, asyncio.Task[None]] = {}
         self._batch: Batch | None = None
         self._waiting: dict[OutgoingQueue, list[Appended]] = {}  # for the commit of that
-        self.usage = Usage()  # what waits here for others
+        self.usage = outgoing.others_usage
         self.relayed_count = 0
 
     def connect(self, history_queue: InternalQueue) -> None:

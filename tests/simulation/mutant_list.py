@@ -1184,7 +1184,7 @@ MUTANTS = (
     ),
     Mutant(
         "refilled outgoing queues wake nobody",
-        "qmd/queues/outgoing_queues.py",
+        "qmd/queues/outgoing_refill.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
@@ -1203,9 +1203,8 @@ MUTANTS = (
     Mutant(
         "express messages that died are sent",
         "qmd/queues/outgoing_queue.py",
-        "        self.usage.express_bytes -= express_removed(waiting[0])\n"
-        "        self.window.remove(key)",
-        "        self.usage.express_bytes -= express_removed(waiting[0])",
+        "        self.express.drop(key, *waiting)\n        self.window.remove(key)",
+        "        self.express.drop(key, *waiting)",
     ),
     Mutant(
         "a commit of a transaction leaves one message behind",
@@ -1434,10 +1433,9 @@ MUTANTS = (
     ),
     Mutant(
         "express bytes are not counted out",
-        "qmd/queues/local_queue.py",
-        "                self._express_deadlines.discard(lookup_id)\n"
-        "                self.usage.express_bytes -= express_removed(express.packet)",
-        "                self._express_deadlines.discard(lookup_id)",
+        "qmd/queues/express_messages.py",
+        "        self._usage.express_bytes -= express_removed(packet)",
+        "        pass",
     ),
     Mutant(
         "nobody is told of the end of what he asked about",
