@@ -48,6 +48,7 @@ from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.outcomes.nack import Nacks
 from qmd.outcomes.promises import Promises
 from qmd.outcomes.reports import Reports
+from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
 from qmd.peers.connection import PeerConnection
 from qmd.peers.identity_conflicts import IdentityConflicts
@@ -123,7 +124,6 @@ class Assembly:
         self.dead_letters = DeadLetters(
             services,
             self.acknowledgments,
-            self.damage,
             self.own_dead_letters,
             self.queues,
             self.recorder,
@@ -138,10 +138,10 @@ class Assembly:
             self.recorder,
             self.destinations,
         )
+        self.source_acknowledgments = SourceAcknowledgments(services, self.acknowledgments)
         self.undeliverable = Undeliverable(
             services,
-            self.acknowledgments,
-            self.damage,
+            self.source_acknowledgments,
             self.dead_letters,
             self.outgoing,
             self.recorder,
@@ -175,7 +175,6 @@ class Assembly:
         )
         self.confirmations = Confirmations(
             services,
-            self.damage,
             self.dead_letters,
             self.outgoing,
             self.promises,

@@ -47,6 +47,11 @@ class NamedDeadLetterQueues:
         """Name what finds a queue of ours by its name."""
         self._find_here = find_here
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any message has a dead-letter queue of its application."""
+        return bool(self._by_number)
+
     def restore(self, queues: dict[int, int]) -> None:
         self._by_number = queues
 
@@ -88,10 +93,7 @@ class NamedDeadLetterQueues:
             batch.run(partial(rows.insert, rows=[row]))
 
     def queue_of(self, packet: bytes) -> LocalQueue | None:
-        """Where this dead message belongs; None: into the system's queue.
-
-        Also called by the thread that writes.
-        """
+        """Return the queue that keeps this dead letter; None: one of the system's queues."""
         if not self._by_number or source_of(packet) != self._services.id:
             return None
         queue_id = self._by_number.get(message_number(packet))
