@@ -61,6 +61,14 @@ class Reader:
         """Return whether it has taken this message."""
         return lookup_id in self.taken.get(queue, ())
 
+    def begin_removal(self, queue: LocalQueue, lookup_ids: Iterable[int]) -> None:
+        """Mark messages that it has taken as leaving: the open batch deletes them."""
+        mine = self.taken.get(queue, set())
+        mine.difference_update(lookup_ids)
+        if not mine:
+            queue.takers.discard(self)
+        queue.leaving.update(lookup_ids)
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
