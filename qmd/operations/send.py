@@ -439,7 +439,7 @@ class MessageSender:
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
             appended = [self._outgoing.append(route, key, packet, batch)]
-            self.tell(route, packet, key)
+            self.record_sent(route, packet, key)
             if key in route.express:
                 self._outgoing.appended(route, appended)
             else:
@@ -453,12 +453,12 @@ class MessageSender:
             return reason
         wall_ms = int(self._services.environment.time() * 1000)
         held = enter(self._services, route, key, wall_ms, packet, batch)
-        self.tell(route, packet, key)
+        self.record_sent(route, packet, key)
         if not is_express(packet):
             batch.when_durable(partial(route.deliver, [held]))
         return ""
 
-    def tell(self, route: Route, packet: bytes, place: int) -> None:
+    def record_sent(self, route: Route, packet: bytes, place: int) -> None:
         """Of a packet of our own making."""
         if self._recorder.enabled:
             delivery = EXPRESS if is_express(packet) else RECOVERABLE

@@ -55,7 +55,7 @@ class SystemQueues(NamedTuple):
 
     plain: tuple[int, str]
     transactional: tuple[int, str]
-    has_named: bool  # there are messages whose applications named other dead-letter queues
+    has_named: bool  # applications have named other dead-letter queues
 
     def of(self, *, is_transactional: bool) -> tuple[int, str]:
         """Return the queue for such a message."""
@@ -78,7 +78,7 @@ class DeadLetters:
         self._own_dead_letters = own_dead_letters
         self._queues = queues
         self._recorder = recorder
-        self.under_way = 0  # number of ends whose commit has not returned
+        self.under_way = 0  # number of ends with a commit under way
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Return the dead-letter queue of a message: the one that its application has named, or
@@ -289,7 +289,7 @@ class DeadLetters:
         """Acknowledge messages that ended; keep them as dead letters or in the journal."""
         batch, recorder = self._services.storage.batch, self._recorder
         wall_ms = int(self._services.environment.time() * 1000)
-        unconfirmed: list[bytes] = []
+        for_final_ack: list[bytes] = []
         discarded: list[bytes] = []
         for packet in packets:
             is_local = source_of(packet) == self._services.id
@@ -300,7 +300,7 @@ class DeadLetters:
             ):
                 # The frequent case: only a final ack can follow.
                 if message_class_of(packet) not in SYSTEM_CLASSES:
-                    unconfirmed.append(packet)
+                    for_final_ack.append(packet)
                 continue
             original = parse_user_message(packet)
             result = consequences(
@@ -313,7 +313,7 @@ class DeadLetters:
             if result.acknowledgment is not None:
                 self._acknowledgments.to_application(original, result.acknowledgment, batch)
             if result.final_ack is not None:
-                unconfirmed.append(packet)
+                for_final_ack.append(packet)
             if result.journal:
                 self.journal(packet)
             if not keep:
@@ -322,8 +322,8 @@ class DeadLetters:
                 self.dead_letter(packet, message_class, reason, wall_ms, queue.name)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
-        if unconfirmed:
-            self._acknowledgments.send_final_acks(unconfirmed, message_class, batch)
+        if for_final_ack:
+            self._acknowledgments.send_final_acks(for_final_ack, message_class, batch)
         if discarded:
             recorder.record(
                 Kind.DISCARDED,

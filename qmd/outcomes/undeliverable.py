@@ -101,7 +101,7 @@ class Undeliverable:
     async def purge(self, queue: OutgoingQueue) -> int:
         """End all messages of a queue, waiting or not acknowledged; return their count.
 
-        They become dead letters whose class says that an operator deleted them.
+        They become dead letters with the class "deleted by an operator".
         """
         reason = reason_text(MessageClass.NACK_DELETED, queue=queue.destination)
         return await self.end_all(queue, MessageClass.NACK_DELETED, reason, Kind.PURGED)

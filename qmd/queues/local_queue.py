@@ -137,7 +137,7 @@ class LocalQueue(Measured):
         self.taken: dict[int, StoredMessage] = {}
         self.reserved = QueueReservations(self)
         self.takers: set[Reader] = set()  # readers that have a message of this queue
-        self.leaving: set[int] = set()  # taken messages whose removal is being committed
+        self.leaving: set[int] = set()  # taken messages that the open batch deletes
         self.expired: list[StoredMessage] = []  # found by `take` and not ended yet
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # completed when a message arrives
@@ -163,7 +163,7 @@ class LocalQueue(Measured):
 
     @property
     def payer(self) -> LocalQueue:
-        """The queue whose quota counts: for a subqueue, the queue that it belongs to."""
+        """The queue that provides the quota: for a subqueue, the queue that it belongs to."""
         return self if self.parent is None or self.is_journal else self.parent
 
     @property

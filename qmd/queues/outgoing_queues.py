@@ -53,13 +53,13 @@ Appended = tuple[int, Packet, int | None]
 
 
 class Redirects(Protocol):
-    """Destinations that an operator has sent elsewhere: `Redirecting` of qmd/peers."""
+    """Destinations that an operator has redirected: `Redirection` of qmd/peers."""
 
     def restored(self, queue: OutgoingQueue) -> None:
-        """Learn of a queue whose redirect was on the disk."""
+        """Apply the stored redirect of a restored queue."""
 
     def stands_for(self, name: DirectName | PrivateName | PublicName) -> OutgoingQueue | None:
-        """The queue that takes what is for this destination."""
+        """Return the queue that takes the messages for this destination; None: its own."""
 
 
 class OutgoingQueues:
@@ -93,13 +93,16 @@ class OutgoingQueues:
 
     @property
     def count(self) -> int:
+        """The number of outgoing queues."""
         return len(self._queues)
 
     @property
     def queues(self) -> list[OutgoingQueue]:
+        """All outgoing queues."""
         return list(self._queues.values())
 
     def find(self, key: str) -> OutgoingQueue | None:
+        """Return the queue with a casefolded name, or None."""
         return self._queues.get(key)
 
     # Start-up.
@@ -159,12 +162,12 @@ class OutgoingQueues:
             queue.begin_sequence = self.ids.begin_sequence
 
     def clock_was_set(self) -> None:
-        """What was made until now bears the sent time of another clock."""
+        """Note that all stored messages have a sent time by the former wall clock."""
         for queue in self._queues.values():
             queue.may_be_misdated = queue.messages > 0
 
     def start(self) -> None:
-        """Begin to deliver what the last run left."""
+        """Begin to deliver the messages of the last run."""
         for queue in self._queues.values():
             if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
@@ -180,11 +183,12 @@ class OutgoingQueues:
         machine: bytes | None = None,
         for_others: bool = False,
     ) -> OutgoingQueue:
-        """The outgoing queue for a destination, made when it is the first message.
+        """Return the outgoing queue for a destination; create it if there is none.
 
-        With `via` it leads over a session with the queue manager of that GUID, if there is one.
-        `machine`: the queue manager of a public queue, as the directory says.
-        `for_others`: what other queue managers have sent, apart from ours.  Raises Refusal.
+        `via` is the GUID of a queue manager; its session leads there. `machine` is the GUID of
+        the queue manager of a public queue, from the directory. `for_acknowledgments`: it is for
+        acknowledgments or relayed messages, which get fewer queues. `for_others`: the queue for
+        relayed messages, separate from those of this queue manager. Raises Refusal.
         """
         destination = str(name) if via is None else f"{name}{VIA}{guid_text(via)}"
         if for_others:
@@ -233,7 +237,7 @@ class OutgoingQueues:
         return queue
 
     def forget(self, key: str) -> int | None:
-        """The id of a queue that is no more, as if it had never been; None: somebody holds it."""
+        """Forget a queue and return its id; None: something refers to it, and it stays."""
         queue = self._queues.pop(key)
         link, id_, timestamps = queue.link, queue.id, queue.timestamps
         del link.queues[queue]
@@ -253,7 +257,7 @@ class OutgoingQueues:
         return id_
 
     def know_sequence(self, queue: OutgoingQueue) -> None:
-        """Acknowledgments of it lead to the queue."""
+        """Find the queue by its present sequence from now on, for acknowledgments."""
         self._know_timestamp(queue.sequence.sequence_id >> 32, queue)
 
     def _know_timestamp(self, timestamp: int, queue: OutgoingQueue) -> None:
@@ -272,12 +276,12 @@ class OutgoingQueues:
         discard: bool = False,
         deadline_s: int | None = None,
     ) -> Appended:
-        """Rows for a message that is to be sent; `appended` follows when they are durable.
+        """Add a message with the open batch. Call `appended` with the result after the commit.
 
-        `confirm_by_s`, `discard`: see `Confirmations`; `deadline_s`: of one of others', which has
-        been under way for a time.
+        `confirm_by_s` and `discard` are for `Confirmations` of qmd/transfer. `deadline_s` is the
+        deadline of a relayed message, which its earlier way has shortened.
         """
-        self._release()  # a commit is due anyway
+        self._release()  # a commit follows anyway
         if queue.for_others:
             expires_at_s = deadline_s
         else:
@@ -295,7 +299,10 @@ class OutgoingQueues:
         *,
         discard: bool,
     ) -> Appended:
-        """The same, where all is known; `release` was called for the batch."""
+        """Add a message as `append` does, with a known deadline.
+
+        The caller has already added pending releases to the batch.
+        """
         queue.grow(len(packet))
         if isinstance(packet, bytes):
             head, part = packet, None
@@ -317,7 +324,7 @@ class OutgoingQueues:
         return key, packet, expires_at_s
 
     def all_appended(self, messages: dict[OutgoingQueue, list[Appended]]) -> None:
-        """As `appended`, of many queues; most of them may have one link."""
+        """Make messages of many queues ready, after their commit; queues may share a link."""
         links: dict[Way, None] = {}
         for queue, its_messages in messages.items():
             self._add_to_window(queue, its_messages)
@@ -326,7 +333,10 @@ class OutgoingQueues:
             link.wake()
 
     def all_appended_on_disk(self, firsts: dict[OutgoingQueue, int]) -> None:
-        """The same of more than memory should hold, by the first key of each queue."""
+        """Make messages of many queues ready, after their commit, without loading them.
+
+        `firsts` has the first key of each queue.
+        """
         now = self._services.loop.time()
         for queue, first in firsts.items():
             queue.used_at = now
@@ -335,7 +345,7 @@ class OutgoingQueues:
             link.wake()
 
     def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
-        """These messages are durable (or express): they may be sent."""
+        """Make messages ready to be sent, after their commit."""
         self._add_to_window(queue, messages)
         queue.link.wake()
 
@@ -345,15 +355,15 @@ class OutgoingQueues:
         for key, packet, expires_at_s in messages:
             express = is_express(head_of(packet))
             if express and key not in queue.express:
-                continue  # its time ran out before the commit that it waited for
+                continue  # it expired before the commit that it waited for
             add(key, (packet, expires_at_s), len(packet), stored=not express)
 
     def save(self, queues: Iterable[OutgoingQueue], batch: Batch) -> None:
-        """Keep where their sequences stand, in the same commit as the messages."""
+        """Store the positions of sequences, in the same commit as the messages."""
         next_numbers: dict[int, int] = {}
         for queue in queues:
             sequence = queue.sequence
-            if queue.stored_sequence_id == sequence.sequence_id:  # then its base is the same too
+            if queue.stored_sequence_id == sequence.sequence_id:  # then its base is the same, too
                 next_numbers[queue.id] = sequence.next_number
             else:
                 queue.stored_sequence_id = sequence.sequence_id
@@ -364,18 +374,19 @@ class OutgoingQueues:
             batch.set_next_numbers(next_numbers)
 
     def queue_of_sequence(self, sequence_id: int) -> OutgoingQueue | None:
-        """The queue that has, or had, a sequence with that id."""
+        """Return the queue that has, or had, a sequence with this id, or None."""
         return self._by_sequence_timestamp.get(sequence_id >> 32)
 
     # Resending.
 
     def arm_resend(self, queue: OutgoingQueue) -> None:
+        """Set the resend timer of a queue."""
         wake_at = queue.sequence.next_timer()
         if wake_at is not None:
             self._services.timers.at(wake_at, queue, self._resend_due)
 
     def _resend_due(self, queue: OutgoingQueue) -> None:
-        """[MS-MQQB] 3.1.6.5: everything unacknowledged goes again, in order."""
+        """Send all unacknowledged messages again, in order. [MS-MQQB] 3.1.6.5"""
         if queue.sequence.handle_timer(self._services.loop.time()):
             if queue.link.connection is not None:
                 log.info(
@@ -387,10 +398,10 @@ class OutgoingQueues:
             queue.link.wake()
         self.arm_resend(queue)
 
-    # What operators do.
+    # Requests of operators.
 
     async def set_paused(self, queue: OutgoingQueue, paused: bool) -> None:
-        """Keep the queue's messages here, or let them go again; survives a restart."""
+        """Stop or continue sending from a queue; the state survives a restart."""
         await self._services.storage.batch.run(
             partial(outgoing_rows.set_paused, outgoing_id=queue.id, paused=paused)
         )
@@ -399,14 +410,12 @@ class OutgoingQueues:
         queue.link.wake()
 
     def kick(self, queue: OutgoingQueue) -> None:
-        """Connect now, or, where there is a session, send everything unacknowledged again."""
+        """Connect now; if there is a session, send all unacknowledged messages again."""
         if queue.link.connection is None:
             queue.link.kick()
         else:
             queue.new_pass("an operator asked for it", transactional_only=True)
             queue.link.wake()
-
-    # Within.
 
     def _adopt(self, queue: OutgoingQueue) -> None:
         self._queues[queue.key] = queue

@@ -1,8 +1,8 @@
 """Quarantine: messages that the disk returned altered are put aside and logged, not delivered.
 
-All rows that are read from the disk for delivery or sending are checked here. A row whose packet
-does not match its checksum moves to the table `damaged` in a commit of its own; `qmd check` shows
-that table.
+All rows that are read from the disk for delivery or sending are checked here. A row with a packet
+that does not match its checksum moves to the table `damaged` in a commit of its own; `qmd check`
+shows that table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The queues of this queue manager, by key and by id."""
+"""Registry: the local queues of this queue manager, by key and by id."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class LocalQueues:
-    """All of them: queues, subqueues, journals and the system's own."""
+    """The local queues: those of applications, subqueues, journals and the system queues."""
 
     def __init__(self, services: Services, usage: Usage) -> None:
         self._services = services
         self._usage = usage
         self.by_key: dict[str, LocalQueue] = {}
         self.by_id: dict[int, LocalQueue] = {}
-        #: Called after each queue that was added.
+        #: Called after a queue was added.
         self.on_added: Callable[[], None] = lambda: None
-        #: Called with a queue whenever there may be something for its readers.
+        #: Called with a queue when there may be messages for its readers.
         self.on_ready: Callable[[LocalQueue], None] = lambda queue: None
 
     def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
-        """Add the queue of a row; so many messages with so many bytes are in it on the disk."""
+        """Add the queue of a row, with this many stored messages and bytes; return it."""
         path = parse_destination(row.name, local_host=self._services.name)
         assert isinstance(path, DirectName)
         key = queue_key(path)
         assert key is not None
-        # A rescued folder may lack the parent; its subqueue is a queue by itself then.
+        # A rescued folder may lack the parent; its subqueue is then an ordinary queue.
         parent = None if row.parent_id is None else self.by_id.get(row.parent_id)
         is_journal = parent is not None and path.suffix is not None
         quota = parent.journal_quota_bytes if parent and is_journal else self.quota_of(row)
@@ -59,7 +59,7 @@ class LocalQueues:
         return queue
 
     def quota_of(self, row: queue_rows.QueueRow) -> int | None:
-        """That of the row; the machine journal has the configuration's until it gets its own."""
+        """Return the quota of a row; the machine journal without one has that of the settings."""
         if row.quota_bytes is None and row.id == queue_rows.JOURNAL_ID:
             return self._services.settings.quotas.journal_bytes
         return row.quota_bytes

@@ -470,7 +470,7 @@ MUTANTS = (
     Mutant(
         "nobody tells the source that a message was received",
         "qmd/outcomes/dead_letter.py",
-        "if unconfirmed:",
+        "if for_final_ack:",
         "if False:",
     ),
     Mutant(
@@ -1310,7 +1310,8 @@ MUTANTS = (
     Mutant(
         "no final ack of what ends in its queue",
         "qmd/outcomes/dead_letter.py",
-        "            if result.final_ack is not None:\n                unconfirmed.append(packet)",
+        "            if result.final_ack is not None:\n"
+        "                for_final_ack.append(packet)",
         "            pass",
     ),
     Mutant(
@@ -1448,7 +1449,7 @@ MUTANTS = (
         "no final ack of what is received",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
-        "                    unconfirmed.append(packet)",
+        "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(
@@ -1611,7 +1612,7 @@ MUTANTS = (
         "a receipt is told to nobody when it is of another",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
-        "                    unconfirmed.append(packet)",
+        "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(
