@@ -290,10 +290,9 @@ class OutgoingQueue(Measured):
             if entry is None:
                 break
             key, (kept, expires_at_s) = entry
-            is_too_large = len(kept) > packet_bytes_max
-            if is_too_large or (expires_at_s is not None and now_s > expires_at_s):
+            if len(kept) > packet_bytes_max or (expires_at_s is not None and now_s > expires_at_s):
                 window.pop()
-                (done.too_large if is_too_large else done.expired).append(key)
+                (done.too_large if len(kept) > packet_bytes_max else done.expired).append(key)
                 if key >= TRANSACTIONAL_FIRST:
                     break  # the next message is linked around it, once its row is removed
                 continue
@@ -427,8 +426,9 @@ class OutgoingQueue(Measured):
         waiting = self.express.get(key)
         if waiting is None:
             return None
-        packet = whole(waiting[0])
-        self.express.drop(key, *waiting)
+        kept, expires_at_s = waiting
+        packet = whole(kept)
+        self.express.drop(key, kept, expires_at_s)
         self.window.remove(key)
         self.others -= 1
         self.shrink(len(packet))

@@ -1204,8 +1204,8 @@ MUTANTS = (
     Mutant(
         "express messages that died are sent",
         "qmd/queues/outgoing_queue.py",
-        "        self.express.drop(key, *waiting)\n        self.window.remove(key)",
-        "        self.express.drop(key, *waiting)",
+        "        self.express.drop(key, kept, expires_at_s)\n        self.window.remove(key)",
+        "        self.express.drop(key, kept, expires_at_s)",
     ),
     Mutant(
         "a commit of a transaction leaves one message behind",
