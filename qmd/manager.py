@@ -63,7 +63,7 @@ class QueueManager:
             await assembly.directory.start()
             assembly.acknowledgments.deferred.start()
             assembly.registration.start()
-            await assembly.undeliverable.tell_what_is_owed()
+            await assembly.source_acknowledgments.send_owed()
         except BaseException:
             await storage.close()
             raise

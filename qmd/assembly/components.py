@@ -75,6 +75,7 @@ from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.outcomes.nack import Nacks
 from qmd.outcomes.promises import Promises
 from qmd.outcomes.reports import Reports
+from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
 from qmd.peers.connection import PeerConnection
 from qmd.peers.identity_conflicts import IdentityConflicts
@@ -91,6 +92,7 @@ from qmd.queues.message_id_history import KnownMessages
 from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
 from qmd.queues.outgoing_ids import OutgoingIds
 from qmd.queues.outgoing_queues import OutgoingQueues
+from qmd.queues.outgoing_refill import OutgoingRefill
 from qmd.queues.quarantine import Damage
 from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
@@ -131,7 +133,8 @@ class Assembly:
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
         outgoing_ids = OutgoingIds(services, destinations_max=limits.destinations)
-        self.outgoing = OutgoingQueues(services, self.damage, self.parts, self.usage, outgoing_ids)
+        outgoing_refill = OutgoingRefill(services, self.damage, self.parts)
+        self.outgoing = OutgoingQueues(services, self.usage, outgoing_ids)
         self.own_dead_letters = NamedDeadLetterQueues(services, self.outgoing, self.queues)
         self.directory = open_directory(settings.directory, changed=self._directory_changed)
         self.destinations = Destinations(services, self.directory, self.outgoing, self.queues)
@@ -160,7 +163,6 @@ class Assembly:
         self.dead_letters = DeadLetters(
             services,
             self.acknowledgments,
-            self.damage,
             self.own_dead_letters,
             self.queues,
             self.recorder,
@@ -175,10 +177,10 @@ class Assembly:
             self.recorder,
             self.destinations,
         )
+        self.source_acknowledgments = SourceAcknowledgments(services, self.acknowledgments)
         self.undeliverable = Undeliverable(
             services,
-            self.acknowledgments,
-            self.damage,
+            self.source_acknowledgments,
             self.dead_letters,
             self.outgoing,
             self.recorder,
@@ -219,7 +221,6 @@ class Assembly:
         )
         self.confirmations = Confirmations(
             services,
-            self.damage,
             self.dead_letters,
             self.outgoing,
             self.promises,
@@ -397,11 +398,14 @@ class Assembly:
         self.maintenance = MaintenanceLoop(
             services, self.housekeeping, self.expiry, self.retention, self.event_log_limits
         )
-        self._connect(deferred_acknowledgments, outgoing_ids)
+        self._connect(deferred_acknowledgments, outgoing_ids, outgoing_refill)
         self.components = self._components()
 
     def _connect(
-        self, deferred_acknowledgments: DeferredAcknowledgments, outgoing_ids: OutgoingIds
+        self,
+        deferred_acknowledgments: DeferredAcknowledgments,
+        outgoing_ids: OutgoingIds,
+        outgoing_refill: OutgoingRefill,
     ) -> None:
         """Name the collaborators that are made later."""
         services = self.services
@@ -409,13 +413,13 @@ class Assembly:
         self.queues.on_ready = self.message_receiver.serve
         services.clock.when_set = self.outgoing.clock_was_set
         self.damage.connect(self.outgoing.arm_resend)
+        outgoing_refill.connect(self.outgoing_release.release)
         outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(
             self.peers,
             self.redirection,
-            self.relay_store.usage,
             self.outgoing_release.release,
-            self.acknowledgments.met,
+            outgoing_refill.refill,
         )
         self.own_dead_letters.connect(self.destinations.find_here)
         self.destinations.on_change = self.local_destinations.queues_changed

@@ -49,14 +49,14 @@ async def restore(assembly: Assembly) -> None:
     for outgoing_id, sequence_id in state.awaited:
         awaited.setdefault(outgoing_id, []).append(sequence_id)
     for outgoing in state.outgoing_queues:
-        totals = state.outgoing.get(outgoing.id)
         assembly.outgoing.restore(
             outgoing,
-            *(totals or (0, 0)),
+            state.outgoing.get(outgoing.id, EMPTY),
             state.transactional.get(outgoing.id, 0),
             state.awaiting.get(outgoing.id, EMPTY),
             awaited.get(outgoing.id, ()),
         )
+    assembly.acknowledgments.restore()
     assembly.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
     assembly.branches.restore(state.branches)
     assembly.readers.restore(state.readers)

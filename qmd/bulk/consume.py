@@ -72,7 +72,7 @@ class Consumer:
             await self._services.storage.batch.barrier()
         lookup_ids, size = page.lookup_ids, page.size
         batch = self._services.storage.batch
-        queue.leave_reserved(lookup_ids)
+        queue.reserved.begin_removal(lookup_ids)
         header = EventHeader(Kind.RECEIVED, queue=queue.name)
         for messages in page.recorded:
             self._recorder.record_messages(header, *messages)
@@ -95,9 +95,9 @@ class Consumer:
         if page.broken:
             self._damage.whole_messages(queue, page.broken)
         await asyncio.shield(done)
-        queue.forget_reserved(lookup_ids, size)
+        queue.reserved.end_removal(lookup_ids, size)
         broken = [row.key & LOOKUP_MASK for row in page.broken]
-        queue.unreserve([*broken, *page.gone], are_there=False)
+        queue.reserved.release([*broken, *page.gone], are_there=False)
         _add_consumed(held, position, len(lookup_ids), size)
         return len(lookup_ids), size
 
@@ -114,7 +114,7 @@ class Consumer:
                 size=0,
             )
         )
-        held.queue.unreserve((row.key & LOOKUP_MASK for row in rows), are_there=True)
+        held.queue.reserved.release((row.key & LOOKUP_MASK for row in rows), are_there=True)
         _add_consumed(held, position, len(rows), 0)
         held.queue.wake_readers()
         return len(rows), 0

@@ -172,7 +172,7 @@ class _OutgoingDelivery:
         base = queue.id << LOOKUP_BITS
         confirm_by_s, discard = None, False
         if shape.in_sequence:
-            first, first_key = queue.next_keys(count)
+            first, first_key = queue.next_key(count)
             positions = range(first, first + count)
             keys = list(range(first_key, first_key + count))
             self._in_sequences[queue] = None

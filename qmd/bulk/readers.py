@@ -51,7 +51,7 @@ class Readers:
         for queue_id, key in stored.keys:
             held = queues.get(queue_id)
             if held is not None:
-                held.queue.reserve(key & LOOKUP_MASK, shared=held.shared)
+                held.queue.reserved.add(key & LOOKUP_MASK, shared=held.shared)
 
     def add(self, row: ReaderRow) -> Reader:
         """Add a reader that the storage has, without queues."""

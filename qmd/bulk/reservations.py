@@ -336,7 +336,9 @@ class Reservations:
                 )
             )
             for held, reserved in rows:
-                held.queue.unreserve((row.key & LOOKUP_MASK for row in reserved), are_there=True)
+                held.queue.reserved.release(
+                    (row.key & LOOKUP_MASK for row in reserved), are_there=True
+                )
                 held.position = held.next - 1
                 if forget:
                     del reader.queues[id_text(held.queue)]

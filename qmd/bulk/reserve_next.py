@@ -97,11 +97,11 @@ class Reserver:
             )
         )
         for lookup_id in express:
-            queue.now_stored(lookup_id)
+            queue.reserved.now_stored(lookup_id)
         size = sum(found.sizes)
         if len(keys) < len(found.lookup_ids):
             there = {key & LOOKUP_MASK for key in keys}
-            queue.unreserve([each for each in taken if each not in there], are_there=False)
+            queue.reserved.release([each for each in taken if each not in there], are_there=False)
             pairs = zip(found.lookup_ids, found.sizes, strict=True)
             size = sum(each for lookup_id, each in pairs if lookup_id in there)
         held.next, held.reserved_at_s = first + len(keys), now_s
@@ -184,10 +184,10 @@ def _take(held: ReaderQueue, lookup_ids: list[int]) -> list[int]:
     """Reserve messages in memory; return the lookup ids of those that were free."""
     queue = held.queue
     if not held.shared and not queue.express:
-        return queue.reserve_stored(lookup_ids)
+        return queue.reserved.add_stored(lookup_ids)
     taken: list[int] = []
     for lookup_id in lookup_ids:
-        if queue.reserve(lookup_id, shared=held.shared):
+        if queue.reserved.add(lookup_id, shared=held.shared):
             taken.append(lookup_id)
         elif held.shared:
             break  # an application takes it at this moment: the later messages have to wait

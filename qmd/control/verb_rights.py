@@ -28,6 +28,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
 from qmd.control_protocol.messages import Request
+from qmd.queues.local_queue import relatives
 
 if TYPE_CHECKING:
     from qmd.control.components import Components
@@ -112,7 +113,7 @@ def _family(components: Components, request: operator_frames.DeleteQueue) -> Ite
         yield thing
         queue = components.queues.by_key.get(thing.key)
         if queue is not None:
-            yield from map(thing_of, queue.relatives)
+            yield from map(thing_of, relatives(queue))
 
 
 def _way(components: Components, request: routing_frames.RedirectOutgoing) -> Iterable[Thing]:

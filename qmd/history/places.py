@@ -78,7 +78,7 @@ class LocalPlaces:
         ahead: int | None,
         expires_at_s: int | None,
     ) -> Value:
-        taker = queue.taker(lookup_id)
+        taker = next((each for each in queue.takers if each.has(queue, lookup_id)), None)
         return {
             "kind": _kind_of(queue, reason),
             "queue": queue.name,

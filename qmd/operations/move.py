@@ -31,7 +31,7 @@ from qmd.message.build import PRIORITY_MAX
 from qmd.operations.move_target import NewSubqueue, was_deleted
 from qmd.operations.move_unit import Answer, MessagesGone, Moved, MovedMessage, MoveUnit, Result
 from qmd.operations.selection import Chosen
-from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.queues.local_queue import HELD, LocalQueue, Reader
 from qmd.queues.quotas import queue_refusal
 from storage.errors import NoSuchQueue
 from storage.tables.keys import ARRIVAL_BITS, ARRIVAL_MAX, TRANSACTIONAL_LEVEL
@@ -187,7 +187,7 @@ class Mover:
             is_express = lookup_id in source.express
             moving.append(_Moving(message, moved, is_express))
             if not is_express:
-                source.taken[lookup_id] = StoredMessage(lookup_id, 0, b"")  # as for held messages
+                source.taken[lookup_id] = HELD
         reader.taken[source].difference_update(lookup_ids)
         self._store(
             source,
@@ -296,6 +296,7 @@ class Mover:
         """Remove stored moves from `source`, and let readers of `target` have them; `found` has the
         lookup ids that were still in `source`."""
         arrived: list[StoredMessage] = []
+        express: list[StoredMessage] = []
         for each in moving:
             lookup_id, size = each.message.lookup_id, len(each.message.packet)
             if lookup_id not in found:
@@ -306,10 +307,10 @@ class Mover:
             source.forget([lookup_id])
             if each.is_express:
                 target.count_in(1, size)
-                target.add_express(each.moved)
+                express.append(each.moved)
             else:
                 arrived.append(each.moved)
-        target.deliver(arrived)
+        target.deliver(arrived, express)
 
     def _put_back(
         self,

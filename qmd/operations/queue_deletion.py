@@ -11,6 +11,7 @@ import structlog
 from qmd.errors import Refusal
 from qmd.message.shared_packet import express_removed
 from qmd.operations.purge import Purged
+from qmd.queues.local_queue import relatives
 from storage.tables import directory_changes
 from storage.tables import queues as queue_rows
 from storage.tables.directory_changes import DirectoryChange
@@ -66,7 +67,7 @@ class QueueDeletion:
         with the queue.
         """
         await self._check(queue)
-        family = queue.relatives
+        family = relatives(queue)
         self._check_deletable(family)
         if dry_run:
             return Purged(

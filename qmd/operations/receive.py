@@ -231,11 +231,7 @@ class MessageReceiver:
         token: bytes,
         done: Callable[[int], None],
     ) -> None:
-        mine = reader.taken.get(queue, set())
-        mine.difference_update(lookup_ids)
-        if not mine:
-            queue.takers.discard(reader)
-        queue.leaving.update(lookup_ids)
+        reader.begin_removal(queue, lookup_ids)
         batch = self._services.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids])
         if token:

@@ -1,9 +1,9 @@
-"""Acknowledgments that we send: to applications, and to the queue managers of senders.
+"""Acknowledgments: messages to administration queues, and final acks to queue managers.
 
-An administration acknowledgment is a message like any other ([MS-MQQB] 3.1.7.15).  A final ack has
-to find its way back to the source of the message that it speaks of, even when the session on which
-that came is long gone ([MS-MQQB] 3.1.7.17): where the source was is remembered with the name of its
-outgoing queue, "NAME via GUID", which is on disk.
+An administration acknowledgment is an ordinary message ([MS-MQQB] 3.1.7.15). A final ack must reach
+the source of the message even when the session that brought the message has ended ([MS-MQQB]
+3.1.7.17). The address of the source is therefore stored in the name of its outgoing queue,
+"NAME via GUID".
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.outgoing_queues import parse_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,22 +52,22 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
-WAYS_BACK_MAX = 10_000  # remembered, of sources that are told how their messages ended
+WAYS_BACK_MAX = 10_000  # sources with an outgoing queue for final acks in memory
 
 
 class _WayBack:
-    """How final acks get to one source."""
+    """The outgoing queue and the form of final acks to one source."""
 
     __slots__ = ("acks", "host", "queue")
 
     def __init__(self, queue: OutgoingQueue, host: str, acks: FinalAcks) -> None:
         self.queue = queue
-        self.host = host  # "": not known
+        self.host = host  # of the source; "": not known
         self.acks = acks
 
 
 class Acknowledgments:
-    """Builds them, and knows where they go."""
+    """Builds acknowledgments and sends them."""
 
     def __init__(
         self,
@@ -81,20 +82,30 @@ class Acknowledgments:
         self._recorder = recorder
         self._destinations = destinations
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
-        self._order_hosts: dict[bytes, str] = {}  # where sources were when they were last told
+        self._order_hosts: dict[bytes, str] = {}  # the last known address of each source
         self.deferred = deferred_acknowledgments
 
     def connect(self, session_with: Callable[[bytes], PeerSession | None], post: Post) -> None:
-        """Name the collaborators that are made after it."""
+        """Set the collaborators that are created later.
+
+        `session_with` returns the session with the queue manager of a GUID, or None.
+        """
         self._session_with = session_with
         self._post = post
 
-    def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
-        """An administration acknowledgment, to each of the queues where the original asks for it.
+    def restore(self) -> None:
+        """Read the addresses of sources from the names of the restored outgoing queues."""
+        for queue in self._outgoing.queues:
+            name, via, _ = parse_queue_name(queue.destination)
+            if via is not None and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
+                self.met(via, name.host)
 
-        [MS-MQQB] 3.1.7.15; nothing is sent when it names none.  The body comes back in as many of
-        them, in this order, as have BODIES_BYTES_MAX of it together: a message of 4 MB must not
-        become a hundred of them.
+    def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
+        """Send an acknowledgment to each administration queue that the original names.
+
+        [MS-MQQB] 3.1.7.15. The acknowledgments go to the open batch. The first ones contain the
+        body of the original, up to BODIES_BYTES_MAX in all: one message of 4 MB must not cause a
+        hundred messages of 4 MB.
         """
         body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
         left_bytes = BODIES_BYTES_MAX
@@ -115,7 +126,7 @@ class Acknowledgments:
                 try:
                     name = parse_wire_name(destination.name)
                 except InvalidName as error:
-                    # The original bears it; whoever wrote that gets no answer.
+                    # The original contains an invalid name, so its sender gets no acknowledgment.
                     self._services.log_limited("no_administration_queue", "name", reason=str(error))
                     continue
             elif isinstance(destination, PrivateQueueName):
@@ -123,7 +134,7 @@ class Acknowledgments:
             else:
                 name = PublicName(destination)
             if isinstance(name, PublicName) and self.deferred.must_wait(name):
-                self.deferred.add(name, packet, batch)  # and tells what becomes of it
+                self.deferred.add(name, packet, batch)  # which records the outcome, too
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
             dropped = self._post.send_packet(name, packet, batch, via=via)
@@ -138,10 +149,10 @@ class Acknowledgments:
             )
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
-        """The GUID, if there is a session with it and `name` is a queue of it.  [MS-MQQB] 1.3.5.1
+        """Return `guid` if it has a session and `name` is a queue at its address, or None.
 
-        The name says nothing of ports, so where several queue managers share an address, only
-        its session leads to the right one.
+        [MS-MQQB] 1.3.5.1. The name contains no port. If several queue managers share an address,
+        only the session leads to the right one.
         """
         connection = self._session_with(guid)
         if (
@@ -156,9 +167,9 @@ class Acknowledgments:
     def final_ack(
         self, original: UserMessage, message_class: int, *, address: str, is_beside: bool = True
     ) -> bytes:
-        """[MS-MQQB] 3.1.7.17: the packet that tells the source that its message was refused.
+        """Return the packet that reports a refusal to the source. [MS-MQQB] 3.1.7.17
 
-        `address` is where the message came from; unless `is_beside`, from somebody in between.
+        `address` is that of the sending queue manager; `is_beside` says whether that is the source.
         """
         return final_ack_packet(
             original,
@@ -175,12 +186,13 @@ class Acknowledgments:
         )
 
     def send_final_acks(self, packets: Sequence[bytes], message_class: int, batch: Batch) -> None:
-        """Tell the sources of these messages how they ended after they had been accepted.
+        """Send final acks to the sources of accepted messages that have ended.
 
-        [MS-MQQB] 3.1.7.2.2; with what ends them, because this must arrive, whatever crashes.
+        [MS-MQQB] 3.1.7.2.2. `batch` contains the end of the messages as well, so that a crash
+        cannot lose the final ack of an end.
         """
         sent_time = int(self._services.environment.time())
-        told: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
+        sent: dict[_WayBack, tuple[list[bytes], list[Appended]]] = {}
         for packet in packets:
             way = self._way_back(packet)
             if way is None:
@@ -194,10 +206,10 @@ class Acknowledgments:
             )
             appended = self._outgoing.append(way.queue, key, ack, batch)
             self._post.record_sent(way.queue, ack, key)
-            originals, acks = told.setdefault(way, ([], []))
+            originals, acks = sent.setdefault(way, ([], []))
             originals.append(packet)
             acks.append(appended)
-        for way, (originals, acks) in told.items():
+        for way, (originals, acks) in sent.items():
             batch.when_durable(partial(self._outgoing.appended, way.queue, acks))
             self._recorder.record(
                 EventHeader(
@@ -211,30 +223,30 @@ class Acknowledgments:
             )
 
     def expect_final_ack(self, packet: bytes) -> None:
-        """A message was accepted whose source will have to be told of its end.
+        """Prepare the final ack of a message that is being accepted.
 
-        The way there is remembered with it: after a restart there may be no session to it, and
-        its address is known nowhere else.
+        This stores the address of its source in the same commit: after a restart there may be no
+        session with the source, and its address is stored nowhere else.
         """
         self._way_back(packet)
 
     def forget_idle_ways(self) -> None:
-        """They are made again when they are needed."""
+        """Drop references to idle outgoing queues; they are created again on demand."""
         self._ways_back = {
             key: way for key, way in self._ways_back.items() if not way.queue.is_idle
         }
 
     def met(self, guid: bytes, host: str) -> None:
-        """A session with that queue manager came about: so it is there."""
+        """Remember the address of a queue manager, with which a session was opened."""
         if len(self._order_hosts) >= WAYS_BACK_MAX:
             self._order_hosts.clear()
         self._order_hosts[guid] = host
 
     def _way_back(self, packet: bytes) -> _WayBack | None:
-        """To the order queue of the message's source; None if there is none.
+        """Return the way to the order queue of the message's source; None if nothing leads there.
 
-        [MS-MQQB] 3.1.7.17.  Over whatever session with it there is, or will be; where its address
-        is known, it is dialled.
+        [MS-MQQB] 3.1.7.17. It uses any present or later session with the source; if the address of
+        the source is known, the link dials it.
         """
         source = source_of(packet)
         by_direct_name = names_destination_directly(packet)

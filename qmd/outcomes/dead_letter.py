@@ -1,7 +1,7 @@
-"""Where messages end that were not received: dead-letter queues and journals.
+"""Dead letters and journals: the queues that keep messages after their end.
 
-A message moves there in one commit: off its queue, into the other, with its
-reason.  Senders that asked for it are told.
+One commit takes the message off its queue and puts it, with the reason, into the other. Senders
+that asked for an acknowledgment get one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -25,8 +25,10 @@ from qmd.core.packet_fields import (
     source_of,
 )
 from qmd.events.header import EventHeader, Kind
-from qmd.message.shared_packet import cut, whole
+from qmd.message.shared_packet import whole
 from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.queues.put import put
+from qmd.queues.quarantine import log_damaged, put_aside
 from qmd.queues.quotas import more_for
 from storage.tables import messages as message_rows
 from storage.tables import queues as queue_rows
@@ -40,45 +42,76 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
-    from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
-    from storage.tables.events import Event
 
 log = structlog.get_logger()
 
+#: The reason in the event of a message that is not kept as a dead letter.
 UNWANTED = "its application did not ask for a dead letter"
 
 
+class SystemQueues(NamedTuple):
+    """The dead-letter queues of the system, (id, name) of each, as values for units of work."""
+
+    plain: tuple[int, str]
+    transactional: tuple[int, str]
+    has_named: bool  # applications have named other dead-letter queues
+
+    def of(self, *, is_transactional: bool) -> tuple[int, str]:
+        """Return the queue for such a message."""
+        return self.transactional if is_transactional else self.plain
+
+
 class DeadLetters:
-    """Puts messages where they can be found."""
+    """Ends messages: dead letters, journal copies and acknowledgments."""
 
     def __init__(
         self,
         services: Services,
         acknowledgments: Acknowledgments,
-        damage: Damage,
         own_dead_letters: NamedDeadLetterQueues,
         queues: LocalQueues,
         recorder: Recorder,
     ) -> None:
         self._services = services
         self._acknowledgments = acknowledgments
-        self._damage = damage
         self._own_dead_letters = own_dead_letters
         self._queues = queues
         self._recorder = recorder
-        self.under_way = 0  # so often messages are held for their end, which is not durable yet
+        self.under_way = 0  # number of ends with a commit under way
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
-        """Where a message that dies is kept: in the queue that its application has named, or in one
-        of ours.  [MS-MQDMPR] 3.1.1.1: transactional messages have one of their own."""
+        """Return the dead-letter queue of a message: the one that its application has named, or
+        one of the system's.
+
+        Transactional messages have a system queue of their own. [MS-MQDMPR] 3.1.1.1
+        """
         own = self._own_dead_letters.queue_of(packet)
         if own is not None:
             return own
         if is_transactional(packet):
             return self._queues.by_id[queue_rows.TRANSACTIONAL_DEAD_LETTER_ID]
         return self._queues.by_id[queue_rows.DEAD_LETTER_ID]
+
+    def system_queues(self) -> SystemQueues:
+        """Return the system's dead-letter queues, for a unit of work."""
+        plain, transactional = (
+            self._queues.by_id[id_]
+            for id_ in (queue_rows.DEAD_LETTER_ID, queue_rows.TRANSACTIONAL_DEAD_LETTER_ID)
+        )
+        return SystemQueues(
+            (plain.id, plain.name),
+            (transactional.id, transactional.name),
+            self._own_dead_letters.has_any,
+        )
+
+    def deliver(self, queue_id: int, message: StoredMessage) -> None:
+        """Make a dead letter ready that a unit of work has stored, after its commit."""
+        queue = self._queues.by_id.get(queue_id)
+        if queue is not None:  # or it was deleted meanwhile
+            queue.count_in(1, len(message.packet))
+            queue.deliver([message])
 
     def dead_letter(
         self,
@@ -89,9 +122,10 @@ class DeadLetters:
         queue: str,
         part_id: int | None = None,
     ) -> None:
-        """Keep a message that ends in `queue`, with its reason, in the open batch.
+        """Keep a message that ends in `queue` as a dead letter, with the open batch.
 
-        `part_id`: of its packet, which a row has that leaves with the same batch.
+        `wall_ms` is the time by the wall clock. `part_id` is the shared part of the packet, if the
+        row that the same batch deletes refers to one.
         """
         to_queue = self.dead_letter_queue(packet)
         dead = patch_class(packet, message_class)
@@ -109,7 +143,7 @@ class DeadLetters:
         )
 
     def journal(self, packet: bytes) -> None:
-        """Keep a copy of a message that was delivered."""
+        """Copy a delivered message to the machine journal with the open batch, if it has room."""
         queue = self._queues.by_id[queue_rows.JOURNAL_ID]
         if not queue.has_room(len(packet)):
             self._services.log_limited(
@@ -136,14 +170,14 @@ class DeadLetters:
         )
 
     def _journal_received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
-        """Keep copies in the journal of a queue, in the batch that removes them from it.
+        """Copy received messages to the journal of their queue, in the batch that removes them.
 
-        What is received from a subqueue is received from its queue.  Acknowledgments are not
-        journaled ([MS-MQQB] <2>), nor is what the journal or the disk has no room for.
+        A subqueue uses the journal of its queue. Acknowledgments are not journaled
+        ([MS-MQQB] <2>), nor are messages for which the journal or the disk has no room.
         """
         journal = queue.payer.own_journal
         if journal is None:
-            return  # it is about to be deleted
+            return  # the queue is being deleted
         wall_ms = int(self._services.environment.time() * 1000)
         kept: list[bytes] = []
         places: list[int] = []
@@ -194,26 +228,19 @@ class DeadLetters:
         wall_ms: int,
         part_id: int | None = None,
     ) -> int:
-        """A message of a queue of our own, in the open batch; its lookup id."""
+        """Add a message to a local queue with the open batch; return its lookup id."""
         stored = StoredMessage(
             self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason
         )
-        queue.messages += 1
-        queue.grow(len(packet))
         batch = self._services.storage.batch
-        key = queue.id << LOOKUP_BITS | stored.lookup_id
-        if part_id is None:
-            batch.insert_message(key, packet, wall_ms, None, reason)
-        else:
-            head, part = cut(packet, part_id)
-            batch.insert_message(key, head, wall_ms, None, reason, part=part)
+        put(queue, stored, batch, part_id=part_id)
         batch.when_durable(partial(queue.deliver, [stored]))
         return stored.lookup_id
 
     def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
-        """What follows, in the open batch, from messages that an application has received."""
+        """Add the consequences of received messages to the open batch: journal, acknowledgments."""
         if queue.holds_ended:
-            return  # copies: what they are copies of has met its end before
+            return  # its messages have ended before
         if queue.payer.journal:
             self._journal_received(queue, messages)
         packets = [message.packet for message in messages]
@@ -228,10 +255,10 @@ class DeadLetters:
         *,
         detail: str = "",
     ) -> None:
-        """What follows, in the open batch, from messages that leave `queue` without having been
-        received: (lookup id, packet) of each.  Their rows are the caller's.
+        """Add the consequences of messages that leave `queue` unreceived to the open batch.
 
-        `detail`: more about why.
+        `messages` are pairs (lookup id, packet); the caller deletes their rows. `detail` is added
+        to the reason.
         """
         packets = [packet for _, packet in messages]
         reason = reason_text(message_class, queue=queue.format_name, detail=detail)
@@ -246,8 +273,10 @@ class DeadLetters:
             self._follow(queue, packets, message_class, reason)
 
     def replaced(self, queue: LocalQueue, packets: Sequence[bytes]) -> None:
-        """What follows, in the open batch, from messages that an operator has made others of: who
-        waits to hear of them is told that they were removed, and they are kept nowhere."""
+        """Add the consequences of messages that an operator has replaced to the open batch.
+
+        Their senders get acknowledgments of their removal. They become no dead letters.
+        """
         if not queue.holds_ended:
             wanting = [packet for packet in packets if may_want_word(packet)]
             self._follow(queue, wanting, MessageClass.NACK_QUEUE_PURGED, "", keep=False)
@@ -261,9 +290,10 @@ class DeadLetters:
         *,
         keep: bool = True,
     ) -> None:
+        """Acknowledge messages that ended; keep them as dead letters or in the journal."""
         batch, recorder = self._services.storage.batch, self._recorder
         wall_ms = int(self._services.environment.time() * 1000)
-        to_be_told: list[bytes] = []
+        for_final_ack: list[bytes] = []
         discarded: list[bytes] = []
         for packet in packets:
             is_local = source_of(packet) == self._services.id
@@ -272,9 +302,9 @@ class DeadLetters:
                 and not is_local
                 and not has_admin_queue(packet)
             ):
-                # The frequent case, and nothing but a final ack can follow.
+                # The frequent case: only a final ack can follow.
                 if message_class_of(packet) not in SYSTEM_CLASSES:
-                    to_be_told.append(packet)
+                    for_final_ack.append(packet)
                 continue
             original = parse_user_message(packet)
             result = consequences(
@@ -287,7 +317,7 @@ class DeadLetters:
             if result.acknowledgment is not None:
                 self._acknowledgments.to_application(original, result.acknowledgment, batch)
             if result.final_ack is not None:
-                to_be_told.append(packet)
+                for_final_ack.append(packet)
             if result.journal:
                 self.journal(packet)
             if not keep:
@@ -296,8 +326,8 @@ class DeadLetters:
                 self.dead_letter(packet, message_class, reason, wall_ms, queue.name)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
-        if to_be_told:
-            self._acknowledgments.send_final_acks(to_be_told, message_class, batch)
+        if for_final_ack:
+            self._acknowledgments.send_final_acks(for_final_ack, message_class, batch)
         if discarded:
             recorder.record(
                 EventHeader(
@@ -307,7 +337,10 @@ class DeadLetters:
             )
 
     def expire_received(self, queue: LocalQueue) -> None:
-        """Messages that nobody received in time.  [MS-MQDMPR] 3.1.7.2.7"""
+        """End the messages in `queue.expired`, which were not received in time.
+
+        [MS-MQDMPR] 3.1.7.2.7
+        """
         messages, queue.expired = queue.expired, []
         self.end_unreceived(
             queue, [message.lookup_id for message in messages], MessageClass.NACK_RECEIVE_TIMEOUT
@@ -316,16 +349,18 @@ class DeadLetters:
     def end_unreceived(
         self, queue: LocalQueue, lookup_ids: list[int], message_class: MessageClass
     ) -> asyncio.Future[Totals]:
-        """Messages leave a queue without having been received, and their senders are told.
+        """End messages of a queue that were not received; acknowledge that to their senders.
 
-        How many left is known when it is durable; what somebody has taken stays.
+        Taken messages stay. The result, after the commit, is the number and bytes of the ended
+        messages.
         """
         done: asyncio.Future[Totals] = self._services.loop.create_future()
         ender = Reader()
         held = [lookup_id for lookup_id in lookup_ids if queue.hold(ender, lookup_id)]
         if held:
             self.under_way += 1
-            # Whatever is held, nobody else ends: it is there still when we have seen it.
+            # Only the holder of a message ends it, so a row that the read finds is still there in
+            # `_end_held`.
             keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
             self._services.storage.batch.read_after(
                 partial(message_rows.find_all, keys=keys),
@@ -352,60 +387,36 @@ class DeadLetters:
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])
         self.end(queue, [*stored, *express], message_class)
         if aside:
-
-            def put_aside(db: sqlite3.Connection) -> None:
-                for row in aside:
-                    self._damage.put_aside(db, "message", row.key, queue.name)
-
-            batch.run(put_aside)
+            keys = [row.key for row in aside]
+            at_s = int(self._services.environment.time())
+            batch.run(
+                partial(_put_aside, recorder=self._recorder, keys=keys, queue=queue.name, at_s=at_s)
+            )
 
         def ended() -> None:
             self.under_way -= 1
             queue.forget(held)
             queue.count_out(len(rows), sum(len(row.packet) for row in rows))
             if aside:
-                self._damage.name(queue.name, [row.key for row in aside])
+                log_damaged(queue.name, [row.key for row in aside])
             log.info(
                 "messages_ended",
                 queue=queue.name,
                 count=len(stored) + len(express),
                 reason=MessageClass.describe(message_class),
             )
-            if not done.done():  # whoever waits for it may be gone
+            if not done.done():  # the request that waits for it may have been cancelled
                 packets = [packet for _, packet in (*stored, *express)]
                 done.set_result(Totals(len(packets), sum(map(len, packets))))
 
         batch.when_durable(ended)
 
-    def told_of_dead(
-        self, dead: list[tuple[bytes, int, bool]], message_class: int, reason: str, queue: str = ""
-    ) -> list[Event]:
-        """Of messages that end: packet, lookup id in a dead-letter queue, and if it gets there."""
-        recorder = self._recorder
-        kept: dict[LocalQueue, list[tuple[bytes, int]]] = {}
-        discarded: list[bytes] = []
-        for packet, place, is_kept in dead:
-            if is_kept:
-                kept.setdefault(self.dead_letter_queue(packet), []).append((packet, place))
-            else:
-                discarded.append(packet)
-        told = recorder.events(
-            EventHeader(Kind.DISCARDED, queue=queue, message_class=message_class, reason=UNWANTED),
-            discarded,
-        )
-        for target, messages in kept.items():
-            told += recorder.events(
-                EventHeader(
-                    Kind.DEAD_LETTERED,
-                    queue=queue,
-                    to_queue=target.name,
-                    message_class=message_class,
-                    reason=reason,
-                ),
-                [packet for packet, _ in messages],
-                places=[place for _, place in messages],
-            )
-        return told
+
+def _put_aside(
+    db: sqlite3.Connection, recorder: Recorder, keys: Sequence[int], queue: str, at_s: int
+) -> None:
+    for key in keys:
+        put_aside(db, recorder, "message", key, queue, at_s)
 
 
 _KINDS = {

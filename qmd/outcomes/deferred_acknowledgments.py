@@ -1,9 +1,10 @@
-"""Acknowledgments to public queues, of which the directory has yet to say where they are.
+"""Deferred acknowledgments: they wait until the directory has resolved their public queue.
 
-What asks for them is acknowledged without waiting for any directory; so they are on disk with what
-they speak of, as far as that is (an express message's is in memory, as it was itself), until they
-can be sent, however long the directory is away.  They go in their order; what the directory has not
-got, it says, and then they end with a line in the log.
+The message that causes one is itself acknowledged without waiting for the directory. A deferred
+acknowledgment is therefore stored in the same commit as its cause, and waits until the directory
+answers, without a time limit; that of an express message is in memory only, as the message was.
+Acknowledgments to one queue are sent in their order. If the directory does not contain the queue,
+they are dropped, and that is logged.
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ if TYPE_CHECKING:
     from storage.engine.batch import Batch
 
 WAITING_MAX = 10_000
-WAITING_BYTES_MAX = 64 * 1024 * 1024  # of packets: they are in memory as well
+WAITING_BYTES_MAX = 64 * 1024 * 1024  # of packets, which are in memory as well
 SENT_AT_ONCE = 500  # of one queue, in one turn of the loop
-RETRY_S = 1.0  # at least, and not before the directory may be asked again
+RETRY_S = 1.0  # the least time between two queries about one queue
 
 
 class _Waiting(NamedTuple):
+    """One deferred acknowledgment."""
+
     id: int
     packet: bytes
     is_on_disk: bool
 
 
 class DeferredAcknowledgments:
-    """What waits, by the name of the queue that it is for; a task asks for each."""
+    """The deferred acknowledgments by their queue; one task for each queue asks the directory."""
 
     def __init__(
         self, services: Services, recorder: Recorder, resolver: Resolver, destinations: Destinations
@@ -58,17 +61,17 @@ class DeferredAcknowledgments:
         self._destinations = destinations
         self._waiting: dict[PublicName, list[_Waiting]] = {}
         self._tasks: dict[PublicName, asyncio.Task[None]] = {}
-        self._changed = asyncio.Event()  # the directory may say something else now
+        self._changed = asyncio.Event()  # set when the directory may answer otherwise
         self._next_id = 1
         self.count = 0
         self._bytes = 0
 
     def connect(self, post: Post) -> None:
-        """Name the collaborators that are made after it."""
+        """Set the collaborator that is created later."""
         self._post = post
 
     def restore(self, rows: Iterable[tuple[Unaddressed, bool]]) -> None:
-        """What was on disk; `start` asks for it, when there is a directory."""
+        """Load the stored acknowledgments, each with whether it is intact; `start` sends them."""
         for row, is_whole in rows:
             self._next_id = row.id + 1
             name = PublicName(row.queue)
@@ -79,20 +82,22 @@ class DeferredAcknowledgments:
                 self._services.storage.batch.run(partial(unaddressed.remove, ids=[row.id]))
 
     def start(self) -> None:
+        """Ask the directory about all queues with deferred acknowledgments."""
         for name in self._waiting:
             self._ask(name)
 
     def stop(self) -> None:
-        """What is on disk waits for the next start."""
+        """Cancel the queries; stored acknowledgments wait for the next start."""
         for task in self._tasks.values():
             task.cancel()
 
     def directory_changed(self) -> None:
+        """Ask the directory again at once."""
         self._changed.set()
         self._changed.clear()
 
     def must_wait(self, name: PublicName) -> bool:
-        """Whether it cannot be said at once where a queue is, or others wait for that before."""
+        """Return whether the directory must be asked about a queue, or already is."""
         if name in self._waiting:
             return True
         try:
@@ -100,11 +105,14 @@ class DeferredAcknowledgments:
         except MustAsk:
             return True
         except Refusal:
-            pass  # whoever sends it says so
+            pass  # sending it will report the same reason
         return False
 
     def add(self, name: PublicName, packet: bytes, batch: Batch) -> None:
-        """Send this as soon as the directory has answered; `batch` has what it speaks of."""
+        """Send a packet when the directory has answered.
+
+        `batch` is the open batch, which contains the message that it acknowledges.
+        """
         if self.count >= WAITING_MAX or self._bytes + len(packet) > WAITING_BYTES_MAX:
             self._not_sent(name, [packet], "too many wait for the directory")
             return
@@ -154,17 +162,19 @@ class DeferredAcknowledgments:
             batch = self._services.storage.batch
             for waiting in self._take(name, SENT_AT_ONCE, batch):
                 dropped = self._post.send_packet(name, waiting.packet, batch)
-                self._tell(name, waiting.packet, dropped)
+                self._record(name, waiting.packet, dropped)
             if name not in self._waiting:
                 return
 
     def _take(self, name: PublicName, count: int, batch: Batch) -> list[_Waiting]:
-        """The first of them: with this batch they wait no more."""
-        here = self._waiting[name]
-        taken, here[:count] = here[:count], []
-        if not here:
+        """Remove the first `count` acknowledgments of a queue with this batch; return them."""
+        waiting = self._waiting[name]
+        taken, waiting[:count] = waiting[:count], []
+        if not waiting:
             del self._waiting[name]
-            self._tasks.pop(name, None)  # it ends in this turn; a later one gets a new task
+            self._tasks.pop(
+                name, None
+            )  # it ends in this turn; a later acknowledgment gets a new task
         self.count -= len(taken)
         self._bytes -= sum(len(each.packet) for each in taken)
         on_disk = [each.id for each in taken if each.is_on_disk]
@@ -178,10 +188,10 @@ class DeferredAcknowledgments:
             "acknowledgment_not_sent", str(name), queue=str(name), count=count, reason=reason
         )
         for packet in packets:
-            self._tell(name, packet, reason)
+            self._record(name, packet, reason)
 
-    def _tell(self, name: PublicName, packet: bytes, dropped: str) -> None:
-        """The history of what it speaks of says whom that was acknowledged to, or why not."""
+    def _record(self, name: PublicName, packet: bytes, dropped: str) -> None:
+        """Record in the event log that a message was acknowledged, or why it was not."""
         recorder = self._recorder
         if not recorder.enabled:
             return

@@ -1,13 +1,13 @@
-"""Messages of peers that end here: no queue takes them.  [MS-MQQB] 3.1.5.8
+"""Refusals: messages of peers that no queue takes. [MS-MQQB] 3.1.5.8
 
-Their sources are told why, and so are people: by the dead-letter queue, by the event log, and by
-the log.
+Their sources get the reason in acknowledgments; operators find it in the dead-letter queue, in the
+event log and in the log.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import UserMessage
 from protocol.identifiers import guid_text, message_id_text
@@ -27,11 +27,23 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
-REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
+REFUSAL_WORTH = 8  # a refusal counts as this many duplicates, because it is written to disk
+
+
+class _Refusal(NamedTuple):
+    """A refused message: its origin, the queue that it was for, and the reason."""
+
+    connection: PeerSession
+    message: UserMessage
+    packet: bytes
+    message_class: MessageClass
+    queue: str  # the name of our queue, or the destination as the packet describes it
+    reason: str
+    is_known: bool  # the same message was taken or refused before
 
 
 class Nacks:
-    """Ends what was refused, with the open batch."""
+    """Refuses messages of peers; all consequences go to the open batch."""
 
     def __init__(
         self,
@@ -64,13 +76,15 @@ class Nacks:
         detail: str = "",
         for_others: bool = False,
     ) -> None:
-        """The message ends here; its sender and our dead-letter queue are told why.
+        """Refuse a message for good: record it, acknowledge that to its sender, keep a dead letter.
 
-        `for_others`: it was to be passed on; the source of a transactional one keeps it then.
+        `queue` is its queue if it has one here. `wall_ms` is the time by the wall clock. `detail`
+        is added to the reason. `for_others`: the message was to be relayed; a transactional one
+        stays at its source, so that no dead letter is kept here.
         """
         source, number = message.user.source_queue_manager, message.user.message_number
         self.count += 1
-        connection.sends_in_vain(REFUSED_VAIN)
+        connection.sends_in_vain(REFUSAL_WORTH)
         result = consequences(
             message,
             message_class,
@@ -83,56 +97,25 @@ class Nacks:
         if queue is not None and message_class == MessageClass.NACK_QUEUE_EXCEED_QUOTA:
             detail = f"{queue.bytes} of {queue.quota_bytes} bytes are used, it needs {len(packet)}"
         reason = reason_text(message_class, queue=target, detail=detail)
-        batch = self._services.storage.batch
-        # A refusal is final: the same message again is neither kept nor answered a second time.
-        # Only its sending queue manager, which may not have heard of it, is told again.
+        # A refusal is final: the same message is neither kept nor acknowledged to its application
+        # again. Only the final ack is repeated, because the sending queue manager may have lost it.
         known = self._known_messages.has(source, number)
-        if not known:
-            self._known_messages.add(connection, source, number)
-            self._recorder.record(
-                EventHeader(
-                    Kind.REFUSED,
-                    queue=target if queue is None else queue.name,
-                    peer=connection.peer,
-                    message_class=message_class,
-                    reason=reason,
-                ),
-                [packet],
-            )
-        else:
-            self._recorder.provoked(
-                EventHeader(Kind.DUPLICATE, peer=connection.peer), source, number
-            )
+        name = target if queue is None else queue.name
+        refusal = _Refusal(connection, message, packet, message_class, name, reason, known)
+        self._record(refusal)
         if result.dead_letter is not None and not known:
             self._dead_letters.dead_letter(
                 packet,
                 message_class,
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
                 wall_ms,
-                target if queue is None else queue.name,
+                name,
             )
         if result.acknowledgment is not None and not known:
+            batch = self._services.storage.batch
             self._acknowledgments.to_application(message, result.acknowledgment, batch)
         if result.final_ack is not None:
-            final_ack = self._acknowledgments.final_ack(
-                message,
-                result.final_ack,
-                address=connection.host,
-                is_beside=connection.session is not None and connection.session.remote_id == source,
-            )
-            if not known:
-                self._recorder.record(
-                    EventHeader(
-                        Kind.FINAL_ACK_SENT,
-                        queue=target if queue is None else queue.name,
-                        peer=connection.peer,
-                        message_class=result.final_ack,
-                    ),
-                    [packet],
-                )
-            # Not before the disk holds what was kept of the message.
-            promise = Promise(connection, final_acks=(final_ack,))
-            batch.when_durable(partial(self._promises.keep, promise))
+            self._send_final_ack(refusal, result.final_ack)
         self._services.log_limited(
             "message_refused",
             connection.host,
@@ -142,11 +125,58 @@ class Nacks:
             code=MessageClass.name_of(message_class),
         )
 
+    def _record(self, refusal: _Refusal) -> None:
+        """Remember the message as refused and record that; a known one is recorded as duplicate."""
+        connection, user = refusal.connection, refusal.message.user
+        source, number = user.source_queue_manager, user.message_number
+        if refusal.is_known:
+            self._recorder.provoked(
+                EventHeader(Kind.DUPLICATE, peer=connection.peer), source, number
+            )
+            return
+        self._known_messages.add(connection, source, number)
+        self._recorder.record(
+            EventHeader(
+                Kind.REFUSED,
+                queue=refusal.queue,
+                peer=connection.peer,
+                message_class=refusal.message_class,
+                reason=refusal.reason,
+            ),
+            [refusal.packet],
+        )
+
+    def _send_final_ack(self, refusal: _Refusal, message_class: int) -> None:
+        """Send a final ack over the connection of the message, after the commit of its refusal."""
+        connection, message = refusal.connection, refusal.message
+        session = connection.session
+        final_ack = self._acknowledgments.final_ack(
+            message,
+            message_class,
+            address=connection.host,
+            is_beside=session is not None
+            and session.remote_id == message.user.source_queue_manager,
+        )
+        if not refusal.is_known:
+            self._recorder.record(
+                EventHeader(
+                    Kind.FINAL_ACK_SENT,
+                    queue=refusal.queue,
+                    peer=connection.peer,
+                    message_class=message_class,
+                ),
+                [refusal.packet],
+            )
+        # After the commit, when the disk holds the dead letter.
+        promise = Promise(connection, final_acks=(final_ack,))
+        batch = self._services.storage.batch
+        batch.when_durable(partial(self._promises.keep, promise))
+
 
 def why_not(queue: LocalQueue, message: UserMessage) -> MessageClass | None:
-    """The class of the refusal of a message that can never be in that queue, or None."""
+    """Return the class of the refusal of a message that the queue can never take, or None."""
     if message.security is not None and message.security.flags.body_encrypted:
-        # [MS-MQQB] 3.1.5.8.3: we have no key that anybody could have encrypted it with.
+        # This queue manager has no key with which a body could be encrypted. [MS-MQQB] 3.1.5.8.3
         return MessageClass.NACK_BAD_ENCRYPTION
     if message.transaction is None:
         return MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE if queue.transactional else None

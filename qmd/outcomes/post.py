@@ -1,4 +1,4 @@
-"""Post: how acknowledgments and reports of this queue manager are sent."""
+"""Post: the interface through which acknowledgments and reports are sent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Post(Protocol):
-    """`PacketSender` of qmd/operations."""
+    """The sender of this queue manager's own messages: `MessageSender` of qmd/operations."""
 
     def send_packet(
         self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
     ) -> str:
-        """Send it; why it cannot be sent and is dropped, "" when it is on its way."""
+        """Send a packet with the open batch; return "", or why it was dropped."""
 
     def record_sent(self, route: LocalQueue | OutgoingQueue, packet: bytes, place: int) -> None:
-        """Record that it was sent."""
+        """Record in the event log that a packet was sent, with its lookup id or key."""

@@ -1,8 +1,8 @@
-"""Promises: everything that a commit allows this queue manager to say.
+"""Promises: the acknowledgments and deliveries that a commit allows.
 
-`Promises.keep` is the one door from durable to acknowledged.  Session acks, order acks, final acks
-of rejected messages and the wake-ups of readers leave through it, after the commit that holds what
-they speak of.
+`Promises.keep` is the only way from durable to acknowledged. Session acks, order acks, the final
+acks of refused messages and the delivery to readers go through it, after the commit that contains
+the messages.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _NO_ARRIVALS: dict[LocalQueue, Sequence[Held]] = {}
 
 @dataclass(slots=True)
 class Promise:
-    """What one commit lets us say over one session."""
+    """The acknowledgments and deliveries that one commit allows, for messages of one session."""
 
     connection: PeerSession
-    #: Numbers of recoverable messages of the session, to be acknowledged.
+    #: Numbers in the session of recoverable messages.
     stored: list[int] = field(default_factory=list)
     #: The last accepted position of each sequence: (sequence id, number).
     accepted: Mapping[IncomingStream, tuple[int, int]] = field(
         default_factory=lambda: _NO_POSITIONS
     )
-    #: Messages that readers may have.
+    #: Messages for readers.
     arrivals: Mapping[LocalQueue, Sequence[Held]] = field(default_factory=lambda: _NO_ARRIVALS)
-    #: Packets for the sources of rejected transactional messages.
+    #: Packets for the sources of refused messages.
     final_acks: Sequence[bytes] = ()
 
 
 class Promises:
-    """Keeps promises when their commit has returned."""
+    """Acknowledges and delivers messages after their commit."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -50,7 +50,7 @@ class Promises:
         owe_order_ack: Callable[[IncomingStream], None],
         arm_order_ack: Callable[[IncomingStream], None],
     ) -> None:
-        """Name what sends the order ack of a sequence, at once or when its timer is due."""
+        """Set the functions that send the order ack of a sequence: at once, or by its timer."""
         self._owe_order_ack = owe_order_ack
         self._arm_order_ack = arm_order_ack
 
@@ -62,7 +62,7 @@ class Promises:
         self._arm_order_ack(stream)
 
     def keep(self, promise: Promise) -> None:
-        """Acknowledge and deliver.  Call it only when the commit has returned."""
+        """Acknowledge and deliver the messages of a promise. Call it only after their commit."""
         connection = promise.connection
         if promise.stored:
             connection.mark_stored(promise.stored)

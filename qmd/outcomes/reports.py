@@ -1,8 +1,8 @@
-"""Traced messages: a report for each step on their way.  [MS-MQQB] 1.3.6, 3.1.5.8.9, 3.1.7.1.7
+"""Reports about traced messages: one for each step on their way.
 
-A DebugHeader names the queue for reports by a GUID, and we have no directory that knows where it
-is.  It is taken to be on the computer that sent the message; there the GUIDs of our queues are
-known.  A report that finds no queue is dropped, as the specification has it.
+[MS-MQQB] 1.3.6, 3.1.5.8.9, 3.1.7.1.7. A DebugHeader names the queue for reports by a GUID, without
+its computer. It is assumed to be on the computer that sent the message, where the GUIDs of its
+queues are known. A report that finds no queue is dropped, as the specification requires.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MONTHS = (
 
 
 class Reports:
-    """Sends reports; they are express, and leave once what they tell of is on disk."""
+    """Sends reports. They are express messages, sent after the commit of the step."""
 
     def __init__(
         self,
@@ -48,19 +48,20 @@ class Reports:
         self._destinations = destinations
 
     def connect(self, post: Post) -> None:
-        """Name the collaborators that are made after it."""
+        """Set the collaborator that is created later."""
         self._post = post
 
     def arrived(self, message: UserMessage, packet: bytes, batch: Batch) -> None:
-        """A message goes into its queue here with the open batch."""
+        """Report, after the open batch, that a message has arrived in its queue here."""
         batch.when_durable(partial(self._report, message, packet, None))
 
     def sent(self, packets: list[bytes], address: str) -> None:
-        """Messages were handed to the session with the queue manager at an IP address."""
+        """Report packets that were handed to the session with the peer at an IP address."""
         for packet in packets:
             self._report(parse_user_message(packet), packet, address)
 
     def _report(self, message: UserMessage, packet: bytes, next_hop: str | None) -> None:
+        """Send a report, if the message names a queue for reports; None: it has arrived."""
         if message.debug is None or message.debug.queue is None:
             return
         batch = self._services.storage.batch
@@ -86,9 +87,9 @@ class Reports:
 
 
 def time_date(at_s: int) -> str:
-    """time-date of [MS-MQQB] 3.1.5.8.9: English and UTC, whatever this computer's locale and zone.
+    """Return a time-date of [MS-MQQB] 3.1.5.8.9, such as `07:13:54 PM Sat,Nov 21 26`.
 
-    `07:13:54 PM Sat,Nov 21 26`
+    It is in English and UTC, independent of the locale and the time zone of this computer.
     """
     at = time.gmtime(at_s)
     half = "PM" if at.tm_hour >= 12 else "AM"

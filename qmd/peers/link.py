@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
+from qmd.queues.outgoing_queue import Moment, TransmitLimits
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
@@ -348,6 +349,7 @@ class Link:
         now, now_s = self._services.loop.time(), self._services.clock.now_s
         wall_s = int(self._services.environment.time())
         self._services.clock.compare(wall_s, now_s)
+        moment = Moment(now, now_s, wall_s)
         budget = PUMP_BYTES_MAX
         remote, may_hand = self.remote_id, self._may_hand
         waiting = deque(
@@ -362,15 +364,10 @@ class Link:
                 connection.flush_soon()  # the rest when these are on their way
                 break
             queue = waiting.popleft()
-            done = queue.transmit(
-                connection.session,
-                min(room, PUMP_MESSAGES_MAX),
-                budget,
-                now,
-                now_s,
-                wall_s,
-                connection.packet_bytes_max,
+            limits = TransmitLimits(
+                min(room, PUMP_MESSAGES_MAX), budget, connection.packet_bytes_max
             )
+            done = queue.transmit(connection.session, limits, moment)
             self._recorder.transmitted(queue, done)
             if done.expired:
                 self._undeliverable.expire(queue, done.expired)

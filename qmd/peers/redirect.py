@@ -29,6 +29,7 @@ from protocol.names.format_name import FormatName, parse_format_name
 from qmd.config.route_rules import Hop, parse_hop
 from qmd.errors import Refusal
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.outgoing_queues import link_of
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class Redirection:
         """Take the way that its row says."""
         before = queue.link
         link = (
-            self._outgoing.link_of_name(queue.destination)
+            link_of(self._peers, parse_format_name(queue.destination), None)
             if queue.redirect is None
             else self._link_of(queue)
         )

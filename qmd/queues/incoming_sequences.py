@@ -1,7 +1,6 @@
-"""Streams that come to our queues: a sequence each, and how far the disk holds it.
+"""Incoming sequences: one stream for each source and each of its names for one of our queues.
 
-A stream is known by its source, its queue and the name by which the source knows that.  What is
-remembered of it is on disk (`storage/tables/sequences.py`), and is there again after a start.
+The position of a stream is on disk (`storage/tables/sequences.py`) and survives a restart.
 """
 
 from __future__ import annotations
@@ -18,25 +17,26 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
-STREAMS_MAX = 100_000  # (source, queue) whose sequences are remembered
-RECENT_MAX = 64  # positions of a stream, and as many before them, whose messages are remembered
+STREAMS_MAX = 100_000  # of all sources
+# Message numbers of a stream that are remembered; up to as many older ones as well.
+RECENT_MAX = 64
 RECENT_IN_ALL_MAX = 1_000_000
-NAMES_MAX = 100  # by which one source knows one queue
+NAMES_MAX = 100  # of one queue, in use by one source
 
 _PRIVATE = 3
 
-#: By which a source knows our queue, as its packets say it: the type of the format name, and the
-#: bytes of a direct name, a GUID, or the number of a private queue.
+#: The name of our queue in the packets of a source: the type of the format name, and the bytes of a
+#: direct name, a GUID, or the number of a private queue.
 Name = tuple[int, bytes | int]
-_NOT_KNOWN: Name = (0, b"")  # of a stream that an older version has begun
+_NOT_KNOWN: Name = (0, b"")  # the name of a stream that an older version began
 
 
 class IncomingStream:
-    """A transactional sequence from one source to one of our queues, by one name of that.
+    """A transactional sequence from one source to one of our queues, by one name of the queue.
 
-    Whoever sends to a queue by two names has two outgoing queues for it, and a sequence for each:
-    they know nothing of each other.  [MS-MQDMPR] 3.1.1.5  One sequence is one stream, however often
-    its source spells the name anew.
+    A source that uses two names for a queue has two outgoing queues for it, with independent
+    sequences. [MS-MQDMPR] 3.1.1.5. One sequence is one stream, even if its source changes the
+    spelling of the name.
     """
 
     __slots__ = (
@@ -63,19 +63,20 @@ class IncomingStream:
         self.queue = queue
         self.name = name
         self.sequence = sequence
-        self.return_path: PeerSession | None = None  # where its last message came from
-        self.contradictions = 0  # messages that bore the position of another one
-        self.last_message = 0  # the number of the message that was accepted last; 0: not known
-        self._recent_id = 0  # the sequence of those below
-        self._recent: dict[int, int] = {}  # numbers of messages by their position
+        self.return_path: PeerSession | None = None  # the session of its last message
+        self.contradictions = 0  # messages with the position of another message
+        self.last_message = 0  # the number of the last accepted message; 0: not known
+        self._recent_id = 0  # the sequence id of the positions in `_recent` and `_earlier`
+        self._recent: dict[int, int] = {}  # position -> message number
         self._earlier: dict[int, int] = {}
-        self.last_host = ""  # and where that came from
-        self.by_direct_name = True  # so order acks have one as well, [MS-MQQB] 3.1.7.17
+        self.last_host = ""  # the address of the peer that sent the last accepted message
+        # Whether order acks are addressed by a direct name, as the messages are. [MS-MQQB] 3.1.7.17
+        self.by_direct_name = True
 
     def accepted(self, message: int, host: str) -> int:
-        """Remember the message at the position that was just accepted, and where it came from.
+        """Remember the message number and the peer's address of the position just accepted.
 
-        Returns how many more are remembered than before, which may be a negative number.
+        Returns by how many the number of remembered messages has grown; it may be negative.
         """
         self.last_message, self.last_host = message, host
         forgotten = 0
@@ -89,15 +90,15 @@ class IncomingStream:
         return 1 - forgotten
 
     def forget_recent(self) -> int:
-        """Forget all but the last message; how many those were."""
+        """Forget all messages but the last one; return how many."""
         forgotten = len(self._recent) + len(self._earlier)
         self._recent, self._earlier = {}, {}
         return forgotten
 
     def contradicts(self, sequence_id: int, number: int, message: int) -> bool:
-        """Whether another message than this one was accepted at the position.
+        """Return whether a different message was accepted at this position.
 
-        False where that is not known (any more): then it is a duplicate, as its position says.
+        If the accepted one is not known any more, the message counts as its duplicate: False.
         """
         sequence = self.sequence
         known = 0
@@ -108,7 +109,7 @@ class IncomingStream:
         return known not in (0, message)
 
     def state(self, at_s: int) -> tuple[int, int, int, int, int, int]:
-        """As its row has it behind its id; what it has accepted is in the same commit."""
+        """Return the columns of its row after the id; the same commit stores the messages."""
         sequence = self.sequence
         return (
             sequence.accepted_id,
@@ -121,7 +122,7 @@ class IncomingStream:
 
 
 class Limit(NamedTuple):
-    """It is reached: the event of the log, how many there may be, and the reason for the peer's."""
+    """A limit that is reached: the event to log, the limit, and the reason for the peer."""
 
     event: str
     allowed: int
@@ -129,13 +130,13 @@ class Limit(NamedTuple):
 
 
 class IncomingStreams:
-    """All of them."""
+    """The incoming streams of this queue manager."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         delivery = services.settings.delivery
         self._streams: dict[tuple[bytes, int, Name], IncomingStream] = {}
-        self._names: dict[tuple[bytes, int], list[Name]] = {}  # that a source has for a queue
+        self._names: dict[tuple[bytes, int], list[Name]] = {}  # (source, queue id) -> names in use
         self._next_id = 1
         self._recent_count = 0
         self._sequence_settings = OrderAckSettings(
@@ -145,10 +146,11 @@ class IncomingStreams:
         )
 
     def all(self) -> list[IncomingStream]:
+        """Return each stream once."""
         return list(dict.fromkeys(self._streams.values()))
 
     def restore(self, row: IncomingSequenceRow, queue: LocalQueue) -> None:
-        """A stream as the disk has it."""
+        """Create the stream of a row."""
         sequence = IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)
         sequence.rejects = row.rejected
         name = _read_name(row.name)
@@ -158,7 +160,7 @@ class IncomingStreams:
         self._next_id = max(self._next_id, row.id + 1)
 
     def accepted(self, stream: IncomingStream, message: int, host: str) -> None:
-        """The next message of a stream was accepted: its number is remembered for a while."""
+        """Remember the number of an accepted message; old numbers are forgotten."""
         self._recent_count += stream.accepted(message, host)
         if self._recent_count > RECENT_IN_ALL_MAX:
             for each in self.all():
@@ -166,26 +168,28 @@ class IncomingStreams:
             self._recent_count = 0
 
     def reserve_id(self, id: int) -> None:
-        """A stream to a queue that is no more: its row stays, and so does its id."""
+        """Reserve the id of a stream to a deleted queue, because its row stays."""
         self._next_id = max(self._next_id, id + 1)
 
     def forget_connection(self, connection: PeerSession) -> None:
-        """It has ended: acknowledgments find another way, and nothing keeps it in memory."""
+        """Drop all references to a connection that has ended."""
         for stream in connection.streams:
             if stream.return_path is connection:
                 stream.return_path = None
 
     def forget_queue(self, queue: LocalQueue) -> None:
+        """Forget the streams to a queue that is deleted."""
         for key in [key for key in self._streams if key[1] == queue.id]:
             del self._streams[key]
         for source_and_queue in [key for key in self._names if key[1] == queue.id]:
             del self._names[source_and_queue]
 
     def find(self, source: bytes, queue: LocalQueue, name: Name) -> IncomingStream | None:
+        """Return the stream of a source to a queue by a name; None: it has not begun."""
         return self._streams.get((source, queue.id, name))
 
     def limit(self, source: bytes, queue: LocalQueue) -> Limit | None:
-        """What keeps a further stream from being remembered."""
+        """Return the limit that prevents a further stream, or None."""
         if len(self._names.get((source, queue.id), ())) >= NAMES_MAX:
             reason = f"too many names of {queue.name} by one source"
             return Limit("too_many_names_of_a_queue", NAMES_MAX, reason)
@@ -201,12 +205,16 @@ class IncomingStreams:
     def begin(
         self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int
     ) -> IncomingStream:
+        """Begin a stream, with its row in the open batch, or return the one that it continues.
+
+        The same sequence id by a new name is the same stream.
+        """
         batch = self._services.storage.batch
         names = self._names.get((source, queue.id), ())
         others = list(dict.fromkeys(self._streams[source, queue.id, each] for each in names))
         nameless = next((each for each in others if each.name == _NOT_KNOWN), None)
         for stream in others:
-            if stream.sequence.accepted_id == sequence_id:  # it is spelled anew
+            if stream.sequence.accepted_id == sequence_id:  # a new spelling of its name
                 self._know(source, queue, name, stream)
                 if stream is nameless:
                     self._name(stream, name)
@@ -215,8 +223,8 @@ class IncomingStreams:
             if nameless.sequence.accepted_id < sequence_id:
                 self._know(source, queue, name, nameless)
                 self._name(nameless, name)
-            # An earlier sequence may be what an older version has taken under another name, before
-            # this one: as long as that is open, it is no new one, and is rejected as then.
+            # An earlier sequence may be one that an older version accepted by another name. While
+            # that is open it does not begin a new stream, and is rejected as by that version.
             return nameless
         sequence = IncomingSequence(settings=self._sequence_settings)
         stream = IncomingStream(self._next_id, source, queue, name, sequence)
@@ -232,7 +240,7 @@ class IncomingStreams:
         return stream
 
     def _name(self, stream: IncomingStream, name: Name) -> None:
-        """A stream that an older version has begun: now it is known by what its source knows it."""
+        """Store the name of a stream that an older version began."""
         stream.name = name
         self._services.storage.batch.run(
             partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
@@ -240,13 +248,14 @@ class IncomingStreams:
 
 
 def _write_name(name: Name) -> bytes:
-    """As it is stored: a byte with its type, and what follows."""
-    kind, what = name
-    return bytes([kind]) + (what if isinstance(what, bytes) else b"%d" % what)
+    """Return the stored form of a name: one byte with its type, then its value."""
+    kind, value = name
+    return bytes([kind]) + (value if isinstance(value, bytes) else b"%d" % value)
 
 
 def _read_name(stored: bytes) -> Name:
+    """Return the name of a stored form; b"" is that of older versions, which stored none."""
     if not stored:
         return _NOT_KNOWN
-    kind, what = stored[0], stored[1:]
-    return kind, int(what) if kind == _PRIVATE else what
+    kind, value = stored[0], stored[1:]
+    return kind, int(value) if kind == _PRIVATE else value

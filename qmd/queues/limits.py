@@ -1,4 +1,4 @@
-"""How many queues there can be: their ids have 15 bits."""
+"""Limits: the greatest numbers of queues; their ids have 15 bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.tables.queues import FIRST_USER_QUEUE_ID
 
 
 class Limits(NamedTuple):
-    """Of one queue manager; lower ones are for tests."""
+    """The limits of one queue manager; tests set lower ones."""
 
     queues: int = QUEUE_ID_MAX - FIRST_USER_QUEUE_ID + 1  # with subqueues and journals
     destinations: int = QUEUE_ID_MAX  # outgoing queues

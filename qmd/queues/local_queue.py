@@ -1,14 +1,15 @@
-"""A queue of this computer, as the running queue manager sees it.
+"""Local queue: a queue of this computer, as the running queue manager sees it.
 
-The disk holds the messages; here is the bounded window on them, who has taken
-which one, and who waits.  A message is in one of three states:
+The messages are on disk. This module keeps the bounded window on them, the messages that readers
+have taken, and the requests that wait for messages:
 
     ready ──take──► taken ──remove──► (commit) ──► gone
       ▲               │
       └──put back─────┘
 
-A taken message is still on disk.  A daemon that dies has therefore put back
-everything that was taken and not removed.
+A taken message is still on disk. If the process ends, every message that was taken and not removed
+is therefore ready again. `qmd/queues/message_states.py` lists all states of a message, the
+containers that hold it in each of them, and the transitions.
 """
 
 from __future__ import annotations
@@ -17,44 +18,56 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from qmd.control_protocol.messages import StoredMessage
-from qmd.core.deadlines import Deadlines
 from qmd.core.ready_window import ReadyWindow
 from qmd.message.build import QueueAddress
-from qmd.message.shared_packet import (
-    Held,
-    express_added,
-    express_removed,
-    once_more_aborted,
-    whole_message,
-)
+from qmd.message.shared_packet import Held, once_more_aborted, whole_message
+from qmd.queues.express_messages import ExpressMessages
+from qmd.queues.reservations import QueueReservations
 from qmd.queues.usage import Gauge, Measured, Usage
+from storage.tables.pages import EMPTY, Totals
+from storage.tables.queues import QueueRow
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 EXPIRED_MAX = 100  # ended in one turn of the loop
-OWN_PREFIX = ".\\"  # of the names of our public queues: "orders" alone means a private one
+# The names of our public queues begin so; a name such as "orders" alone means a private queue.
+OWN_PREFIX = ".\\"
 TAKE_BYTES_MAX = 8 * 1024 * 1024  # of bodies in one answer; one message always fits
 
+#: The entry in `taken` of a stored message that is held for its removal. The packet is not known
+#: in memory, so the caller counts the message out.
+HELD = StoredMessage(0, 0, b"")
 
-#: What stands in `taken` for each message that is reserved: it is on disk.
-RESERVED = StoredMessage(0, 0, b"reserved")
 
-
-def _nobody_waits(queue: LocalQueue) -> None:
+def _ignore_ready(queue: LocalQueue) -> None:
     pass
 
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One connection that takes messages."""
+    """A connection, a transaction or an operation that takes messages."""
 
+    #: The lookup ids of the messages that it has, by their queue.
     taken: dict[LocalQueue, set[int]] = field(default_factory=dict)
-    is_unread: bool = False  # an application has seen nothing of what it took
-    has_left: bool = False  # what is found for it from now on stays where it is
-    who: str = ""  # for people, as "a connection of process 4711"
-    took_at_s: int = 0  # when it last got some, by the queue manager's own clock
+    is_unread: bool = False  # its application has seen none of the taken messages
+    has_left: bool = False  # it has ended: messages found for it from now on stay in their queue
+    who: str = ""  # for operators, such as "a connection of process 4711"
+    took_at_s: int = 0  # time of its last take, by the queue manager's own clock
+
+    def has(self, queue: LocalQueue, lookup_id: int) -> bool:
+        """Return whether it has taken this message."""
+        return lookup_id in self.taken.get(queue, ())
+
+    def begin_removal(self, queue: LocalQueue, lookup_ids: Iterable[int]) -> None:
+        """Mark messages that it has taken as leaving: the open batch deletes them."""
+        mine = self.taken.get(queue, set())
+        mine.difference_update(lookup_ids)
+        if not mine:
+            queue.takers.discard(self)
+        queue.leaving.update(lookup_ids)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,163 +76,142 @@ class Waiter:
 
     reader: Reader
     limit: int
-    wait: bool  # False: answer as soon as it is known what is there
+    wait: bool  # False: answer as soon as it is known whether there are messages
     answer: Callable[[list[StoredMessage]], None]
 
 
+class QueueNames(NamedTuple):
+    """The names of a queue besides the path in its row."""
+
+    key: str  # the casefolded path, by which the queue is found
+    address: QueueAddress  # the address in packets that are sent from here
+    guid: bytes = b""
+
+
 class LocalQueue(Measured):
-    """One queue; `key` is its casefolded name, by which it is found."""
+    """One queue of this computer: properties, quota, and the messages that memory holds."""
 
     def __init__(
         self,
-        *,
-        id: int,
-        name: str,
-        key: str,
-        label: str,
-        transactional: bool,
-        journal: bool,
-        quota_bytes: int | None,
-        journal_quota_bytes: int | None = None,
-        is_system: bool,
-        created_at_s: int,
-        address: QueueAddress,
+        row: QueueRow,
+        names: QueueNames,
         usage: Usage,
-        guid: bytes = b"",
-        messages: int = 0,
-        size: int = 0,
+        *,
+        stored: Totals = EMPTY,
         notice: Callable[[Gauge], None] = lambda gauge: None,
         parent: LocalQueue | None = None,
         is_journal: bool = False,
     ) -> None:
-        self.id = id
-        self.name = name
-        self.key = key
-        self.label = label
-        self.transactional = transactional
-        self.journal = journal
-        self.journal_quota_bytes = journal_quota_bytes  # of the copies of what is received
-        self.is_system = is_system
-        self.parent = parent  # whose subqueue or journal it is
+        """Create the queue of `row`, which holds `stored` messages on disk.
+
+        `parent` is the queue of a subqueue, or of a journal if `is_journal`. `notice` is called
+        when a threshold of the quota is reached.
+        """
+        self.id = row.id
+        self.name = row.name
+        self.key, self.address, self.guid = names
+        self.label = row.label
+        self.transactional = row.transactional
+        self.journal = row.journal  # received messages are copied to its journal
+        self.journal_quota_bytes = row.journal_quota_bytes
+        self.is_system = row.system
+        self.created_at_s = row.created_at_s
+        self.parent = parent
         self.subqueues: list[LocalQueue] = []
         self.own_journal: LocalQueue | None = None
-        self.is_journal = is_journal  # of another queue of ours
+        self.is_journal = is_journal
         if parent is not None:
             if is_journal:
                 parent.own_journal = self
             else:
                 parent.subqueues.append(self)
-        self.created_at_s = created_at_s
-        self.guid = guid
-        self.messages = messages  # ready and taken, stored and express
-        self.address = address  # as packets that are sent from here name it
+        self.messages = stored.messages  # ready and taken, stored and express
         self.deleted = False
         self.window: ReadyWindow[Held] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
         )
-        if messages:
+        if stored.messages:
             self.window.clear_to_disk(0)
-        self.express: dict[int, Held] = {}  # all of them: they are nowhere else
-        self._express_deadlines = Deadlines()
+        self.express: ExpressMessages[Held] = ExpressMessages(usage)  # ready and taken
+        # Messages that are not ready, with their content, HELD or RESERVED.
         self.taken: dict[int, StoredMessage] = {}
-        self.reserved: dict[int, int] = {}  # of those: by pipelines, and by how many of them
-        self.takers: set[Reader] = set()  # those that have something taken
-        self.leaving: set[int] = set()  # of those, whose removal is being committed
-        self.expired: list[StoredMessage] = []  # found by `take`, not yet dealt with
+        self.reserved = QueueReservations(self)
+        self.takers: set[Reader] = set()  # readers that have a message of this queue
+        self.leaving: set[int] = set()  # taken messages that the open batch deletes
+        self.expired: list[StoredMessage] = []  # found by `take` and not ended yet
         self.waiters: deque[Waiter] = deque()
-        self.watchers: set[asyncio.Future[None]] = set()  # told when something arrives
-        #: Called whenever there may be something for those that wait.
-        self.on_ready: Callable[[LocalQueue], None] = _nobody_waits
-        super().__init__(usage, size, quota_bytes, notice)  # last: it may have something to tell
+        self.watchers: set[asyncio.Future[None]] = set()  # completed when a message arrives
+        #: Called when there may be messages for the waiting readers.
+        self.on_ready: Callable[[LocalQueue], None] = _ignore_ready
+        # A subqueue uses the quota of its queue; a journal has its own.
+        within = None if is_journal else parent
+        # Last, because it may call `notice` with this queue.
+        super().__init__(usage, stored.bytes, row.quota_bytes, notice, within)
 
     @property
     def is_read_only(self) -> bool:
-        """Journals, dead-letter queues and subqueues: nobody can send to them."""
+        """Whether applications cannot send to it: a journal, dead-letter queue or subqueue."""
         return self.is_system or self.parent is not None
 
     @property
     def holds_ended(self) -> bool:
-        """Journals and dead-letter queues: what is in them has met its end before.
+        """Whether it is a journal or a dead-letter queue, where all messages have ended before.
 
-        So it does not expire, and nobody is told of what becomes of it.
+        Its messages do not expire, and cause no acknowledgments.
         """
         return self.is_system or self.is_journal
 
     @property
-    def relatives(self) -> list[LocalQueue]:
-        """The queue, and what goes with it: its subqueues and its journal."""
-        journal = [] if self.own_journal is None else [self.own_journal]
-        return [self, *self.subqueues, *journal]
-
-    @property
     def payer(self) -> LocalQueue:
-        """The queue whose quota counts: for a subqueue that which it belongs to."""
+        """The queue that provides the quota: for a subqueue, the queue that it belongs to."""
         return self if self.parent is None or self.is_journal else self.parent
 
     @property
     def own_bytes(self) -> int:
-        """Without its subqueues, which `bytes` counts with it."""
+        """The bytes without those of its subqueues, which `bytes` includes."""
         if not self.subqueues:
             return self.bytes
         return self.bytes - sum(subqueue.bytes for subqueue in self.subqueues)
 
-    def grow(self, size: int) -> None:
-        if self.parent is None or self.is_journal:
-            super().grow(size)
-        else:
-            Gauge.grow(self, size)
-            self.parent.grow(size)
-
-    def shrink(self, size: int) -> None:
-        if self.parent is None or self.is_journal:
-            super().shrink(size)
-        else:
-            Gauge.shrink(self, size)
-            self.parent.shrink(size)
-
     @property
     def format_name(self) -> str:
+        """The direct format name, such as `DIRECT=OS:.\\private$\\orders`."""
         return f"DIRECT=OS:.\\{self.name.removeprefix(OWN_PREFIX)}"
 
     @property
     def is_public(self) -> bool:
-        """Whether it has its entry in the directory."""
+        """Whether it has an entry in the directory."""
         return self.name.startswith(OWN_PREFIX) and self.parent is None
 
-    def deliver(self, messages: Iterable[Held]) -> None:
-        """Let readers have messages that are durable now."""
+    def deliver(self, messages: Iterable[Held], express: Iterable[Held] = ()) -> None:
+        """Make stored messages, after their commit, and express messages ready."""
         add = self.window.add
         for message in messages:
             add(message.lookup_id, message, len(message.packet), stored=True)
+        for message in express:
+            lookup_id, packet = message.lookup_id, message.packet
+            self.express.keep(lookup_id, message, packet, message.expires_at_s)
+            add(lookup_id, message, len(packet), stored=False)
         self.on_ready(self)
 
     def deliver_from_disk(self, lookup_ids: Sequence[int]) -> None:
-        """Let readers have messages that are durable now, and more than memory should hold."""
+        """Make stored messages ready, after their commit, without loading them into memory."""
         self.window.leave_on_disk(min(lookup_ids))
         self.on_ready(self)
 
     def deliver_express(self, message: Held) -> None:
-        """Let readers have a message that is in memory, and nowhere else."""
-        self.add_express(message)
-        self.on_ready(self)
+        """Make an express message ready."""
+        self.deliver((), (message,))
 
     def wake_readers(self) -> None:
-        """Let readers look again: something was put back, or the queue is gone."""
+        """Make readers look again: a message was put back, or the queue was deleted."""
         self.on_ready(self)
 
-    def add_express(self, message: Held) -> None:
-        """Keep a message that is in memory, and nowhere else; readers look when they are woken."""
-        self.express[message.lookup_id] = message
-        if message.expires_at_s is not None:
-            self._express_deadlines.add(message.lookup_id, message.expires_at_s)
-        self.usage.express_bytes += express_added(message.packet)
-        self.window.add(message.lookup_id, message, len(message.packet), stored=False)
-
     def take(self, reader: Reader, limit: int, now_s: int) -> list[StoredMessage]:
-        """Up to `limit` ready messages, in order; what is on disk only is not among them.
+        """Take up to `limit` ready messages that are in memory, in order.
 
-        Those whose time is over by `now_s` of the queue manager's own clock are put aside into
-        `expired`; after EXPIRED_MAX of them it goes on with the next call.
+        Messages that expired before `now_s`, by the queue manager's own clock, are moved to
+        `expired` instead; at most EXPIRED_MAX in one call.
         """
         window, taken = self.window, self.taken
         messages: list[StoredMessage] = []
@@ -244,142 +236,72 @@ class LocalQueue(Measured):
             self.takers.add(reader)
         return messages
 
-    def taker(self, lookup_id: int) -> Reader | None:
-        """The connection that has taken the message; None: nobody has, or it is just ending."""
-        return next((each for each in self.takers if lookup_id in each.taken.get(self, ())), None)
-
     def expire_express(self, now_s: int, messages_max: int) -> int:
-        """Put express messages whose time is over aside, at most so many: nobody but us knows of
-        them.  How many those are.
+        """Move expired express messages, at most `messages_max`, to `expired`; return their count.
+
+        The disk has no index of express messages.
         """
-        over = self._express_deadlines.pop_over(now_s, messages_max)
-        # What somebody has taken is ended when it is given back.
+        over = self.express.pop_expired(now_s, messages_max)
+        # A taken message is ended when it is put back.
         self.expired += [
             whole_message(self.express[each]) for each in over if each not in self.taken
         ]
         return len(over)
 
     def is_busy_with(self, lookup_id: int) -> bool:
-        """Whether somebody has the message, so that it cannot be ended."""
+        """Return whether a reader has the message, so that it cannot be ended."""
         return lookup_id in self.taken
 
     def hold(self, reader: Reader, lookup_id: int) -> bool:
-        """Take a message that is to be ended, wherever it is; False when somebody has it.
+        """Take a message for its removal, in memory or on disk; False: another reader has it.
 
-        Of a stored one only the disk knows whether it is still there: `forget` leaves it to the
-        caller to count it out.
+        For a stored message only the disk shows whether it still exists. `forget` does not count
+        it out; the caller does.
         """
         if lookup_id in self.taken:
             return False
         express = self.express.get(lookup_id)
         if express is not None:
             self.window.take(lookup_id)
-            message = whole_message(express)
+            self.taken[lookup_id] = whole_message(express)
         else:
             self.window.hold(lookup_id)
-            message = StoredMessage(lookup_id, 0, b"")
-        self.taken[lookup_id] = message
+            self.taken[lookup_id] = HELD
         reader.taken.setdefault(self, set()).add(lookup_id)
         return True
 
-    def reserve(self, lookup_id: int, *, shared: bool) -> bool:
-        """A pipeline's reader gets the message, wherever it is; False when somebody has it.
-
-        Shared readers may have it together.
-        """
-        holders = self.reserved.get(lookup_id, 0)
-        if holders and shared:
-            self.reserved[lookup_id] = holders + 1
-            return True
-        if lookup_id in self.taken:
-            return False
-        if lookup_id in self.express:
-            self.window.take(lookup_id)
-        else:
-            self.window.hold(lookup_id)
-        self.taken[lookup_id] = RESERVED
-        self.reserved[lookup_id] = 1
-        return True
-
-    def now_stored(self, lookup_id: int) -> None:
-        """An express message that is reserved is on the disk from now on."""
-        message = self.express.pop(lookup_id)
-        self._express_deadlines.discard(lookup_id)
-        self.usage.express_bytes -= express_removed(message.packet)
-        self.window.remove(lookup_id)
-        self.window.hold(lookup_id)
-
-    def unreserve(self, lookup_ids: Iterable[int], *, are_there: bool) -> None:
-        """Readers are done with these; those that nobody has any more are ready again, or were
-        gone before."""
-        free: list[int] = []
-        for lookup_id in lookup_ids:
-            holders = self.reserved[lookup_id] - 1
-            if holders:
-                self.reserved[lookup_id] = holders
-            else:
-                del self.reserved[lookup_id]
-                del self.taken[lookup_id]
-                free.append(lookup_id)
-        if not are_there:
-            for lookup_id in free:
-                self.window.remove(lookup_id)
-        elif free:
-            self.window.clear_to_disk(min(free), keep_taken=self.taken.keys())
-
-    def reserve_stored(self, lookup_ids: Sequence[int]) -> list[int]:
-        """`reserve` for many that are on the disk, by a reader that shares them with nobody; those
-        that somebody has are left out."""
-        taken = self.taken
-        free = [each for each in lookup_ids if each not in taken]
-        self.window.hold_all(free)
-        taken.update(dict.fromkeys(free, RESERVED))
-        self.reserved.update(dict.fromkeys(free, 1))
-        return free
-
-    def leave_reserved(self, lookup_ids: Sequence[int]) -> None:
-        """Reserved messages are about to be removed."""
-        for lookup_id in lookup_ids:
-            del self.reserved[lookup_id]
-        self.leaving.update(lookup_ids)
-
-    def forget_reserved(self, lookup_ids: Sequence[int], size: int) -> None:
-        """Their removal is durable; `size`: the bytes of their packets."""
-        self.leaving.difference_update(lookup_ids)
-        for lookup_id in lookup_ids:
-            del self.taken[lookup_id]
-        self.window.remove_taken(lookup_ids)
-        self.count_out(len(lookup_ids), size)
-
     @property
     def is_settling(self) -> bool:
-        """Whether messages are leaving it by acts whose commit has not returned."""
-        return bool(self.leaving) or any(not each.packet for each in self.taken.values())
+        """Whether the commit of a removal is under way for any of its messages."""
+        return bool(self.leaving) or any(each is HELD for each in self.taken.values())
 
     def forget(self, lookup_ids: Iterable[int]) -> None:
-        """Taken messages are gone for good: their removal is durable."""
+        """Forget taken messages after the commit of their removal."""
+        express = self.express
+        count = size = 0
         for lookup_id in lookup_ids:
             message = self.taken.pop(lookup_id)
             self.window.remove(lookup_id)
-            express = self.express.pop(lookup_id, None)
-            if express is not None:
-                self._express_deadlines.discard(lookup_id)
-                self.usage.express_bytes -= express_removed(express.packet)
-            if message.packet:
-                self.count_out(1, len(message.packet))
+            if lookup_id in express:
+                held = express[lookup_id]
+                express.drop(lookup_id, held.packet, held.expires_at_s)
+            if message is not HELD:
+                count += 1
+                size += len(message.packet)
+        self.count_out(count, size)
 
     def count_out(self, messages: int, size: int) -> None:
-        """So many are gone, and so many bytes of packets."""
+        """Count messages that have left the queue; `size` is the bytes of their packets."""
         self.messages -= messages
         self.shrink(size)
 
     def count_in(self, messages: int, size: int) -> None:
-        """So many are here, and so many bytes of packets."""
+        """Count messages that have come to the queue; `size` is the bytes of their packets."""
         self.messages += messages
         self.grow(size)
 
     def let_go(self, message: StoredMessage, *, is_there: bool) -> None:
-        """A message that was held is not to be ended after all, or was gone before."""
+        """Make a held message ready again, or forget it if its row was already gone."""
         lookup_id = message.lookup_id
         del self.taken[lookup_id]
         if is_there:
@@ -391,11 +313,10 @@ class LocalQueue(Measured):
     def put_back(
         self, reader: Reader, lookup_ids: Iterable[int], now_s: int, *, aborted: bool = False
     ) -> int:
-        """Those that `reader` has return to their old place.  Returns how many did.
+        """Put the messages that `reader` has back to their old places; return their count.
 
-        Those whose time was over meanwhile are put aside into `expired` as well, EXPIRED_MAX of
-        them at most.
-        `aborted`: with the transaction that had them, which each of them remembers.
+        Messages that expired meanwhile are also moved to `expired`, at most EXPIRED_MAX.
+        `aborted`: their transaction was aborted, which raises the abort count of each.
         """
         mine = reader.taken.get(self, set())
         count = 0
@@ -412,9 +333,15 @@ class LocalQueue(Measured):
                 if message.expires_at_s is not None and now_s > message.expires_at_s:
                     if len(self.expired) < EXPIRED_MAX:
                         self.expired.append(whole_message(held))
-                    elif lookup_id in self.express:  # the reaper's turn, as with stored ones
-                        self._express_deadlines.add(lookup_id, message.expires_at_s)
+                    elif lookup_id in self.express:  # for a later sweep, as with stored messages
+                        self.express.watch_again(lookup_id, message.expires_at_s)
                 count += 1
         if not mine:
             self.takers.discard(reader)
         return count
+
+
+def relatives(queue: LocalQueue) -> list[LocalQueue]:
+    """Return the queue with its subqueues and its journal."""
+    journal = [] if queue.own_journal is None else [queue.own_journal]
+    return [queue, *queue.subqueues, *journal]

@@ -1,16 +1,17 @@
-"""Messages without a sequence that were here before.  [MS-MQQB] 3.1.1.3, 3.1.5.8.1
+"""Message id history: detects duplicates of messages without a sequence.
 
-Their sources send again what they do not know to be acknowledged: its number says that it came.
-A source is recognized over whatever peer its message comes; what is remembered counts for the peer
-that has brought it:
+[MS-MQQB] 3.1.1.3, 3.1.5.8.1. A source sends a message again if it does not know of its
+acknowledgment; the message number shows that it has arrived before. A source is recognized over
+every peer, but the history counts for the peer that brought the message:
 
     address ── queue manager at the other end ── source ── core/number_history.History
 
-Where all together grow beyond `bytes_max`, those give way that hold more than their fair share,
-first among addresses, then among the queue managers of one, then among the sources of one: made-up
-sources push out each other, and not those of an honest neighbour.
+When all histories together grow beyond `bytes_max`, those that hold more than their fair share are
+shortened: first among addresses, then among the queue managers of one address, then among the
+sources of one queue manager. Invented sources therefore displace each other, not the sources of an
+honest peer.
 
-Adding and forgetting go to disk with the open batch, in the commit of the message itself.
+Changes go to disk with the open batch, in the commit of the message itself.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from storage.engine.batch import Batch
 
 BYTES_MAX = 16 * 1024 * 1024
-SHRUNK_TO = 0.9  # so that it is not done at once again
+SHRUNK_TO = 0.9  # of `bytes_max`, so that the next shortening is not due at once
 
-#: Address, queue manager at the other end, source.
+#: Address of the peer, GUID of its queue manager, GUID of the source.
 _Key = tuple[str, bytes, bytes]
 
 
@@ -46,7 +47,7 @@ class _Source(History):
 
 
 class KnownMessages:
-    """Sources, and the numbers of theirs that came."""
+    """The message numbers that have arrived, by source and peer."""
 
     def __init__(self, services: Services, *, bytes_max: int = BYTES_MAX) -> None:
         delivery = services.settings.delivery
@@ -58,14 +59,14 @@ class KnownMessages:
         self._histories: dict[_Key, _Source] = {}
         self._by_source: dict[bytes, list[_Source]] = {}
         self._next_id = 1
-        #: First and last number of each run that goes to disk with the open batch.  A source does
-        #: not keep a batch, nor what was in it: no later message of it may ever come.
+        #: First and last number of each run that goes to disk with the open batch. They are kept
+        #: here, not in each history, because a history may get no later message.
         self._unwritten: dict[_Key, list[int]] = {}
         self._batch_number = 0
-        self.bytes = 0  # in memory, about
+        self.bytes = 0  # in memory, estimated
 
     def restore(self, rows: Iterable[history_rows.StoredSegment]) -> None:
-        """In the order of their ids."""
+        """Load the stored segments, which come in the order of their ids."""
         for stored, runs in rows:
             segment = Segment(stored.id, stored.at_s)
             segment.restore(runs)
@@ -75,12 +76,15 @@ class KnownMessages:
             self._next_id = stored.id + 1
 
     def has(self, source: bytes, number: int) -> bool:
+        """Return whether this message of a source has arrived over any peer."""
         histories = self._by_source.get(source)
         return histories is not None and any(history.has(number) for history in histories)
 
     def is_duplicate(self, connection: PeerSession, source: bytes, number: int) -> bool:
-        """[MS-MQQB] 3.1.5.8.1; a duplicate is as young as a new message, for its source does not
-        know yet that it came."""
+        """Return whether a message has arrived before. [MS-MQQB] 3.1.5.8.1
+
+        A duplicate renews its entry, because its source does not know yet that it has arrived.
+        """
         if not self.has(source, number):
             return False
         history = self._histories.get(_key(connection, source))
@@ -89,7 +93,7 @@ class KnownMessages:
         return True
 
     def add(self, connection: PeerSession, source: bytes, number: int) -> None:
-        """It was taken, or refused for good, with the open batch."""
+        """Remember a message that the open batch accepts or refuses for good."""
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
         batch = self._services.storage.batch
@@ -108,16 +112,16 @@ class KnownMessages:
             unwritten += (number, number)
 
     def forget_old(self) -> None:
-        """[MS-MQQB] 3.1.6.7, with the open batch."""
+        """Forget entries that are too old, with the open batch. [MS-MQQB] 3.1.6.7"""
         now_s = self._services.clock.now_s
         before_s = now_s - self._bounds.age_s
-        newest = self._next_id - 1  # it stays, so that no id is given twice
+        newest = self._next_id - 1  # it stays, so that no id is assigned twice
         for history in list(self._histories.values()):
             if history.oldest_s < before_s and not history.is_newest(newest):
                 self._drop(history, history.forget_old(now_s))
 
     def forget_source(self, source: bytes) -> None:
-        """Its numbers begin anew: what comes with one that was here before is another message."""
+        """Forget a source that numbers its messages from the beginning again."""
         for history in list(self._by_source.get(source, ())):
             self._drop(history, history.shrink(0))
 
@@ -132,7 +136,7 @@ class KnownMessages:
         return history
 
     def _open(self, history: _Source, batch: Batch) -> list[int]:
-        """What comes from here on goes to disk with this batch."""
+        """Return the list of the runs of a history that go to disk with this batch."""
         now_s = self._services.clock.now_s
         segment, gone = history.segment_at(now_s, self._next_id)
         if segment.id == self._next_id:
@@ -148,15 +152,15 @@ class KnownMessages:
         return unwritten
 
     def _shrink(self, newest: _Source) -> None:
-        """Who has more than a fair share gives way, the longest silent first."""
+        """Shorten histories above their fair share, beginning with the longest inactive."""
         others = [history for history in self._histories.values() if history is not newest]
         others.sort(key=lambda history: history.key)
         self._share(others, int(self._bytes_max * SHRUNK_TO) - newest.bytes, level=0)
 
     def _share(self, histories: list[_Source], target: int, *, level: int) -> int:
-        """Shrink histories, sorted by their keys, to `target` bytes; how many bytes that gave.
+        """Shrink histories, sorted by their keys, to `target` bytes; return the bytes freed.
 
-        `level`: the part of the key by which they share.
+        `level` is the part of the key by which they share.
         """
         groups = [list(each) for _, each in groupby(histories, lambda history: history.key[level])]
         sizes = [sum(history.bytes for history in group) for group in groups]
@@ -178,7 +182,7 @@ class KnownMessages:
         return given
 
     def _drop(self, history: _Source, gone: list[Segment]) -> int:
-        """These were taken from it; how many bytes that gave."""
+        """Delete segments that were removed from a history; return the bytes freed."""
         before = self.bytes
         self._unwritten.pop(history.key, None)
         self._measure(history)

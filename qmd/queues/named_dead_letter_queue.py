@@ -1,8 +1,8 @@
-"""Dead-letter queues of applications' own: a message that dies goes there, not into the system's.
+"""Named dead-letter queues: applications name a queue for the dead letters of their messages.
 
-[MS-MQDMPR] 3.1.1.12 ApplicationDeadLetterQueueFormatName.  Nothing of it is on the wire: it is a
-matter of the queue manager that took the message.  What is known here is bounded by the messages
-that are there, and what was known of others is forgotten by and by.
+[MS-MQDMPR] 3.1.1.12 ApplicationDeadLetterQueueFormatName. The name is not on the wire; only the
+queue manager of the application stores it. A periodic task forgets the entries of messages that
+are gone, so their number is bounded by that of the stored messages.
 """
 
 from __future__ import annotations
@@ -33,25 +33,34 @@ ROWS_AT_ONCE = 4096
 
 
 class NamedDeadLetterQueues:
-    """Which of our messages go where when they die."""
+    """The dead-letter queues that applications have named, by message number."""
 
     def __init__(self, services: Services, outgoing: OutgoingQueues, queues: LocalQueues) -> None:
         self._services = services
         self._outgoing = outgoing
         self._queues = queues
         self._by_number: dict[int, int] = {}  # message number to queue id
-        self._express: set[int] = set()  # of those, what is on no disk
-        self._gone: set[int] = set()  # seen to be gone once: a commit may still be reported
+        self._express: set[int] = set()  # the express messages among them, which are not on disk
+        self._gone: set[int] = set()  # gone at the last check; a commit may still be reported
 
     def connect(self, find_here: Callable[[FormatName], LocalQueue | None]) -> None:
-        """Name what finds a queue of ours by its name."""
+        """Set the function that finds a queue of this queue manager by its name."""
         self._find_here = find_here
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any message has a dead-letter queue of its application."""
+        return bool(self._by_number)
+
     def restore(self, queues: dict[int, int]) -> None:
+        """Load the stored entries: message number -> queue id."""
         self._by_number = queues
 
     def check(self, text: str, delivery: int) -> LocalQueue:
-        """The queue of ours that an application names for its dead letters.  Raises Refusal."""
+        """Return the queue that an application names for its dead letters. Raises Refusal.
+
+        `delivery` is that of the message; the queue must be of the same kind.
+        """
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
@@ -79,7 +88,10 @@ class NamedDeadLetterQueues:
     def add(
         self, number: int, queue: LocalQueue, place: str, key: int, batch: Batch, *, express: bool
     ) -> None:
-        """A message of ours, which goes to disk with the open batch (or, express, never)."""
+        """Remember the queue of a message, with the open batch unless it is an express message.
+
+        `place` is the table that stores the message, `key` its key there.
+        """
         self._by_number[number] = queue.id
         if express:
             self._express.add(number)
@@ -88,17 +100,14 @@ class NamedDeadLetterQueues:
             batch.run(partial(rows.insert, rows=[row]))
 
     def queue_of(self, packet: bytes) -> LocalQueue | None:
-        """Where this dead message belongs; None: into the system's queue.
-
-        Also called by the thread that writes.
-        """
+        """Return the queue that keeps this dead letter; None: one of the system's queues."""
         if not self._by_number or source_of(packet) != self._services.id:
             return None
         queue_id = self._by_number.get(message_number(packet))
         return None if queue_id is None else self._queues.by_id.get(queue_id)
 
     async def are_kept_in(self, queue: LocalQueue) -> bool:
-        """Whether dead letters of messages that are still there belong into a queue."""
+        """Return whether any stored message names this queue for its dead letter."""
         if queue.id not in self._by_number.values():
             return False
         await self.forget_gone()
@@ -106,7 +115,7 @@ class NamedDeadLetterQueues:
         return queue.id in self._by_number.values()
 
     async def forget_gone(self) -> None:
-        """Forget messages that were gone the last time already."""
+        """Forget messages that were gone at the last check already."""
         if not self._by_number:
             return
         after, found = -1, set[int]()
@@ -116,7 +125,7 @@ class NamedDeadLetterQueues:
                 partial(rows.gone, after=next_after, rows_max=ROWS_AT_ONCE)
             )
             found.update(numbers)
-        found |= self._express - self._express_there()
+        found |= self._express - self._express_in_memory()
         over = [number for number in found if number in self._gone]
         self._gone = found
         for start in range(0, len(over), ROWS_AT_ONCE):
@@ -127,7 +136,8 @@ class NamedDeadLetterQueues:
                 self._by_number.pop(number, None)
                 self._express.discard(number)
 
-    def _express_there(self) -> set[int]:
+    def _express_in_memory(self) -> set[int]:
+        """Return the numbers of all express messages in memory."""
         there: set[int] = set()
         for queue in self._queues.by_key.values():
             there.update(message_number(head_of(each.packet)) for each in queue.express.values())

@@ -1,16 +1,16 @@
-"""Ids of outgoing queues and of their sequences: few, and given only for as long as needed.
+"""Ids of outgoing queues and of their sequences.
 
-An id has 15 bits, and stands in the keys of messages.  When all are given, queues that are idle and
-empty are forgotten, those that were used longest ago first, and their ids given again.  A queue is
-idle when it holds nothing, waits for nothing, and has nothing that an operator has set; and
-forgotten only if nothing in the process refers to it any more: whoever holds it (an application's
-transaction, a commit that is under way, a session) may still put messages into it.
+The id of a queue has 15 bits, and is part of the keys of messages. When all ids are assigned,
+outgoing queues that are idle and empty are forgotten, the least recently used first, and their ids
+are assigned again. A queue is idle when it holds no message, waits for none, and has no setting of
+an operator. It is forgotten only if nothing in the process refers to it: a transaction of an
+application, a commit that is under way or a session with a reference may still add messages.
 
-A sequence may be forgotten when it is over, if the next one to its destination has a greater id:
-the receiver takes that for a new one, and refuses a lesser one for ever.  [MS-MQQB] 3.1.5.8.6
-The greatest one that was ever used is therefore kept.  Sequences get theirs with the first message,
-because ids count seconds: queues for plain messages alone, of which peers can cause any number,
-would use up those of the years to come.
+An ended sequence may be forgotten if the next sequence to its destination has a greater id: the
+receiver takes that for a new sequence, and refuses a smaller id for ever. [MS-MQQB] 3.1.5.8.6. The
+greatest id that was ever assigned is therefore stored. A sequence gets its id with its first
+message, because ids count seconds: peers can cause any number of queues for plain messages only,
+which would use up the ids of future years.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-FORGOTTEN_PART = 16  # so that looking for idle ones costs each new queue next to nothing
-VAIN_S = 2.0  # where none was idle, nobody looks again so soon
-ORDINAL_BYTES = 3  # of the random one that a sequence begins with
-TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; they have 32 bits
+# One search forgets this part of all queues, so that it costs each new queue next to nothing.
+FORGOTTEN_PART = 16
+SEARCH_AGAIN_S = 2.0  # the pause after a search that found no idle queue
+ORDINAL_BYTES = 3  # of the random ordinal of a new sequence
+TIMESTAMP_LATEST = 0xFFFF0000  # in the year 2106; timestamps have 32 bits
 
 
 class QueueTable(Protocol):
-    """All of them: `Outgoing` of outgoing_queues.py."""
+    """The outgoing queues: `OutgoingQueues` of outgoing_queues.py."""
 
     @property
     def count(self) -> int: ...
@@ -49,30 +50,31 @@ class QueueTable(Protocol):
 
 
 class OutgoingIds:
-    """Of the queues that `Outgoing` has."""
+    """Assigns the ids of outgoing queues and of their sequences."""
 
     def __init__(self, services: Services, *, destinations_max: int) -> None:
         self._services = services
         self._max = destinations_max
         self._free: list[int] = []
         self._next = 1
-        self._look_at = 0.0
+        self._search_at = 0.0  # no search for idle queues before
         self._last_timestamp = 0
-        self.unconfirmed: set[int] = set()  # ids that a late final ack may still ask for
+        self.unconfirmed: set[int] = set()  # queue ids that a late final ack may refer to
 
     def connect(self, outgoing: QueueTable, forget_ways: Callable[[], None]) -> None:
-        """Name the queues, and what drops references to them that are only kept for speed."""
+        """Set the queues, and the function that drops references to them in caches."""
         self._outgoing = outgoing
         self._forget_ways = forget_ways
 
     # Start-up.
 
     def restore(self, last_timestamp: int, unconfirmed: set[int]) -> None:
+        """Load the greatest timestamp of a sequence, and the ids of `unconfirmed`."""
         self._last_timestamp = max(self._last_timestamp, last_timestamp)
         self.unconfirmed = unconfirmed
 
     def restored(self, queue: OutgoingQueue) -> None:
-        """It has its id, and its sequence if that was used."""
+        """Reserve the ids of a restored queue and of its sequence."""
         self._next = max(self._next, queue.id + 1)
         if queue.has_sequence:
             self._last_timestamp = max(self._last_timestamp, queue.sequence.sequence_id >> 32)
@@ -80,10 +82,10 @@ class OutgoingIds:
     # Ids of queues.
 
     def take(self, *, for_acknowledgments: bool) -> int:
-        """An id for a new queue.  Raises Refusal.
+        """Assign an id to a new queue. Raises Refusal if all ids are in use.
 
-        Peers can make us send acknowledgments to names of their choice, and so may use up only
-        a half of all ids.
+        Peers can cause acknowledgments to names of their choice. Queues `for_acknowledgments`
+        therefore get at most half of all ids.
         """
         limit = self._max // 2 if for_acknowledgments else self._max
         if self._outgoing.count >= limit and not self._forget_idle():
@@ -101,17 +103,17 @@ class OutgoingIds:
         return self._free.pop()
 
     def give_back(self, id_: int) -> None:
-        """No queue came of it."""
+        """Take an id back; its queue was not created."""
         self._free.append(id_)
 
     def _forget_idle(self) -> int:
-        """How many queues are forgotten with the open batch."""
+        """Forget idle queues with the open batch; return how many."""
         now = self._services.loop.time()
-        if now < self._look_at:
+        if now < self._search_at:
             return 0
         self._forget_ways()
-        # Keys, because a reference to a queue would keep it.  Last those that know an address for
-        # acknowledgments that may be due in days.
+        # Keys, because a reference to a queue would keep it. The queues that contain an address
+        # for final acks come last: such an ack may be due days later.
         idle = sorted(
             (queue.is_order_queue, queue.used_at, queue.key)
             for queue in self._outgoing.queues
@@ -130,26 +132,27 @@ class OutgoingIds:
             self._free = ids + self._free
             log.info("idle_destinations_forgotten", count=len(ids))
         else:
-            self._look_at = now + VAIN_S
+            self._search_at = now + SEARCH_AGAIN_S
         return len(ids)
 
     # Ids of sequences.
 
     def begin_sequence(self, queue: OutgoingQueue) -> None:
-        """Its first transactional message since the start is about to get its number."""
+        """Begin a new sequence, before the first transactional message since the start."""
         queue.sequence.begin_anew(self.next_sequence_id(), queue.sequence.next_number - 1)
         self._outgoing.know_sequence(queue)
 
     def next_sequence_id(self) -> int:
-        """Greater than all before, also after a restored backup if the clock is right.
+        """Return a sequence id that is greater than all before. [MS-MQQB] 3.1.1.5
 
-        [MS-MQQB] 3.1.1.5
+        That also holds after a restored backup, if the clock is right.
         """
         wall_s = int(self._services.environment.time())
         if wall_s >= TIMESTAMP_LATEST:
-            wall_s = 1  # the clock is wrong, and would use up all that there are
+            wall_s = 1  # the clock is wrong, and would use up all timestamps
         self._last_timestamp = max(wall_s, self._last_timestamp + 1)
-        # Many queues are ahead of the clock.  A backup of theirs comes to the same time stamps, and
-        # must not come to the same sequences: one that it is behind of is found out.
+        # With many queues the timestamps are ahead of the clock. A restored backup then assigns the
+        # same timestamps again, and must not assign the same sequence ids, so that peers detect
+        # that it is out of date.
         ordinal = 1 + int.from_bytes(self._services.environment.urandom(ORDINAL_BYTES), "big")
         return sequence_id(self._last_timestamp, ordinal)

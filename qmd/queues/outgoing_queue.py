@@ -1,13 +1,13 @@
-"""An outgoing queue: what waits for one remote destination, or is not acknowledged yet.
+"""Outgoing queue: the messages for one remote destination that are not acknowledged yet.
 
-The disk holds every recoverable and transactional message until the peer's
-acknowledgment releases it; here is the bounded window on them and what is in
-flight.  One pass walks the stored messages in order and hands them to a
-session; a new session, or the resend timer, begins a new pass at the first
-message that is still there.
+The disk holds every recoverable and transactional message until an acknowledgment of the peer
+releases it; this module keeps the bounded window on them and the messages in flight. One pass hands
+the stored messages to a session in order. A new session, or the resend timer, begins a new pass at
+the first message that is still stored. `qmd/queues/message_states.py` lists all states of a message
+and the containers that hold it in each of them.
 
-Keys order the queue: by priority, then age; transactional messages come last
-and in the order of their sequence, at `base + number` of their level.
+Keys order the queue: by priority, then age. Transactional messages come last, in the order of their
+sequence, at `base + number` of their level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import patch_sequence, transaction_offset
-from qmd.core.deadlines import Deadlines
 from qmd.core.packet_fields import (
     is_express,
     may_be_confirmed,
@@ -31,9 +30,11 @@ from qmd.core.ready_window import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
 from qmd.message.build import QueueAddress
-from qmd.message.shared_packet import Packet, SharedPacket, express_added, express_removed, whole
+from qmd.message.shared_packet import Packet, SharedPacket, whole
+from qmd.queues.express_messages import ExpressMessages
 from qmd.queues.usage import Measured, Usage
 from storage.tables.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
+from storage.tables.outgoing import OutgoingQueueRow
 from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ if TYPE_CHECKING:
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 EXPIRED_MAX = 100  # ended in one turn of the loop
-CLOCK_STEP_S = 2  # seconds are cut off at four places
+CLOCK_STEP_S = 2  # four times in the computation are truncated to seconds
 IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
 
 _TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
+VIA = " via "  # in the name of a queue, before the GUID over which it is reached
+
 TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
 
 
-#: A packet and the last second of its life, by the queue manager's own clock.
+#: A packet and the last second of its lifetime, by the queue manager's own clock.
 Waiting = tuple[Packet, int | None]
 
 
@@ -61,33 +64,35 @@ class InFlight(NamedTuple):
     key: int
     size: int
     message_number: int
-    confirms: bool  # it is kept until somebody has received it
+    confirms: bool  # it asks for confirmation: it is kept until it was received
 
 
 class Awaiting(Measured):
-    """What has arrived at a destination and is kept until it was received there."""
+    """The messages of a queue that have arrived and wait for their final acks."""
 
     def __init__(self, usage: Usage, messages: int = 0, size: int = 0) -> None:
         super().__init__(usage, size)
         self.messages = messages
 
     def add(self, messages: int, size: int) -> None:
+        """Count messages that arrived; `size` is the bytes of their packets."""
         self.messages += messages
         self.grow(size)
 
 
 class Handed:
-    """Messages that were just handed to a session, for the recorder to tell of."""
+    """Messages that were handed to a session, as parallel lists for the event log."""
 
     __slots__ = ("numbers", "positions", "sizes", "sources")
 
     def __init__(self) -> None:
-        self.sources: list[bytes] = []  # of messages for others; ours need no saying so
+        self.sources: list[bytes] = []  # of relayed messages; empty in other queues
         self.numbers: list[int] = []
-        self.positions: list[int] = []  # in the sequence; 0 for what is not transactional
+        self.positions: list[int] = []  # in the sequence; 0: not transactional
         self.sizes: list[int] = []
 
     def add(self, number: int, position: int, size: int) -> None:
+        """Add a message: its number, its position in the sequence, and its bytes."""
         self.numbers.append(number)
         self.positions.append(position)
         self.sizes.append(size)
@@ -99,77 +104,107 @@ class Transmission:
     __slots__ = ("again", "bytes", "expired", "first", "messages", "too_large", "traced")
 
     def __init__(self) -> None:
-        self.messages = 0  # that were handed to the session
-        self.bytes = 0  # of them
-        self.first = Handed()  # those that were handed for the first time
-        self.again = Handed()  # the others
-        self.expired: list[int] = []  # keys of messages that were not handed: their time is over
+        self.messages = 0  # number of messages that were handed to the session
+        self.bytes = 0  # of their packets
+        self.first = Handed()  # messages that were handed for the first time
+        self.again = Handed()  # all others
+        self.expired: list[int] = []  # keys of messages that expired and were not handed
         self.too_large: list[int] = []  # keys of messages that the peer does not take
         self.traced: list[bytes] = []  # packets that ask for reports
 
 
+class TransmitLimits(NamedTuple):
+    """The limits of one transmission."""
+
+    messages: int
+    bytes: int  # a transmission ends when this many were handed
+    packet_bytes: int  # the largest packet that the peer takes
+
+
+class Moment(NamedTuple):
+    """The present time by three clocks, in seconds."""
+
+    loop_s: float  # by the event loop
+    own_s: int  # by the queue manager's own clock, which deadlines refer to
+    wall_s: int  # by the wall clock of the computer
+
+
+class StoredContents(NamedTuple):
+    """The stored messages of an outgoing queue, counted at the start."""
+
+    others: int = 0  # messages outside the queue's own sequence
+    size: int = 0  # bytes of all packets
+    awaiting: Totals = EMPTY  # messages that wait for their final acks
+
+
+NOTHING_STORED = StoredContents()
+
+
 class OutgoingQueue(Measured):
-    """Everything for one destination; `key` is the destination's casefolded format name."""
+    """The messages for one destination; `key` is the casefolded format name of the destination."""
 
     def __init__(
         self,
+        row: OutgoingQueueRow,
         *,
-        id: int,
-        destination: str,
-        key: str,
         address: QueueAddress,
         link: Way,
         sequence: OutgoingSequence,
-        paused: bool = False,
         usage: Usage,
-        others: int = 0,
-        size: int = 0,
-        awaiting: Totals = EMPTY,
         others_usage: Usage | None = None,
+        stored: StoredContents = NOTHING_STORED,
     ) -> None:
+        """Create the queue of `row`.
+
+        With `others_usage` the queue holds messages that other queue managers sent
+        (qmd/transfer/relay.py), and their bytes count there too.
+        """
         self.others_usage = others_usage
-        self.for_others = others_usage is not None  # holds what others have sent: relaying.py
-        super().__init__(usage, size)
-        self.redirect: str | None = None  # where its messages go instead of to its name's address
-        self.renumbered_to = 0  # up to this key packets bear a sequence that is over
-        self.doubt = ""  # why its peer seems to know more of its sequence than we do
-        self.is_stopped = False  # nothing transactional goes: its sequence is being begun anew
-        self.hindrance = ""  # why its transactional messages stay, beside what its link says
-        self.known_peer: bytes | None = None  # whom transactional messages were last handed to
+        self.for_others = others_usage is not None
+        super().__init__(usage, stored.size)
+        # The address that replaces the one in the destination's name; set by an operator.
+        self.redirect = row.redirect
+        self.renumbered_to = row.renumbered_to  # packets up to this key bear an ended sequence
+        self.doubt = ""  # why its peer seems to know more of its sequence than is stored here
+        self.is_stopped = False  # no transactional message is sent while its sequence begins anew
+        self.hindrance = ""  # why transactional messages wait, besides the state of the link
+        self.known_peer = row.peer  # the last peer that got transactional messages
         self.is_stored = False  # its row is on the disk
         self.used_at = 0.0  # by the loop's clock
-        self.timestamps: set[int] = set()  # of its sequences that peers may speak of
-        # Called before the first message since the start that begins a sequence: it gets its id.
+        self.timestamps: set[int] = set()  # of its sequences that peers may refer to
+        # Called before the first message since the start that begins a sequence, to assign its id.
         self.begin_sequence: Callable[[OutgoingQueue], None] | None = None
-        self.awaiting = Awaiting(usage, *awaiting)
-        self.id = id
-        self.destination = destination
-        self.key = key
+        self.awaiting = Awaiting(usage, *stored.awaiting)
+        self.id = row.id
+        self.destination = row.destination
+        self.key = row.destination.casefold()
         self.address = address
         self.link = link
         self.sequence = sequence
-        self.stored_sequence_id = sequence.sequence_id  # what the open batch leaves on the disk
-        self.paused = paused
-        self.others = others  # what is not of our sequence: express, recoverable, others' own
-        self.removing: set[int] = set()  # keys; what follows them in the sequence waits
+        self.stored_sequence_id = sequence.sequence_id  # on the disk after the open batch
+        self.paused = row.paused
+        # Messages outside its own sequence: express, recoverable, and all relayed ones.
+        self.others = stored.others
+        self.removing: set[int] = set()  # keys; later messages of the sequence wait
         self.window: ReadyWindow[Waiting] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
         )
         if self.messages:
             self.window.clear_to_disk(0)
-        self.express: dict[int, Waiting] = {}  # all of them: they are nowhere else
-        self._express_deadlines = Deadlines()
-        self.in_flight: dict[int, Packet] = {}  # recoverable, on the session, by key
+        self.express: ExpressMessages[Waiting] = ExpressMessages(usage)
+        self.in_flight: dict[int, Packet] = {}  # recoverable, handed to the session, by key
         self.transmitted: deque[InFlight] = deque()
-        # Acknowledged in order up to this key by what only the disk could count: it does so itself.
+        # Order acks for an earlier pass released messages up to this key. Only the disk could count
+        # those messages, and a unit of work does.
         self.known_to_disk = 0
         self.resent_count = 0
-        self.why_again = "its queue manager was started"  # what began the pass
-        self._again: set[int] = set()  # keys of recoverable ones that another session has had
-        # Of some of its messages the sent time may be by a clock that was set since.
+        self.why_again = "its queue manager was started"  # the reason of the present pass
+        self._again: set[int] = set()  # keys of recoverable messages that an earlier session had
+        # The sent time of some of its messages may be that of a clock that was set since.
         self.may_be_misdated = False
 
     def grow(self, size: int) -> None:
+        """Count `size` more bytes."""
         if not self.bytes:
             self.may_be_misdated = False
         super().grow(size)
@@ -177,38 +212,40 @@ class OutgoingQueue(Measured):
             self.others_usage.bytes += size
 
     def shrink(self, size: int) -> None:
+        """Count `size` fewer bytes."""
         super().shrink(size)
         if self.others_usage is not None:
             self.others_usage.bytes -= size
 
     @property
     def peer(self) -> str:
-        """The queue manager at the other end, or where it is while that is not known."""
+        """The GUID of the queue manager at the other end; its address while that is not known."""
         return self.link.peer
 
     @property
     def sequence_id(self) -> int:
-        """That of its sequence, under way or ended."""
+        """The id of its sequence, whether that is under way or ended."""
         return self.sequence.sequence_id
 
     @property
     def messages(self) -> int:
+        """Number of its messages, without those that wait for final acks."""
         return self.others + self.sequence.outstanding
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it ever had a transactional message of ours."""
+        """Whether it ever had a transactional message of this queue manager."""
         sequence = self.sequence
         return sequence.next_number > 1 or sequence.base > 0
 
     @property
     def is_order_queue(self) -> bool:
-        """Whether final acks go there, to an address that only its name knows."""
-        return " via " in self.destination
+        """Whether final acks are sent there, to an address that only its name contains."""
+        return VIA in self.destination
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing, waits for nothing, and has nothing that an operator has set."""
+        """Whether it holds no message, waits for none, and has no setting of an operator."""
         return self.is_stored and not (
             self.messages
             or self.bytes
@@ -221,15 +258,11 @@ class OutgoingQueue(Measured):
             or self.removing
         )
 
-    def next_key(self) -> tuple[int, int]:
-        """The number for the next transactional message, and the key of its row."""
-        if self.begin_sequence is not None and not self.sequence.outstanding:
-            self._begin_sequence()
-        number = self.sequence.append()
-        return number, TRANSACTIONAL_FIRST | (self.sequence.base + number)
+    def next_key(self, count: int = 1) -> tuple[int, int]:
+        """Assign the numbers of the next `count` transactional messages.
 
-    def next_keys(self, count: int) -> tuple[int, int]:
-        """`next_key` for so many, which follow the first one."""
+        Returns the first number, and the key of its row. The others follow.
+        """
         if self.begin_sequence is not None and not self.sequence.outstanding:
             self._begin_sequence()
         number = self.sequence.append(count)
@@ -241,24 +274,13 @@ class OutgoingQueue(Measured):
         begin(self)
 
     def number_of(self, key: int) -> int:
-        """The sequence number of the transactional message at `key`."""
+        """Return the sequence number of the transactional message at `key`."""
         return (key ^ TRANSACTIONAL_FIRST) - self.sequence.base
 
-    def transmit(
-        self,
-        session: Session,
-        room: int,
-        bytes_max: int,
-        now: float,
-        now_s: int,
-        wall_s: int,
-        packet_bytes_max: int,
-    ) -> Transmission:
-        """Hand up to `room` messages to the session, until `bytes_max` is reached.
-
-        No packet that is longer than `packet_bytes_max` is handed.  `now_s` is by the queue
-        manager's own clock, `wall_s` by the computer's.
-        """
+    def transmit(self, session: Session, limits: TransmitLimits, at: Moment) -> Transmission:
+        """Hand messages to the session, in order, up to the limits."""
+        room, bytes_max, packet_bytes_max = limits
+        now, now_s, wall_s = at
         window, sequence = self.window, self.sequence
         done = Transmission()
         first, again = done.first, done.again
@@ -268,22 +290,15 @@ class OutgoingQueue(Measured):
             if entry is None:
                 break
             key, (kept, expires_at_s) = entry
-            if len(kept) > packet_bytes_max:
+            if len(kept) > packet_bytes_max or (expires_at_s is not None and now_s > expires_at_s):
                 window.pop()
-                done.too_large.append(key)
+                (done.too_large if len(kept) > packet_bytes_max else done.expired).append(key)
                 if key >= TRANSACTIONAL_FIRST:
-                    break  # what follows is linked around it, as below
+                    break  # the next message is linked around it, once its row is removed
                 continue
             packet = kept.whole() if isinstance(kept, SharedPacket) else kept
-            if expires_at_s is not None:
-                if now_s > expires_at_s:
-                    window.pop()
-                    done.expired.append(key)
-                    if key >= TRANSACTIONAL_FIRST:
-                        break  # what follows is linked around it, once it is gone from the disk
-                    continue
-                if self.may_be_misdated and not self.for_others:
-                    packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
+            if expires_at_s is not None and self.may_be_misdated and not self.for_others:
+                packet = _sent_by_this_clock(packet, expires_at_s, now_s, wall_s)
             if key >= TRANSACTIONAL_FIRST:
                 number = self.number_of(key)
                 if (
@@ -295,7 +310,8 @@ class OutgoingQueue(Measured):
                     break
                 window.pop()
                 if number <= sequence.acknowledged:
-                    window.remove(key)  # an order ack came after it was read, and its row goes
+                    # An order ack came after the row was read; the row is being deleted.
+                    window.remove(key)
                     continue
                 message = message_number(packet)
                 self.transmitted.append(
@@ -313,11 +329,10 @@ class OutgoingQueue(Measured):
                 handed.add(message_number(packet), 0, len(packet))
                 if self.for_others:
                     handed.sources.append(source_of(packet))
-                if is_express(packet):
-                    session.send(packet, recoverable=False, token=(self, key), now=now)
-                else:
+                recoverable = not is_express(packet)
+                if recoverable:
                     self.in_flight[key] = kept if isinstance(kept, SharedPacket) else packet
-                    session.send(packet, recoverable=True, token=(self, key), now=now)
+                session.send(packet, recoverable=recoverable, token=(self, key), now=now)
             if packet[3] & _TRACING_BIT:
                 done.traced.append(packet)
             sent += 1
@@ -326,10 +341,10 @@ class OutgoingQueue(Measured):
         return done
 
     def new_pass(self, why: str, *, transactional_only: bool) -> None:
-        """Send again, in order, whatever is still there.
+        """Begin again to send, in order, all messages that are still stored.
 
-        With `transactional_only` the session is alive and keeps what else is in
-        flight on it; otherwise the session is gone, and all of it goes again.
+        With `transactional_only` the session is alive and keeps the other messages in flight;
+        otherwise the session has ended, and all messages are sent again.
         """
         self.why_again = why
         self.sequence.restart()
@@ -346,9 +361,9 @@ class OutgoingQueue(Measured):
             self.window.put_back(key, waiting, len(waiting[0]))
 
     def forget_transmitted(self, number: int) -> list[InFlight] | None:
-        """Messages up to `number` were acknowledged in order; those that it releases.
+        """Forget the messages up to `number`, which were acknowledged in order; return them.
 
-        None when this pass has not come that far: then only the disk knows.
+        Returns None if this pass has not sent `number` yet; then only the disk can find them.
         """
         transmitted = self.transmitted
         if not transmitted or transmitted[-1].number < number:
@@ -362,7 +377,7 @@ class OutgoingQueue(Measured):
         return done
 
     def begin_removal(self, key: int) -> bool:
-        """A stored message is to be removed, and not sent any more; False if there is none."""
+        """Mark a stored message as being removed, so that it is not sent; False: there is none."""
         if key in self.removing:
             return False
         if key >= TRANSACTIONAL_FIRST:
@@ -374,15 +389,18 @@ class OutgoingQueue(Measured):
         return True
 
     def end_removal(self, key: int) -> None:
-        """The commit of the removal has returned."""
+        """Remove the mark of `begin_removal`, after the commit."""
         self.removing.discard(key)
 
     def find_transmitted(self, key: int) -> InFlight | None:
-        """The transactional message at `key`, if it was sent in this pass."""
+        """Return the transactional message at `key` if this pass has sent it, or None."""
         return next((sent for sent in self.transmitted if sent.key == key), None)
 
     def forget_in_flight(self, key: int) -> InFlight | None:
-        """An acknowledgment of the message at `key` tells nothing any more."""
+        """Forget that the message at `key` is in flight, so that no acknowledgment counts it out.
+
+        Returns a transactional message if this pass has sent it, or None.
+        """
         self._again.discard(key)
         self.in_flight.pop(key, None)
         sent = self.find_transmitted(key)
@@ -391,34 +409,26 @@ class OutgoingQueue(Measured):
         return sent
 
     def take_acknowledged(self, key: int) -> bytes | None:
-        """The recoverable message at `key` is the peer's now; None when it is not in flight."""
+        """Forget the recoverable message at `key`, which was acknowledged; return its packet.
+
+        Returns None if it is not in flight.
+        """
         self._again.discard(key)
         packet = self.in_flight.pop(key, None)
         return None if packet is None else whole(packet)
 
-    def add_express(self, key: int, packet: Packet, expires_at_s: int | None) -> None:
-        """A message that lives here, and nowhere else."""
-        self.express[key] = packet, expires_at_s
-        self.usage.express_bytes += express_added(packet)
-        if expires_at_s is not None:
-            self._express_deadlines.add(key, expires_at_s)
-
-    def expired_express(self, now_s: int, messages_max: int) -> list[int]:
-        """Keys of express messages whose time is over: all, or so many.  They have to be ended."""
-        return self._express_deadlines.pop_over(now_s, messages_max)
-
     def is_busy_with(self, key: int) -> bool:
-        """Whether a stored message is being removed already."""
+        """Return whether the removal of a stored message is under way."""
         return key in self.removing
 
     def forget_express(self, key: int) -> bytes | None:
-        """Drop an express message; None when `key` is none."""
-        waiting = self.express.pop(key, None)
+        """Remove an express message and return its packet; None: there is none at `key`."""
+        waiting = self.express.get(key)
         if waiting is None:
             return None
-        packet = whole(waiting[0])
-        self._express_deadlines.discard(key)
-        self.usage.express_bytes -= express_removed(waiting[0])
+        kept, expires_at_s = waiting
+        packet = whole(kept)
+        self.express.drop(key, kept, expires_at_s)
         self.window.remove(key)
         self.others -= 1
         self.shrink(len(packet))
@@ -433,10 +443,13 @@ class OutgoingQueue(Measured):
 
 
 def _sent_by_this_clock(packet: bytes, expires_at_s: int, now_s: int, wall_s: int) -> bytes:
-    """The packet; if the wall clock was set since it was made, with the time of its sending by the
-    clock as it is now, because receivers compare that with theirs.  [MS-MQMQ] 2.2.19.1"""
+    """Return the packet with its sent time by the present wall clock.
+
+    Receivers compare that time with their clocks, and the wall clock may have been set since the
+    packet was built. [MS-MQMQ] 2.2.19.1
+    """
     time_s = reach_time_s(packet)
-    assert time_s is not None, "what has a deadline has a time to reach its queue"
+    assert time_s is not None, "a message with a deadline has a time to reach its queue"
     sent_s = wall_s - (now_s - (expires_at_s - time_s))
     if abs(sent_s - sent_time_s(packet)) <= CLOCK_STEP_S:
         return packet

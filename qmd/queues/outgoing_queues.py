@@ -1,8 +1,8 @@
-"""All outgoing queues: made, filled, and sent again until the peer acknowledges.
+"""Outgoing queues: created, filled, and sent again until the peer acknowledges.
 
-A message leaves the disk in one of three ways, each in one commit with what it
-leads to: the peer's acknowledgment releases it (`Releasing`), its time runs out
-or the peer refuses it for good (`Undelivered`).
+A message leaves the disk in one of three ways, each in one commit with its consequences: the peer's
+acknowledgment releases it (`OutgoingRelease` of qmd/transfer), it expires, or the peer refuses it
+for good (both `Undeliverable` of qmd/outcomes).
 """
 
 from __future__ import annotations
@@ -24,95 +24,85 @@ from protocol.names.format_name import (
     PublicName,
     parse_format_name,
 )
-from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import is_express, reach_time_s
 from qmd.core.sequence import OutgoingSequence
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, queue_address
 from qmd.message.shared_packet import Packet, head_of, part_of
 from qmd.queues.outgoing_ids import OutgoingIds
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, VIA, OutgoingQueue, StoredContents
+from qmd.queues.usage import Usage
 from storage.engine.batch import Batch
 from storage.tables import outgoing as outgoing_rows
-from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
-from storage.tables.outgoing import OutgoingRow
+from storage.tables.keys import LOOKUP_BITS
 from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qmd.message.shared_packet import Parts
-    from qmd.queues.outgoing_ids import OutgoingIds
-    from qmd.queues.quarantine import Damage
-    from qmd.queues.usage import Usage
     from qmd.queues.way import Way, Ways
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
 
-REFILL_ROWS = 512
-RELEASE_DELAY_S = 0.02
-FOR_OTHERS = " for others"  # behind the name of a queue for messages that we pass on
-REFILL_BYTES = 4 * 1024 * 1024
+FOR_OTHERS = " for others"  # ends the name of a queue for relayed messages
 
 
-#: Key, packet, and the last second of its life.
+#: Key, packet, and the last second of its lifetime.
 Appended = tuple[int, Packet, int | None]
 
 
 class Redirects(Protocol):
-    """Destinations that an operator has sent elsewhere: `Redirecting` of qmd/peers."""
+    """Destinations that an operator has redirected: `Redirection` of qmd/peers."""
 
     def restored(self, queue: OutgoingQueue) -> None:
-        """Learn of a queue whose redirect was on the disk."""
+        """Apply the stored redirect of a restored queue."""
 
     def stands_for(self, name: DirectName | PrivateName | PublicName) -> OutgoingQueue | None:
-        """The queue that takes what is for this destination."""
+        """Return the queue that takes the messages for this destination; None: its own."""
 
 
 class OutgoingQueues:
     """The outgoing queues by their destination."""
 
-    def __init__(
-        self, services: Services, damage: Damage, parts: Parts, usage: Usage, ids: OutgoingIds
-    ) -> None:
+    def __init__(self, services: Services, usage: Usage, ids: OutgoingIds) -> None:
         self._services = services
-        self._damage = damage
-        self._parts = parts
         self._usage = usage
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
         self.ids = ids
+        self.others_usage = Usage()  # bytes of relayed messages
         self.transmitted_count = 0
 
     def connect(
         self,
         ways: Ways,
         redirects: Redirects,
-        others_usage: Usage,
         release: Callable[[], None],
-        met: Callable[[bytes, str], None],
+        refill: Callable[[OutgoingQueue], None],
     ) -> None:
-        """Name the collaborators that are made after it.
+        """Set the collaborators that are created later.
 
-        `others_usage` counts what waits for others; `release` hands over what waits for company;
-        `met` learns the address of a queue manager.
+        `release` adds pending releases to the open batch; `refill` reads further messages of a
+        queue into its window.
         """
         self._ways = ways
         self._redirects = redirects
-        self._others_usage = others_usage
         self._release = release
-        self._met = met
+        self.refill = refill
 
     @property
     def count(self) -> int:
+        """The number of outgoing queues."""
         return len(self._queues)
 
     @property
     def queues(self) -> list[OutgoingQueue]:
+        """All outgoing queues."""
         return list(self._queues.values())
 
     def find(self, key: str) -> OutgoingQueue | None:
+        """Return the queue with a casefolded name, or None."""
         return self._queues.get(key)
 
     # Start-up.
@@ -120,23 +110,19 @@ class OutgoingQueues:
     def restore(
         self,
         row: outgoing_rows.OutgoingQueueRow,
-        messages: int,
-        size: int,
+        totals: Totals,
         transactional: int,
         awaiting: Totals,
         sequences_awaited: Iterable[int] = (),
     ) -> None:
-        """An outgoing queue as the disk has it; all of it counts as sent once.
+        """Create the outgoing queue of a row; all its messages count as sent once.
 
-        `sequences_awaited`: of which messages wait for their final acks.
+        `totals` counts its stored messages, `transactional` those of its sequence, and `awaiting`
+        those that wait for their final acks; `sequences_awaited` are the sequences of the latter.
         """
-        # "NAME via GUID": see `Acknowledging`.
-        named, for_others, _ = row.destination.partition(FOR_OTHERS)
-        text, _, via = named.partition(" via ")
-        name = parse_format_name(text)
-        machine = _machine_of(name, via, row.address)
-        if via and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-            self._met(guid_bytes(via), name.host)
+        name, via, for_others = parse_queue_name(row.destination)
+        # The row of a queue that names a public queue contains its queue manager.
+        machine = guid_bytes(row.address) if isinstance(name, PublicName) and via is None else None
         sequence = OutgoingSequence(
             row.sequence_id,
             row.base,
@@ -146,28 +132,21 @@ class OutgoingQueues:
             unproven_from=max(0, row.unproven_from - row.base),
         )
         queue = OutgoingQueue(
-            id=row.id,
-            destination=row.destination,
-            key=row.destination.casefold(),
+            row,
             address=_address(name, machine),
-            link=self._link(name, guid_bytes(via) if via else None, machine),
+            link=link_of(self._ways, name, via, machine),
             sequence=sequence,
-            paused=row.paused,
-            others=messages - transactional,
             usage=self._usage,
-            size=size,
-            awaiting=awaiting,
-            others_usage=self._others_usage if for_others else None,
+            others_usage=self.others_usage if for_others else None,
+            stored=StoredContents(totals.messages - transactional, totals.bytes, awaiting),
         )
-        queue.redirect, queue.known_peer = row.redirect, row.peer
         if row.redirect is not None:
             self._redirects.restored(queue)
-        queue.may_be_misdated = messages > 0
+        queue.may_be_misdated = totals.messages > 0
         queue.is_stored = True
-        queue.renumbered_to = row.renumbered_to
         if sequence.is_unproven:
             position = sequence.base + sequence.first_unproven
-            if position != row.unproven_from:  # known on the disk before anything follows
+            if position != row.unproven_from:  # on the disk before the next message of the sequence
                 self._services.storage.batch.run(
                     partial(outgoing_rows.set_unproven, positions=[(position, queue.id)])
                 )
@@ -179,16 +158,16 @@ class OutgoingQueues:
         self._adopt(queue)
         self.ids.restored(queue)
         if not queue.for_others:
-            # What was stored may be a backup, after which sequences were begun that the peer knows.
+            # The database may be a restored backup, older than sequences that the peer knows.
             queue.begin_sequence = self.ids.begin_sequence
 
     def clock_was_set(self) -> None:
-        """What was made until now bears the sent time of another clock."""
+        """Note that all stored messages have a sent time by the former wall clock."""
         for queue in self._queues.values():
             queue.may_be_misdated = queue.messages > 0
 
     def start(self) -> None:
-        """Begin to deliver what the last run left."""
+        """Begin to deliver the messages of the last run."""
         for queue in self._queues.values():
             if queue.messages or queue.awaiting.messages:
                 queue.link.wake()
@@ -204,17 +183,17 @@ class OutgoingQueues:
         machine: bytes | None = None,
         for_others: bool = False,
     ) -> OutgoingQueue:
-        """The outgoing queue for a destination, made when it is the first message.
+        """Return the outgoing queue for a destination; create it if there is none.
 
-        With `via` it leads over a session with the queue manager of that GUID, if there is one.
-        `machine`: the queue manager of a public queue, as the directory says.
-        `for_others`: what other queue managers have sent, apart from ours.  Raises Refusal.
+        `via` is the GUID of a queue manager; its session leads there. `machine` is the GUID of
+        the queue manager of a public queue, from the directory. `for_acknowledgments`: it is for
+        acknowledgments or relayed messages, which get fewer queues. `for_others`: the queue for
+        relayed messages, separate from those of this queue manager. Raises Refusal.
         """
-        destination = str(name) if via is None else f"{name} via {guid_text(via)}"
+        destination = str(name) if via is None else f"{name}{VIA}{guid_text(via)}"
         if for_others:
             destination += FOR_OTHERS
-        key = destination.casefold()
-        queue = self._queues.get(key)
+        queue = self._queues.get(destination.casefold())
         if queue is not None:
             return queue
         if via is None and not for_others:
@@ -223,48 +202,42 @@ class OutgoingQueues:
                 return queue
         id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
         try:
-            link = self._link(name, via, machine)
+            link = link_of(self._ways, name, via, machine)
         except Refusal:
             self.ids.give_back(id_)
             raise
+        has_session = link.connection is not None
+        sequence = OutgoingSequence(0, resend_intervals_s=self._services.settings.delivery.resend_s)
+        row = outgoing_rows.OutgoingQueueRow(
+            id_,
+            destination,
+            link.name,
+            paused=False,
+            sequence_id=sequence.sequence_id,
+            base=sequence.base,
+            next_number=sequence.next_number,
+            created_at_s=int(self._services.environment.time()),
+            # Stored with its first message, before that message is handed to the peer.
+            peer=link.remote_id if has_session else None,
+        )
         queue = OutgoingQueue(
-            id=id_,
-            destination=destination,
-            key=key,
+            row,
             address=_address(name, machine),
             link=link,
+            sequence=sequence,
             usage=self._usage,
-            others_usage=self._others_usage if for_others else None,
-            sequence=OutgoingSequence(
-                0, resend_intervals_s=self._services.settings.delivery.resend_s
-            ),
+            others_usage=self.others_usage if for_others else None,
         )
         queue.used_at = self._services.loop.time()
         self._adopt(queue)
-        if queue.link.connection is not None:
+        if has_session:
             queue.new_pass("a new session began", transactional_only=False)
-        self._services.storage.batch.add_outgoing_queue(
-            outgoing_rows.OutgoingQueueRow(
-                queue.id,
-                queue.destination,
-                queue.link.name,
-                False,
-                queue.sequence.sequence_id,
-                queue.sequence.base,
-                queue.sequence.next_number,
-                int(self._services.environment.time()),
-                None,
-                # With its first message, and before that is handed over.
-                None if queue.link.connection is None else queue.link.remote_id,
-            )
-        )
-        if queue.link.connection is not None:
-            queue.known_peer = queue.link.remote_id
+        self._services.storage.batch.add_outgoing_queue(row)
         self._services.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
 
     def forget(self, key: str) -> int | None:
-        """The id of a queue that is no more, as if it had never been; None: somebody holds it."""
+        """Forget a queue and return its id; None: something refers to it, and it stays."""
         queue = self._queues.pop(key)
         link, id_, timestamps = queue.link, queue.id, queue.timestamps
         del link.queues[queue]
@@ -284,7 +257,7 @@ class OutgoingQueues:
         return id_
 
     def know_sequence(self, queue: OutgoingQueue) -> None:
-        """Acknowledgments of it lead to the queue."""
+        """Find the queue by its present sequence from now on, for acknowledgments."""
         self._know_timestamp(queue.sequence.sequence_id >> 32, queue)
 
     def _know_timestamp(self, timestamp: int, queue: OutgoingQueue) -> None:
@@ -303,12 +276,12 @@ class OutgoingQueues:
         discard: bool = False,
         deadline_s: int | None = None,
     ) -> Appended:
-        """Rows for a message that is to be sent; `appended` follows when they are durable.
+        """Add a message with the open batch. Call `appended` with the result after the commit.
 
-        `confirm_by_s`, `discard`: see `Confirmations`; `deadline_s`: of one of others', which has
-        been under way for a time.
+        `confirm_by_s` and `discard` are for `Confirmations` of qmd/transfer. `deadline_s` is the
+        deadline of a relayed message, which its earlier way has shortened.
         """
-        self._release()  # a commit is due anyway
+        self._release()  # a commit follows anyway
         if queue.for_others:
             expires_at_s = deadline_s
         else:
@@ -326,7 +299,10 @@ class OutgoingQueues:
         *,
         discard: bool,
     ) -> Appended:
-        """The same, where all is known; `release` was called for the batch."""
+        """Add a message as `append` does, with a known deadline.
+
+        The caller has already added pending releases to the batch.
+        """
         queue.grow(len(packet))
         if isinstance(packet, bytes):
             head, part = packet, None
@@ -335,7 +311,7 @@ class OutgoingQueues:
         if key < TRANSACTIONAL_FIRST:
             queue.others += 1
             if is_express(head):
-                queue.add_express(key, packet, expires_at_s)
+                queue.express.keep(key, (packet, expires_at_s), packet, expires_at_s)
                 return key, packet, expires_at_s
         batch.insert_outgoing(
             queue.id << LOOKUP_BITS | key,
@@ -348,7 +324,7 @@ class OutgoingQueues:
         return key, packet, expires_at_s
 
     def all_appended(self, messages: dict[OutgoingQueue, list[Appended]]) -> None:
-        """As `appended`, of many queues; most of them may have one link."""
+        """Make messages of many queues ready, after their commit; queues may share a link."""
         links: dict[Way, None] = {}
         for queue, its_messages in messages.items():
             self._add_to_window(queue, its_messages)
@@ -357,7 +333,10 @@ class OutgoingQueues:
             link.wake()
 
     def all_appended_on_disk(self, firsts: dict[OutgoingQueue, int]) -> None:
-        """The same of more than memory should hold, by the first key of each queue."""
+        """Make messages of many queues ready, after their commit, without loading them.
+
+        `firsts` has the first key of each queue.
+        """
         now = self._services.loop.time()
         for queue, first in firsts.items():
             queue.used_at = now
@@ -366,7 +345,7 @@ class OutgoingQueues:
             link.wake()
 
     def appended(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
-        """These messages are durable (or express): they may be sent."""
+        """Make messages ready to be sent, after their commit."""
         self._add_to_window(queue, messages)
         queue.link.wake()
 
@@ -376,15 +355,15 @@ class OutgoingQueues:
         for key, packet, expires_at_s in messages:
             express = is_express(head_of(packet))
             if express and key not in queue.express:
-                continue  # its time ran out before the commit that it waited for
+                continue  # it expired before the commit that it waited for
             add(key, (packet, expires_at_s), len(packet), stored=not express)
 
     def save(self, queues: Iterable[OutgoingQueue], batch: Batch) -> None:
-        """Keep where their sequences stand, in the same commit as the messages."""
+        """Store the positions of sequences, in the same commit as the messages."""
         next_numbers: dict[int, int] = {}
         for queue in queues:
             sequence = queue.sequence
-            if queue.stored_sequence_id == sequence.sequence_id:  # then its base is the same too
+            if queue.stored_sequence_id == sequence.sequence_id:  # then its base is the same, too
                 next_numbers[queue.id] = sequence.next_number
             else:
                 queue.stored_sequence_id = sequence.sequence_id
@@ -394,46 +373,20 @@ class OutgoingQueues:
         if next_numbers:
             batch.set_next_numbers(next_numbers)
 
-    def refill(self, queue: OutgoingQueue) -> None:
-        """Read on where the window ends."""
-        self._release()  # or the rows would be read once more
-        start = queue.window.begin_refill()
-        self._services.storage.batch.read_after(
-            lambda db: outgoing_rows.page(db, queue.id, start, REFILL_ROWS, REFILL_BYTES),
-            partial(self._refilled, queue),
-        )
-
-    def _refilled(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> None:
-        entries = [
-            (
-                row.key & LOOKUP_MASK,
-                (
-                    row.packet
-                    if row.part_id is None
-                    else self._parts.shared(row.packet, row.part_id),
-                    row.expires_at_s,
-                ),
-                len(row.packet),
-            )
-            for row in self._damage.whole_outgoing(queue, rows)
-        ]
-        size = sum(len(row.packet) for row in rows)
-        queue.window.refill(entries, complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)
-        queue.link.wake()
-
     def queue_of_sequence(self, sequence_id: int) -> OutgoingQueue | None:
-        """The queue that has, or had, a sequence with that id."""
+        """Return the queue that has, or had, a sequence with this id, or None."""
         return self._by_sequence_timestamp.get(sequence_id >> 32)
 
     # Resending.
 
     def arm_resend(self, queue: OutgoingQueue) -> None:
+        """Set the resend timer of a queue."""
         wake_at = queue.sequence.next_timer()
         if wake_at is not None:
             self._services.timers.at(wake_at, queue, self._resend_due)
 
     def _resend_due(self, queue: OutgoingQueue) -> None:
-        """[MS-MQQB] 3.1.6.5: everything unacknowledged goes again, in order."""
+        """Send all unacknowledged messages again, in order. [MS-MQQB] 3.1.6.5"""
         if queue.sequence.handle_timer(self._services.loop.time()):
             if queue.link.connection is not None:
                 log.info(
@@ -445,10 +398,10 @@ class OutgoingQueues:
             queue.link.wake()
         self.arm_resend(queue)
 
-    # What operators do.
+    # Requests of operators.
 
     async def set_paused(self, queue: OutgoingQueue, paused: bool) -> None:
-        """Keep the queue's messages here, or let them go again; survives a restart."""
+        """Stop or continue sending from a queue; the state survives a restart."""
         await self._services.storage.batch.run(
             partial(outgoing_rows.set_paused, outgoing_id=queue.id, paused=paused)
         )
@@ -457,14 +410,12 @@ class OutgoingQueues:
         queue.link.wake()
 
     def kick(self, queue: OutgoingQueue) -> None:
-        """Connect now, or, where there is a session, send everything unacknowledged again."""
+        """Connect now; if there is a session, send all unacknowledged messages again."""
         if queue.link.connection is None:
             queue.link.kick()
         else:
             queue.new_pass("an operator asked for it", transactional_only=True)
             queue.link.wake()
-
-    # Within.
 
     def _adopt(self, queue: OutgoingQueue) -> None:
         self._queues[queue.key] = queue
@@ -474,37 +425,47 @@ class OutgoingQueues:
         elif not queue.for_others:
             queue.begin_sequence = self.ids.begin_sequence
 
-    def link_of_name(self, destination: str) -> Way:
-        """The way to a destination that is a direct name."""
-        return self._link(parse_format_name(destination), None)
 
-    def _link(self, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
-        ways = self._ways
-        if via is not None and isinstance(name, DirectName):
-            return ways.link_to_queue_manager(via, (name.host, name.port))
-        if via is not None and isinstance(name, PublicName):
-            return ways.link_to_queue_manager(via)
-        if machine is not None:
-            return ways.link_to_queue_manager(machine)
-        if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
-            return ways.link_to_address(name.host, name.port or PORT)
-        if isinstance(name, PrivateName):
-            return ways.link_to_queue_manager(name.queue_manager)
-        raise Refusal(
-            "name_not_reachable",
-            f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
-            " a queue manager that has a session with this one",
-            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
-        )
+def parse_queue_name(destination: str) -> tuple[FormatName, bytes | None, bool]:
+    """Return the parts of an outgoing queue's name, such as `DIRECT=TCP:10.0.0.7\\x via GUID`.
+
+    They are the format name of the destination, the GUID of the queue manager over which it is
+    reached (None: by the name itself), and whether it is a queue for relayed messages.
+    """
+    named, for_others, _ = destination.partition(FOR_OTHERS)
+    text, _, via = named.partition(VIA)
+    return parse_format_name(text), guid_bytes(via) if via else None, bool(for_others)
+
+
+def link_of(ways: Ways, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
+    """Return the link to a destination.
+
+    `via` is the queue manager over which it is reached, `machine` the queue manager of a public
+    queue. Raises Refusal if nothing leads to the name.
+    """
+    if via is not None and isinstance(name, DirectName):
+        return ways.link_to_queue_manager(via, (name.host, name.port))
+    if via is not None and isinstance(name, PublicName):
+        return ways.link_to_queue_manager(via)
+    if machine is not None:
+        return ways.link_to_queue_manager(machine)
+    if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
+        return ways.link_to_address(name.host, name.port or PORT)
+    if isinstance(name, PrivateName):
+        return ways.link_to_queue_manager(name.queue_manager)
+    raise Refusal(
+        "name_not_reachable",
+        f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
+        " a queue manager that has a session with this one",
+        "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+    )
 
 
 def _address(name: FormatName, machine: bytes | None) -> QueueAddress:
-    """How packets name the destination; of a public queue also the queue manager that has it, by
-    which whoever is in between knows that it is not for them.  [MS-MQMQ] 2.2.19.2"""
+    """Return the address of the destination as packets contain it.
+
+    The address of a public queue contains its queue manager as well, so that a queue manager on
+    the way finds that the message is not for its own queues. [MS-MQMQ] 2.2.19.2
+    """
     address = queue_address(name)
     return address if machine is None else replace(address, queue_manager=machine)
-
-
-def _machine_of(name: FormatName, via: str, address: str) -> bytes | None:
-    """The queue manager of a public queue, as its outgoing queue was kept."""
-    return guid_bytes(address) if isinstance(name, PublicName) and not via else None

@@ -1,4 +1,4 @@
-"""A session with another queue manager, as its messages see it: a connection of qmd/peers."""
+"""Peer session: the interface of a connection with another queue manager (qmd/peers)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ if TYPE_CHECKING:
 
 
 class PeerSession(Protocol):
-    """A connection with another queue manager."""
+    """A connection with another queue manager, as the components of its messages use it."""
 
     host: str
     port: int
-    peer: str  # the GUID of the queue manager, or its address while that is not known
+    peer: str  # the GUID of the queue manager; its address while that is not known
     is_qmd: bool
-    own_host: str  # the address of this computer, as the other side uses it
+    own_host: str  # the address of this computer that the peer uses
     packet_bytes_max: int
     session: Session | None
     streams: dict[IncomingStream, None]
     owed_order_acks: dict[IncomingStream, None]
 
     def sends_in_vain(self, worth: int = 1) -> None:
-        """Count a message that was of no use: its sender gets less of the time."""
+        """Count a useless message: its sender gets a smaller share of the time."""
 
     def close(self, reason: str) -> None:
         """End the session."""
 
     def owe_express(self, packet: bytes) -> None:
-        """Send it with what is owed next; it may get lost."""
+        """Send a packet with the next acknowledgments; it may get lost."""
 
     def mark_stored(self, numbers: list[int]) -> None:
-        """Acknowledge recoverable messages of the session: they are durable."""
+        """Acknowledge recoverable messages of the session, after their commit."""
 
     def owe_final_ack(self, packet: bytes) -> None:
-        """Send it with what is owed next."""
+        """Send a final ack with the next acknowledgments."""
 
     def flush_soon(self) -> None:
-        """Write what is owed, in the next turn of the loop."""
+        """Write all pending packets in the next turn of the loop."""

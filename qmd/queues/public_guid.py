@@ -1,7 +1,7 @@
-"""The GUIDs by which our queues can be named: PUBLIC=guid, without a directory.
+"""Public GUID: names a queue as PUBLIC=guid without a directory.
 
-A DebugHeader can name the queue for reports in no other way ([MS-MQMQ] 2.2.20.8).  The GUID of a
-queue is worked out from what is fixed for its life, so that it needs no place to be kept.
+A DebugHeader can name the queue for reports only so ([MS-MQMQ] 2.2.20.8). The GUID is computed from
+constant properties of the queue, so it is not stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _QUEUE = struct.Struct("<IQ")
 
 
 def public_guid(queue_manager: bytes, number: int, created_at_s: int) -> bytes:
-    """16 bytes, of the kind that is made from a name (RFC 4122, version 5)."""
+    """Return the GUID of a queue: 16 bytes, derived as from a name (RFC 4122, version 5)."""
     digest = hashlib.sha1(
         queue_manager + _QUEUE.pack(number, created_at_s), usedforsecurity=False
     ).digest()

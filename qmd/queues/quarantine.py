@@ -1,12 +1,14 @@
-"""Messages that came back from the disk as something else: set aside and named, never delivered.
+"""Quarantine: messages that the disk returned altered are put aside and logged, not delivered.
 
-Whatever is read from the disk to be given or sent goes through here.  A row whose checksum does not
-fit its packet goes to the table `damaged` in a commit of its own; `qmd check` shows what is there.
+All rows that are read from the disk for delivery or sending are checked here. A row with a packet
+that does not match its checksum moves to the table `damaged` in a commit of its own; `qmd check`
+shows that table.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,19 +36,19 @@ REMEDY = "They are kept, and not delivered: stop the daemon, and see `qmd check`
 
 
 class Damage:
-    """Sorts out rows."""
+    """Separates intact rows from damaged ones, and puts the latter aside."""
 
     def __init__(self, services: Services, recorder: Recorder) -> None:
         self._services = services
         self._recorder = recorder
-        self._under_way: set[int] = set()  # keys of messages that are being set aside
+        self._under_way: set[int] = set()  # keys of messages that are being put aside
 
     def connect(self, arm_resend: Callable[[OutgoingQueue], None]) -> None:
-        """Name what sets the timer of a queue after it was changed."""
+        """Set the function that sets the resend timer of a queue after a change."""
         self._arm_resend = arm_resend
 
     def whole_messages(self, queue: LocalQueue, rows: list[MessageRow]) -> list[MessageRow]:
-        """Those of the rows that are what was stored."""
+        """Return the intact rows of a local queue; put the others aside."""
         whole = [row for row in rows if row.is_whole]
         if len(whole) < len(rows):
             broken = [row for row in rows if not row.is_whole and row.key not in self._under_way]
@@ -58,7 +60,10 @@ class Damage:
         return whole
 
     def whole_outgoing(self, queue: OutgoingQueue, rows: list[OutgoingRow]) -> list[OutgoingRow]:
-        """Likewise, for elsewhere.  What follows in a sequence is linked around the rest."""
+        """Return the intact rows of an outgoing queue; put the others aside.
+
+        The next message of the sequence is linked around a message that was put aside.
+        """
         whole = [row for row in rows if row.is_whole]
         if len(whole) < len(rows):
             broken = [
@@ -72,38 +77,11 @@ class Damage:
                 ).add_done_callback(partial(self._outgoing_is_aside, queue, broken))
         return whole
 
-    def put_aside(self, db: sqlite3.Connection, table: str, key: int, queue: str) -> bool:
-        """Within a unit that has found a row that is not whole; False when it is gone already."""
-        recorder = self._recorder
-        if recorder.enabled:
-            found = pages.heads(db, table, [key])
-            known = events.of_place(db, queue, key & LOOKUP_MASK)
-            told = [
-                # The log knows better which message it was than what is left of it.
-                (*(known or (row.source, row.number)), key & LOOKUP_MASK, row.size)
-                for row in found
-            ]
-            events.insert(
-                db,
-                recorder.events_of_messages(
-                    EventHeader(Kind.DAMAGED, queue=queue, reason=REMEDY), told
-                ),
-            )
-        return damaged.set_aside(db, table, key, int(self._services.environment.time()))
-
-    def name(self, queue: str, keys: list[int]) -> None:
-        """Say that messages were set aside; it is durable."""
-        log.error(
-            "messages_damaged",
-            queue=queue,
-            count=len(keys),
-            lookup_ids=[key & LOOKUP_MASK for key in keys[:KEYS_NAMED]],
-            remedy=REMEDY,
-        )
-
     def _set_aside(self, table: str, queue: str, keys: list[int]) -> asyncio.Future[int]:
+        recorder, at_s = self._recorder, int(self._services.environment.time())
+
         def move(db: sqlite3.Connection) -> int:
-            return sum(self.put_aside(db, table, key, queue) for key in keys)
+            return sum(put_aside(db, recorder, table, key, queue, at_s) for key in keys)
 
         return self._services.storage.batch.run(move)
 
@@ -115,7 +93,7 @@ class Damage:
         for row in rows:
             self._under_way.discard(row.key)
         queue.count_out(len(rows), sum(len(row.packet) for row in rows))
-        self.name(queue.name, [row.key for row in rows])
+        log_damaged(queue.name, [row.key for row in rows])
 
     def _outgoing_is_aside(
         self, queue: OutgoingQueue, rows: list[OutgoingRow], done: asyncio.Future[int]
@@ -131,5 +109,41 @@ class Damage:
             elif queue.sequence.remove(queue.number_of(key)):
                 queue.sequence.hasten(self._services.loop.time())
                 self._arm_resend(queue)
-        self.name(queue.destination, [row.key for row in rows])
+        log_damaged(queue.destination, [row.key for row in rows])
         queue.link.wake()
+
+
+def put_aside(
+    db: sqlite3.Connection, recorder: Recorder, table: str, key: int, queue: str, at_s: int
+) -> bool:
+    """Put a damaged row aside, in a unit of work; return False if it is gone already.
+
+    `table` is "message" or "outgoing", `queue` the name of its queue, `at_s` the time by the wall
+    clock.
+    """
+    if recorder.enabled:
+        found = pages.heads(db, table, [key])
+        known = events.of_place(db, queue, key & LOOKUP_MASK)
+        messages = [
+            # The event log identifies the message more reliably than its damaged packet.
+            (*(known or (row.source, row.number)), key & LOOKUP_MASK, row.size)
+            for row in found
+        ]
+        events.insert(
+            db,
+            recorder.events_of_messages(
+                EventHeader(Kind.DAMAGED, queue=queue, reason=REMEDY), messages
+            ),
+        )
+    return damaged.set_aside(db, table, key, at_s)
+
+
+def log_damaged(queue: str, keys: Sequence[int]) -> None:
+    """Log that messages were put aside. Call it after the commit."""
+    log.error(
+        "messages_damaged",
+        queue=queue,
+        count=len(keys),
+        lookup_ids=[key & LOOKUP_MASK for key in keys[:KEYS_NAMED]],
+        remedy=REMEDY,
+    )

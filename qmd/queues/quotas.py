@@ -1,7 +1,6 @@
-"""Quotas: what may be kept, why something is refused, and a word before that becomes necessary.
+"""Quotas: decides whether further messages fit, and warns before a queue is full.
 
-Bytes are those of packets, counted to the last one.  A full queue refuses; it never drops what it
-has.
+All bytes are those of packets. A full queue refuses new messages; it never drops stored ones.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ log = structlog.get_logger()
 
 
 def notice(gauge: Gauge) -> None:
-    """A threshold is reached: one line, before somebody is refused."""
+    """Log that the usage of a queue or of the computer has reached a threshold."""
     is_queue = isinstance(gauge, LocalQueue)
     log.warning(
         "quota_nearly_reached",
@@ -45,7 +44,7 @@ MORE_FOR_THE_COMPUTER = (
 
 
 def more_for(queue: LocalQueue) -> str:
-    """What to do about a full queue of ours."""
+    """Return the remedy for a full queue of this computer."""
     larger = format_size(max(2 * (queue.quota_bytes or 0), 1_000_000))
     if queue.is_journal and queue.parent is not None:
         return (
@@ -58,7 +57,7 @@ def more_for(queue: LocalQueue) -> str:
 
 
 def queue_refusal(queue: LocalQueue, size: int) -> Refusal:
-    """For a local sender: the queue has no room for `size` more bytes."""
+    """Return the refusal for a local sender: the queue has no room for `size` more bytes."""
     return Refusal(
         "queue_full",
         f"queue {queue.name} is full: {queue.bytes} of {queue.quota_bytes} bytes"
@@ -68,7 +67,7 @@ def queue_refusal(queue: LocalQueue, size: int) -> Refusal:
 
 
 class Admission:
-    """Decides whether this computer can take more messages in."""
+    """Decides whether this computer can accept further messages."""
 
     def __init__(self, services: Services, usage: Usage) -> None:
         self._services = services
@@ -77,9 +76,10 @@ class Admission:
     def is_full(
         self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
     ) -> Refusal | None:
-        """Why no more can be taken in now, or None.  What fits counts as taken.
+        """Return the refusal of `messages` with `size` bytes in all, or None if they fit.
 
-        `stored`: the bytes of it that are kept, where those are fewer, because copies share them.
+        The disk space of messages that fit counts as used from now on. `stored` is the number of
+        bytes that will be stored, if it is less than `size` because copies share a part.
         """
         usage, services = self._usage, self._services
         quotas, storage = services.settings.quotas, services.storage
@@ -117,7 +117,7 @@ class Admission:
 
 
 def warnings(usage: Usage, queues: Iterable[LocalQueue]) -> list[dict[str, object]]:
-    """What is nearly full or full, for `qmd status`."""
+    """Return the gauges above a threshold, for `qmd status`."""
     gauges: list[tuple[str, Gauge]] = [("computer", usage)]
     gauges += [(queue.name, queue) for queue in queues]
     return [

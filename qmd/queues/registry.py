@@ -1,4 +1,4 @@
-"""The queues of this queue manager, by key and by id."""
+"""Registry: the local queues of this queue manager, by key and by id."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.message.build import queue_address
 from qmd.queues import quotas
-from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_queue import LocalQueue, QueueNames
 from qmd.queues.public_guid import public_guid
 from storage.tables import queues as queue_rows
+from storage.tables.pages import Totals
 
 if TYPE_CHECKING:
     from qmd.queues.usage import Usage
@@ -19,43 +20,34 @@ if TYPE_CHECKING:
 
 
 class LocalQueues:
-    """All of them: queues, subqueues, journals and the system's own."""
+    """The local queues: those of applications, subqueues, journals and the system queues."""
 
     def __init__(self, services: Services, usage: Usage) -> None:
         self._services = services
         self._usage = usage
         self.by_key: dict[str, LocalQueue] = {}
         self.by_id: dict[int, LocalQueue] = {}
-        #: Called after each queue that was added.
+        #: Called after a queue was added.
         self.on_added: Callable[[], None] = lambda: None
-        #: Called with a queue whenever there may be something for its readers.
+        #: Called with a queue when there may be messages for its readers.
         self.on_ready: Callable[[LocalQueue], None] = lambda queue: None
 
     def adopt(self, row: queue_rows.QueueRow, messages: int, size: int) -> LocalQueue:
-        """Add the queue of a row; so many messages with so many bytes are in it on the disk."""
+        """Add the queue of a row, with this many stored messages and bytes; return it."""
         path = parse_destination(row.name, local_host=self._services.name)
         assert isinstance(path, DirectName)
         key = queue_key(path)
         assert key is not None
-        # A rescued folder may lack the parent; its subqueue is a queue by itself then.
+        # A rescued folder may lack the parent; its subqueue is then an ordinary queue.
         parent = None if row.parent_id is None else self.by_id.get(row.parent_id)
         is_journal = parent is not None and path.suffix is not None
+        quota = parent.journal_quota_bytes if parent and is_journal else self.quota_of(row)
+        guid = row.directory_guid or public_guid(self._services.id, row.id, row.created_at_s)
         queue = LocalQueue(
-            id=row.id,
-            name=row.name,
-            key=key,
-            label=row.label,
-            transactional=row.transactional,
-            journal=row.journal,
-            quota_bytes=parent.journal_quota_bytes if parent and is_journal else self.quota_of(row),
-            journal_quota_bytes=row.journal_quota_bytes,
-            is_system=row.system,
-            created_at_s=row.created_at_s,
-            address=queue_address(path),
-            guid=row.directory_guid or public_guid(self._services.id, row.id, row.created_at_s),
-            usage=self._usage,
-            messages=messages,
-            size=size,
+            row._replace(quota_bytes=quota),
+            QueueNames(key, queue_address(path), guid),
+            self._usage,
+            stored=Totals(messages, size),
             notice=quotas.notice,
             parent=parent,
             is_journal=is_journal,
@@ -67,7 +59,7 @@ class LocalQueues:
         return queue
 
     def quota_of(self, row: queue_rows.QueueRow) -> int | None:
-        """That of the row; the machine journal has the configuration's until it gets its own."""
+        """Return the quota of a row; the machine journal without one has that of the settings."""
         if row.quota_bytes is None and row.id == queue_rows.JOURNAL_ID:
             return self._services.settings.quotas.journal_bytes
         return row.quota_bytes

@@ -1,4 +1,4 @@
-"""The way to another queue manager, as outgoing queues see it: a link of qmd/peers."""
+"""Way: the interface of a link to another queue manager (qmd/peers), for outgoing queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Way(Protocol):
-    """Messages of several queues go it, over one session at a time."""
+    """A link. It sends the messages of several queues over one session at a time."""
 
     @property
     def name(self) -> str: ...
@@ -40,35 +40,35 @@ class Way(Protocol):
     def queues(self) -> dict[OutgoingQueue, None]: ...
 
     def wake(self) -> None:
-        """Send what is there."""
+        """Send the waiting messages."""
 
     def kick(self) -> None:
-        """Try at once, whatever the back-off says."""
+        """Try to connect at once, without regard to the back-off."""
 
     def connect(self) -> None:
-        """See that a session comes about."""
+        """Begin to establish a session."""
 
     def avoid(self, guid: bytes) -> bool:
-        """Send nothing over that queue manager for a time; False when no other way is left."""
+        """Send nothing over a queue manager for some time; return False if no other way is left."""
 
     def may_speak(self, guids: Collection[bytes]) -> bool:
-        """Whether one of these queue managers can know the ends of messages of this way."""
+        """Return whether one of these queue managers may acknowledge messages of this link."""
 
     def spoke(self, guid: bytes) -> None:
-        """Remember a queue manager that has acknowledged messages of this way."""
+        """Remember a queue manager that has acknowledged messages of this link."""
 
     def state(self, queue: OutgoingQueue) -> QueueState:
-        """That of a queue of it."""
+        """Return the state of one of its queues."""
 
 
 class Ways(Protocol):
-    """All of them."""
+    """The links: `Peers` of qmd/peers."""
 
     def link_to_address(self, host: str, port: int) -> Way:
-        """The way to an address, made when it is the first queue there."""
+        """Return the link to an address; create it if there is none."""
 
     def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Way:
-        """The way over whatever session with that queue manager there is, or will be."""
+        """Return the link to a queue manager, over any present or later session; create it."""
 
     def forget_link(self, link: Way) -> None:
-        """No queue needs it any more."""
+        """Forget a link that no queue uses any more."""

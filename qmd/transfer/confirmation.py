@@ -33,7 +33,7 @@ from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.promises import Promise
 from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
-from qmd.queues.quarantine import REMEDY
+from qmd.queues.quarantine import REMEDY, log_damaged
 from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from qmd.outcomes.promises import Promises
     from qmd.peers.connection import PeerConnection
     from qmd.queues.outgoing_queues import OutgoingQueues
-    from qmd.queues.quarantine import Damage
     from qmd.runtime.services import Services
     from qmd.transfer.relayed_acks import RelayedAcks
     from qmd.transfer.release import OutgoingRelease
@@ -78,7 +77,6 @@ class Confirmations:
     def __init__(
         self,
         services: Services,
-        damage: Damage,
         dead_letters: DeadLetters,
         outgoing: OutgoingQueues,
         promises: Promises,
@@ -87,7 +85,6 @@ class Confirmations:
         outgoing_release: OutgoingRelease,
     ) -> None:
         self._services = services
-        self._damage = damage
         self._dead_letters = dead_letters
         self._outgoing = outgoing
         self._promises = promises
@@ -479,7 +476,7 @@ class Confirmations:
 
         self._services.storage.batch.run(set_aside)
         self._services.storage.batch.when_durable(
-            partial(self._damage.name, queue.destination, [row.number])
+            partial(log_damaged, queue.destination, [row.number])
         )
 
 

@@ -16,7 +16,6 @@ from qmd.core.number_ranges import HeldNumbers
 from qmd.core.packet_fields import is_express, source_of
 from qmd.events.header import DELIVERIES, EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
-from qmd.queues.usage import Usage
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class RelayStore:
         self._held: dict[tuple[OutgoingQueue, bytes, int], HeldNumbers] = {}
         self._batch: Batch | None = None
         self._waiting: dict[OutgoingQueue, list[Appended]] = {}  # for the commit of that batch
-        self.usage = Usage()  # of all messages for other computers
+        self.usage = outgoing.others_usage  # of all messages for other computers
         self.relayed_count = 0
 
     async def restore(self) -> None:

@@ -31,6 +31,19 @@ def queues_by_number(db: sqlite3.Connection) -> dict[int, int]:
     return dict(db.execute("SELECT number, queue_id FROM own_dead_letter"))
 
 
+def queues_of(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
+    """Return message number -> (id, name) of its dead-letter queue, where that queue exists."""
+    return {
+        number: (queue_id, name)
+        for number, queue_id, name in db.execute(
+            "SELECT number, queue.id, name FROM own_dead_letter"
+            " JOIN queue ON queue.id = queue_id"
+            " WHERE number IN (SELECT value FROM json_each(?))",
+            (key_list(numbers),),
+        )
+    }
+
+
 def gone(db: sqlite3.Connection, after: int, rows_max: int) -> tuple[list[int], int | None]:
     """Return messages after the number `after` that are gone, and the number to continue after.
 

@@ -304,15 +304,15 @@ MUTANTS = (
     # Deaths.
     Mutant(
         "a message that died stays on the disk",
-        "qmd/outcomes/undeliverable.py",
-        "outgoing_rows.delete(db, [queue.id << LOOKUP_BITS | each.key for each, *_ in buried])",
+        "qmd/outcomes/removal.py",
+        "outgoing_rows.delete(db, [base | each.dying.key for each in removed])",
         "pass",
     ),
     Mutant(
         "no dead letter at the source",
-        "qmd/outcomes/undeliverable.py",
-        "is_kept = is_kept_as_dead(row.packet, discard=row.discard)",
-        "is_kept = False",
+        "qmd/outcomes/removal.py",
+        "return is_kept_as_dead(row.packet, discard=row.discard)",
+        "return False",
     ),
     Mutant(
         "a refused message is kept twice",
@@ -424,20 +424,20 @@ MUTANTS = (
     ),
     Mutant(
         "dead letters are not counted",
-        "qmd/outcomes/undeliverable.py",
-        "dead_letters.messages += 1",
-        "pass",
+        "qmd/outcomes/dead_letter.py",
+        "queue.count_in(1, len(message.packet))",
+        "queue.grow(len(message.packet))",
     ),
     Mutant(
         "what is owed is not told after a restart",
         "qmd/manager.py",
-        "await assembly.undeliverable.tell_what_is_owed()",
+        "await assembly.source_acknowledgments.send_owed()",
         "pass",
     ),
     Mutant(
         "what was told of a death is owed for ever",
         "qmd/outcomes/undeliverable.py",
-        "self._services.storage.batch.run(partial(owed_rows.remove, ids=told))",
+        "self._services.storage.batch.run(partial(owed_rows.remove, ids=acknowledged))",
         "pass",
     ),
     # Transactions of applications.
@@ -470,7 +470,7 @@ MUTANTS = (
     Mutant(
         "nobody tells the source that a message was received",
         "qmd/outcomes/dead_letter.py",
-        "if to_be_told:",
+        "if for_final_ack:",
         "if False:",
     ),
     Mutant(
@@ -941,8 +941,8 @@ MUTANTS = (
     Mutant(
         "a dead letter has no reason",
         "qmd/outcomes/dead_letter.py",
-        "batch.insert_message(key, packet, wall_ms, None, reason)",
-        "batch.insert_message(key, packet, wall_ms, None, None)",
+        "self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, reason\n",
+        "self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, packet, None\n",
     ),
     Mutant(
         "a confirmed message is not journaled",
@@ -1026,9 +1026,10 @@ MUTANTS = (
     ),
     Mutant(
         "a dead letter of an outgoing queue keeps its class",
-        "qmd/outcomes/undeliverable.py",
-        "                    reason,\n                    patch_class(each.packet, message_class),",
-        "                    reason,\n                    each.packet,",
+        "qmd/outcomes/removal.py",
+        "                self.reason,\n"
+        "                patch_class(each.packet, self.message_class),",
+        "                self.reason,\n                each.packet,",
     ),
     Mutant(
         "what was sent and received here is not journaled",
@@ -1178,12 +1179,12 @@ MUTANTS = (
     Mutant(
         "a death leaves its key among the dying",
         "qmd/outcomes/undeliverable.py",
-        "            queue.end_removal(each.key)\n",
+        "            queue.end_removal(each.dying.key)\n",
         "",
     ),
     Mutant(
         "refilled outgoing queues wake nobody",
-        "qmd/queues/outgoing_queues.py",
+        "qmd/queues/outgoing_refill.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
@@ -1202,9 +1203,8 @@ MUTANTS = (
     Mutant(
         "express messages that died are sent",
         "qmd/queues/outgoing_queue.py",
-        "        self.usage.express_bytes -= express_removed(waiting[0])\n"
-        "        self.window.remove(key)",
-        "        self.usage.express_bytes -= express_removed(waiting[0])",
+        "        self.express.drop(key, kept, expires_at_s)\n        self.window.remove(key)",
+        "        self.express.drop(key, kept, expires_at_s)",
     ),
     Mutant(
         "a commit of a transaction leaves one message behind",
@@ -1220,10 +1220,10 @@ MUTANTS = (
     ),
     Mutant(
         "what is owed for a death is not stored",
-        "qmd/outcomes/undeliverable.py",
-        "                    if _is_owed(packet, message_class, for_others=queue.for_others)\n"
-        "                ],",
-        "                    if False\n                ],",
+        "qmd/outcomes/removal.py",
+        "                if is_owed(each.packet, self.message_class, for_others=self.for_others)\n"
+        "            ],",
+        "                if False\n            ],",
     ),
     Mutant(
         "a move forgets what it moved in memory",
@@ -1309,7 +1309,8 @@ MUTANTS = (
     Mutant(
         "no final ack of what ends in its queue",
         "qmd/outcomes/dead_letter.py",
-        "            if result.final_ack is not None:\n                to_be_told.append(packet)",
+        "            if result.final_ack is not None:\n"
+        "                for_final_ack.append(packet)",
         "            pass",
     ),
     Mutant(
@@ -1321,14 +1322,14 @@ MUTANTS = (
     Mutant(
         "what was acknowledged while it died is counted twice",
         "qmd/outcomes/undeliverable.py",
-        "        if packet is None and dying.sent is None:\n            return",
+        "        if not packet and dying.sent is None:\n            return",
         "        if False:\n            return",
     ),
     Mutant(
         "what is owed is not told at the start",
-        "qmd/outcomes/undeliverable.py",
+        "qmd/outcomes/source_acknowledgments.py",
         "            if is_whole:\n"
-        "                self._tell(row.packet, row.message_class, for_others=row.for_others)",
+        "                self.send(row.packet, row.message_class, for_others=row.for_others)",
         "            if is_whole:\n                pass",
         "tests/integration/history/test_receipts.py",
     ),
@@ -1389,7 +1390,7 @@ MUTANTS = (
     Mutant(
         "what is refused is not known",
         "qmd/outcomes/nack.py",
-        "            self._known_messages.add(connection, source, number)\n",
+        "        self._known_messages.add(connection, source, number)\n",
         "",
     ),
     Mutant(
@@ -1434,10 +1435,9 @@ MUTANTS = (
     ),
     Mutant(
         "express bytes are not counted out",
-        "qmd/queues/local_queue.py",
-        "                self._express_deadlines.discard(lookup_id)\n"
-        "                self.usage.express_bytes -= express_removed(express.packet)",
-        "                self._express_deadlines.discard(lookup_id)",
+        "qmd/queues/express_messages.py",
+        "        self._usage.express_bytes -= express_removed(packet)",
+        "        pass",
     ),
     Mutant(
         "nobody is told of the end of what he asked about",
@@ -1449,7 +1449,7 @@ MUTANTS = (
         "no final ack of what is received",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
-        "                    to_be_told.append(packet)",
+        "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(
@@ -1473,7 +1473,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is owed is told at each start",
-        "qmd/outcomes/undeliverable.py",
+        "qmd/outcomes/source_acknowledgments.py",
         "            self._services.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
         "            pass\n\n",
         "tests/integration/history/test_receipts.py",
@@ -1612,7 +1612,7 @@ MUTANTS = (
         "a receipt is told to nobody when it is of another",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
-        "                    to_be_told.append(packet)",
+        "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(

@@ -22,6 +22,7 @@ from qmd.client import (
 from qmd.control_protocol import messages as frames
 from qmd.directory.file.format import parse
 from qmd.errors import Refusal
+from qmd.queues.local_queue import relatives
 from storage.tables import directory_changes, unaddressed
 from tests.integration.managers import Host, Hosts, hosted, until
 
@@ -485,7 +486,7 @@ async def test_a_queue_that_is_deleted_and_recreated_keeps_its_entry(hosts: Host
     assert change is not None
     async with a.registration.turn:  # the directory's change waits
         await a.storage.batch.run(partial(directory_changes.note, row=change))
-        await a.queue_deletion._delete(queue, queue.relatives, change)
+        await a.queue_deletion._delete(queue, relatives(queue), change)
         a.registration.tell_later(change)
         creating = asyncio.ensure_future(create_public(a, "orders"))
         await asyncio.sleep(0.02)

@@ -102,7 +102,7 @@ async def test_a_new_destination_is_refused_at_once_if_no_queue_is_idle(hosts: H
 
     await a.undeliverable.purge(a.sending_to(to(1, "q3")))
     await a.settled()
-    a.outgoing.ids._look_at = 0.0  # as if time had passed since the last search
+    a.outgoing.ids._search_at = 0.0  # as if time had passed since the last search
     await a.send(to(1, "one-too-many"), b"waits")
     assert {each.destination[-2:] for each in a.outgoing.queues} == {
         *(f"q{number}" for number in range(8) if number != 3),
