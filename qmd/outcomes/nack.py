@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
-REFUSED_VAIN = 8  # a refusal is worth as many duplicates: it is written to disk
+REFUSED_WEIGHT = 8  # a refusal is worth as many duplicates: it is written to disk
 
 
 class Nacks:
@@ -70,7 +70,7 @@ class Nacks:
         """
         source, number = message.user.source_queue_manager, message.user.message_number
         self.count += 1
-        connection.sends_in_vain(REFUSED_VAIN)
+        connection.count_useless(REFUSED_WEIGHT)
         result = consequences(
             message,
             message_class,

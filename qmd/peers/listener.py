@@ -93,7 +93,7 @@ class Listener:
 
     def _wait(self) -> None:
         if not self._is_closed:
-            self._turns.wait(self, Class.STRANGER)
+            self._turns.wait(self, Class.UNTRUSTED)
 
     async def _take(self, taken: socket.socket) -> None:
         try:

@@ -135,7 +135,7 @@ class OutgoingRelease:
         if self._relayed_acks.pass_back(connection, message, body, queue):
             return
         if queue is None or not speaks_for(connection, message, queue):
-            connection.sends_in_vain()
+            connection.count_useless()
             renewal = self._sequence_renewal
             if queue is None and renewal.is_ahead(connection, message, body.sequence_id):
                 return
@@ -158,7 +158,7 @@ class OutgoingRelease:
         try:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
-            connection.sends_in_vain()
+            connection.count_useless()
             self._services.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
             )
