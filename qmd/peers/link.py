@@ -18,11 +18,7 @@ sequences are end to end, and their receiver rejects what it has, whichever way 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections import deque
 from collections.abc import Callable, Collection
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
@@ -30,29 +26,23 @@ from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
 
 if TYPE_CHECKING:
-    from qmd.events.recorder import Recorder
-    from qmd.outcomes.reports import Reports
-    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.identity_conflicts import IdentityConflicts
+    from qmd.peers.dialer import Dialer
+    from qmd.peers.transmitter import Transmitter
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
-PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
-PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
 AVOIDED_S = 600.0  # no way leads over a queue manager that has sent us its messages for there
-SPEAKERS_MAX = 64  # queue managers that have acknowledged what went over a link
-ADDRESSES_MAX = 16  # of one name that are tried
+ACKNOWLEDGERS_MAX = 64  # queue managers that have acknowledged what went over a link
 
 
-class Carriers(Protocol):
+class LinkHops(Protocol):
     """Which links carry the messages of a link: `Routing` of qmd/peers/next_hop.py."""
 
     def carriers(self, link: Link) -> tuple[Link, ...]:
         """Those over whose sessions they may go, the best first; itself, where it is dialled."""
 
-    def ask_anew(self, link: Link) -> None:
+    def refresh(self, link: Link) -> None:
         """Forget when the directory was asked last."""
 
 
@@ -62,16 +52,11 @@ class Link:
     def __init__(
         self,
         services: Services,
-        identities: IdentityConflicts,
-        outgoing: OutgoingQueues,
-        recorder: Recorder,
-        may_hand: Callable[[OutgoingQueue, Link], bool],
-        carriers: Carriers,
-        reports: Reports,
-        undeliverable: Undeliverable,
-        make_connection: Callable[[Link, tuple[str, int]], PeerConnection],
+        transmitter: Transmitter,
+        dialer: Dialer,
+        next_hops: LinkHops,
         changed: Callable[[], None],
-        ways_lead_back: Callable[[Link], None],
+        routing_loop_found: Callable[[Link], None],
         *,
         address: tuple[str, int] | None,
         guid: bytes | None,
@@ -79,27 +64,21 @@ class Link:
         assert address is not None or guid is not None
         settings = services.settings.delivery
         self._services = services
-        self._identities = identities
-        self._outgoing = outgoing
-        self._recorder = recorder
-        self._may_hand = may_hand
-        self._carriers = carriers
-        self._reports = reports
-        self._undeliverable = undeliverable
-        self._make_connection = make_connection
+        self._transmitter = transmitter
+        self._dialer = dialer
+        self._next_hops = next_hops
         self._changed = changed  # called when a session, or an attempt at one, ends
-        self._ways_lead_back = (
-            ways_lead_back  # called when all ways lead to where messages came from
-        )
+        # Called when each next hop has itself sent messages for this link.
+        self._routing_loop_found = routing_loop_found
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self.address = address
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
         self.remote_id = guid  # of whom its own sessions are with
-        self.riders: dict[Link, None] = {}  # who wait for a session that this one dials
+        self.waiting_links: dict[Link, None] = {}  # who wait for a session that this one dials
         self.carrier: Link | None = None  # on whose session it rides; None: its own
-        self.speakers: dict[bytes, None] = {}  # who has acknowledged
+        self.acknowledgers: dict[bytes, None] = {}  # who has acknowledged
         self._avoided: dict[bytes, float] = {}  # until when
         self._failed_at: tuple[str, int] | None = None  # the address that was tried last, in vain
         self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
@@ -135,41 +114,41 @@ class Link:
     @property
     def is_reachable(self) -> bool:
         """Whether we can do something for a session; else the other side has to begin."""
-        return self.address is not None or bool(self._carriers.carriers(self))
+        return self.address is not None or bool(self._next_hops.carriers(self))
 
     @property
     def has_carrier(self) -> bool:
         """Whether any way leads there, over a session of its own or one of others."""
-        return bool(self._carriers.carriers(self))
+        return bool(self._next_hops.carriers(self))
 
     def avoid(self, guid: bytes) -> bool:
         """What that queue manager sends for there is not sent back to it; False if nothing else
         is left."""
-        if len(self._avoided) >= SPEAKERS_MAX:
+        if len(self._avoided) >= ACKNOWLEDGERS_MAX:
             self._avoided.clear()
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
-        return any(not self._is_avoided(each) for each in self._carriers.carriers(self))
+        return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
-    def may_speak(self, guids: Collection[bytes]) -> bool:
+    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
         """Whether one of these queue managers can know what became of messages of this link.
 
         Who is at the other end is known from a session with it, or once it has acknowledged.  Not
         from those who carry messages there: they pass acknowledgments back, and need not, because
         it may tell us over a session of its own.
         """
-        known = set(self.speakers)
+        known = set(self.acknowledgers)
         if self.remote_id is not None:
             known.add(self.remote_id)
         if not known:
             return True
         known.update(
-            each.remote_id for each in self._carriers.carriers(self) if each.remote_id is not None
+            each.remote_id for each in self._next_hops.carriers(self) if each.remote_id is not None
         )
         return any(guid in known for guid in guids)
 
-    def spoke(self, guid: bytes) -> None:
-        if len(self.speakers) < SPEAKERS_MAX:
-            self.speakers[guid] = None
+    def add_acknowledger(self, guid: bytes) -> None:
+        if len(self.acknowledgers) < ACKNOWLEDGERS_MAX:
+            self.acknowledgers[guid] = None
 
     def state(self, queue: OutgoingQueue) -> QueueState:
         if queue.paused:
@@ -189,16 +168,16 @@ class Link:
         """See that a session comes about, over whichever way is open or can be tried first."""
         if self.connection is not None or self._services.lifecycle.stopping:
             return
-        ways = [way for way in self._carriers.carriers(self) if not self._is_avoided(way)]
+        ways = [way for way in self._next_hops.carriers(self) if not self._is_avoided(way)]
         if ways == [self]:
             self._connect()
             return
         if not ways and self._avoided:
-            self._ways_lead_back(self)
+            self._routing_loop_found(self)
             return
         for way in ways:
             if way.connection is not None and way is not self:
-                self._ride(way)
+                self._use_session_of(way)
                 return
         now = self._services.loop.time()
         dialled = [way for way in ways if way.address is not None]
@@ -209,7 +188,7 @@ class Link:
             dialled, key=lambda way: max(way.retry.next_attempt, now)
         )
         if chosen is not self:
-            chosen.riders[self] = None
+            chosen.waiting_links[self] = None
         chosen._connect()
 
     def _connect(self) -> None:
@@ -230,7 +209,7 @@ class Link:
             return
         self._dialling = loop.create_task(self._dial())
 
-    def _ride(self, carrier: Link) -> None:
+    def _use_session_of(self, carrier: Link) -> None:
         """Its session leads there as well."""
         assert carrier.connection is not None
         self.carrier = carrier
@@ -245,7 +224,9 @@ class Link:
     @property
     def may_dial(self) -> bool:
         """Whether a session may come of `connect` now."""
-        return any(way.address is not None and way._is_due for way in self._carriers.carriers(self))
+        return any(
+            way.address is not None and way._is_due for way in self._next_hops.carriers(self)
+        )
 
     @property
     def _is_due(self) -> bool:
@@ -258,8 +239,8 @@ class Link:
 
     def kick(self) -> None:
         """Try at once, whatever the back-off says."""
-        self._carriers.ask_anew(self)
-        for each in {self: None, **dict.fromkeys(self._carriers.carriers(self))}:
+        self._next_hops.refresh(self)
+        for each in {self: None, **dict.fromkeys(self._next_hops.carriers(self))}:
             each.retry.kick(self._services.loop.time())
             if each._retry_timer is not None:
                 each._retry_timer.cancel()
@@ -275,17 +256,16 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
-            self._identities.accepted_by(connection)
         self._failed_at = None
         self.retry.succeeded(self._services.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
-        riders, self.riders = self.riders, {}
-        for rider in riders:
-            if rider.connection is None:
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for waiting in waiting_links:
+            if waiting.connection is None:
                 # Not at once over this session: it may lead back to where its messages come from.
-                rider.connect()
+                waiting.connect()
 
     def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
         """The session, or the attempt at one, is over; `whole`: because it was not needed."""
@@ -307,10 +287,10 @@ class Link:
 
     def _go_on(self) -> None:
         """No session came of it: what waits looks for another way, or waits for another attempt."""
-        riders, self.riders = self.riders, {}
-        for rider in riders:
-            if rider.connection is None and rider.has_work:
-                rider.connect()
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for waiting in waiting_links:
+            if waiting.connection is None and waiting.has_work:
+                waiting.connect()
         if self.has_work:
             self.connect()
 
@@ -326,7 +306,7 @@ class Link:
         """Whether nothing is sent over it, nor waits for a session of it."""
         return not (
             self.queues
-            or self.riders
+            or self.waiting_links
             or self.connection is not None
             or self.attempt is not None
             or self._dialling is not None
@@ -338,72 +318,29 @@ class Link:
         return any(
             (queue.messages or queue.awaiting.messages) and not queue.paused
             for queue in self.queues
-        ) or any(rider.connection is None and rider.has_work for rider in self.riders)
+        ) or any(waiting.connection is None and waiting.has_work for waiting in self.waiting_links)
 
     def pump(self) -> None:
-        """Give the session as much as its window takes, each queue in its turn."""
-        connection = self.connection
-        if connection is None or connection.session is None:
-            return
-        now, now_s = self._services.loop.time(), self._services.clock.now_s
-        wall_s = int(self._services.environment.time())
-        self._services.clock.compare(wall_s, now_s)
-        budget = PUMP_BYTES_MAX
-        remote, may_hand = self.remote_id, self._may_hand
-        waiting = deque(
-            queue
-            for queue in self.queues
-            if queue.messages
-            and not queue.paused
-            and (queue.known_peer == remote or may_hand(queue, self))
-        )
-        while waiting and (room := connection.room) > 0:
-            if budget <= 0:
-                connection.flush_soon()  # the rest when these are on their way
-                break
-            queue = waiting.popleft()
-            done = queue.transmit(
-                connection.session,
-                min(room, PUMP_MESSAGES_MAX),
-                budget,
-                now,
-                now_s,
-                wall_s,
-                connection.packet_bytes_max,
-            )
-            self._recorder.transmitted(queue, done)
-            if done.expired:
-                self._undeliverable.expire(queue, done.expired)
-                connection.flush_soon()  # there may be more behind them
-            if done.too_large:
-                self._undeliverable.end_too_large(queue, done.too_large, connection)
-                connection.flush_soon()
-            if done.traced:
-                self._reports.sent(done.traced, connection.host)
-            if queue.window.wants_refill or queue.window.needs_refill:
-                self._outgoing.refill(queue)
-            if done.messages:
-                budget -= done.bytes
-                self._outgoing.transmitted_count += done.messages
-                self._outgoing.arm_resend(queue)
-                waiting.append(queue)
-                del self.queues[queue]
-                self.queues[queue] = None
+        """Give messages to the session, as many as its window permits."""
+        self._transmitter.pump(self)
 
     def _retry_now(self) -> None:
         self._retry_timer = None
-        riders, self.riders = self.riders, {}
-        for rider in riders:  # they may have another way by now
-            if rider.connection is None and rider.has_work:
-                rider.connect()
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for waiting in waiting_links:  # they may have another way by now
+            if waiting.connection is None and waiting.has_work:
+                waiting.connect()
         if self.has_work:
             self.connect()
 
     async def _dial(self) -> None:
+        assert self.address is not None
         failure: OSError | UnicodeError | None = None
         try:
-            for address in await self._addresses():
-                failure = await self._dialled(*address)
+            for address in await self._dialer.resolve(
+                (self.address, *self.alternatives), failed_at=self._failed_at
+            ):
+                failure = await self._dialer.connect(self, *address)
                 if failure is None:
                     break
                 self._failed_at = address
@@ -424,59 +361,3 @@ class Link:
             self._changed()
         if self.attempt is None and self.connection is None:
             self._go_on()  # no handshake is under way: plan the next attempt
-
-    async def _addresses(self) -> list[tuple[str, int]]:
-        """All that its names stand for now, the one behind that which failed last coming first."""
-        assert self.address is not None
-        found: dict[tuple[str, int], None] = {}
-        failure: OSError | None = None
-        for host, port in (self.address, *self.alternatives):
-            if _is_address(host):
-                found[host, port] = None
-                continue
-            try:
-                async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                    infos = await self._services.loop.getaddrinfo(
-                        host, port, type=socket.SOCK_STREAM
-                    )
-            except (OSError, TimeoutError) as error:
-                failure = error if isinstance(error, OSError) else OSError(str(error))
-                continue
-            for info in infos:
-                found[str(info[4][0]) + _scope(info[4]), port] = None
-        addresses = list(found)[:ADDRESSES_MAX]
-        if not addresses:
-            raise failure or OSError("its name stands for no address")
-        if self._failed_at in found:
-            at = (addresses.index(self._failed_at) + 1) % len(addresses)
-            addresses = addresses[at:] + addresses[:at]
-        return addresses
-
-    async def _dialled(self, host: str, port: int) -> OSError | UnicodeError | None:
-        """Why there is no connection to that address, or None."""
-        try:
-            async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                await self._services.loop.create_connection(
-                    lambda: self._make_connection(self, (host, port)), host, port
-                )
-        except (OSError, TimeoutError, UnicodeError) as error:
-            return error
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _scope(address: tuple[object, ...]) -> str:
-    """A link-local address of IPv6 needs the interface that it is meant at."""
-    is_scoped = len(address) == 4 and address[3] and "%" not in str(address[0])
-    if not is_scoped:
-        return ""
-    with contextlib.suppress(OSError, OverflowError):
-        return f"%{socket.if_indextoname(int(str(address[3])))}"
-    return f"%{address[3]}"

@@ -43,7 +43,7 @@ class Listener:
         self._turns = turns
         self._factory = factory
         self._socket = listening
-        self._coming: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._listen()
 
@@ -75,19 +75,19 @@ class Listener:
             else:
                 self._wait()
             return
-        if self._peers.may_come(str(peer[0]).removeprefix("::ffff:")):
+        if self._peers.may_connect(str(peer[0]).removeprefix("::ffff:")):
             taken.setblocking(False)
             task = self._services.loop.create_task(self._take(taken))
-            self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
         else:
             taken.close()
         self._wait()
 
     def _listen(self) -> None:
-        self._services.loop.add_reader(self._socket, self._somebody_comes)
+        self._services.loop.add_reader(self._socket, self._on_readable)
 
-    def _somebody_comes(self) -> None:
+    def _on_readable(self) -> None:
         self._services.loop.remove_reader(self._socket)
         self._wait()
 

@@ -121,7 +121,7 @@ class NextHops:
                 found[link] = None
         return tuple(found)
 
-    def know(self, link: Link) -> None:
+    def link_changed(self, link: Link) -> None:
         """Its address is known now."""
         self._by_link.pop(link, None)
 
@@ -139,7 +139,7 @@ class NextHops:
         self._came_over[source] = via
         self._behind.setdefault(via, {})[source] = None
 
-    def came(self, source: bytes, connection: PeerConnection) -> None:
+    def learn_way_back(self, source: bytes, connection: PeerConnection) -> None:
         """A message of `source` came over this session, which leads back; over a relay, or one that
         we pass on, so that nobody else may know the way."""
         assert connection.session is not None
@@ -154,11 +154,11 @@ class NextHops:
         row = WayBack(source, via, connection.host, int(self._services.environment.time()))
         self._services.storage.batch.run(lambda db: ways_back.remember(db, row))
 
-    def knows(self, source: bytes) -> bool:
+    def has_way_back(self, source: bytes) -> bool:
         """Whether messages of that queue manager were passed on here."""
         return source in self._came_over
 
-    def opened(self, guid: bytes) -> None:
+    def session_opened(self, guid: bytes) -> None:
         """A session with that queue manager came about: others may be behind it."""
         for source in self._behind.get(guid, ()):
             link = self._peers.find_link(source)
@@ -202,7 +202,7 @@ class NextHops:
             if link.guid is not None and link.connection is None and link.has_work:
                 link.connect()
 
-    def ask_anew(self, link: Link) -> None:
+    def refresh(self, link: Link) -> None:
         """An operator wants to know it now."""
         if link.guid is not None:
             self._asked_until.pop(link.guid, None)

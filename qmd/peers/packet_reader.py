@@ -1,4 +1,4 @@
-"""Packet reader: splits the bytes of a connection into packets, within its share of time and memory.
+"""Packet reader: splits the bytes of a connection into packets, in its share of time and memory.
 
 A connection gets its time from the fair scheduler (qmd/runtime/fair_scheduler.py) and the memory
 for large packets from a budget (qmd/runtime/budget.py). While packets wait for either of them, or

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ANYBODY = " anybody"  # behind the address of a redirect that is for another queue manager too
+TO_ANOTHER = " anybody"  # behind the address of a redirect that is for another queue manager too
 
 Value = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Redirection:
         self._outgoing = outgoing
         self._peers = peers
         self._destinations = destinations
-        self._asked: set[OutgoingQueue] = set()  # the disk is told whom they are handed to
+        self._storing: set[OutgoingQueue] = set()  # the disk is stored whom they are handed to
         self._redirected: dict[OutgoingQueue, None] = {}
 
     async def redirect(
@@ -73,7 +73,7 @@ class Redirection:
         hop = _hop(address) if address else None
         for queue in queues:
             self._check(queue, hop)
-        text = None if hop is None else _text(hop) + (ANYBODY if to_another else "")
+        text = None if hop is None else _text(hop) + (TO_ANOTHER if to_another else "")
         await self._services.storage.batch.run(
             partial(
                 outgoing_rows.redirect,
@@ -103,7 +103,7 @@ class Redirection:
 
     def _link_of(self, queue: OutgoingQueue) -> Link:
         assert queue.redirect is not None
-        hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
+        hop = parse_hop(queue.redirect.removesuffix(TO_ANOTHER))
         return self._peers.link_to_address(hop.host, hop.port)
 
     def stands_for(self, name: FormatName) -> OutgoingQueue | None:
@@ -114,7 +114,7 @@ class Redirection:
             if queue.for_others:
                 continue
             assert queue.redirect is not None
-            hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
+            hop = parse_hop(queue.redirect.removesuffix(TO_ANOTHER))
             its = _direct_name(queue)
             if (
                 its is not None
@@ -125,10 +125,10 @@ class Redirection:
                 return queue
         return None
 
-    def may_hand(self, queue: OutgoingQueue, link: Link) -> bool:
+    def may_transmit(self, queue: OutgoingQueue, link: Link) -> bool:
         """Whether its transactional messages may go to whom the link leads to.
 
-        If that is somebody new, the disk is told first.
+        If that is somebody new, the disk is stored first.
         """
         remote = link.remote_id
         if (
@@ -143,7 +143,7 @@ class Redirection:
         if (
             queue.redirect is not None
             and queue.known_peer is not None
-            and not queue.redirect.endswith(ANYBODY)
+            and not queue.redirect.endswith(TO_ANOTHER)
         ):
             queue.hindrance = (
                 f"Another queue manager ({guid_text(remote)}) answers at {link.name} than the one"
@@ -152,16 +152,16 @@ class Redirection:
                 f" '{queue.destination}' {link.name} --to-another"
             )
             return False
-        if queue not in self._asked:
-            self._asked.add(queue)
-            told = self._services.storage.batch.run(
+        if queue not in self._storing:
+            self._storing.add(queue)
+            stored = self._services.storage.batch.run(
                 partial(outgoing_rows.set_peers, outgoing_ids=[queue.id], peer=remote)
             )
-            told.add_done_callback(partial(self._told, queue, remote))
+            stored.add_done_callback(partial(self._peer_stored, queue, remote))
         return False
 
-    def _told(self, queue: OutgoingQueue, remote: bytes, done: asyncio.Future[None]) -> None:
-        self._asked.discard(queue)
+    def _peer_stored(self, queue: OutgoingQueue, remote: bytes, done: asyncio.Future[None]) -> None:
+        self._storing.discard(queue)
         if done.cancelled() or done.exception() is not None:
             return  # the storage failed, and the daemon stops
         queue.known_peer = remote

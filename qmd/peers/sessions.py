@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
@@ -17,7 +17,7 @@ from qmd.peers.link import Link
 
 if TYPE_CHECKING:
     from qmd.outcomes.acknowledgments import Acknowledgments
-    from qmd.peers.connection import PeerConnection
+    from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 RECEIPT_ACK_MAX_S = 0.1
 
 LARGE_HEADERS_BYTES_MAX = 64 * 1024  # beside a body of more than 4 MiB, with its extension
+
+
+class LinkObserver(Protocol):
+    """Next hops of links, which depend on sessions and addresses: `NextHops`."""
+
+    def link_changed(self, link: Link) -> None: ...
+    def session_opened(self, guid: bytes) -> None: ...
 
 
 class Peers:
@@ -53,6 +60,8 @@ class Peers:
         # Those that others have opened and not finished, the oldest first.
         self._handshakes: dict[PeerConnection, None] = {}
         self.connections: dict[PeerConnection, None] = {}
+        #: Called when a session has opened.
+        self.on_change: Callable[[], None] = lambda: None
         delivery = services.settings.delivery
         self._session_settings = SessionSettings(
             window_size=delivery.window_size,
@@ -66,17 +75,17 @@ class Peers:
 
     def connect(
         self,
-        know_link: Callable[[Link], None],
-        session_opened: Callable[[bytes], None],
+        next_hops: LinkObserver,
         make_link: Callable[..., Link],
-        changed: Callable[[], None],
         acknowledged: Callable[[list[tuple[OutgoingQueue, int]]], None],
     ) -> None:
-        """Name the collaborators that are made after it."""
-        self._know_link = know_link
-        self._session_opened = session_opened
+        """Set the components that are made later.
+
+        `make_link(address=, guid=)` makes a link.  `acknowledged` is called with the outgoing queue
+        and the number of each message that a session has acknowledged.
+        """
+        self._next_hops = next_hops
         self._make_link = make_link
-        self._changed = changed
         self._acknowledged = acknowledged
 
     @property
@@ -100,10 +109,10 @@ class Peers:
             link = self._links_by_guid[guid] = self._make_link(address=address, guid=guid)
             connection = self.connection_to(guid)
             if connection is not None:
-                link.opened(connection)
+                self._opened(link, connection)
         elif link.address is None and address is not None:
             link.address = address
-            self._know_link(link)
+            self._next_hops.link_changed(link)
         return link
 
     def forget_link(self, link: Way) -> None:
@@ -112,7 +121,7 @@ class Peers:
         if not link.is_idle:
             return
         link.stop()
-        self._know_link(link)
+        self._next_hops.link_changed(link)
         guid, address, reference = link.guid, link.address, weakref.ref(link)
         if guid is not None:
             self._links_by_guid.pop(guid)
@@ -142,7 +151,7 @@ class Peers:
         host, dialled = connection.host, connection.link is not None
         refuse = False
         if not dialled:
-            if not self.may_come(host):
+            if not self.may_connect(host):
                 return None
             if len(self._handshakes) >= limits.handshakes_max:
                 # A handshake takes milliseconds: who has waited longest will hardly finish it, and
@@ -171,7 +180,7 @@ class Peers:
             judge=partial(self._identities.judge, connection),
         )
 
-    def may_come(self, host: str) -> bool:
+    def may_connect(self, host: str) -> bool:
         """Whether anything is to be made for a connection from there."""
         if not self.is_allowed(host):
             self._services.log_limited("peer_not_allowed", host, address=host)
@@ -181,7 +190,7 @@ class Peers:
             return False
         return True
 
-    def end_all(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
+    def close_sessions(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
         """End the sessions with that queue manager."""
         for connection in list(self._by_guid.get(guid, ())):
             if connection is not but:
@@ -203,17 +212,23 @@ class Peers:
             dialled=connection.link is not None,
         )
         if connection.link is not None:
-            connection.link.opened(connection)
+            self._opened(connection.link, connection)
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
-            waiting.opened(connection)
-        self._session_opened(guid)
-        self._changed()
+            self._opened(waiting, connection)
+        self._next_hops.session_opened(guid)
+        self.on_change()
         if connection.link is None:
             # Who can reach us is probably reachable again as well.
             for link in self._links_by_address.values():
                 if link.remote_id == guid and link.connection is None and link.has_work:
                     link.kick()
+
+    def _opened(self, link: SessionUser, connection: PeerConnection) -> None:
+        """Let a link use a session with its own peer."""
+        link.opened(connection)
+        if link.carrier is None:
+            self._identities.accepted_by(connection)
 
     def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
         if connection not in self.connections:
@@ -242,7 +257,7 @@ class Peers:
         for link in links:
             link.closed(connection, reason, whole=whole)
             if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
-                link.opened(other)
+                self._opened(link, other)
 
     def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None:
         """The peer has these messages: what is not transactional is finished."""

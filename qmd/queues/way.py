@@ -51,10 +51,10 @@ class Way(Protocol):
     def avoid(self, guid: bytes) -> bool:
         """Send nothing over that queue manager for a time; False when no other way is left."""
 
-    def may_speak(self, guids: Collection[bytes]) -> bool:
+    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
         """Whether one of these queue managers can know the ends of messages of this way."""
 
-    def spoke(self, guid: bytes) -> None:
+    def add_acknowledger(self, guid: bytes) -> None:
         """Remember a queue manager that has acknowledged messages of this way."""
 
     def state(self, queue: OutgoingQueue) -> QueueState:

@@ -143,7 +143,7 @@ class OutgoingRelease:
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
             return
-        queue.link.spoke(message.user.source_queue_manager)
+        queue.link.add_acknowledger(message.user.source_queue_manager)
         self.acknowledged(connection, queue, body.sequence_id, body.sequence_number, now)
 
     def acknowledged(
