@@ -57,7 +57,7 @@ class SessionUser(Protocol):
     def queues(self) -> dict[OutgoingQueue, None]: ...
 
     def opened(self, connection: PeerConnection) -> None: ...
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None: ...
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None: ...
     def pump(self) -> None: ...
 
 
@@ -67,7 +67,7 @@ class Sessions(Protocol):
     def packet_bytes_max(self, *hosts: str) -> int: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
     def opened(self, connection: PeerConnection) -> None: ...
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None: ...
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None: ...
     def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None: ...
     def pump(self, connection: PeerConnection) -> None: ...
 
@@ -128,7 +128,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._reader.close()
             self._transport.abort()
             if self.link is not None:
-                self.link.closed(self, "the peer closed the connection", whole=False)
+                self.link.closed(self, "the peer closed the connection", clean=False)
             return
         # A socket for both families shows IPv4 addresses in IPv6 clothes.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
@@ -231,7 +231,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """End the session; what was not acknowledged is sent again on the next one."""
         if not self._closed and self.session is not None:
             now = self._loop.time()
-            self._handle(self.session.close(reason, now, whole=False), now)
+            self._handle(self.session.close(reason, now, clean=False), now)
 
     def drop(self, reason: str) -> None:
         """End the session without another word: it has counted messages that were not taken, and
@@ -263,7 +263,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if received:
             self._sink.receive(self, received, now)
 
-    def _end(self, reason: str, whole: bool) -> None:
+    def _end(self, reason: str, clean: bool) -> None:
         if self._closed:
             return
         self._write()
@@ -273,7 +273,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             # close() writes what is buffered first: a refusal has to arrive.
             self._transport.close()
-        self._sessions.closed(self, reason, whole=whole)
+        self._sessions.closed(self, reason, clean=clean)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -307,6 +307,6 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         now = self._loop.time()
         if not self._reader.is_read:
-            self.session.heard()  # what is not read cannot be missing
+            self.session.note_arrival()  # what is not read cannot be missing
         self._handle(self.session.handle_timer(now), now)
         self._flush()

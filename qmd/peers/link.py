@@ -267,8 +267,8 @@ class Link:
                 # Not at once over this session: it may lead back to where its messages come from.
                 waiting.connect()
 
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
-        """The session, or the attempt at one, is over; `whole`: because it was not needed."""
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
+        """The session, or the attempt at one, is over; `clean`: because it was not needed."""
         if self.attempt is connection:
             self.attempt = None
         if self.connection is connection:
@@ -279,7 +279,7 @@ class Link:
         if self.carrier is not None:
             self.retry.noted(self._services.loop.time(), reason, where)
             self.carrier = None
-        elif not whole:
+        elif not clean:
             self._failed_at = connection.dialled_address
             self.retry.failed(self._services.loop.time(), reason, where)
         self._changed()

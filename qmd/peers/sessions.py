@@ -230,7 +230,7 @@ class Peers:
         if link.carrier is None:
             self._identities.accepted_by(connection)
 
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -255,7 +255,7 @@ class Peers:
         if connection.link is not None:
             links[connection.link] = None
         for link in links:
-            link.closed(connection, reason, whole=whole)
+            link.closed(connection, reason, clean=clean)
             if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
                 self._opened(link, other)
 

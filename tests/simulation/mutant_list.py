@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "a silent peer is never given up",
         "qmd/core/session.py",
-        "if not self._heard:",
+        "if not self._has_received:",
         "if False:",
     ),
     # Deaths.
