@@ -36,7 +36,7 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than one full pump of the largest me
 
 
 class MessageSink(Protocol):
-    """Takes user messages over: `Incoming` of qmd/transfer."""
+    """The receiver of user messages: `Incoming` of qmd/transfer."""
 
     def receive(
         self, connection: PeerConnection, messages: list[MessageReceived], now: float
@@ -44,7 +44,7 @@ class MessageSink(Protocol):
 
 
 class SessionUser(Protocol):
-    """A link, whose queues send over the session."""
+    """A link with outgoing queues that use the session."""
 
     guid: bytes | None
     attempt: PeerConnection | None
@@ -62,7 +62,7 @@ class SessionUser(Protocol):
 
 
 class Sessions(Protocol):
-    """All sessions: `Peers` of qmd/peers/sessions.py."""
+    """The table of all sessions: `Peers` of qmd/peers/sessions.py."""
 
     def packet_bytes_max(self, *hosts: str) -> int: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
@@ -73,7 +73,10 @@ class Sessions(Protocol):
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """A session over a socket; `link` is ours when we dialled, None when the peer did."""
+    """A session over a socket.
+
+    `link` is the link that has dialled `dialled_address`; it is None if the peer has connected.
+    """
 
     def __init__(
         self,
@@ -101,36 +104,36 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         self.link = link
         self.dialled_address = dialled_address
-        self.links: dict[SessionUser, None] = {}  # whose queues send over this session
+        self.links: dict[SessionUser, None] = {}  # links with queues that use this session
         self.host = ""
         self.port = 0
-        self.is_qmd = False  # as its handshake says
-        self.own_host = ""  # by which address the other side reaches us
-        self.peer = ""  # the other queue manager's GUID, or where it is while that is not known
-        self.packet_bytes_max = PACKET_BYTES_MAX  # that may come, or be sent
+        self.is_qmd = False  # according to its handshake
+        self.own_host = ""  # the address of this computer that the peer uses
+        self.peer = ""  # the GUID of the peer, or its address until the GUID is known
+        self.packet_bytes_max = PACKET_BYTES_MAX  # longest packet to receive and to send
         self.handshake_done = False
         self.opened_at = self._loop.time()
         self.bytes_sent = 0
-        self.streams: dict[IncomingStream, None] = {}  # whose return path this is, or was
+        self.streams: dict[IncomingStream, None] = {}  # those that have or had this return path
         self.owed_order_acks: dict[IncomingStream, None] = {}
-        # Refusals of transactional messages.  One that is lost, or finds no place here, is made
-        # again when its message is sent again.
+        # Refusals of transactional messages. If one is lost, or dropped because there are too many,
+        # it is made again when the peer sends its message again.
         self.owed_final_acks: deque[bytes] = deque(maxlen=FINAL_ACKS_MAX)
         self.owed_express: deque[bytes] = deque(maxlen=EXPRESS_MAX)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        if peer is None:  # it was gone before we looked
+        if peer is None:  # the peer has disconnected already
             self._closed = True
             self._reader.close()
             self._transport.abort()
             if self.link is not None:
                 self.link.closed(self, "the peer closed the connection", clean=False)
             return
-        # A socket for both families shows IPv4 addresses in IPv6 clothes.
+        # A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6 addresses.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         own = transport.get_extra_info("sockname")
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
@@ -172,7 +175,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             f"the connection was lost: {exc}" if exc else "the peer closed the connection"
         )
 
-    # The queue manager calls these.
+    # Called by other components.
 
     @property
     def bytes_received(self) -> int:
@@ -181,28 +184,35 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def room(self) -> int:
-        """How many messages may be sent now."""
+        """The number of messages that may be sent now."""
         if self._closed or self._writing_paused or self.session is None:
             return 0
         return self.session.room()
 
     def mark_stored(self, numbers: list[int]) -> None:
-        """Recoverable messages of this session are durable, or durably refused."""
+        """Acknowledge recoverable messages of this session, which are durable or durably refused.
+
+        `numbers` are those of `MessageReceived.recoverable_number`.
+        """
         if not self._closed and self.session is not None:
             self.session.mark_stored(numbers, self._loop.time())
             self.flush_soon()
 
     def owe_final_ack(self, packet: bytes) -> None:
-        """A final ack goes out over this session, as soon as its window lets it."""
+        """Send a final ack over this session as soon as its window permits."""
         self.owed_final_acks.append(packet)
         self.flush_soon()
 
     def owe_express(self, packet: bytes) -> None:
-        """A message of the queue manager's own goes out over this session; it may get lost."""
+        """Send an express message of this queue manager as soon as the window permits.
+
+        It may be lost.
+        """
         self.owed_express.append(packet)
         self.flush_soon()
 
     def flush_soon(self) -> None:
+        """Send what is ready, once, in the next turn of the event loop."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
@@ -228,22 +238,23 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._handle(self.session.receive(packets, now), now)
 
     def close(self, reason: str) -> None:
-        """End the session; what was not acknowledged is sent again on the next one."""
+        """End the session; the next session sends unacknowledged messages again."""
         if not self._closed and self.session is not None:
             now = self._loop.time()
             self._handle(self.session.close(reason, now, clean=False), now)
 
     def drop(self, reason: str) -> None:
-        """End the session without another word: it has counted messages that were not taken, and
-        what it would say now acknowledges their receipt, which makes the peer forget express ones.
+        """End the session without sending its pending output.
+
+        The session has counted messages that were not accepted. Its output would acknowledge their
+        receipt, and the peer would delete the express messages among them.
         """
         if not self._closed and self.session is not None:
             self.session.data_to_send()
             self.close(reason)
 
-    # Within.
-
     def _handle(self, events: list[Event], now: float) -> None:
+        """Pass on events of the session; successive messages are passed on together."""
         received: list[MessageReceived] = []
         for event in events:
             kind = type(event)
@@ -264,6 +275,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._sink.receive(self, received, now)
 
     def _end(self, reason: str, clean: bool) -> None:
+        """Write the session's last output, and close the connection."""
         if self._closed:
             return
         self._write()
@@ -271,18 +283,19 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._reader.close()
         self._alarm.cancel()
         if self._transport is not None:
-            # close() writes what is buffered first: a refusal has to arrive.
+            # close() first writes the buffered output, which may be the refusal of a session.
             self._transport.close()
         self._sessions.closed(self, reason, clean=clean)
 
     def _flush(self) -> None:
+        """Send acknowledgments and messages as far as the window permits, and set the timer."""
         self._flush_due = False
         if self._closed or self.session is None:
             return
         self._send_owed(self)
         self._sessions.pump(self)
         self._write()
-        self._arm(self._loop.time())
+        self._arm()
 
     def _write(self) -> None:
         assert self.session is not None
@@ -292,11 +305,11 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._transport.write(data)
             unread_bytes_max = UNREAD_BYTES_MAX + self.packet_bytes_max
             if self._transport.get_write_buffer_size() > unread_bytes_max:
-                # It sends and does not read: our acknowledgments pile up.
+                # The peer sends and does not read, and the acknowledgments accumulate.
                 self._transport.abort()
 
-    def _arm(self, now: float) -> None:
-        """One timer: it may ring early, when the session's plans have moved on, never late."""
+    def _arm(self) -> None:
+        """Set the session's timer. It may expire too early, which is harmless, but never late."""
         assert self.session is not None
         wake_at = self.session.next_timer()
         if wake_at is not None:
@@ -307,6 +320,6 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         now = self._loop.time()
         if not self._reader.is_read:
-            self.session.note_arrival()  # what is not read cannot be missing
+            self.session.note_arrival()  # acknowledgments may be among the bytes that are not read
         self._handle(self.session.handle_timer(now), now)
         self._flush()

@@ -1,18 +1,17 @@
-"""The way to one remote queue manager: its sessions, and when to try again.
+"""Link to one remote queue manager: its session, its outgoing queues, and its retries.
 
-A link is named by an address that we dial (`host:port`), or by a queue
-manager's GUID: then any session with it will do, and we dial only where its
-address is known as well.
-All outgoing queues of one address share its one session.
+A link is identified by an address that this queue manager dials (`host:port`), or by the GUID of a
+queue manager. A link with a GUID uses any session with that queue manager, and dials only if the
+address is known too. All outgoing queues of a link share one session.
 
-Where routes lead over other queue managers (qmd/peers/next_hop.py) a link does not dial itself: it
-*rides* on the session of one of its *carriers*, the links to these, tried in turn:
+If the route leads over other queue managers (qmd/peers/next_hop.py), a link does not dial. It uses
+the session of one of its *carriers*, which are the links to the next hops, tried in turn:
 
-    link to hostd ──rides on──► link to gate-a ──dials──► gate-a
-                 └─ or, when that fails, on ──► link to gate-b
+    link to hostd ──uses the session of──► link to gate-a ──dials──► gate-a
+                 └─ or, if that fails, of ──► link to gate-b
 
-When a session ends or another way is taken, everything unacknowledged goes again in order:
-sequences are end to end, and their receiver rejects what it has, whichever way that came.
+When a session ends or the carrier changes, all unacknowledged messages are sent again in order.
+Sequences are end to end, and their receiver rejects duplicates, over whichever hop they arrive.
 """
 
 from __future__ import annotations
@@ -32,22 +31,25 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.services import Services
 
-AVOIDED_S = 600.0  # no way leads over a queue manager that has sent us its messages for there
-ACKNOWLEDGERS_MAX = 64  # queue managers that have acknowledged what went over a link
+AVOIDED_S = 600.0  # time for which a hop is not used after it has sent messages for the link here
+QUEUE_MANAGERS_MAX = 64  # that a link avoids; and as many that have acknowledged its messages
 
 
 class LinkHops(Protocol):
-    """Which links carry the messages of a link: `Routing` of qmd/peers/next_hop.py."""
+    """The next hops of links: `NextHops` of qmd/peers/next_hop.py."""
 
     def carriers(self, link: Link) -> tuple[Link, ...]:
-        """Those over whose sessions they may go, the best first; itself, where it is dialled."""
+        """Return the links that may carry the messages of `link`, the best first.
+
+        The link itself is among them if it can dial.
+        """
 
     def refresh(self, link: Link) -> None:
-        """Forget when the directory was asked last."""
+        """Query the directory again at the next use."""
 
 
 class Link:
-    """All that is on its way to one remote queue manager."""
+    """Outgoing queues to one remote queue manager, and the session that they use."""
 
     def __init__(
         self,
@@ -75,20 +77,22 @@ class Link:
         self.address = address
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
-        self.remote_id = guid  # of whom its own sessions are with
-        self.waiting_links: dict[Link, None] = {}  # who wait for a session that this one dials
-        self.carrier: Link | None = None  # on whose session it rides; None: its own
-        self.acknowledgers: dict[bytes, None] = {}  # who has acknowledged
-        self._avoided: dict[bytes, float] = {}  # until when
-        self._failed_at: tuple[str, int] | None = None  # the address that was tried last, in vain
-        self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
+        self.remote_id = guid  # GUID of the queue manager at the other end of its own sessions
+        self.waiting_links: dict[Link, None] = {}  # links that wait for a session of this one
+        self.carrier: Link | None = None  # the link with the session that it uses; None: its own
+        self.acknowledgers: dict[
+            bytes, None
+        ] = {}  # queue managers that have acknowledged its messages
+        self._avoided: dict[bytes, float] = {}  # GUID of a hop: loop time until which it is avoided
+        self._failed_at: tuple[str, int] | None = None  # the last address, if it failed
+        self.queues: dict[OutgoingQueue, None] = {}  # the queue that transmitted last is the last
         self.connection: PeerConnection | None = None  # with an open session
         self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
         self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """By which names and addresses the other end is known."""
+        """The names and addresses of the other end."""
         connection = self.connection
         known = () if self.address is None else (self.address[0],)
         return known if connection is None else (*known, connection.host)
@@ -103,38 +107,41 @@ class Link:
 
     @property
     def peer(self) -> str:
-        """The queue manager at the other end, or where it is while that is not known."""
+        """The GUID of the other queue manager; without a session, the name of the link."""
         return self.connection.peer if self.connection is not None else self.name
 
     @property
     def via(self) -> str:
-        """Over whom its messages go; empty: they go there themselves."""
+        """The name of the carrier that its messages use; empty: none."""
         return "" if self.carrier is None or self.connection is None else self.carrier.name
 
     @property
     def is_reachable(self) -> bool:
-        """Whether we can do something for a session; else the other side has to begin."""
+        """Whether this queue manager can dial; otherwise the other side has to connect."""
         return self.address is not None or bool(self._next_hops.carriers(self))
 
     @property
     def has_carrier(self) -> bool:
-        """Whether any way leads there, over a session of its own or one of others."""
+        """Whether the link has a next hop, which may be itself."""
         return bool(self._next_hops.carriers(self))
 
     def avoid(self, guid: bytes) -> bool:
-        """What that queue manager sends for there is not sent back to it; False if nothing else
-        is left."""
-        if len(self._avoided) >= ACKNOWLEDGERS_MAX:
+        """Avoid a next hop that has sent messages for this link here; they must not go back to it.
+
+        Return whether another next hop is left.
+        """
+        if len(self._avoided) >= QUEUE_MANAGERS_MAX:
             self._avoided.clear()
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
         return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
     def may_acknowledge(self, guids: Collection[bytes]) -> bool:
-        """Whether one of these queue managers can know what became of messages of this link.
+        """Return whether one of these queue managers may acknowledge messages of this link.
 
-        Who is at the other end is known from a session with it, or once it has acknowledged.  Not
-        from those who carry messages there: they pass acknowledgments back, and need not, because
-        it may tell us over a session of its own.
+        The destination may, and its carriers may, because they pass acknowledgments back. The GUID
+        of the destination is known from a session with it, or once it has acknowledged; until then
+        each queue manager may. The GUIDs of carriers alone do not count as known, because the
+        destination may acknowledge over a session of its own.
         """
         known = set(self.acknowledgers)
         if self.remote_id is not None:
@@ -147,10 +154,12 @@ class Link:
         return any(guid in known for guid in guids)
 
     def add_acknowledger(self, guid: bytes) -> None:
-        if len(self.acknowledgers) < ACKNOWLEDGERS_MAX:
+        """Record that this queue manager has acknowledged messages of the link."""
+        if len(self.acknowledgers) < QUEUE_MANAGERS_MAX:
             self.acknowledgers[guid] = None
 
     def state(self, queue: OutgoingQueue) -> QueueState:
+        """Return the state of one of its queues."""
         if queue.paused:
             return QueueState.PAUSED
         if self.connection is not None:
@@ -158,14 +167,14 @@ class Link:
         return QueueState.WAITING if queue.messages else QueueState.INACTIVE
 
     def wake(self) -> None:
-        """Something is there to be sent."""
+        """Send pending messages, and connect if necessary."""
         if self.connection is not None:
             self.connection.flush_soon()
         elif self.has_work:
             self.connect()
 
     def connect(self) -> None:
-        """See that a session comes about, over whichever way is open or can be tried first."""
+        """Get a session: use an open session of a next hop, or else dial the first possible one."""
         if self.connection is not None or self._services.lifecycle.stopping:
             return
         ways = [way for way in self._next_hops.carriers(self) if not self._is_avoided(way)]
@@ -182,8 +191,8 @@ class Link:
         now = self._services.loop.time()
         dialled = [way for way in ways if way.address is not None]
         if not dialled:
-            return  # somebody has to come to us
-        # The first one that need not wait; or whose wait is over first.
+            return  # a next hop has to connect to this queue manager
+        # The first one that need not wait, or else the one with the shortest wait.
         chosen = next((way for way in dialled if way._is_due), None) or min(
             dialled, key=lambda way: max(way.retry.next_attempt, now)
         )
@@ -192,7 +201,7 @@ class Link:
         chosen._connect()
 
     def _connect(self) -> None:
-        """Dial, unless that is under way or it is too early."""
+        """Dial, unless an attempt is running; if it is too early, set a timer."""
         if (
             self.address is None
             or self._dialling is not None
@@ -210,7 +219,7 @@ class Link:
         self._dialling = loop.create_task(self._dial())
 
     def _use_session_of(self, carrier: Link) -> None:
-        """Its session leads there as well."""
+        """Use the session of another link."""
         assert carrier.connection is not None
         self.carrier = carrier
         self.opened(carrier.connection)
@@ -223,14 +232,14 @@ class Link:
 
     @property
     def may_dial(self) -> bool:
-        """Whether a session may come of `connect` now."""
+        """Whether `connect` may lead to a session now."""
         return any(
             way.address is not None and way._is_due for way in self._next_hops.carriers(self)
         )
 
     @property
     def _is_due(self) -> bool:
-        """It dials, or may."""
+        """Whether it dials, or may dial now."""
         return (
             self._dialling is not None
             or self.attempt is not None
@@ -238,7 +247,7 @@ class Link:
         )
 
     def kick(self) -> None:
-        """Try at once, whatever the back-off says."""
+        """Connect at once, without waiting for the time of the next retry."""
         self._next_hops.refresh(self)
         for each in {self: None, **dict.fromkeys(self._next_hops.carriers(self))}:
             each.retry.kick(self._services.loop.time())
@@ -248,7 +257,7 @@ class Link:
         self.connect()
 
     def opened(self, connection: PeerConnection) -> None:
-        """A session is there: whatever is in doubt goes again, from the first message on."""
+        """Use a session that has opened, and send all unacknowledged messages again."""
         if self.attempt is connection:
             self.attempt = None
         self.connection = connection
@@ -262,13 +271,13 @@ class Link:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
         waiting_links, self.waiting_links = self.waiting_links, {}
-        for waiting in waiting_links:
-            if waiting.connection is None:
-                # Not at once over this session: it may lead back to where its messages come from.
-                waiting.connect()
+        for link in waiting_links:
+            if link.connection is None:
+                # `connect` chooses: this session may lead back to the source of the messages.
+                link.connect()
 
     def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
-        """The session, or the attempt at one, is over; `clean`: because it was not needed."""
+        """Handle the end of a session or of an attempt; `clean` as in Closed."""
         if self.attempt is connection:
             self.attempt = None
         if self.connection is connection:
@@ -286,15 +295,16 @@ class Link:
         self._go_on()
 
     def _go_on(self) -> None:
-        """No session came of it: what waits looks for another way, or waits for another attempt."""
+        """Connect again, after a failure, if messages wait: over another hop or with a retry."""
         waiting_links, self.waiting_links = self.waiting_links, {}
-        for waiting in waiting_links:
-            if waiting.connection is None and waiting.has_work:
-                waiting.connect()
+        for link in waiting_links:
+            if link.connection is None and link.has_work:
+                link.connect()
         if self.has_work:
             self.connect()
 
     def stop(self) -> None:
+        """Stop dialling."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
@@ -303,7 +313,7 @@ class Link:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is sent over it, nor waits for a session of it."""
+        """Whether nothing uses the link or waits for a session of it."""
         return not (
             self.queues
             or self.waiting_links
@@ -314,11 +324,13 @@ class Link:
 
     @property
     def has_work(self) -> bool:
-        # What waits to hear of its receipt: who can tell may not be able to reach us.
+        """Whether messages wait for a session."""
+        # Messages that await a final ack count: their destination may be unable to connect to
+        # this queue manager.
         return any(
             (queue.messages or queue.awaiting.messages) and not queue.paused
             for queue in self.queues
-        ) or any(waiting.connection is None and waiting.has_work for waiting in self.waiting_links)
+        ) or any(link.connection is None and link.has_work for link in self.waiting_links)
 
     def pump(self) -> None:
         """Give messages to the session, as many as its window permits."""
@@ -327,13 +339,14 @@ class Link:
     def _retry_now(self) -> None:
         self._retry_timer = None
         waiting_links, self.waiting_links = self.waiting_links, {}
-        for waiting in waiting_links:  # they may have another way by now
-            if waiting.connection is None and waiting.has_work:
-                waiting.connect()
+        for link in waiting_links:  # they may have another next hop now
+            if link.connection is None and link.has_work:
+                link.connect()
         if self.has_work:
             self.connect()
 
     async def _dial(self) -> None:
+        """Try the addresses in turn until a connection is made."""
         assert self.address is not None
         failure: OSError | UnicodeError | None = None
         try:
@@ -360,4 +373,4 @@ class Link:
                 )
             self._changed()
         if self.attempt is None and self.connection is None:
-            self._go_on()  # no handshake is under way: plan the next attempt
+            self._go_on()  # no handshake is running: plan the next attempt
