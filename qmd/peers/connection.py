@@ -124,6 +124,7 @@ class PeerConnection(asyncio.BufferedProtocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the session, or abort the connection if it may not have one."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if peer is None:  # the peer has disconnected already
@@ -159,6 +160,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._reader.received(nbytes)
 
     def pause_writing(self) -> None:
+        """Give the session no more messages until the transport has written enough."""
         self._writing_paused = True
 
     def resume_writing(self) -> None:
@@ -169,6 +171,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the session of a connection that the peer or the network has closed."""
         if self._closed or self.session is None:
             return
         self._reader.connection_lost(

@@ -99,6 +99,7 @@ class Link:
 
     @property
     def name(self) -> str:
+        """The GUID of the queue manager, or the address as `host:port`."""
         if self.guid is not None:
             return guid_text(self.guid)
         assert self.address is not None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
 READING_S = 0.0005  # the same for incomplete packets, which are less urgent
 READERS = 2  # deferred readers served in one turn
-PIECE_S = 0.0003  # the same for untrusted and heavy connections
+SLICE_S = 0.0003  # duration of a slice for untrusted and heavy connections
 REST = 4  # pause after a slice while light connections are active, as a multiple of its duration
 REST_MIN_S = 0.001  # minimum duration of a timer
 ACTIVE_S = 0.05  # a light connection counts as active for this time after its last work
@@ -105,9 +105,11 @@ class FairScheduler:
         return self._spent_s < READING_S
 
     def spend(self, seconds: float) -> None:
+        """Count time that was used in this turn of the loop."""
         self._spent_s += seconds
 
     def wait(self, member: Member, kind: Class) -> None:
+        """Queue a member; its `take_turn` is called when it is its turn."""
         if kind is Class.LIGHT:
             self._light.append(member)
         elif kind is Class.READER:
@@ -202,6 +204,6 @@ class FairScheduler:
                 elif heavy and may_have_more:
                     self._untrusted_is_next, self._waits = True, 0
                     heavy.popleft().take_turn(now, SHARED_PACKETS)
-                if busy_time() - began_s >= PIECE_S:
+                if busy_time() - began_s >= SLICE_S:
                     break
         self._rest_until = self._services.loop.time() + REST * (busy_time() - began_s)
