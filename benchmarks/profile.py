@@ -53,11 +53,13 @@ GROUPS: Sequence[tuple[str, str]] = (
     ("qmd/naming/destinations.py", "sending"),
     ("qmd/queues/outgoing", "outgoing queues"),
     ("qmd/peers/link.py", "outgoing queues"),
+    ("qmd/peers/transmitter.py", "outgoing queues"),
     ("qmd/transfer/incoming.py", "incoming"),
     ("qmd/queues/incoming_sequences.py", "incoming"),
     ("qmd/operations/receive.py", "reading"),
     ("qmd/queues/local_queue.py", "reading"),
     ("qmd/peers/connection.py", "connection"),
+    ("qmd/peers/packet_reader.py", "connection"),
     ("qmd/", "the rest of ours"),
 )
 

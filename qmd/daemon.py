@@ -184,12 +184,12 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             control=str(settings.control.socket),
         )
         environment.freeze_memory()
-        service.tell(
+        service.notify(
             "READY=1", f"STATUS=Serving {len(manager.assembly.queues.by_key)} queues as {name}"
         )
         await _until_stopped(stop, manager, tasks)
     finally:
-        service.tell("STOPPING=1")
+        service.notify("STOPPING=1")
         for listener in listeners:
             listener.close()
         if ping is not None:
@@ -329,7 +329,7 @@ async def _open_control(control: ControlServer, settings: Settings) -> None:
 
 async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
     while True:
-        service.tell("WATCHDOG=1")
+        service.notify("WATCHDOG=1")
         await asyncio.sleep(period_s / 3)
 
 

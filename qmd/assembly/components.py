@@ -77,13 +77,15 @@ from qmd.outcomes.promises import Promises
 from qmd.outcomes.reports import Reports
 from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
-from qmd.peers.connection import PeerConnection
+from qmd.peers.connection import PeerConnection, SessionUser
+from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.link import Link
 from qmd.peers.next_hop import NextHops
 from qmd.peers.pending_acks import OwedAcks
 from qmd.peers.redirect import Redirection
 from qmd.peers.sessions import Peers
+from qmd.peers.transmitter import Transmitter
 from qmd.queues import quotas
 from qmd.queues.incoming_sequences import IncomingStreams
 from qmd.queues.limits import Limits
@@ -409,6 +411,15 @@ class Assembly:
     ) -> None:
         """Name the collaborators that are made later."""
         services = self.services
+        self._transmitter = Transmitter(
+            services,
+            self.outgoing,
+            self.recorder,
+            self.reports,
+            self.undeliverable,
+            self.redirection.may_transmit,
+        )
+        self._dialer = Dialer(services, self.make_connection)
         self.queues.on_added = self.destinations.forget
         self.queues.on_ready = self.message_receiver.serve
         services.clock.when_set = self.outgoing.clock_was_set
@@ -428,14 +439,11 @@ class Assembly:
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(self.outgoing_release.release, self.relay_store.gone)
         self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
-        self.identities.connect(self.peers.end_all)
+        self.identities.connect(self.peers.close_sessions)
         self.peers.connect(
-            self.next_hops.know,
-            self.next_hops.opened,
-            self.make_link,
-            self.remote_lookup.sessions_changed,
-            self.outgoing_release.session_acknowledged,
+            self.next_hops, self.make_link, self.outgoing_release.session_acknowledged
         )
+        self.peers.on_change = self.remote_lookup.sessions_changed
         self.outgoing_release.connect(self.confirmations, self.sequence_renewal)
         self.local_destinations.connect([self.remote_lookup])
 
@@ -444,7 +452,7 @@ class Assembly:
         return Components(**{name: getattr(self, name) for name in names})
 
     def make_connection(
-        self, link: Link | None, dialled_address: tuple[str, int] | None = None
+        self, link: SessionUser | None, dialled_address: tuple[str, int] | None = None
     ) -> PeerConnection:
         """Make the session for a socket that is about to be connected."""
         return PeerConnection(
@@ -460,16 +468,11 @@ class Assembly:
     def make_link(self, *, address: tuple[str, int] | None, guid: bytes | None) -> Link:
         return Link(
             self.services,
-            self.identities,
-            self.outgoing,
-            self.recorder,
-            self.redirection.may_hand,
+            self._transmitter,
+            self._dialer,
             self.next_hops,
-            self.reports,
-            self.undeliverable,
-            self.make_connection,
             self.remote_lookup.sessions_changed,
-            self.relay_loops.ways_lead_back,
+            self.relay_loops.end_relayed,
             address=address,
             guid=guid,
         )

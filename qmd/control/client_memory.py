@@ -102,7 +102,7 @@ class ClientMemory:
     def is_read(self) -> bool:
         return self._connection.is_read
 
-    def memory_came(self) -> None:
+    def memory_available(self) -> None:
         self.waits = False
         self._connection.go_on()
 

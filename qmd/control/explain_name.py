@@ -135,7 +135,7 @@ async def _next_hops(components: Components, target: Target) -> list[str]:
         # A link that nobody knows: to ask for the way is not to make one.
         link = components.make_link(address=(name.host, name.port), guid=None)
         ways = [way.name for way in routing.carriers(link)]
-        routing.know(link)
+        routing.link_changed(link)
         return ways
     guid = name.queue_manager if isinstance(name, PrivateName) else None
     guid = target.machine.guid if target.machine is not None else guid

@@ -102,7 +102,7 @@ class Handshake:
         self._started_at = 0.0
 
     def forget_judge(self) -> None:
-        """It knows the connection, and would keep that alive when it has ended."""
+        """Drop `judge`, which references the connection and would keep it alive after its end."""
         self._judge = None
 
     def start(self, now: float) -> SessionState:

@@ -195,14 +195,16 @@ class History:
         return opened, gone
 
     def add(self, number: int) -> int:
-        """To the segment that `segment_at` gave last; how many runs it has more."""
+        """Add a number to the last segment, see `segment_at`; return the change in runs."""
         if number > self.highest:
             self.highest = number
         return self._segments[-1].add(number)
 
     def forget_old(self, now_s: int) -> list[Segment]:
-        """Forget and return segments that are too old; all of them after `SILENT_S` without a
-        number."""
+        """Forget and return the segments that are too old.
+
+        After `SILENT_S` seconds without a number these are all segments.
+        """
         segments = self._segments
         if now_s - self.last_s > SILENT_S:
             return self.shrink(0)

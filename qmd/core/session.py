@@ -116,7 +116,8 @@ class Session:
         self._timeouts = self._handshake.timeouts
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
         self._active = False  # [MS-MQQB] 3.1.1.3.1 SessionActive
-        self._heard = False  # ReceivedAck: any packet arrived since the ack wait timer expired
+        # ReceivedAck: a packet has arrived since the ack wait timer expired.
+        self._has_received = False
         self._initialization_due = now + settings.initialization_timeout_s
         self._cleanup_due = NEVER
         self._ack_wait_due = NEVER
@@ -155,7 +156,7 @@ class Session:
         events: list[Event] = []
         if self.state is SessionState.CLOSED:
             return events
-        self._heard = True
+        self._has_received = True
         incoming = self.incoming
         received_before = incoming.received_count
         recoverable_before = incoming.recoverable_received_count
@@ -191,7 +192,7 @@ class Session:
                 events.append(Acknowledged(tokens))
         if over is not None:
             reason = f"malformed packet: {over}" if isinstance(over, ProtocolError) else str(over)
-            return events + self.close(reason, now, whole=False)
+            return events + self.close(reason, now, clean=False)
         if incoming.received_count != received_before:
             self._active = True
             self.last_active = now
@@ -262,12 +263,12 @@ class Session:
         settings = self._settings
         if now >= self._initialization_due:
             reason = f"no session after {settings.initialization_timeout_s:g} s: {self.state.value}"
-            return self.close(reason, now, whole=False)
+            return self.close(reason, now, clean=False)
         if now >= self._ack_wait_due:
-            if not self._heard:
+            if not self._has_received:
                 reason = f"acknowledgments are missing and nothing came for {self._ack_wait_s:g} s"
-                return self.close(reason, now, whole=False)
-            self._heard = False
+                return self.close(reason, now, clean=False)
+            self._has_received = False
             self._ack_wait_due = now + self._ack_wait_s
         if now >= self._cleanup_due:
             # A session with a pending acknowledgment is not idle: if it were closed before the
@@ -283,10 +284,10 @@ class Session:
             self._acknowledge()
         return []
 
-    def heard(self) -> None:
+    def note_arrival(self) -> None:
         """Note that data has arrived that is not processed yet: the peer is neither silent nor
         idle."""
-        self._heard = self._active = True
+        self._has_received = self._active = True
 
     def pause(self, now: float) -> None:
         """Ask the peer to send one message at a time. [MS-MQQB] 3.1.7.13"""
@@ -303,8 +304,8 @@ class Session:
             self._active = True
             self._grow_window(now)
 
-    def close(self, reason: str, now: float, *, whole: bool = True) -> list[Event]:
-        """End the session; `reason` is for people, `whole` as in Closed.
+    def close(self, reason: str, now: float, *, clean: bool = True) -> list[Event]:
+        """End the session; `reason` is for people, `clean` as in Closed.
 
         The caller closes the connection, which is the only notification to the peer.
         [MS-MQQB] 3.1.5.9
@@ -316,7 +317,7 @@ class Session:
         self._handshake.forget_judge()
         self._initialization_due = self._cleanup_due = self._ack_wait_due = NEVER
         self._regrowth_due = self.incoming.due = self.incoming.piggyback_after = NEVER
-        return [Closed(reason, whole)]
+        return [Closed(reason, clean)]
 
     # Receiving.
 

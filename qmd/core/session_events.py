@@ -86,12 +86,12 @@ class Acknowledged(NamedTuple):
 class Closed(NamedTuple):
     """The last event. Write the rest of `data_to_send`, then close the connection.
 
-    `reason` is a sentence for people. `whole` means a normal end: the session was idle, or its
+    `reason` is a sentence for people. `clean` means a normal end: the session was idle, or its
     owner closed it. Otherwise it was refused, broken or too slow.
     """
 
     reason: str
-    whole: bool
+    clean: bool
 
 
 Event = Opened | MessageReceived | Acknowledged | Closed

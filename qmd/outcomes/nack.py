@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
-REFUSAL_WORTH = 8  # a refusal counts as this many duplicates, because it is written to disk
+REFUSED_WEIGHT = 8  # a refusal counts as this many duplicates, because it is written to disk
 
 
 class _Refusal(NamedTuple):
@@ -84,7 +84,7 @@ class Nacks:
         """
         source, number = message.user.source_queue_manager, message.user.message_number
         self.count += 1
-        connection.sends_in_vain(REFUSAL_WORTH)
+        connection.count_useless(REFUSED_WEIGHT)
         result = consequences(
             message,
             message_class,

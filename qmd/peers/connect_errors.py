@@ -1,4 +1,4 @@
-"""Why no connection to another queue manager came about: a cause of its own, and a sentence."""
+"""Connect errors: the cause of a failed connection to another queue manager, with its code."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from qmd.catalogue import id_of
 
 
-class ConnectErrors(NamedTuple):
-    """`code` is one of `qmd.catalogue`; `text` says it to people, with the id to ask further."""
+class ConnectError(NamedTuple):
+    """An error: `code` of `qmd.catalogue`, and `text` for people, with the id of the error."""
 
     code: str
     text: str
@@ -25,13 +25,13 @@ _BY_ERRNO = {
 }
 
 
-def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) -> ConnectErrors:
-    """What an attempt that ended with `error` after at most `waited_s` says about the peer."""
+def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) -> ConnectError:
+    """Return the cause of an attempt that ended with `error` after at most `waited_s` seconds."""
     words = str(error) or type(error).__name__
     match error:
         case socket.gaierror():
             code, text = "peer_name_unknown", f"the name is not known ({words})"
-        case UnicodeError():  # a name that no name server can be asked for, such as "a..b"
+        case UnicodeError():  # a name that is not valid in DNS, such as "a..b"
             code, text = "peer_name_unknown", f"that can be no computer's name ({words})"
         case OSError() if error.errno in _BY_ERRNO:
             code, text = _BY_ERRNO[error.errno]
@@ -39,4 +39,4 @@ def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) ->
             code, text = "peer_silent", f"no answer within {waited_s:g} s"
         case _:
             code, text = "peer_unreachable", words
-    return ConnectErrors(code, f"{text} ({id_of(code)})")
+    return ConnectError(code, f"{text} ({id_of(code)})")

@@ -1,10 +1,10 @@
-"""Two machines with one GUID: found, named, refused, and never mixed in silence.
+"""Identity conflicts: two machines with the same GUID are detected, reported and refused.
 
-Where both ends are qmd their handshake says which run speaks (core/instance.py): the run that was
-met last is known, on disk too, and whoever is no later run of the same machine gets no session.
-Others show themselves only where they contradict each other: by a session from elsewhere that bears
-our own GUID, which gets no session, or by two different messages at one position of a sequence, of
-which the second is refused.
+If both ends run qmd, their handshake identifies the run of each (qmd/core/peer_instance.py). The
+latest run of each queue manager is stored in the database. A machine that is not a later run of the
+stored one gets no session. Machines that do not run qmd are detected only by contradictions: by a
+session with the GUID of this queue manager, which is refused, or by two different messages with the
+same position in a sequence, of which the second is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN_REMEDY = (
 
 
 class Conflict(NamedTuple):
-    """What `qmd status` shows."""
+    """A conflict, as `qmd status` shows it; `at_s` is wall-clock time in seconds since 1970."""
 
     queue_manager: bytes
     hosts: tuple[str, ...]
@@ -59,7 +59,7 @@ class EndSessions(Protocol):
 
 
 class IdentityConflicts:
-    """Who bears which GUID."""
+    """The known runs of other queue managers, and the conflicts between machines."""
 
     def __init__(self, services: Services, known_messages: KnownMessages, starts: int = 0) -> None:
         self._services = services
@@ -69,23 +69,26 @@ class IdentityConflicts:
         self.conflicts: dict[bytes, Conflict] = {}
 
     def connect(self, end_sessions: EndSessions) -> None:
-        """Name what ends the sessions with a queue manager."""
+        """Set the function that ends the sessions with a queue manager."""
         self._end_sessions = end_sessions
 
     def restore(self, rows: Iterable[PeerInstance], starts: int) -> None:
-        """What is known, and how often we have been started, this time included."""
+        """Restore the stored runs; `starts` counts the starts of this one, including this start."""
         self._known = {row.queue_manager: row for row in rows}
         self.own = self.own._replace(starts=starts)
 
     def judge(
         self, connection: PeerConnection, guid: bytes, instance: Instance | None
     ) -> str | None:
-        """Why there must be no session with who says that it is this one; None: there may be."""
+        """Judge the GUID and the run that the other end of a handshake has given.
+
+        Return why there must be no session, or None. `instance` is None if it does not run qmd.
+        """
         host = connection.host
         connection.is_qmd = instance is not None
         if guid == self._services.id:
             if instance is not None and instance.nonce == self.own.nonce:
-                return None  # it is ourselves, over whatever address
+                return None  # this queue manager has connected to itself
             return self._found(guid, (host,), f"a queue manager at {host} has the GUID of this one")
         if instance is None:
             return None
@@ -111,18 +114,22 @@ class IdentityConflicts:
         self._known[guid] = row
         self._services.storage.batch.run(partial(peer_instances.remember, row=row))
         if known is not None:
-            # Sessions of the run before are dead, or of another machine, which will be back then.
+            # Sessions of the previous run are dead, or belong to another machine. That machine will
+            # connect again and be detected.
             self._end_sessions(guid, "its queue manager was started anew", but=connection)
         return None
 
     def is_qmd(self, guid: bytes) -> bool:
-        """Whether that queue manager has said in a handshake that it runs qmd."""
+        """Return whether a queue manager has stated in a handshake that it runs qmd."""
         return guid in self._known
 
     def contradiction(
         self, connection: PeerConnection, source: bytes, queue: str, before: str
     ) -> str:
-        """Two different messages had the same position in one sequence."""
+        """Record that two different messages had the same position in one sequence.
+
+        `before` is the host that sent the first of them. Return the reason for the refusal.
+        """
         hosts = tuple(dict.fromkeys(each for each in (before, connection.host) if each))
         return self._found(
             source,
@@ -132,7 +139,7 @@ class IdentityConflicts:
         )
 
     def refused_by(self, connection: PeerConnection) -> str:
-        """Somebody else has met another machine with our GUID."""
+        """Record that a peer has refused this one because of its GUID; return the reason."""
         return self._found(
             self._services.id,
             (connection.host,),
@@ -142,25 +149,28 @@ class IdentityConflicts:
         )
 
     def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
-        """Where the last attempt was refused for the sake of our identity, what to do: " ..."."""
+        """Return " " and the remedy if the GUID was refused at the last attempt; else ""."""
         conflict = self.conflicts.get(self._services.id)
         if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
             return ""
         return f" {conflict.remedy}"
 
     def accepted_by(self, connection: PeerConnection) -> None:
-        """A session was opened with one that may have refused this queue manager before."""
+        """Remove the conflict that this peer had reported: it has now accepted a session."""
         conflict = self.conflicts.get(self._services.id)
         if conflict is not None and conflict.hosts == (connection.host,):
             del self.conflicts[self._services.id]
 
     def forget(self, guid: bytes) -> bool:
-        """An operator has put it in order; False: nothing was known."""
+        """Forget a queue manager: an operator has resolved the conflict.
+
+        Return whether anything was known about it.
+        """
         known = self._known.pop(guid, None)
         conflict = self.conflicts.pop(guid, None)
         if known is not None:
             self._services.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
-        # An older state of that machine gives numbers again that are known here.
+        # A machine that was restored from a backup reuses message numbers that are known here.
         self._known_messages.forget_source(guid)
         return known is not None or conflict is not None
 

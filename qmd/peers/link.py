@@ -1,78 +1,64 @@
-"""The way to one remote queue manager: its sessions, and when to try again.
+"""Link to one remote queue manager: its session, its outgoing queues, and its retries.
 
-A link is named by an address that we dial (`host:port`), or by a queue
-manager's GUID: then any session with it will do, and we dial only where its
-address is known as well.
-All outgoing queues of one address share its one session.
+A link is identified by an address that this queue manager dials (`host:port`), or by the GUID of a
+queue manager. A link with a GUID uses any session with that queue manager, and dials only if the
+address is known too. All outgoing queues of a link share one session.
 
-Where routes lead over other queue managers (qmd/peers/next_hop.py) a link does not dial itself: it
-*rides* on the session of one of its *carriers*, the links to these, tried in turn:
+If the route leads over other queue managers (qmd/peers/next_hop.py), a link does not dial. It uses
+the session of one of its *carriers*, which are the links to the next hops, tried in turn:
 
-    link to hostd ──rides on──► link to gate-a ──dials──► gate-a
-                 └─ or, when that fails, on ──► link to gate-b
+    link to hostd ──uses the session of──► link to gate-a ──dials──► gate-a
+                 └─ or, if that fails, of ──► link to gate-b
 
-When a session ends or another way is taken, everything unacknowledged goes again in order:
-sequences are end to end, and their receiver rejects what it has, whichever way that came.
+When a session ends or the carrier changes, all unacknowledged messages are sent again in order.
+Sequences are end to end, and their receiver rejects duplicates, over whichever hop they arrive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections import deque
 from collections.abc import Callable, Collection
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
-from qmd.queues.outgoing_queue import Moment, TransmitLimits
 
 if TYPE_CHECKING:
-    from qmd.events.recorder import Recorder
-    from qmd.outcomes.reports import Reports
-    from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
-    from qmd.peers.identity_conflicts import IdentityConflicts
+    from qmd.peers.dialer import Dialer
+    from qmd.peers.transmitter import Transmitter
     from qmd.queues.outgoing_queue import OutgoingQueue
-    from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
-PUMP_BYTES_MAX = 1024 * 1024  # handed to a session before they are written
-PUMP_MESSAGES_MAX = 64  # of one queue before the next one of the same address has its turn
-AVOIDED_S = 600.0  # no way leads over a queue manager that has sent us its messages for there
-SPEAKERS_MAX = 64  # queue managers that have acknowledged what went over a link
-ADDRESSES_MAX = 16  # of one name that are tried
+AVOIDED_S = 600.0  # time for which a hop is not used after it has sent messages for the link here
+QUEUE_MANAGERS_MAX = 64  # that a link avoids; and as many that have acknowledged its messages
 
 
-class Carriers(Protocol):
-    """Which links carry the messages of a link: `Routing` of qmd/peers/next_hop.py."""
+class LinkHops(Protocol):
+    """The next hops of links: `NextHops` of qmd/peers/next_hop.py."""
 
     def carriers(self, link: Link) -> tuple[Link, ...]:
-        """Those over whose sessions they may go, the best first; itself, where it is dialled."""
+        """Return the links that may carry the messages of `link`, the best first.
 
-    def ask_anew(self, link: Link) -> None:
-        """Forget when the directory was asked last."""
+        The link itself is among them if it can dial.
+        """
+
+    def refresh(self, link: Link) -> None:
+        """Query the directory again at the next use."""
 
 
 class Link:
-    """All that is on its way to one remote queue manager."""
+    """Outgoing queues to one remote queue manager, and the session that they use."""
 
     def __init__(
         self,
         services: Services,
-        identities: IdentityConflicts,
-        outgoing: OutgoingQueues,
-        recorder: Recorder,
-        may_hand: Callable[[OutgoingQueue, Link], bool],
-        carriers: Carriers,
-        reports: Reports,
-        undeliverable: Undeliverable,
-        make_connection: Callable[[Link, tuple[str, int]], PeerConnection],
+        transmitter: Transmitter,
+        dialer: Dialer,
+        next_hops: LinkHops,
         changed: Callable[[], None],
-        ways_lead_back: Callable[[Link], None],
+        routing_loop_found: Callable[[Link], None],
         *,
         address: tuple[str, int] | None,
         guid: bytes | None,
@@ -80,43 +66,40 @@ class Link:
         assert address is not None or guid is not None
         settings = services.settings.delivery
         self._services = services
-        self._identities = identities
-        self._outgoing = outgoing
-        self._recorder = recorder
-        self._may_hand = may_hand
-        self._carriers = carriers
-        self._reports = reports
-        self._undeliverable = undeliverable
-        self._make_connection = make_connection
+        self._transmitter = transmitter
+        self._dialer = dialer
+        self._next_hops = next_hops
         self._changed = changed  # called when a session, or an attempt at one, ends
-        self._ways_lead_back = (
-            ways_lead_back  # called when all ways lead to where messages came from
-        )
+        # Called when each next hop has itself sent messages for this link.
+        self._routing_loop_found = routing_loop_found
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self.address = address
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
-        self.remote_id = guid  # of whom its own sessions are with
-        self.riders: dict[Link, None] = {}  # who wait for a session that this one dials
-        self.carrier: Link | None = None  # on whose session it rides; None: its own
-        self.speakers: dict[bytes, None] = {}  # who has acknowledged
-        self._avoided: dict[bytes, float] = {}  # until when
-        self._failed_at: tuple[str, int] | None = None  # the address that was tried last, in vain
-        self.queues: dict[OutgoingQueue, None] = {}  # whoever had its turn goes to the end
+        self.remote_id = guid  # GUID of the queue manager at the other end of its own sessions
+        self.waiting_links: dict[Link, None] = {}  # links that wait for a session of this one
+        self.carrier: Link | None = None  # the link with the session that it uses; None: its own
+        self.acknowledgers: dict[
+            bytes, None
+        ] = {}  # queue managers that have acknowledged its messages
+        self._avoided: dict[bytes, float] = {}  # GUID of a hop: loop time until which it is avoided
+        self._failed_at: tuple[str, int] | None = None  # the last address, if it failed
+        self.queues: dict[OutgoingQueue, None] = {}  # the queue that transmitted last is the last
         self.connection: PeerConnection | None = None  # with an open session
         self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
         self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """By which names and addresses the other end is known."""
+        """The names and addresses of the other end."""
         connection = self.connection
         known = () if self.address is None else (self.address[0],)
         return known if connection is None else (*known, connection.host)
 
     @property
     def name(self) -> str:
+        """The GUID of the queue manager, or the address as `host:port`."""
         if self.guid is not None:
             return guid_text(self.guid)
         assert self.address is not None
@@ -125,54 +108,59 @@ class Link:
 
     @property
     def peer(self) -> str:
-        """The queue manager at the other end, or where it is while that is not known."""
+        """The GUID of the other queue manager; without a session, the name of the link."""
         return self.connection.peer if self.connection is not None else self.name
 
     @property
     def via(self) -> str:
-        """Over whom its messages go; empty: they go there themselves."""
+        """The name of the carrier that its messages use; empty: none."""
         return "" if self.carrier is None or self.connection is None else self.carrier.name
 
     @property
     def is_reachable(self) -> bool:
-        """Whether we can do something for a session; else the other side has to begin."""
-        return self.address is not None or bool(self._carriers.carriers(self))
+        """Whether this queue manager can dial; otherwise the other side has to connect."""
+        return self.address is not None or bool(self._next_hops.carriers(self))
 
     @property
     def has_carrier(self) -> bool:
-        """Whether any way leads there, over a session of its own or one of others."""
-        return bool(self._carriers.carriers(self))
+        """Whether the link has a next hop, which may be itself."""
+        return bool(self._next_hops.carriers(self))
 
     def avoid(self, guid: bytes) -> bool:
-        """What that queue manager sends for there is not sent back to it; False if nothing else
-        is left."""
-        if len(self._avoided) >= SPEAKERS_MAX:
+        """Avoid a next hop that has sent messages for this link here; they must not go back to it.
+
+        Return whether another next hop is left.
+        """
+        if len(self._avoided) >= QUEUE_MANAGERS_MAX:
             self._avoided.clear()
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
-        return any(not self._is_avoided(each) for each in self._carriers.carriers(self))
+        return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
-    def may_speak(self, guids: Collection[bytes]) -> bool:
-        """Whether one of these queue managers can know what became of messages of this link.
+    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
+        """Return whether one of these queue managers may acknowledge messages of this link.
 
-        Who is at the other end is known from a session with it, or once it has acknowledged.  Not
-        from those who carry messages there: they pass acknowledgments back, and need not, because
-        it may tell us over a session of its own.
+        The destination may, and its carriers may, because they pass acknowledgments back. The GUID
+        of the destination is known from a session with it, or once it has acknowledged; until then
+        each queue manager may. The GUIDs of carriers alone do not count as known, because the
+        destination may acknowledge over a session of its own.
         """
-        known = set(self.speakers)
+        known = set(self.acknowledgers)
         if self.remote_id is not None:
             known.add(self.remote_id)
         if not known:
             return True
         known.update(
-            each.remote_id for each in self._carriers.carriers(self) if each.remote_id is not None
+            each.remote_id for each in self._next_hops.carriers(self) if each.remote_id is not None
         )
         return any(guid in known for guid in guids)
 
-    def spoke(self, guid: bytes) -> None:
-        if len(self.speakers) < SPEAKERS_MAX:
-            self.speakers[guid] = None
+    def add_acknowledger(self, guid: bytes) -> None:
+        """Record that this queue manager has acknowledged messages of the link."""
+        if len(self.acknowledgers) < QUEUE_MANAGERS_MAX:
+            self.acknowledgers[guid] = None
 
     def state(self, queue: OutgoingQueue) -> QueueState:
+        """Return the state of one of its queues."""
         if queue.paused:
             return QueueState.PAUSED
         if self.connection is not None:
@@ -180,41 +168,41 @@ class Link:
         return QueueState.WAITING if queue.messages else QueueState.INACTIVE
 
     def wake(self) -> None:
-        """Something is there to be sent."""
+        """Send pending messages, and connect if necessary."""
         if self.connection is not None:
             self.connection.flush_soon()
         elif self.has_work:
             self.connect()
 
     def connect(self) -> None:
-        """See that a session comes about, over whichever way is open or can be tried first."""
+        """Get a session: use an open session of a next hop, or else dial the first possible one."""
         if self.connection is not None or self._services.lifecycle.stopping:
             return
-        ways = [way for way in self._carriers.carriers(self) if not self._is_avoided(way)]
+        ways = [way for way in self._next_hops.carriers(self) if not self._is_avoided(way)]
         if ways == [self]:
             self._connect()
             return
         if not ways and self._avoided:
-            self._ways_lead_back(self)
+            self._routing_loop_found(self)
             return
         for way in ways:
             if way.connection is not None and way is not self:
-                self._ride(way)
+                self._use_session_of(way)
                 return
         now = self._services.loop.time()
         dialled = [way for way in ways if way.address is not None]
         if not dialled:
-            return  # somebody has to come to us
-        # The first one that need not wait; or whose wait is over first.
+            return  # a next hop has to connect to this queue manager
+        # The first one that need not wait, or else the one with the shortest wait.
         chosen = next((way for way in dialled if way._is_due), None) or min(
             dialled, key=lambda way: max(way.retry.next_attempt, now)
         )
         if chosen is not self:
-            chosen.riders[self] = None
+            chosen.waiting_links[self] = None
         chosen._connect()
 
     def _connect(self) -> None:
-        """Dial, unless that is under way or it is too early."""
+        """Dial, unless an attempt is running; if it is too early, set a timer."""
         if (
             self.address is None
             or self._dialling is not None
@@ -231,8 +219,8 @@ class Link:
             return
         self._dialling = loop.create_task(self._dial())
 
-    def _ride(self, carrier: Link) -> None:
-        """Its session leads there as well."""
+    def _use_session_of(self, carrier: Link) -> None:
+        """Use the session of another link."""
         assert carrier.connection is not None
         self.carrier = carrier
         self.opened(carrier.connection)
@@ -245,12 +233,14 @@ class Link:
 
     @property
     def may_dial(self) -> bool:
-        """Whether a session may come of `connect` now."""
-        return any(way.address is not None and way._is_due for way in self._carriers.carriers(self))
+        """Whether `connect` may lead to a session now."""
+        return any(
+            way.address is not None and way._is_due for way in self._next_hops.carriers(self)
+        )
 
     @property
     def _is_due(self) -> bool:
-        """It dials, or may."""
+        """Whether it dials, or may dial now."""
         return (
             self._dialling is not None
             or self.attempt is not None
@@ -258,9 +248,9 @@ class Link:
         )
 
     def kick(self) -> None:
-        """Try at once, whatever the back-off says."""
-        self._carriers.ask_anew(self)
-        for each in {self: None, **dict.fromkeys(self._carriers.carriers(self))}:
+        """Connect at once, without waiting for the time of the next retry."""
+        self._next_hops.refresh(self)
+        for each in {self: None, **dict.fromkeys(self._next_hops.carriers(self))}:
             each.retry.kick(self._services.loop.time())
             if each._retry_timer is not None:
                 each._retry_timer.cancel()
@@ -268,7 +258,7 @@ class Link:
         self.connect()
 
     def opened(self, connection: PeerConnection) -> None:
-        """A session is there: whatever is in doubt goes again, from the first message on."""
+        """Use a session that has opened, and send all unacknowledged messages again."""
         if self.attempt is connection:
             self.attempt = None
         self.connection = connection
@@ -276,20 +266,19 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
-            self._identities.accepted_by(connection)
         self._failed_at = None
         self.retry.succeeded(self._services.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
-        riders, self.riders = self.riders, {}
-        for rider in riders:
-            if rider.connection is None:
-                # Not at once over this session: it may lead back to where its messages come from.
-                rider.connect()
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for link in waiting_links:
+            if link.connection is None:
+                # `connect` chooses: this session may lead back to the source of the messages.
+                link.connect()
 
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
-        """The session, or the attempt at one, is over; `whole`: because it was not needed."""
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
+        """Handle the end of a session or of an attempt; `clean` as in Closed."""
         if self.attempt is connection:
             self.attempt = None
         if self.connection is connection:
@@ -300,22 +289,23 @@ class Link:
         if self.carrier is not None:
             self.retry.noted(self._services.loop.time(), reason, where)
             self.carrier = None
-        elif not whole:
+        elif not clean:
             self._failed_at = connection.dialled_address
             self.retry.failed(self._services.loop.time(), reason, where)
         self._changed()
         self._go_on()
 
     def _go_on(self) -> None:
-        """No session came of it: what waits looks for another way, or waits for another attempt."""
-        riders, self.riders = self.riders, {}
-        for rider in riders:
-            if rider.connection is None and rider.has_work:
-                rider.connect()
+        """Connect again, after a failure, if messages wait: over another hop or with a retry."""
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for link in waiting_links:
+            if link.connection is None and link.has_work:
+                link.connect()
         if self.has_work:
             self.connect()
 
     def stop(self) -> None:
+        """Stop dialling."""
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
@@ -324,10 +314,10 @@ class Link:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is sent over it, nor waits for a session of it."""
+        """Whether nothing uses the link or waits for a session of it."""
         return not (
             self.queues
-            or self.riders
+            or self.waiting_links
             or self.connection is not None
             or self.attempt is not None
             or self._dialling is not None
@@ -335,72 +325,36 @@ class Link:
 
     @property
     def has_work(self) -> bool:
-        # What waits to hear of its receipt: who can tell may not be able to reach us.
+        """Whether messages wait for a session."""
+        # Messages that await a final ack count: their destination may be unable to connect to
+        # this queue manager.
         return any(
             (queue.messages or queue.awaiting.messages) and not queue.paused
             for queue in self.queues
-        ) or any(rider.connection is None and rider.has_work for rider in self.riders)
+        ) or any(link.connection is None and link.has_work for link in self.waiting_links)
 
     def pump(self) -> None:
-        """Give the session as much as its window takes, each queue in its turn."""
-        connection = self.connection
-        if connection is None or connection.session is None:
-            return
-        now, now_s = self._services.loop.time(), self._services.clock.now_s
-        wall_s = int(self._services.environment.time())
-        self._services.clock.compare(wall_s, now_s)
-        moment = Moment(now, now_s, wall_s)
-        budget = PUMP_BYTES_MAX
-        remote, may_hand = self.remote_id, self._may_hand
-        waiting = deque(
-            queue
-            for queue in self.queues
-            if queue.messages
-            and not queue.paused
-            and (queue.known_peer == remote or may_hand(queue, self))
-        )
-        while waiting and (room := connection.room) > 0:
-            if budget <= 0:
-                connection.flush_soon()  # the rest when these are on their way
-                break
-            queue = waiting.popleft()
-            limits = TransmitLimits(
-                min(room, PUMP_MESSAGES_MAX), budget, connection.packet_bytes_max
-            )
-            done = queue.transmit(connection.session, limits, moment)
-            self._recorder.transmitted(queue, done)
-            if done.expired:
-                self._undeliverable.expire(queue, done.expired)
-                connection.flush_soon()  # there may be more behind them
-            if done.too_large:
-                self._undeliverable.end_too_large(queue, done.too_large, connection)
-                connection.flush_soon()
-            if done.traced:
-                self._reports.sent(done.traced, connection.host)
-            if queue.window.wants_refill or queue.window.needs_refill:
-                self._outgoing.refill(queue)
-            if done.messages:
-                budget -= done.bytes
-                self._outgoing.transmitted_count += done.messages
-                self._outgoing.arm_resend(queue)
-                waiting.append(queue)
-                del self.queues[queue]
-                self.queues[queue] = None
+        """Give messages to the session, as many as its window permits."""
+        self._transmitter.pump(self)
 
     def _retry_now(self) -> None:
         self._retry_timer = None
-        riders, self.riders = self.riders, {}
-        for rider in riders:  # they may have another way by now
-            if rider.connection is None and rider.has_work:
-                rider.connect()
+        waiting_links, self.waiting_links = self.waiting_links, {}
+        for link in waiting_links:  # they may have another next hop now
+            if link.connection is None and link.has_work:
+                link.connect()
         if self.has_work:
             self.connect()
 
     async def _dial(self) -> None:
+        """Try the addresses in turn until a connection is made."""
+        assert self.address is not None
         failure: OSError | UnicodeError | None = None
         try:
-            for address in await self._addresses():
-                failure = await self._dialled(*address)
+            for address in await self._dialer.resolve(
+                (self.address, *self.alternatives), failed_at=self._failed_at
+            ):
+                failure = await self._dialer.connect(self, *address)
                 if failure is None:
                     break
                 self._failed_at = address
@@ -420,60 +374,4 @@ class Link:
                 )
             self._changed()
         if self.attempt is None and self.connection is None:
-            self._go_on()  # no handshake is under way: plan the next attempt
-
-    async def _addresses(self) -> list[tuple[str, int]]:
-        """All that its names stand for now, the one behind that which failed last coming first."""
-        assert self.address is not None
-        found: dict[tuple[str, int], None] = {}
-        failure: OSError | None = None
-        for host, port in (self.address, *self.alternatives):
-            if _is_address(host):
-                found[host, port] = None
-                continue
-            try:
-                async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                    infos = await self._services.loop.getaddrinfo(
-                        host, port, type=socket.SOCK_STREAM
-                    )
-            except (OSError, TimeoutError) as error:
-                failure = error if isinstance(error, OSError) else OSError(str(error))
-                continue
-            for info in infos:
-                found[str(info[4][0]) + _scope(info[4]), port] = None
-        addresses = list(found)[:ADDRESSES_MAX]
-        if not addresses:
-            raise failure or OSError("its name stands for no address")
-        if self._failed_at in found:
-            at = (addresses.index(self._failed_at) + 1) % len(addresses)
-            addresses = addresses[at:] + addresses[:at]
-        return addresses
-
-    async def _dialled(self, host: str, port: int) -> OSError | UnicodeError | None:
-        """Why there is no connection to that address, or None."""
-        try:
-            async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                await self._services.loop.create_connection(
-                    lambda: self._make_connection(self, (host, port)), host, port
-                )
-        except (OSError, TimeoutError, UnicodeError) as error:
-            return error
-        return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _scope(address: tuple[object, ...]) -> str:
-    """A link-local address of IPv6 needs the interface that it is meant at."""
-    is_scoped = len(address) == 4 and address[3] and "%" not in str(address[0])
-    if not is_scoped:
-        return ""
-    with contextlib.suppress(OSError, OverflowError):
-        return f"%{socket.if_indextoname(int(str(address[3])))}"
-    return f"%{address[3]}"
+            self._go_on()  # no handshake is running: plan the next attempt

@@ -1,8 +1,9 @@
-"""Connections of peers are taken up a few at a time: thousands at once wait in the system's queue.
+"""Listener: accepts the connections of peers, a few at a time.
 
-libuv accepts whatever waits before it does anything else, and each connection costs a fifth of a
-millisecond, whether it will ever speak or not.  Here whoever comes waits for a turn as a stranger
-(qmd/runtime/fair_scheduler.py).  Who may not connect is sent away before anything is made for him.
+libuv would accept all waiting connections before it does anything else, and each costs a fifth of a
+millisecond, even if it never sends anything. Here connections wait in the backlog of the operating
+system, and accepting one takes a turn of the class UNTRUSTED (qmd/runtime/fair_scheduler.py). A
+connection from an address that may not connect is closed before any object is made for it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
 
-RETRY_S = 0.5  # when the system has no more files for us
+RETRY_S = 0.5  # pause after the system had no file descriptors or no memory left
 _NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
-    """One socket that listens."""
+    """One listening socket."""
 
     def __init__(
         self,
@@ -37,29 +38,31 @@ class Listener:
         factory: Callable[[], PeerConnection],
         listening: socket.socket,
     ) -> None:
-        """Begins at once; `listening` is ours from now on, and does not block."""
+        """Begin to accept at once; the listener owns `listening`, a non-blocking socket."""
         self._services = services
         self._peers = peers
         self._turns = turns
         self._factory = factory
         self._socket = listening
-        self._coming: set[asyncio.Task[None]] = set()
+        self._accepting: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._listen()
 
     @property
     def address(self) -> tuple[str, int]:
+        """The address and the port at which it listens."""
         name = self._socket.getsockname()
         return str(name[0]), int(name[1])
 
     def close(self) -> None:
+        """Stop listening; accepted connections stay open."""
         if not self._is_closed:
             self._is_closed = True
             self._services.loop.remove_reader(self._socket)
             self._socket.close()
 
     def take_turn(self, _: float, __: int) -> None:
-        """Take up one connection."""
+        """Accept one connection."""
         if self._is_closed:
             return
         try:
@@ -68,37 +71,38 @@ class Listener:
             self._listen()
             return
         except OSError as error:
-            # Of a connection that is gone already, or of ours: it is asked for again either way.
+            # The connection may have ended already, or the system has no resources. In both cases
+            # the listener tries again.
             if error.errno in _NO_FILES:
                 self._services.log_limited("socket_fault", "socket", reason=str(error))
                 self._services.loop.call_later(RETRY_S, self._wait)
             else:
                 self._wait()
             return
-        if self._peers.may_come(str(peer[0]).removeprefix("::ffff:")):
+        if self._peers.may_connect(str(peer[0]).removeprefix("::ffff:")):
             taken.setblocking(False)
             task = self._services.loop.create_task(self._take(taken))
-            self._coming.add(task)
-            task.add_done_callback(self._coming.discard)
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
         else:
             taken.close()
         self._wait()
 
     def _listen(self) -> None:
-        self._services.loop.add_reader(self._socket, self._somebody_comes)
+        self._services.loop.add_reader(self._socket, self._on_readable)
 
-    def _somebody_comes(self) -> None:
+    def _on_readable(self) -> None:
         self._services.loop.remove_reader(self._socket)
         self._wait()
 
     def _wait(self) -> None:
         if not self._is_closed:
-            self._turns.wait(self, Class.STRANGER)
+            self._turns.wait(self, Class.UNTRUSTED)
 
     async def _take(self, taken: socket.socket) -> None:
         try:
             await self._services.loop.connect_accepted_socket(self._factory, taken)
-        except OSError as error:  # it is gone
+        except OSError as error:  # the peer has disconnected
             taken.close()
             self._services.log_limited("socket_fault", "socket", reason=str(error))
 
@@ -112,9 +116,10 @@ async def listen(
     at: tuple[str, int] | socket.socket,
     backlog: int,
 ) -> list[Listener]:
-    """Listen at all that an address stands for, or at a socket that we were given.
+    """Return listeners for all addresses of a host name, or for a given socket.
 
-    Raises OSError.
+    `at` is a host and a port, or a socket; `backlog` is the number of connections that wait in the
+    operating system for each listener.  Raises OSError.
     """
     create = partial(services.loop.create_server, factory, start_serving=False)
     if isinstance(at, socket.socket):

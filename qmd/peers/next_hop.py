@@ -1,14 +1,14 @@
-"""Which way messages for another queue manager go: itself, or over which others, tried in turn.
+"""Next hops: the links that carry the messages for another queue manager, tried in turn.
 
-In this order, the first that there is:
+They are the first of these that exists:
 
 - a route of the configuration for the destination ([routing] routes);
-- for a queue manager that is known by its GUID: its address, where we know it; the sites and
-  routing servers of the directory ([MS-MQBR], core/sites.py); and the way on which messages of it
-  came here, for acknowledgments have to find back.
+- for a queue manager that is known by its GUID: its address, if that is known; otherwise the way
+  back, over which its messages have arrived here, followed by the sites and routing servers of the
+  directory ([MS-MQBR], qmd/core/sites.py); otherwise the default route of the configuration.
 
-Hops themselves are reached without another hop.  What is learned from messages is on disk: final
-acks are due days after the message, and have to find back after any restart.
+A hop itself is reached without another hop. Ways back are stored on disk, because acknowledgments
+need them: a final ack may be due days after its message, and after a restart.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WAYS_BACK_MAX = 10_000  # sources that are remembered with whom their messages came over
-# [MS-MQBR] 3.1.3 has an hour; a route that was wrong is asked for again sooner.
+WAYS_BACK_MAX = 10_000  # sources with a stored way back
+# Ages after which a route of the directory is queried again: an hour according to [MS-MQBR] 3.1.3,
+# and less after a query that failed.
 ROUTE_AGE_S = 3600.0
 ROUTE_RETRY_S = 15.0
 
 
 class NextHops:
-    """The ways of links."""
+    """The next hops of all links."""
 
     def __init__(self, services: Services, directory: Directory, peers: Peers) -> None:
         self._services = services
@@ -60,17 +61,18 @@ class NextHops:
             (hop.host.casefold(), hop.port) for rule in self._rules for hop in rule.hops if hop.host
         }
         self._by_link: dict[Link, tuple[Link, ...]] = {}
-        self._came_over: dict[bytes, bytes] = {}  # source -> the queue manager beside us
-        self._hosts: dict[bytes, str] = {}  # of those beside us, where they were
-        self._behind: dict[bytes, dict[bytes, None]] = {}  # the other way round
+        self._neighbors: dict[bytes, bytes] = {}  # GUID of a source -> GUID of the neighbor
+        self._hosts: dict[bytes, str] = {}  # GUID of a neighbor -> its last address
+        self._behind: dict[bytes, dict[bytes, None]] = {}  # GUID of a neighbor -> its sources
         self._directory_ways: dict[bytes, tuple[Link, ...]] = {}
         self._asked_until: dict[bytes, float] = {}
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
-    # Which way.
-
     def carriers(self, link: Link) -> tuple[Link, ...]:
-        """The links to try in turn, perhaps itself among them; none: it has to wait."""
+        """Return the links to try in turn, which may include `link` itself.
+
+        If there are none, messages wait.
+        """
         found = self._by_link.get(link)
         if found is None:
             found = self._by_link[link] = self._by_rules(link)
@@ -79,6 +81,10 @@ class NextHops:
         return self._for_queue_manager(link)
 
     def _by_rules(self, link: Link) -> tuple[Link, ...]:
+        """Return the hops of the first route of the configuration that applies, or the link itself.
+
+        Return nothing if there is neither a route nor an address.
+        """
         itself = () if link.address is None else (link,)
         if link.address is not None and link.address in self._hops:
             return itself
@@ -90,19 +96,19 @@ class NextHops:
                 else link.address is not None and pattern.has_host(link.address[0])
             ):
                 if pattern.is_all and link.guid is not None:
-                    continue  # the default comes last, behind what is known of that one
+                    continue  # the default route is used only if no other way is known
                 return self._links(rule.hops, link)
         return itself
 
     def _for_queue_manager(self, link: Link) -> tuple[Link, ...]:
-        """One without an address: who knows it?"""
+        """Return the hops to a queue manager without a known address or a route of its own."""
         assert link.guid is not None
         found: list[Link] = []
-        over = self._came_over.get(link.guid)
-        if over is not None:  # perhaps itself: it was beside us
-            host = self._hosts.get(over, "")
+        neighbor = self._neighbors.get(link.guid)
+        if neighbor is not None:  # this may be the queue manager itself, if it was a neighbor
+            host = self._hosts.get(neighbor, "")
             address = (host, PORT) if host else None
-            found.append(self._peers.link_to_queue_manager(over, address))
+            found.append(self._peers.link_to_queue_manager(neighbor, address))
         found += self._by_directory(link)
         if not found:
             for rule in self._rules:
@@ -112,6 +118,7 @@ class NextHops:
         return tuple(dict.fromkeys(found))
 
     def _links(self, hops: Iterable[Hop], link: Link) -> tuple[Link, ...]:
+        """Return the links to hops; a hop without a host stands for `link` itself."""
         peers = self._peers
         found: dict[Link, None] = {}
         for hop in hops:
@@ -121,63 +128,70 @@ class NextHops:
                 found[link] = None
         return tuple(found)
 
-    def know(self, link: Link) -> None:
-        """Its address is known now."""
+    def link_changed(self, link: Link) -> None:
+        """Drop the stored next hops of a link: its address has changed, or it is removed."""
         self._by_link.pop(link, None)
 
-    # What messages tell.
+    # Ways back, from messages.
 
     def restore(self, rows: Iterable[WayBack]) -> None:
+        """Restore the stored ways back."""
         for row in rows:
             self._set(row.source, row.via, row.host)
 
     def _set(self, source: bytes, via: bytes, host: str) -> None:
         self._hosts[via] = host
-        before = self._came_over.get(source)
+        before = self._neighbors.get(source)
         if before is not None:
             self._behind[before].pop(source, None)
-        self._came_over[source] = via
+        self._neighbors[source] = via
         self._behind.setdefault(via, {})[source] = None
 
-    def came(self, source: bytes, connection: PeerConnection) -> None:
-        """A message of `source` came over this session, which leads back; over a relay, or one that
-        we pass on, so that nobody else may know the way."""
+    def learn_way_back(self, source: bytes, connection: PeerConnection) -> None:
+        """Store that a session leads back to `source`: a message of it has arrived.
+
+        This is called for messages that a relay has forwarded, and for messages that this queue
+        manager forwards, because the route to the source may be unknown otherwise.
+        """
         assert connection.session is not None
         via = connection.session.remote_id
-        if via is None or self._came_over.get(source) == via or source == self._services.id:
+        if via is None or self._neighbors.get(source) == via or source == self._services.id:
             return
-        if source not in self._came_over and len(self._came_over) >= WAYS_BACK_MAX:
-            oldest = next(iter(self._came_over))
-            self._behind[self._came_over.pop(oldest)].pop(oldest, None)
+        if source not in self._neighbors and len(self._neighbors) >= WAYS_BACK_MAX:
+            oldest = next(iter(self._neighbors))
+            self._behind[self._neighbors.pop(oldest)].pop(oldest, None)
             self._services.storage.batch.run(lambda db: ways_back.forget(db, oldest))
         self._set(source, via, connection.host)
         row = WayBack(source, via, connection.host, int(self._services.environment.time()))
         self._services.storage.batch.run(lambda db: ways_back.remember(db, row))
 
-    def knows(self, source: bytes) -> bool:
-        """Whether messages of that queue manager were passed on here."""
-        return source in self._came_over
+    def has_way_back(self, source: bytes) -> bool:
+        """Return whether a way back to that queue manager is known."""
+        return source in self._neighbors
 
-    def opened(self, guid: bytes) -> None:
-        """A session with that queue manager came about: others may be behind it."""
+    def session_opened(self, guid: bytes) -> None:
+        """Connect the links with messages for queue managers behind the peer of a new session."""
         for source in self._behind.get(guid, ()):
             link = self._peers.find_link(source)
             if link is not None and link.connection is None and link.has_work:
                 link.connect()
 
     def session_towards(self, guid: bytes) -> PeerConnection | None:
-        """A session with that queue manager, or with whom its messages came over."""
+        """Return a session with a queue manager, or with the neighbor on the way back to it."""
         peers = self._peers
         connection = peers.connection_to(guid)
-        over = self._came_over.get(guid)
-        if connection is None and over is not None:
-            connection = peers.connection_to(over)
+        neighbor = self._neighbors.get(guid)
+        if connection is None and neighbor is not None:
+            connection = peers.connection_to(neighbor)
         return connection
 
-    # What the directory tells.
+    # Routes of the directory.
 
     def _by_directory(self, link: Link) -> tuple[Link, ...]:
-        """What it said last; it is asked again, and the link tries again when it has answered."""
+        """Return the last answer of the directory, and query it again if the answer is old.
+
+        The link connects again when the new answer has arrived.
+        """
         guid = link.guid
         assert guid is not None
         directory = self._directory
@@ -196,14 +210,14 @@ class NextHops:
         return self._directory_ways.get(guid, ())
 
     def directory_changed(self) -> None:
-        """What it said may be wrong now; what waits for a way asks anew."""
+        """Query the directory again for links that wait for a route."""
         self._asked_until.clear()
         for link in self._peers.links:
             if link.guid is not None and link.connection is None and link.has_work:
                 link.connect()
 
-    def ask_anew(self, link: Link) -> None:
-        """An operator wants to know it now."""
+    def refresh(self, link: Link) -> None:
+        """Query the directory again at the next use of a link."""
         if link.guid is not None:
             self._asked_until.pop(link.guid, None)
 
@@ -212,10 +226,11 @@ class NextHops:
             link.connect()
 
     async def _ask(self, link: Link, guid: bytes) -> None:
+        """Query the directory for the next hops of a link; retry later if that fails."""
         try:
             entries = await self._next_entries(guid)
         except (DirectoryError, Refusal) as error:
-            # What was known before still holds.
+            # The previous answer stays valid.
             self._services.log_limited(
                 "route_not_known", guid_text(guid), reason=error.text, code=error.code
             )
@@ -237,11 +252,14 @@ class NextHops:
             link.connect()
 
     async def next_machines(self, guid: bytes) -> list[MachineEntry]:
-        """Those that the directory names as the next hop, for people.  Raises Refusal."""
+        """Return the next hops to a queue manager according to the directory, to be displayed.
+
+        Raises Refusal, DirectoryError.
+        """
         return await self._next_entries(guid)
 
     async def _next_entries(self, guid: bytes) -> list[MachineEntry]:
-        """Those that may be the next hop; the destination where there is nothing to go by."""
+        """Return the possible next hops; the destination itself if nothing else is known."""
         directory = self._directory
         there = await directory.machine(guid)
         try:
@@ -251,7 +269,7 @@ class NextHops:
         except DirectoryError:
             if there.foreign:
                 raise _no_connector(there) from None
-            return [there]  # we are in no site
+            return [there]  # this queue manager is in no site
         if not (here.sites or here.out_routers or there.in_routers):
             if there.foreign:
                 raise _no_connector(there)
@@ -264,7 +282,7 @@ class NextHops:
         }
         hops = next_hops(_machine(here), _machine(there), sites)
         if there.foreign:
-            # Nobody of our kind is there: its connector server is a routing server of its site.
+            # No queue manager runs there. Its connector server is a routing server of its site.
             gates = [gate for site in there.sites if site in sites for gate in sites[site].gates]
             hops = tuple(dict.fromkeys(each for each in (*hops, *gates) if each != guid))
         entries: list[MachineEntry] = []
@@ -292,6 +310,7 @@ class NextHops:
         return entries
 
     def stop(self) -> None:
+        """Cancel the running queries."""
         for task in list(self._asking.values()):
             task.cancel()
 
@@ -307,7 +326,7 @@ def _no_connector(there: MachineEntry) -> Refusal:
 
 
 def addresses_of(entry: MachineEntry) -> tuple[tuple[str, int], ...]:
-    """Host and port of each of its addresses, in the order in which they are tried."""
+    """Return host and port of each address of a computer, in the order in which they are tried."""
     found = []
     for text in entry.addresses or (entry.name,):
         try:

@@ -1,7 +1,7 @@
-"""Acknowledgments of messages that are owed to peers, until a session's window lets them through.
+"""Pending acknowledgments: order acks and final acks that wait for the window of a session.
 
-How far a stream has come is said with a delay and by its newest position only; what was refused,
-received or expired is said one by one.  [MS-MQQB] 3.1.1.6.2, 3.1.6.9
+An order ack is delayed, and contains only the newest position of its stream. A final ack is sent
+for each message that was refused, received or has expired.  [MS-MQQB] 3.1.1.6.2, 3.1.6.9
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OwedAcks:
-    """Sends them."""
+    """Sends the acknowledgments that are owed to peers."""
 
     def __init__(
         self, services: Services, session_towards: Callable[[bytes], PeerConnection | None]
@@ -29,14 +29,18 @@ class OwedAcks:
         self._session_towards = session_towards
 
     def owe_order_ack(self, stream: IncomingStream) -> None:
+        """Send the position of a stream over its return path, as soon as the window permits."""
         connection = stream.return_path or self._session_towards(stream.source)
         if connection is None:
-            return  # the sender sends again, and is answered then
+            return  # the sender will send again, and gets the order ack then
         connection.owed_order_acks[stream] = None
         connection.flush_soon()
 
     def send(self, connection: PeerConnection) -> None:
-        """As many as the window lets through; only the newest position of a stream counts."""
+        """Send what a connection owes, as far as its window permits.
+
+        Of each stream only the newest position is sent.
+        """
         session, now = connection.session, self._services.loop.time()
         assert session is not None
         owed = connection.owed_order_acks
@@ -47,7 +51,7 @@ class OwedAcks:
                 stream.sequence.durable,
                 destination=order_queue_name(connection.host)
                 if stream.by_direct_name and stream.source == session.remote_id
-                # Over others it finds back by the GUID of the source.
+                # Relays route it by the GUID of the source.
                 else PrivateQueueName(stream.source, ORDER_QUEUE_NUMBER),
                 own_id=self._services.id,
                 message_number=self._services.ids.next_message_number(),
@@ -62,6 +66,7 @@ class OwedAcks:
             session.send(express.popleft(), recoverable=False, token=None, now=now)
 
     def arm_order_ack(self, stream: IncomingStream) -> None:
+        """Set the timer of a stream's next order ack."""
         wake_at = stream.sequence.next_timer()
         if wake_at is not None:
             self._services.timers.at(wake_at, stream, self._due)

@@ -1,17 +1,19 @@
-"""What waits for a dead address goes to a new one: in order, and once.
+"""Redirection: sends the messages for one address to another, in order and exactly once.
 
-A redirected outgoing queue stays what it is: the name in its packets, its sequence and its numbers.
-Only the address that is dialled is another, and later messages to the old name take the same way.
-So a host that has moved (the same queue manager at another address) takes what it has not, and
-rejects what it has: its duplicates check goes by the source and the sequence.
+A redirected outgoing queue keeps the name in its packets, its sequence and its numbers. Only the
+address to dial changes, also for later messages to the old name. A host that has moved (the same
+queue manager at another address) therefore accepts the messages that it does not have and rejects
+the duplicates, because it detects duplicates by source and sequence.
 
-Another queue manager knows nothing of what the first one has taken.  Whom transactional messages
-were handed to is therefore on disk *before* they are; where somebody else answers at the new
-address, what may have been delivered stays here until an operator says that it shall go all the
-same.  Two names of one queue have two sequences.  qmd tells them apart by the name in the packet;
-of others that is not known, and where they give up the older sequence for the younger it would be
-lost: a redirect that would bring two together is refused, unless qmd answers there and the names
-differ in packets, which bear no ports.
+A different queue manager does not know which messages the first one has accepted. The peer of
+transactional messages is therefore stored on disk *before* they are transmitted. If a different
+queue manager answers at the new address, messages that may have been delivered stay here until an
+operator permits their transmission.
+
+Two names of one queue have two sequences. qmd distinguishes them by the name in the packet; whether
+other implementations do is not known, and one that replaces the older sequence by the younger would
+lose messages. A redirect that would lead two sequences to one queue is therefore refused, unless
+qmd answers there and the names in the packets, which contain no ports, differ.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ANYBODY = " anybody"  # behind the address of a redirect that is for another queue manager too
+TO_ANOTHER = " anybody"  # suffix of the address if another queue manager may answer there
 
 Value = dict[str, Any]
 
 
 class Redirection:
-    """Addresses that stand for others."""
+    """The redirected outgoing queues, and the peers that their messages may go to."""
 
     def __init__(
         self,
@@ -63,18 +65,22 @@ class Redirection:
         self._outgoing = outgoing
         self._peers = peers
         self._destinations = destinations
-        self._asked: set[OutgoingQueue] = set()  # the disk is told whom they are handed to
+        self._storing: set[OutgoingQueue] = set()  # queues with a new peer that is not stored yet
         self._redirected: dict[OutgoingQueue, None] = {}
 
     async def redirect(
         self, destination: str, address: str, *, to_another: bool = False
     ) -> list[OutgoingQueue]:
-        """The queues that go elsewhere from now on.  Raises Refusal; then none does."""
+        """Redirect one outgoing queue by its name, or all queues of an address.
+
+        An empty `address` ends the redirection; `to_another` permits a different queue manager
+        there. Return the queues.  Raises Refusal, without any change.
+        """
         queues = self._queues(destination)
         hop = _hop(address) if address else None
         for queue in queues:
             self._check(queue, hop)
-        text = None if hop is None else _text(hop) + (ANYBODY if to_another else "")
+        text = None if hop is None else _text(hop) + (TO_ANOTHER if to_another else "")
         await self._services.storage.batch.run(
             partial(
                 outgoing_rows.redirect,
@@ -98,24 +104,28 @@ class Redirection:
         return queues
 
     def restored(self, queue: OutgoingQueue) -> None:
-        """A queue that was redirected in an earlier run."""
+        """Restore a queue that was redirected in an earlier run."""
         self._redirected[queue] = None
         queue.link = self._link_of(queue)
 
     def _link_of(self, queue: OutgoingQueue) -> Link:
+        """Return the link to the new address of a redirected queue."""
         assert queue.redirect is not None
-        hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
+        hop = parse_hop(queue.redirect.removesuffix(TO_ANOTHER))
         return self._peers.link_to_address(hop.host, hop.port)
 
     def stands_for(self, name: FormatName) -> OutgoingQueue | None:
-        """The redirected queue that a new name leads to as well: one queue, one sequence."""
+        """Return the redirected queue that sends to the same queue as a new name, or None.
+
+        Both names then share one sequence.
+        """
         if not isinstance(name, DirectName):
             return None
         for queue in self._redirected:
             if queue.for_others:
                 continue
             assert queue.redirect is not None
-            hop = parse_hop(queue.redirect.removesuffix(ANYBODY))
+            hop = parse_hop(queue.redirect.removesuffix(TO_ANOTHER))
             its = _direct_name(queue)
             if (
                 its is not None
@@ -126,10 +136,10 @@ class Redirection:
                 return queue
         return None
 
-    def may_hand(self, queue: OutgoingQueue, link: Link) -> bool:
-        """Whether its transactional messages may go to whom the link leads to.
+    def may_transmit(self, queue: OutgoingQueue, link: Link) -> bool:
+        """Return whether the transactional messages of a queue may go to the peer of the link.
 
-        If that is somebody new, the disk is told first.
+        A new peer is stored on disk first; the queue is woken when that is durable.
         """
         remote = link.remote_id
         if (
@@ -144,7 +154,7 @@ class Redirection:
         if (
             queue.redirect is not None
             and queue.known_peer is not None
-            and not queue.redirect.endswith(ANYBODY)
+            and not queue.redirect.endswith(TO_ANOTHER)
         ):
             queue.hindrance = (
                 f"Another queue manager ({guid_text(remote)}) answers at {link.name} than the one"
@@ -153,25 +163,23 @@ class Redirection:
                 f" '{queue.destination}' {link.name} --to-another"
             )
             return False
-        if queue not in self._asked:
-            self._asked.add(queue)
-            told = self._services.storage.batch.run(
+        if queue not in self._storing:
+            self._storing.add(queue)
+            stored = self._services.storage.batch.run(
                 partial(outgoing_rows.set_peers, outgoing_ids=[queue.id], peer=remote)
             )
-            told.add_done_callback(partial(self._told, queue, remote))
+            stored.add_done_callback(partial(self._peer_stored, queue, remote))
         return False
 
-    def _told(self, queue: OutgoingQueue, remote: bytes, done: asyncio.Future[None]) -> None:
-        self._asked.discard(queue)
+    def _peer_stored(self, queue: OutgoingQueue, remote: bytes, done: asyncio.Future[None]) -> None:
+        self._storing.discard(queue)
         if done.cancelled() or done.exception() is not None:
             return  # the storage failed, and the daemon stops
         queue.known_peer = remote
         queue.link.wake()
 
-    # Within.
-
     def _queues(self, destination: str) -> list[OutgoingQueue]:
-        """One by its name, or all of an address."""
+        """Return one queue by its name, or all queues of an address.  Raises Refusal."""
         if "\\" in destination or "=" in destination:
             return [self._destinations.find_outgoing(destination)]
         hop = _hop(destination)
@@ -192,6 +200,7 @@ class Redirection:
         return found
 
     def _check(self, queue: OutgoingQueue, hop: Hop | None) -> None:
+        """Refuse a redirect that is impossible or would lead two sequences to one queue."""
         name = _direct_name(queue)
         if name is None or queue.for_others:
             raise Refusal(
@@ -226,11 +235,11 @@ class Redirection:
                 )
 
     def _is_qmd(self, queue: OutgoingQueue) -> bool:
-        """Whether its transactional messages were handed to a queue manager that runs qmd."""
+        """Return whether the stored peer of a queue runs qmd."""
         return queue.known_peer is not None and self._identities.is_qmd(queue.known_peer)
 
     def _follow(self, queue: OutgoingQueue) -> None:
-        """Take the way that its row says."""
+        """Use the link of the new address."""
         before = queue.link
         link = (
             link_of(self._peers, parse_format_name(queue.destination), None)
@@ -240,7 +249,8 @@ class Redirection:
         queue.hindrance = ""
         if link is not before:
             if before.connection is not None:
-                # What it acknowledges from here on must not be taken for an answer to what follows.
+                # Later acknowledgments of the old peer must not count for messages that are sent
+                # to the new address.
                 before.connection.close("its messages go to another address")
             del before.queues[queue]
             queue.link = link

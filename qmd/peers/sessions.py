@@ -1,4 +1,4 @@
-"""All sessions and links: who may connect, which session leads to whom."""
+"""Sessions and links: which hosts may connect, and which link uses which session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
@@ -17,7 +17,7 @@ from qmd.peers.link import Link
 
 if TYPE_CHECKING:
     from qmd.outcomes.acknowledgments import Acknowledgments
-    from qmd.peers.connection import PeerConnection
+    from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -25,15 +25,22 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 
-# The specification lets the receipt of an express message go unacknowledged for 10 s, and so long
-# its sender would show it as under way.
+# Limit for acknowledging the receipt of a message. The specification permits 10 s for an express
+# message, for which its sender would show the message as being sent.
 RECEIPT_ACK_MAX_S = 0.1
 
-LARGE_HEADERS_BYTES_MAX = 64 * 1024  # beside a body of more than 4 MiB, with its extension
+LARGE_HEADERS_BYTES_MAX = 64 * 1024  # with the extension, for a body of more than 4 MiB
+
+
+class LinkObserver(Protocol):
+    """Next hops of links, which depend on sessions and addresses: `NextHops`."""
+
+    def link_changed(self, link: Link) -> None: ...
+    def session_opened(self, guid: bytes) -> None: ...
 
 
 class Peers:
-    """The queue managers that we talk with."""
+    """The table of all sessions with other queue managers, and of all links to them."""
 
     def __init__(
         self,
@@ -50,9 +57,11 @@ class Peers:
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_guid: dict[bytes, list[PeerConnection]] = {}
         self._per_host: Counter[str] = Counter()
-        # Those that others have opened and not finished, the oldest first.
+        # Accepted connections with an incomplete handshake, the oldest first.
         self._handshakes: dict[PeerConnection, None] = {}
         self.connections: dict[PeerConnection, None] = {}
+        #: Called when a session has opened.
+        self.on_change: Callable[[], None] = lambda: None
         delivery = services.settings.delivery
         self._session_settings = SessionSettings(
             window_size=delivery.window_size,
@@ -66,24 +75,26 @@ class Peers:
 
     def connect(
         self,
-        know_link: Callable[[Link], None],
-        session_opened: Callable[[bytes], None],
+        next_hops: LinkObserver,
         make_link: Callable[..., Link],
-        changed: Callable[[], None],
         acknowledged: Callable[[list[tuple[OutgoingQueue, int]]], None],
     ) -> None:
-        """Name the collaborators that are made after it."""
-        self._know_link = know_link
-        self._session_opened = session_opened
+        """Set the components that are made later.
+
+        `make_link(address=, guid=)` makes a link.  `acknowledged` is called with the outgoing queue
+        and the number of each message that a session has acknowledged.
+        """
+        self._next_hops = next_hops
         self._make_link = make_link
-        self._changed = changed
         self._acknowledged = acknowledged
 
     @property
     def links(self) -> list[Link]:
+        """All links."""
         return [*self._links_by_address.values(), *self._links_by_guid.values()]
 
     def link_to_address(self, host: str, port: int) -> Link:
+        """Return the link to an address; make it if there is none."""
         address = (host.casefold(), port)
         link = self._links_by_address.get(address)
         if link is None:
@@ -91,28 +102,28 @@ class Peers:
         return link
 
     def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Link:
-        """The link over whatever session with that queue manager there is, or will be.
+        """Return the link to a queue manager, which uses any session with it; make it if necessary.
 
-        Without one, `address` is dialled.
+        Without a session the link dials `address`.
         """
         link = self._links_by_guid.get(guid)
         if link is None:
             link = self._links_by_guid[guid] = self._make_link(address=address, guid=guid)
             connection = self.connection_to(guid)
             if connection is not None:
-                link.opened(connection)
+                self._opened(link, connection)
         elif link.address is None and address is not None:
             link.address = address
-            self._know_link(link)
+            self._next_hops.link_changed(link)
         return link
 
     def forget_link(self, link: Way) -> None:
-        """Nothing goes there any more; unless somebody holds it, as a session or a route does."""
+        """Remove an idle link, unless something references it, such as a session or a route."""
         assert isinstance(link, Link)
         if not link.is_idle:
             return
         link.stop()
-        self._know_link(link)
+        self._next_hops.link_changed(link)
         guid, address, reference = link.guid, link.address, weakref.ref(link)
         if guid is not None:
             self._links_by_guid.pop(guid)
@@ -126,27 +137,30 @@ class Peers:
             self._links_by_address[address] = held
 
     def find_link(self, guid: bytes) -> Link | None:
-        """That of a queue manager, if something was ever sent to it by its GUID."""
+        """Return the link to a queue manager by its GUID, if there is one."""
         return self._links_by_guid.get(guid)
 
     def connection_to(self, guid: bytes) -> PeerConnection | None:
-        """A live session with that queue manager, if there is one."""
+        """Return the latest open session with a queue manager, if there is one."""
         connections = self._by_guid.get(guid)
         return connections[-1] if connections else None
 
-    # What a connection tells.
+    # Called by connections.
 
     def admit(self, connection: PeerConnection) -> Session | None:
-        """The session for a new connection; None when it must not have one."""
+        """Return the session for a new connection, or None to abort the connection.
+
+        If a limit is reached, the session refuses the handshake.
+        """
         limits = self._services.settings.peers
         host, dialled = connection.host, connection.link is not None
         refuse = False
         if not dialled:
-            if not self.may_come(host):
+            if not self.may_connect(host):
                 return None
             if len(self._handshakes) >= limits.handshakes_max:
-                # A handshake takes milliseconds: who has waited longest will hardly finish it, and
-                # must not keep others out.
+                # A handshake takes milliseconds. The connection that has waited longest will hardly
+                # complete it, and must not exclude others.
                 oldest = next(iter(self._handshakes))
                 self._services.log_limited("too_many_handshakes", oldest.host, address=oldest.host)
                 oldest.close("too many connections have not finished their handshake")
@@ -171,8 +185,8 @@ class Peers:
             judge=partial(self._identities.judge, connection),
         )
 
-    def may_come(self, host: str) -> bool:
-        """Whether anything is to be made for a connection from there."""
+    def may_connect(self, host: str) -> bool:
+        """Return whether a connection from that address is accepted; log it if not."""
         if not self.is_allowed(host):
             self._services.log_limited("peer_not_allowed", host, address=host)
             return False
@@ -181,13 +195,14 @@ class Peers:
             return False
         return True
 
-    def end_all(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
-        """End the sessions with that queue manager."""
+    def close_sessions(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
+        """End the sessions with a queue manager, except `but`."""
         for connection in list(self._by_guid.get(guid, ())):
             if connection is not but:
                 connection.close(reason)
 
     def opened(self, connection: PeerConnection) -> None:
+        """Let links use a session that has opened."""
         assert connection.session is not None
         guid = connection.session.remote_id
         assert guid is not None
@@ -203,19 +218,26 @@ class Peers:
             dialled=connection.link is not None,
         )
         if connection.link is not None:
-            connection.link.opened(connection)
+            self._opened(connection.link, connection)
         waiting = self._links_by_guid.get(guid)
         if waiting is not None and waiting.connection is None:
-            waiting.opened(connection)
-        self._session_opened(guid)
-        self._changed()
+            self._opened(waiting, connection)
+        self._next_hops.session_opened(guid)
+        self.on_change()
         if connection.link is None:
-            # Who can reach us is probably reachable again as well.
+            # A peer that has connected is probably reachable again.
             for link in self._links_by_address.values():
                 if link.remote_id == guid and link.connection is None and link.has_work:
                     link.kick()
 
-    def closed(self, connection: PeerConnection, reason: str, *, whole: bool) -> None:
+    def _opened(self, link: SessionUser, connection: PeerConnection) -> None:
+        """Let a link use a session; that the peer has accepted it may resolve a conflict."""
+        link.opened(connection)
+        if link.carrier is None:
+            self._identities.accepted_by(connection)
+
+    def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
+        """Remove a session that has ended; its links use another session if there is one."""
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -240,18 +262,18 @@ class Peers:
         if connection.link is not None:
             links[connection.link] = None
         for link in links:
-            link.closed(connection, reason, whole=whole)
+            link.closed(connection, reason, clean=clean)
             if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
-                link.opened(other)
+                self._opened(link, other)
 
     def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None:
-        """The peer has these messages: what is not transactional is finished."""
-        # What `OutgoingQueue.transmit` gave the session.
+        """Release messages that a session has acknowledged, except transactional ones."""
+        # `OutgoingQueue.transmit` has given these tokens to the session.
         given = cast("list[tuple[OutgoingQueue, int]]", tokens)
         self._acknowledged(given)
 
     def has_room_for(self, host: str) -> bool:
-        """Whether another session with that address is within the limits."""
+        """Return whether another session with that address is within the limits."""
         limits = self._services.settings.peers
         return (
             len(self.connections) < limits.sessions_max
@@ -259,21 +281,25 @@ class Peers:
         )
 
     def pump(self, connection: PeerConnection) -> None:
-        # A link may join meanwhile: an acknowledgment of what expires here may lead to this peer.
+        """Transmit messages of all links that use a session."""
+        # The pump may add a link: the acknowledgment of an expired message may go to this peer.
         for link in list(connection.links):
             link.pump()
 
     def packet_bytes_max(self, *hosts: str) -> int:
-        """How long a packet may be that a host sends or gets, known by any of these names and
-        addresses of it: longer than the specification has it only where the configuration says
-        that both ends have agreed."""
+        """Return the longest packet in bytes that a host with these names and addresses may send
+        and receive.
+
+        It is longer than the specification permits only for hosts that are configured for large
+        messages.
+        """
         if any(map(self._takes_large, hosts)):
             return self.own_packet_bytes_max
         return PACKET_BYTES_MAX
 
     @property
     def own_packet_bytes_max(self) -> int:
-        """The longest packet that we keep ourselves."""
+        """The longest packet in bytes that this queue manager stores."""
         body_bytes_max = self._services.settings.quotas.message_bytes_max
         if body_bytes_max <= PACKET_BYTES_MAX:
             return PACKET_BYTES_MAX
@@ -285,7 +311,7 @@ class Peers:
     def is_listed(
         self, host: str, listed: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network | str]
     ) -> bool:
-        """Whether a name or an address is one of these."""
+        """Return whether a list contains a host, given as a name or as an address."""
         address = _address(host)
         if address is None:
             names = (each.casefold() for each in listed if isinstance(each, str))
@@ -293,12 +319,14 @@ class Peers:
         return any(address in each for each in listed if not isinstance(each, str))
 
     def stop(self) -> None:
+        """Stop all links and end all sessions."""
         for link in self.links:
             link.stop()
         for connection in list(self.connections):
             connection.close("this queue manager stops")
 
     def is_allowed(self, host: str) -> bool:
+        """Return whether the configuration permits connections from an address."""
         address = _address(host)
         return address is not None and any(
             address in network for network in self._services.settings.peers.allow
@@ -306,7 +334,7 @@ class Peers:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a text is, if it is one; IPv4 in IPv6 clothes is IPv4."""
+    """Return the address in a text, or None; an IPv4-mapped IPv6 address is returned as IPv4."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -22,7 +22,7 @@ class PeerSession(Protocol):
     streams: dict[IncomingStream, None]
     owed_order_acks: dict[IncomingStream, None]
 
-    def sends_in_vain(self, worth: int = 1) -> None:
+    def count_useless(self, weight: int = 1) -> None:
         """Count a useless message: its sender gets a smaller share of the time."""
 
     def close(self, reason: str) -> None:

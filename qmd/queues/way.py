@@ -51,10 +51,10 @@ class Way(Protocol):
     def avoid(self, guid: bytes) -> bool:
         """Send nothing over a queue manager for some time; return False if no other way is left."""
 
-    def may_speak(self, guids: Collection[bytes]) -> bool:
+    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
         """Return whether one of these queue managers may acknowledge messages of this link."""
 
-    def spoke(self, guid: bytes) -> None:
+    def add_acknowledger(self, guid: bytes) -> None:
         """Remember a queue manager that has acknowledged messages of this link."""
 
     def state(self, queue: OutgoingQueue) -> QueueState:

@@ -100,7 +100,7 @@ class Waiter(Hashable, Protocol):
         """Whether the connection is read; if so and no bytes arrive, the peer is slow."""
         ...
 
-    def memory_came(self) -> None:
+    def memory_available(self) -> None:
         """Try again: there may be room."""
 
     def end_slow(self, held_bytes: int) -> None:
@@ -150,7 +150,7 @@ class Gate(Budget):
         self.hold(holder, None, 0)
 
     def wait(self, holder: Waiter, owner: Hashable) -> None:
-        """Register a connection; its `memory_came` is called when there may be room."""
+        """Register a connection; its `memory_available` is called when there may be room."""
         if not self._is_checking:
             self._is_checking = True
             self._mark()
@@ -171,7 +171,7 @@ class Gate(Budget):
             if holder in self._waiting:
                 del self._waiting[holder]
                 self._marks.pop(holder, None)
-                holder.memory_came()
+                holder.memory_available()
 
     def _mark(self) -> None:
         self._marks = {each: each.bytes_received for each in self._connections() if each.is_read}

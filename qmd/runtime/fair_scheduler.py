@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
 READING_S = 0.0005  # the same for incomplete packets, which are less urgent
 READERS = 2  # deferred readers served in one turn
-PIECE_S = 0.0003  # the same for untrusted and heavy connections
+SLICE_S = 0.0003  # duration of a slice for untrusted and heavy connections
 REST = 4  # pause after a slice while light connections are active, as a multiple of its duration
 REST_MIN_S = 0.001  # minimum duration of a timer
 ACTIVE_S = 0.05  # a light connection counts as active for this time after its last work
@@ -45,7 +45,7 @@ class Class(Enum):
 
     LIGHT = 1
     READER = 2  # has a large packet that is partly read, and had no time to read on
-    STRANGER = 3
+    UNTRUSTED = 3
     HEAVY = 4
 
 
@@ -80,18 +80,18 @@ class FairScheduler:
         self._last = light
         self._light: deque[Member] = deque()
         self._readers: deque[Member] = deque()
-        self._strangers: deque[Member] = deque()
+        self._untrusted: deque[Member] = deque()
         self._heavy: deque[Member] = deque()
         #: Number of the turn of the loop. The loop's clock would not do, because setting a timer
         #: advances it.
         self.serial = 0
         self._spent_s = 0.0  # in this turn
         self._due = False
-        self._asked = False  # a callback for the next commit is registered
+        self._awaits_commit = False  # a callback for the next commit is registered
         self._waits = 0  # commits since the last turn of a heavy connection
         self._rest_until = 0.0  # no slice before this time
         self._resting = False  # a timer is running
-        self._stranger_is_next = True
+        self._untrusted_is_next = True
 
     def has_time(self) -> bool:
         """Return whether a light connection may be served at once."""
@@ -105,15 +105,17 @@ class FairScheduler:
         return self._spent_s < READING_S
 
     def spend(self, seconds: float) -> None:
+        """Count time that was used in this turn of the loop."""
         self._spent_s += seconds
 
     def wait(self, member: Member, kind: Class) -> None:
+        """Queue a member; its `take_turn` is called when it is its turn."""
         if kind is Class.LIGHT:
             self._light.append(member)
         elif kind is Class.READER:
             self._readers.append(member)
-        elif kind is Class.STRANGER:
-            self._strangers.append(member)
+        elif kind is Class.UNTRUSTED:
+            self._untrusted.append(member)
         else:
             self._heavy.append(member)
         self._plan()
@@ -126,18 +128,18 @@ class FairScheduler:
     def _plan(self) -> None:
         if self._light or self._readers:
             self._run_soon()
-        elif not (self._strangers or self._heavy):
+        elif not (self._untrusted or self._heavy):
             return
         elif (rest_s := self._rest_until - self._services.loop.time()) > 0 and self._is_shared:
             if not self._resting:
                 self._resting = True
                 self._services.loop.call_later(max(rest_s, REST_MIN_S), self._rested)
-        elif self._strangers or self._may_have_more():
+        elif self._untrusted or self._may_have_more():
             self._run_soon()
-        elif not self._asked:
-            self._asked = True
+        elif not self._awaits_commit:
+            self._awaits_commit = True
             with self._services.storage.patience(self._is_shared):
-                self._services.storage.batch.when_durable(self._told)
+                self._services.storage.batch.when_durable(self._committed)
 
     def _run_soon(self) -> None:
         if not self._due:
@@ -149,14 +151,14 @@ class FairScheduler:
         self._plan()
 
     def _may_have_more(self) -> bool:
-        return not self._asked and (
+        return not self._awaits_commit and (
             self._beside_the_disk
             or self._services.storage.pressure < (PATIENT_ROWS if self._is_shared else 1)
             or self._waits >= DISK_WAITS_MAX
         )
 
-    def _told(self) -> None:
-        self._asked = False
+    def _committed(self) -> None:
+        self._awaits_commit = False
         self._waits += 1
         self._plan()
 
@@ -164,14 +166,14 @@ class FairScheduler:
         self._due = False
         self.serial += 1
         self._spent_s = 0.0
-        if not (self._light or self._readers or self._strangers or self._heavy):
+        if not (self._light or self._readers or self._untrusted or self._heavy):
             return
         now = self._services.loop.time()
         if self._light:
             self._serve_light(now)
         for _ in range(min(READERS, len(self._readers))):
             self._readers.popleft().take_turn(now, SHARED_PACKETS)
-        if (self._strangers or self._heavy) and (now >= self._rest_until or not self._is_shared):
+        if (self._untrusted or self._heavy) and (now >= self._rest_until or not self._is_shared):
             self._serve_the_others(now)
         self._plan()
 
@@ -187,21 +189,21 @@ class FairScheduler:
 
     def _serve_the_others(self, now: float) -> None:
         """Serve a slice of time, alternating between untrusted and heavy connections."""
-        strangers, heavy, busy_time = (
-            self._strangers,
+        untrusted, heavy, busy_time = (
+            self._untrusted,
             self._heavy,
             self._services.environment.busy_time,
         )
         may_have_more = bool(heavy) and self._may_have_more()
         began_s = busy_time()
         with self._services.storage.patience(self._is_shared):
-            for _ in range(len(strangers) + (len(heavy) if may_have_more else 0)):
-                if strangers and (self._stranger_is_next or not (heavy and may_have_more)):
-                    self._stranger_is_next = False
-                    strangers.popleft().take_turn(now, SHARED_PACKETS)
+            for _ in range(len(untrusted) + (len(heavy) if may_have_more else 0)):
+                if untrusted and (self._untrusted_is_next or not (heavy and may_have_more)):
+                    self._untrusted_is_next = False
+                    untrusted.popleft().take_turn(now, SHARED_PACKETS)
                 elif heavy and may_have_more:
-                    self._stranger_is_next, self._waits = True, 0
+                    self._untrusted_is_next, self._waits = True, 0
                     heavy.popleft().take_turn(now, SHARED_PACKETS)
-                if busy_time() - began_s >= PIECE_S:
+                if busy_time() - began_s >= SLICE_S:
                     break
         self._rest_until = self._services.loop.time() + REST * (busy_time() - began_s)

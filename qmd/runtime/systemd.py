@@ -30,7 +30,7 @@ class ServiceManager:
                 return period_us / 1_000_000 if period_us > 0 else None
         return None
 
-    def tell(self, *lines: str) -> None:
+    def notify(self, *lines: str) -> None:
         """Send lines such as `READY=1`; a failure is ignored."""
         if not self._address:
             return

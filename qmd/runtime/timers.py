@@ -62,11 +62,13 @@ class Timers:
         alarm.at(when, partial(self._ring, name, callback))
 
     def cancel(self, name: Hashable) -> None:
+        """Cancel the timer with this name, if there is one."""
         alarm = self._alarms.pop(name, None)
         if alarm is not None:
             alarm.cancel()
 
     def cancel_all(self) -> None:
+        """Cancel all timers; the queue manager stops."""
         for alarm in self._alarms.values():
             alarm.cancel()
         self._alarms.clear()

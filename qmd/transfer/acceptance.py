@@ -90,7 +90,7 @@ class Acceptance:
             if decision is not None:
                 return decision
         if source != connection.session.remote_id:
-            self._next_hops.came(source, connection)
+            self._next_hops.learn_way_back(source, connection)
         queue = self._local_destinations.find(message)
         if queue is None:
             return self._decide_without_queue(connection, message)

@@ -217,7 +217,7 @@ class Confirmations:
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
             or not speaks_for(connection, message, queue)
         ):
-            connection.sends_in_vain()
+            connection.count_useless()
             self._services.log_limited(
                 "final_ack_for_nothing", connection.host, address=connection.host
             )

@@ -112,7 +112,7 @@ class Incoming:
             self._refuse(turn, decision, message, packet)
         elif verdict is Verdict.KNOWN:
             self.duplicate_count += 1
-            connection.sends_in_vain()
+            connection.count_useless()
             self._recorder.provoked(
                 EventHeader(Kind.DUPLICATE, peer=connection.peer),
                 user.source_queue_manager,
@@ -120,7 +120,7 @@ class Incoming:
             )
         elif stream is not None:  # the message is not the next one of its sequence
             self.rejected_count += 1
-            connection.sends_in_vain()
+            connection.count_useless()
             if verdict is Verdict.CONTRADICTION:
                 self._refuse(turn, decision, message, packet)
             else:

@@ -78,7 +78,7 @@ class ReceivedAcks:
             self._outgoing_release.order_acknowledged(connection, message, body, now)
 
     def _not_understood(self, connection: PeerConnection, error: ProtocolError) -> None:
-        connection.sends_in_vain()
+        connection.count_useless()
         self._services.log_limited(
             "acknowledgment_not_understood", connection.host, reason=str(error)
         )

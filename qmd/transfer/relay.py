@@ -92,7 +92,7 @@ class Relay:
             return queue
         user, transaction = message.user, message.transaction
         if connection.session is not None and connection.session.remote_id is not None:
-            self._next_hops.came(user.source_queue_manager, connection)
+            self._next_hops.learn_way_back(user.source_queue_manager, connection)
         if transaction is not None:
             self._relayed_acks.remember(transaction.sequence_id, user.source_queue_manager)
             if not self._store.hold(queue, message, connection):

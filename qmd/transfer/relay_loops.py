@@ -29,7 +29,7 @@ class RelayLoops:
         self._undeliverable = undeliverable
         self._ending: dict[OutgoingQueue, asyncio.Task[None]] = {}
 
-    def ways_lead_back(self, link: Link) -> None:
+    def end_relayed(self, link: Link) -> None:
         """End the relayed messages of a link: each possible next hop has sent some of them here."""
         if not self._next_hops.carriers(link):
             return  # without any way the destination may still connect

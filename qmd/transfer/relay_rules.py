@@ -157,4 +157,4 @@ class RelayRules:
             return True
         source = message.user.queue_manager_address
         kind = classify(message, source)
-        return kind is not MessageKind.ORDINARY and self._next_hops.knows(source)
+        return kind is not MessageKind.ORDINARY and self._next_hops.has_way_back(source)

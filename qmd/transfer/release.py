@@ -145,7 +145,7 @@ class OutgoingRelease:
         if self._relayed_acks.pass_back(connection, message, body, queue):
             return
         if queue is None or not speaks_for(connection, message, queue):
-            connection.sends_in_vain()
+            connection.count_useless()
             renewal = self._sequence_renewal
             if queue is None and renewal.is_ahead(connection, message, body.sequence_id):
                 return
@@ -153,7 +153,7 @@ class OutgoingRelease:
                 "order_ack_for_nothing", connection.host, address=connection.host
             )
             return
-        queue.link.spoke(message.user.source_queue_manager)
+        queue.link.add_acknowledger(message.user.source_queue_manager)
         self.acknowledged(connection, queue, body.sequence_id, body.sequence_number, now)
 
     def acknowledged(
@@ -168,7 +168,7 @@ class OutgoingRelease:
         try:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:
-            connection.sends_in_vain()
+            connection.count_useless()
             self._services.log_limited(
                 "impossible_order_ack", connection.host, address=connection.host, reason=str(error)
             )

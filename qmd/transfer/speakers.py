@@ -14,4 +14,4 @@ def speaks_for(connection: PeerSession, message: UserMessage, queue: OutgoingQue
     """Return whether an acknowledgment comes from the queue manager that the queue leads to."""
     assert connection.session is not None
     speakers = (message.user.source_queue_manager, connection.session.remote_id)
-    return queue.link.may_speak([each for each in speakers if each is not None])
+    return queue.link.may_acknowledge([each for each in speakers if each is not None])

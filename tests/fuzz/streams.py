@@ -122,7 +122,7 @@ def _check_session(stream: bytes, steering: list[int]) -> None:
         except MalformedPacket as broken:
             packets = broken.packets if isinstance(broken, BrokenStream) else []
             received += len(_messages(session.receive(packets, now)))
-            session.close(str(broken), now, whole=False)
+            session.close(str(broken), now, clean=False)
             break
         events = session.receive(packets, now)
         assert [event for event in events if isinstance(event, Closed)] == [

@@ -321,7 +321,7 @@ class SessionMachine(RuleBasedStateMachine):
             reasons["acknowledgments are missing"] = waiting and not heard
             reasons["idle for"] = before is SessionState.OPEN
             assert any(closed.reason.startswith(it) for it, holds in reasons.items() if holds)
-            assert closed.whole == closed.reason.startswith("idle for")
+            assert closed.clean == closed.reason.startswith("idle for")
         elif before is not SessionState.CLOSED:
             following = self.session.next_timer()
             assert following is not None

@@ -124,7 +124,7 @@ LIST_ELEMENTS = (2, 2, 2, 3, 3, 5, 8)
 # Their limits are drawn apart, so that all else is as it was in worlds without.
 KNOBS_OF_LISTS = {
     "qmd.operations.send_copies.SHARED_BYTES_MIN": (1, 100),
-    "qmd.peers.connection.TURN_PACKETS_MAX": (1, 3, 64),
+    "qmd.peers.packet_reader.TURN_PACKETS_MAX": (1, 3, 64),
     "qmd.control.server.TURN_REQUESTS_MAX": (1, 3, 256),
     "qmd.runtime.fair_scheduler.SHARED_PACKETS": (1, 256),
     "qmd.runtime.fair_scheduler.DISK_WAITS_MAX": (1, 4),
@@ -176,8 +176,8 @@ KNOBS = {
     "qmd.queues.outgoing_queues.REFILL_ROWS": (1, 2, 7),
     "qmd.operations.receive.REFILL_ROWS": (1, 2, 7),
     "qmd.operations.receive.PEEK_ROWS_MAX": (2,),
-    "qmd.peers.link.PUMP_MESSAGES_MAX": (1, 3),
-    "qmd.peers.link.PUMP_BYTES_MAX": (500,),
+    "qmd.peers.transmitter.PUMP_MESSAGES_MAX": (1, 3),
+    "qmd.peers.transmitter.PUMP_BYTES_MAX": (500,),
     "qmd.maintenance.expiry.EXPIRED_ROWS": (1, 3),
     "qmd.transfer.confirmation.GIVEN_UP_ROWS": (1, 3),
     "qmd.peers.connection.FINAL_ACKS_MAX": (1,),

@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "a silent peer is never given up",
         "qmd/core/session.py",
-        "if not self._heard:",
+        "if not self._has_received:",
         "if False:",
     ),
     # Deaths.
@@ -846,9 +846,9 @@ MUTANTS = (
     Mutant(
         "who carries messages is taken for who gets them",
         "qmd/peers/link.py",
-        "        known = set(self.speakers)\n",
+        "        known = set(self.acknowledgers)\n",
         "        carriers = self._next_hops.carriers(self)\n"
-        "        known = {*self.speakers, *(each.remote_id for each in carriers)} - {None}\n",
+        "        known = {*self.acknowledgers, *(each.remote_id for each in carriers)} - {None}\n",
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(

@@ -49,9 +49,9 @@ class Connection:
         self.is_read = True
         self.has = self.ended = False
         self._gate, self._owner, self._wanted = gate, owner, wanted
-        self.memory_came()
+        self.memory_available()
 
-    def memory_came(self) -> None:
+    def memory_available(self) -> None:
         self.has = self._gate.allows(self, self._owner, self._wanted)
         self.is_read = self.has
         if self.has:

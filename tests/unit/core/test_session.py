@@ -56,7 +56,7 @@ def send(session: Session, kinds: str, now: float = 0.0) -> None:
 
 def ended(events: list[object]) -> str:
     assert isinstance(events[-1], Closed)
-    assert not events[-1].whole
+    assert not events[-1].clean
     return events[-1].reason
 
 
@@ -101,7 +101,7 @@ def test_a_closed_session_receives_and_sends_nothing():
     session = open_session()
     take(session, "r")
     assert session.close("the peer closed the connection", now=1.0) == [
-        Closed("the peer closed the connection", whole=True)
+        Closed("the peer closed the connection", clean=True)
     ]
 
     assert session.receive([message()], now=1.0) == []
@@ -115,7 +115,7 @@ def test_a_closed_session_receives_and_sends_nothing():
 
 
 def test_a_session_can_be_closed_for_a_fault_that_its_owner_found():
-    assert open_session().close("no packet", now=0.0, whole=False) == [Closed("no packet", False)]
+    assert open_session().close("no packet", now=0.0, clean=False) == [Closed("no packet", False)]
 
 
 # Acknowledging received messages.
@@ -500,7 +500,7 @@ def test_a_session_without_user_messages_is_closed_when_idle():
     session = open_session(now=0.0)
     session.receive([session_ack()], now=200.0)
 
-    assert session.handle_timer(now=300.0) == [Closed("idle for 300 s", whole=True)]
+    assert session.handle_timer(now=300.0) == [Closed("idle for 300 s", clean=True)]
 
 
 @pytest.mark.parametrize("act", ["send", "receive"])
@@ -516,7 +516,7 @@ def test_a_session_with_user_messages_is_kept(act):
 
     assert session.handle_timer(now=300.0) == []
     assert session.next_timer() == 600.0
-    assert session.handle_timer(now=600.0) == [Closed("idle for 300 s", whole=True)]
+    assert session.handle_timer(now=600.0) == [Closed("idle for 300 s", clean=True)]
 
 
 # Pausing.

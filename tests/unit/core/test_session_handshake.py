@@ -31,7 +31,7 @@ PARAMETERS = bytes.fromhex("10 5A 0B 00 4C 49 4F 52 20 00 00 00 FF FF FF FF 00 0
 
 def closed_reason(events: list[object]) -> str:
     assert [type(event) for event in events] == [Closed]
-    assert events[0].whole is False
+    assert events[0].clean is False
     return events[0].reason
 
 

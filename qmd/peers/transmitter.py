@@ -1,0 +1,89 @@
+"""Transmitter: gives the messages of a link's outgoing queues to its session."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qmd.queues.outgoing_queue import Moment, TransmitLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qmd.events.recorder import Recorder
+    from qmd.outcomes.reports import Reports
+    from qmd.outcomes.undeliverable import Undeliverable
+    from qmd.peers.link import Link
+    from qmd.queues.outgoing_queue import OutgoingQueue
+    from qmd.queues.outgoing_queues import OutgoingQueues
+    from qmd.runtime.services import Services
+
+PUMP_BYTES_MAX = 1024 * 1024  # given to a session before they are written
+PUMP_MESSAGES_MAX = 64  # of one queue, before the next queue of the link gets its turn
+
+
+class Transmitter:
+    """Transmits the messages of all links; `may_transmit` is `Redirection.may_transmit`."""
+
+    def __init__(
+        self,
+        services: Services,
+        outgoing: OutgoingQueues,
+        recorder: Recorder,
+        reports: Reports,
+        undeliverable: Undeliverable,
+        may_transmit: Callable[[OutgoingQueue, Link], bool],
+    ) -> None:
+        self._services = services
+        self._outgoing = outgoing
+        self._recorder = recorder
+        self._reports = reports
+        self._undeliverable = undeliverable
+        self._may_transmit = may_transmit
+
+    def pump(self, link: Link) -> None:
+        """Fill the window of the link's session, with each of its queues in turn."""
+        connection = link.connection
+        if connection is None or connection.session is None:
+            return
+        now, now_s = self._services.loop.time(), self._services.clock.now_s
+        wall_s = int(self._services.environment.time())
+        self._services.clock.compare(wall_s, now_s)
+        moment = Moment(now, now_s, wall_s)
+        budget = PUMP_BYTES_MAX
+        remote, may_transmit = link.remote_id, self._may_transmit
+        waiting = deque(
+            queue
+            for queue in link.queues
+            if queue.messages
+            and not queue.paused
+            and (queue.known_peer == remote or may_transmit(queue, link))
+        )
+        while waiting and (room := connection.room) > 0:
+            if budget <= 0:
+                connection.flush_soon()  # the rest follows when these are written
+                break
+            queue = waiting.popleft()
+            limits = TransmitLimits(
+                min(room, PUMP_MESSAGES_MAX), budget, connection.packet_bytes_max
+            )
+            done = queue.transmit(connection.session, limits, moment)
+            self._recorder.transmitted(queue, done)
+            if done.expired:
+                self._undeliverable.expire(queue, done.expired)
+                connection.flush_soon()  # there may be more behind them
+            if done.too_large:
+                self._undeliverable.end_too_large(queue, done.too_large, connection)
+                connection.flush_soon()
+            if done.traced:
+                self._reports.sent(done.traced, connection.host)
+            if queue.window.wants_refill or queue.window.needs_refill:
+                self._outgoing.refill(queue)
+            if done.messages:
+                budget -= done.bytes
+                self._outgoing.transmitted_count += done.messages
+                self._outgoing.arm_resend(queue)
+                waiting.append(queue)
+                # The queue goes to the end, behind the queues that wait for their turn.
+                del link.queues[queue]
+                link.queues[queue] = None
