@@ -8,7 +8,6 @@ An attribute is named as its key in the file, followed by the unit: `ack_timeout
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -578,11 +577,6 @@ def settings_of(section: str) -> dict[str, Setting]:
     """Return the keys of one section, in the order of declaration."""
     found = (_setting(section, item) for item in fields(SECTIONS[section]))
     return {item.key: item for item in found}
-
-
-def all_settings() -> Iterator[Setting]:
-    for section in SECTIONS:
-        yield from settings_of(section).values()
 
 
 def _setting(section: str, item: Field[Any]) -> Setting:
