@@ -112,7 +112,9 @@ async def create_list(components: Components, request: frames.CreateList) -> Val
     name = _entry_name(request.name, LIST_PREFIX)
     members = await _members(components, request.members)
     entry = await in_time(
-        components.services, components.directory, components.directory.create_list(name, members)
+        components.services,
+        components.directory,
+        components.directory.changes.create_list(name, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -121,7 +123,9 @@ async def create_list(components: Components, request: frames.CreateList) -> Val
 async def delete_list(components: Components, request: frames.DeleteList) -> Value:
     entry = await _find_list(components, request.name)
     await in_time(
-        components.services, components.directory, components.directory.delete_list(entry.guid)
+        components.services,
+        components.directory,
+        components.directory.changes.delete_list(entry.guid),
     )
     components.resolver.forget()
     return {"name": entry.name, "deleted": True}
@@ -133,7 +137,7 @@ async def add_members(components: Components, request: frames.AddMembers) -> Val
     entry = await in_time(
         components.services,
         components.directory,
-        components.directory.add_members(entry.guid, members),
+        components.directory.changes.add_members(entry.guid, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -145,7 +149,7 @@ async def remove_members(components: Components, request: frames.RemoveMembers) 
     entry = await in_time(
         components.services,
         components.directory,
-        components.directory.remove_members(entry.guid, members),
+        components.directory.changes.remove_members(entry.guid, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -214,7 +218,9 @@ async def create_alias(components: Components, request: frames.CreateAlias) -> V
             "Put the list into a list: qmd dl create NAME list:OTHER",
         )
     entry = await in_time(
-        components.services, components.directory, components.directory.create_alias(name, target)
+        components.services,
+        components.directory,
+        components.directory.changes.create_alias(name, target),
     )
     components.resolver.forget()
     return _alias(entry)
@@ -223,7 +229,7 @@ async def create_alias(components: Components, request: frames.CreateAlias) -> V
 async def delete_alias(components: Components, request: frames.DeleteAlias) -> Value:
     name = _entry_name(request.name, ALIAS_PREFIX)
     await in_time(
-        components.services, components.directory, components.directory.delete_alias(name)
+        components.services, components.directory, components.directory.changes.delete_alias(name)
     )
     components.resolver.forget()
     return {"name": name, "deleted": True}

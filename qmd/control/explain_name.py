@@ -15,8 +15,8 @@ from qmd.control.directory_handlers import address_of
 from qmd.control_protocol import directory as frames
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.name_parts import parts_of
-from qmd.directory.resolver import Target
 from qmd.directory.spelling import QueuePath, name_of
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.peers.link import Link
 

@@ -29,6 +29,9 @@ class NullDirectory:
 
     kind = KIND_NONE
 
+    def __init__(self) -> None:
+        self.changes = NullChanges()
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -65,6 +68,10 @@ class NullDirectory:
 
     async def aliases(self) -> tuple[AliasEntry, ...]:
         _refuse("whoever asks for queue aliases")
+
+
+class NullChanges:
+    """The changes of the absent directory: every one is refused."""
 
     async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
         _refuse(f"the queue alias {name}")

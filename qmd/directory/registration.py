@@ -134,7 +134,7 @@ class Registration:
             )
         directory = self._directory
         try:
-            entry = await in_time(self._services, directory, directory.register_queue(new))
+            entry = await in_time(self._services, directory, directory.changes.register_queue(new))
         except AlreadyInDirectory:
             entry = await in_time(
                 self._services, directory, directory.queue_by_path(f"{new.computer}\\{new.queue}")
@@ -250,14 +250,18 @@ class Registration:
             quota_bytes=queue.quota_bytes,
             journal_quota_bytes=queue.journal_quota_bytes,
         )
-        await in_time(self._services, self._directory, self._directory.update_queue(guid, new))
+        await in_time(
+            self._services, self._directory, self._directory.changes.update_queue(guid, new)
+        )
         self._resolver.forget()
         log.info("queue_entry_changed", queue=queue.name, guid=guid_text(guid))
 
     async def _unregister(self, guid: bytes) -> None:
         """Remove an entry; a missing entry counts as removed. Raises Refusal."""
         try:
-            await in_time(self._services, self._directory, self._directory.unregister_queue(guid))
+            await in_time(
+                self._services, self._directory, self._directory.changes.unregister_queue(guid)
+            )
         except NotInDirectory:
             pass
         except NoDirectory:

@@ -23,8 +23,9 @@ from protocol.names.format_name import (
 )
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
-from qmd.directory.resolver import MustAsk, Resolution, Target
+from qmd.directory.resolver import MustAsk, Resolution
 from qmd.directory.spelling import name_of
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import NO_ADDRESS, QueueAddress, reply_address
 from qmd.naming.fan_out import Several, several_of

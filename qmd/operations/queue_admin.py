@@ -188,7 +188,7 @@ class QueueAdministration:
         except TooManyQueues as error:  # of those that are being deleted the ids are not free yet
             if guid is not None:
                 await registration.in_time(
-                    self._services, self._directory, self._directory.unregister_queue(guid)
+                    self._services, self._directory, self._directory.changes.unregister_queue(guid)
                 )
             raise _too_many(self._queues_max) from error
         log.info("queue_created", queue=path, transactional=transactional)

@@ -17,7 +17,7 @@ from protocol.patching import with_queue_manager
 from qmd.control_protocol.messages import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.packet_fields import is_express, message_number
 from qmd.core.sequence import NUMBER_MAX
-from qmd.directory.resolver import Target
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import (
     PRIORITY_MAX,

@@ -12,7 +12,7 @@ import pytest
 
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import DirectoryAway
-from qmd.directory.ldap.connection import PASSWORD_VARIABLE, Mechanism, Security, Server
+from qmd.directory.ldap.access import PASSWORD_VARIABLE, Mechanism, Security, Server
 from tests.directory.certificates import Authority
 from tests.directory.domain import directory, server
 from tests.directory.domain_controller import DomainController

@@ -22,14 +22,8 @@ from typing import Final, TypeVar
 from sansldap import FilterPresent, LDAPFilter
 
 from qmd.core.retry import Retry
-from qmd.directory.ldap.connection import (
-    Access,
-    LdapAway,
-    LdapConnection,
-    LdapError,
-    LdapRefused,
-    Server,
-)
+from qmd.directory.ldap.access import Access, LdapAway, LdapError, LdapRefused, Server
+from qmd.directory.ldap.connection import LdapConnection
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 
 PAGE_ENTRIES: Final = 500  # Active Directory returns at most 1,000 in one page
