@@ -504,7 +504,7 @@ class Recorder:
             delivery=key[9],
         )
         batch.mention(event)
-        if batch.is_empty:
+        if batch.load.is_empty:
             self._services.timers.at(now + DELAY_S, self, _write_now)
         return event
 

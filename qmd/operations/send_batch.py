@@ -390,7 +390,7 @@ class BatchSender:
             places.append(key)
             sizes.append(size)
             queues.append(route.destination)
-        self._batch.insert_outgoing_copies(
+        self._batch.outgoing.insert_copies(
             rows,
             reach_by_s,
             confirm_by_s,

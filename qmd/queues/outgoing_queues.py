@@ -243,7 +243,7 @@ class OutgoingQueues:
         self._adopt(queue)
         if queue.link.connection is not None:
             queue.new_pass("a new session began", transactional_only=False)
-        self._services.storage.batch.add_outgoing_queue(
+        self._services.storage.batch.outgoing.add_queue(
             outgoing_rows.OutgoingQueueRow(
                 queue.id,
                 queue.destination,
@@ -337,7 +337,7 @@ class OutgoingQueues:
             if is_express(head):
                 queue.add_express(key, packet, expires_at_s)
                 return key, packet, expires_at_s
-        batch.insert_outgoing(
+        batch.outgoing.insert(
             queue.id << LOOKUP_BITS | key,
             head,
             expires_at_s,
@@ -388,11 +388,11 @@ class OutgoingQueues:
                 next_numbers[queue.id] = sequence.next_number
             else:
                 queue.stored_sequence_id = sequence.sequence_id
-                batch.set_outgoing_sequence(
+                batch.outgoing.set_sequence(
                     queue.id, sequence.sequence_id, sequence.base, sequence.next_number
                 )
         if next_numbers:
-            batch.set_next_numbers(next_numbers)
+            batch.outgoing.set_next_numbers(next_numbers)
 
     def refill(self, queue: OutgoingQueue) -> None:
         """Read on where the window ends."""

@@ -241,7 +241,7 @@ class OutgoingRelease:
             # From the beginning, with what was dying: it has arrived after all.
             first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
             self._confirmations.arrived(queue, messages, first, messages[-1].key)
-            batch.delete_outgoing_range(base | first, base | messages[-1].key)
+            batch.outgoing.delete_range(base | first, base | messages[-1].key)
             # Whatever is appended from here on is in this batch or a later one.
             self._released(queue, messages)
         for callback in self._when_released:
@@ -249,7 +249,7 @@ class OutgoingRelease:
         self._when_released.clear()
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
-            batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
+            batch.outgoing.delete([queue.id << LOOKUP_BITS | key for queue, key in keys])
             for (queue, source), told in self._releasable_told.items():
                 self._tell_acknowledged(queue, source, told.numbers, told.sizes)
             self._releasable_told.clear()

@@ -132,7 +132,7 @@ async def test_the_event_of_a_transmission_waits_for_another_commit_or_a_second(
 
         batch = a.storage.batch
         assert batch.mentions
-        assert batch.is_empty, "it caused a commit"
+        assert batch.load.is_empty, "it caused a commit"
         await until(lambda: a.storage.batch is not batch, "the commit after a second")
         assert await life(a, sent) == ["sent", "transmitted"]
         remote.acknowledge()
