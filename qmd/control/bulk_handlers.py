@@ -1,4 +1,4 @@
-"""The verbs of `qmd/control_protocol/bulk.py`, answered."""
+"""Handlers of the verbs in `qmd/control_protocol/bulk.py`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ Work = Coroutine[Any, Any, object]
 
 
 class Verb(NamedTuple):
+    """The handler of one verb, and how it runs."""
+
     work: Callable[[Components, Rights, Any], Work]
-    changes: bool = True  # something: it goes on when its connection ends
-    is_page: bool = False  # of messages: one at a time for a client that reads them
+    changes: bool = True  # it changes data, and continues when its connection ends
+    is_page: bool = False  # it reads messages: one page at a time for each client
 
 
 async def _open(components: Components, rights: Rights, request: frames.OpenReader) -> object:

@@ -1,4 +1,4 @@
-"""What operators ask and change of the directory, answered as plain values for JSON."""
+"""Handlers of the verbs about the directory: look-ups and changes, as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ async def delete_alias(components: Components, request: frames.DeleteAlias) -> V
     return {"name": name, "deleted": True}
 
 
-#: Verbs that change nothing, and those that do.
+#: The handlers of verbs that change nothing, and of verbs that change the directory.
 LOOKS: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
     frames.DirectoryStatus: status,
     frames.DirectoryLookup: lookup,
@@ -351,7 +351,7 @@ async def _member(components: Components, member: SingleName) -> Value:
 
 
 def _entry_name(text: str, prefix: str) -> str:
-    """The name of a list or an alias, with or without its prefix.  Raises Refusal."""
+    """Return the name of a list or an alias without its prefix.  Raises Refusal."""
     name = text[len(prefix) :] if text.lower().startswith(prefix) else text
     kind = prefix[:-1]
     try:
@@ -377,13 +377,12 @@ async def _find_list(components: Components, text: str) -> ListEntry:
         entry = components.directory.distribution_list(name.distribution_list, name.domain)
     else:
         entry = components.directory.list_by_name(_entry_name(text, LIST_PREFIX))
-    return await in_time(
-        components.services, components.directory, entry
-    )  # always anew: somebody looks at it, or changes it
+    # The cache is not used: an operator displays or changes the list.
+    return await in_time(components.services, components.directory, entry)
 
 
 async def _members(components: Components, texts: list[str]) -> list[SingleName]:
-    """What is to be in a list, or out of it.  Raises Refusal."""
+    """Return the names of members to add to a list or to remove from it.  Raises Refusal."""
     found: list[SingleName] = []
     for text in texts:
         name, _ = await in_time(
@@ -397,7 +396,7 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
         if here is not None and here.is_public:
             name = PublicName(here.guid)
         elif isinstance(name, DirectName) and name.host == ".":
-            # In a list it has to mean this computer wherever it is read.
+            # A list is read on other computers too: the member must name this computer.
             port = components.services.listening[0][1] if components.services.listening else PORT
             name = replace(name, host=components.services.name, port=port)
         found.append(name)

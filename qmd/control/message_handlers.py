@@ -1,7 +1,8 @@
-"""The verbs of applications on the control socket: messages, and transactions of them.
+"""Handlers of the verbs of applications: messages and transactions.
 
-Each handler begins what its request asks for, and sees to the answer.  What can be refused at once
-is refused before anything is begun: a name that a directory must be asked about comes again then.
+Each handler begins the work of its request and arranges the answer.  It makes all checks that need
+no wait first: a request with a name for which the directory must be queried is handled again
+after the answer.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _import(connection: ControlConnection, request: frames.Import) -> None:
 async def _once(
     connection: ControlConnection, token: bytes, work: Coroutine[Any, Any, object]
 ) -> object:
-    """What takes more than one turn, and is not done twice for one token."""
+    """Return the result of `work`, or that of an earlier request with the same token."""
     async with connection.components.request_outcomes.at_work(token) as done_before:
         if done_before is not None:
             work.close()
@@ -250,7 +251,7 @@ def _abort(connection: ControlConnection, request: frames.Abort) -> None:
     )
     done = partial(connection.done, request.number, count)
     if count:
-        # Whoever hears of it may look at once, and has to find the abort counted.
+        # The client may look at the messages after the answer: the abort must be counted then.
         connection.components.services.storage.batch.when_durable(done)
     else:
         done()

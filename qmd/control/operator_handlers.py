@@ -1,6 +1,6 @@
-"""The verbs of operators on the control socket: queues, what is on its way, histories.
+"""Handlers of the verbs of operators: queues, outgoing queues, sessions, status, history.
 
-As in `message_verbs`, what can be refused at once is refused before anything is begun.
+As in `message_handlers`, each handler makes the checks that need no wait first.
 """
 
 from __future__ import annotations

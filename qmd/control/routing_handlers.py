@@ -1,4 +1,4 @@
-"""Handlers of verbs about ways to other queue managers: redirect, restart, forget an identity."""
+"""Handlers of the verbs for routes: redirect, restart a sequence, forget an identity."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def _restart(components: Components, request: RestartOutgoing) -> dict[str
     }
 
 
-#: Verbs that change something, by their requests.
+#: The handlers of these verbs, all of which change data.
 CHANGES: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
     RedirectOutgoing: _redirect,
     ForgetIdentity: _forget,

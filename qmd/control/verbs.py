@@ -1,4 +1,4 @@
-"""The verbs of the control protocol: for each request, its handler."""
+"""The verbs of the control protocol: the handler of each request."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ async def _page_of(connection: ControlConnection, work: Coroutine[Any, Any, obje
         async with connection.turn():
             return await work
     finally:
-        work.close()  # its turn may never have come
+        work.close()  # it has not started if its turn never came
 
 
-def _looking(work: Callable[[Components, Any], Coroutine[Any, Any, object]]) -> Handler:
-    """The handler of a verb that changes nothing."""
+def _look(work: Callable[[Components, Any], Coroutine[Any, Any, object]]) -> Handler:
+    """Return the handler of a verb that changes nothing."""
 
     def handle(connection: ControlConnection, request: frames.Request) -> None:
         connection.look(request.number, work(connection.components, request))
@@ -62,8 +62,8 @@ def _looking(work: Callable[[Components, Any], Coroutine[Any, Any, object]]) -> 
     return handle
 
 
-def _changing(work: Callable[[Components, Any], Coroutine[Any, Any, object]]) -> Handler:
-    """The handler of a verb that waits in the middle of a change."""
+def _change(work: Callable[[Components, Any], Coroutine[Any, Any, object]]) -> Handler:
+    """Return the handler of a verb that waits in the middle of a change."""
 
     def handle(connection: ControlConnection, request: frames.Request) -> None:
         connection.change(request.number, work(connection.components, request))
@@ -77,8 +77,8 @@ HANDLERS: dict[type, Handler] = {
     **message_handlers.HANDLERS,
     **operator_handlers.HANDLERS,
     **dict.fromkeys(bulk_handlers.VERBS, _bulk),
-    **{verb: _looking(work) for verb, work in directory_handlers.LOOKS.items()},
-    **{verb: _changing(work) for verb, work in directory_handlers.CHANGES.items()},
-    **{verb: _changing(work) for verb, work in routing_handlers.CHANGES.items()},
-    ExplainName: _looking(explain),
+    **{verb: _look(work) for verb, work in directory_handlers.LOOKS.items()},
+    **{verb: _change(work) for verb, work in directory_handlers.CHANGES.items()},
+    **{verb: _change(work) for verb, work in routing_handlers.CHANGES.items()},
+    ExplainName: _look(explain),
 }
