@@ -31,6 +31,7 @@ from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
 
 RECONNECT_S = 30.0
@@ -183,18 +184,18 @@ class QueueManager(Administration):
 
     async def list_transactions(self) -> list[Facts]:
         """Return the transactions under way, of all clients."""
-        return await self._list(frames.ListTransactions)
+        return await self._list(transaction_frames.ListTransactions)
 
     async def list_branches(self) -> list[Facts]:
         """Return databases that may not know the outcome of a transaction, with that outcome."""
-        return await self._list(frames.ListBranches)
+        return await self._list(transaction_frames.ListBranches)
 
     async def forget_branch(self, transaction: bytes, resource: str) -> bool:
         """Remove the record of a branch after its database has carried out the decision.
 
         Returns whether there was such a record.
         """
-        return bool(await self._caller.ask(frames.ForgetBranch, transaction, resource))
+        return bool(await self._caller.ask(transaction_frames.ForgetBranch, transaction, resource))
 
     async def send_once(
         self,

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qmd.client.errors import ClientError
-from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 
 if TYPE_CHECKING:
     from qmd.client.connection import Connection
@@ -167,7 +167,7 @@ class Branch:
         connection = await database.connect()
         try:
             xid = database.xid(connection, qm.id, transaction)
-            await control.ask(frames.Enlist, transaction, database.name)
+            await control.ask(transaction_frames.Enlist, transaction, database.name)
             await _called(connection.tpc_begin, xid)
         except BaseException:
             await _called(connection.close)

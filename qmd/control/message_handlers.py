@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.operations.resend import Changes
@@ -218,13 +219,13 @@ def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
     )
 
 
-def _begin(connection: ControlConnection, request: frames.Begin) -> None:
+def _begin(connection: ControlConnection, request: transaction_frames.Begin) -> None:
     idle_s = checked.wait_s(request.idle_s)
     connection.components.transactions.begin(request.transaction, connection, idle_s)
     connection.done(request.number, None)
 
 
-def _settle(connection: ControlConnection, request: frames.Settle) -> None:
+def _settle(connection: ControlConnection, request: transaction_frames.Settle) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     connection.change(
         request.number,
@@ -239,13 +240,13 @@ def _settle(connection: ControlConnection, request: frames.Settle) -> None:
     )
 
 
-def _commit(connection: ControlConnection, request: frames.Commit) -> None:
+def _commit(connection: ControlConnection, request: transaction_frames.Commit) -> None:
     connection.components.transactions.commit(
         request.transaction, connection, partial(connection.done, request.number)
     )
 
 
-def _abort(connection: ControlConnection, request: frames.Abort) -> None:
+def _abort(connection: ControlConnection, request: transaction_frames.Abort) -> None:
     count = connection.components.transactions.abort(
         request.transaction, connection, request.reason, unread=request.unread
     )
@@ -257,12 +258,12 @@ def _abort(connection: ControlConnection, request: frames.Abort) -> None:
         done()
 
 
-def _enlist(connection: ControlConnection, request: frames.Enlist) -> None:
+def _enlist(connection: ControlConnection, request: transaction_frames.Enlist) -> None:
     work = connection.components.branches.enlist(request.transaction, connection, request.resource)
     connection.change(request.number, work)
 
 
-def _forget_branch(connection: ControlConnection, request: frames.ForgetBranch) -> None:
+def _forget_branch(connection: ControlConnection, request: transaction_frames.ForgetBranch) -> None:
     work = connection.components.branches.forget(request.transaction, request.resource)
     connection.change(request.number, work)
 
@@ -282,10 +283,10 @@ HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Resend: _resend,
     frames.Import: _import,
     frames.Outcome: _outcome,
-    frames.Begin: _begin,
-    frames.Settle: _settle,
-    frames.Commit: _commit,
-    frames.Abort: _abort,
-    frames.Enlist: _enlist,
-    frames.ForgetBranch: _forget_branch,
+    transaction_frames.Begin: _begin,
+    transaction_frames.Settle: _settle,
+    transaction_frames.Commit: _commit,
+    transaction_frames.Abort: _abort,
+    transaction_frames.Enlist: _enlist,
+    transaction_frames.ForgetBranch: _forget_branch,
 }

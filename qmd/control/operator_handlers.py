@@ -12,6 +12,7 @@ from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.operations.queue_admin import Purged
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) ->
     connection.look(request.number, connection.components.dead_letter_summary.groups(queue))
 
 
-def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
+def _list_branches(connection: ControlConnection, request: transaction_frames.ListBranches) -> None:
     connection.look(request.number, connection.components.branches.overview())
 
 
-def _list_transactions(connection: ControlConnection, request: frames.ListTransactions) -> None:
+def _list_transactions(
+    connection: ControlConnection, request: transaction_frames.ListTransactions
+) -> None:
     connection.done(request.number, overview.transactions(connection.components, connection.rights))
 
 
@@ -212,8 +215,8 @@ async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
 
 HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.DeadLetters: _dead_letters,
-    frames.ListBranches: _list_branches,
-    frames.ListTransactions: _list_transactions,
+    transaction_frames.ListBranches: _list_branches,
+    transaction_frames.ListTransactions: _list_transactions,
     operator_frames.CreateQueue: _create_queue,
     operator_frames.SetQueue: _set_queue,
     operator_frames.DeleteQueue: _delete_queue,

@@ -27,6 +27,7 @@ from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
 
 if TYPE_CHECKING:
@@ -162,13 +163,23 @@ TABLE: dict[type, Row] = {
     ),
     **_rows((_ADMIN,), frames.Import),
     # Transactions, and the results of requests.
-    **_rows((_OWN_TRANSACTION,), frames.Begin, frames.Commit, frames.Abort),
+    **_rows(
+        (_OWN_TRANSACTION,),
+        transaction_frames.Begin,
+        transaction_frames.Commit,
+        transaction_frames.Abort,
+    ),
     **_rows(
         (_READ, Need(WRITE, _named("target", optional=True), "the target")),
-        frames.Settle,
+        transaction_frames.Settle,
     ),
-    **_rows((_OWN_IDS,), frames.Outcome, frames.ListTransactions),
-    **_rows((_ALL_ADMIN,), frames.Enlist, frames.ForgetBranch, frames.ListBranches),
+    **_rows((_OWN_IDS,), frames.Outcome, transaction_frames.ListTransactions),
+    **_rows(
+        (_ALL_ADMIN,),
+        transaction_frames.Enlist,
+        transaction_frames.ForgetBranch,
+        transaction_frames.ListBranches,
+    ),
     # Queues.
     **_rows((_ADMIN_NAME,), operator_frames.CreateQueue, operator_frames.SetQueue),
     **_rows((_ADMIN_NAME,), operator_frames.PurgeQueue),
