@@ -157,8 +157,8 @@ class Administration:
 
         Returns whether there was such a record.
         """
-        told = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
-        return bool(told["forgotten"])
+        answer = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
+        return bool(answer["forgotten"])
 
     async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
         """Restart the transactional sequence to a destination.
@@ -205,8 +205,11 @@ class Administration:
 
     async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
         """Return the events of a message here and at the other end, in order of time."""
-        told = await self.why(message, queue=queue, ask=ask)
-        events = [*told["events"], *(event for peer in told["peers"] for event in peer["events"])]
+        answer = await self.why(message, queue=queue, ask=ask)
+        events = [
+            *answer["events"],
+            *(event for peer in answer["peers"] for event in peer["events"]),
+        ]
         return sorted(events, key=lambda event: int(event["at_ms"]))
 
     async def events(

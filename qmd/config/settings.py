@@ -2,6 +2,7 @@
 """Settings of the queue manager: key, default, allowed values and meaning of each.
 
 This declaration is the only source for the loader, the file that `qmd init` writes, and the manual.
+It is data, one entry for each key, so the length of the module is that of the manual.
 An attribute is named as its key in the file, followed by the unit: `ack_timeout` is
 `ack_timeout_s`, seconds; `computer` is `computer_bytes`.
 """

@@ -104,7 +104,7 @@ async def lookup(components: Components, request: frames.DirectoryLookup) -> Val
         "name_needs_no_directory",
         f"{text} is no entry of a directory",
         "Look up PUBLIC=guid, DL=guid, MACHINE=guid, host\\queue, list:NAME, alias:NAME or a"
-        " computer's name; `qmd name explain` tells of any name.",
+        " computer's name; `qmd name explain` explains any name.",
     )
 
 

@@ -46,7 +46,7 @@ class RemoteServer(ControlServer):
         self.address: tuple[str, int] = (settings.address, settings.port)
 
     async def listen(self) -> None:
-        """Listen.
+        """Open the TCP port.
 
         Raises OSError, ssl.SSLError, TokenFileError, and Refusal for an address without TLS.
         """

@@ -64,7 +64,10 @@ class ControlServer:
         self.connection_count = 0
 
     async def start(self, path: Path, mode: int, group: str) -> None:
-        """Listen.  Raises OSError, or LookupError for a group that does not exist."""
+        """Open the socket at `path`.
+
+        Raises OSError, or LookupError for a group that does not exist.
+        """
         _remove_socket(path)
         listener = self.components.services.environment.bind(path, mode, group)
         try:

@@ -61,13 +61,13 @@ class NullDirectory:
         _refuse(f"the computer {name}")
 
     async def sites(self) -> tuple[SiteEntry, ...]:
-        _refuse("whoever asks for sites")
+        _refuse("the list of sites")
 
     async def lists(self) -> tuple[ListEntry, ...]:
-        _refuse("whoever asks for distribution lists")
+        _refuse("the list of distribution lists")
 
     async def aliases(self) -> tuple[AliasEntry, ...]:
-        _refuse("whoever asks for queue aliases")
+        _refuse("the list of queue aliases")
 
 
 class NullChanges:

@@ -276,7 +276,7 @@ class QueueAdministration:
             journal=queue.journal,
         )
         if told is not None:
-            await self._registration.tell(told)
+            await self._registration.notify(told)
         return queue
 
     async def delete(self, queue: LocalQueue, *, dry_run: bool = False) -> Purged:
@@ -324,7 +324,7 @@ class QueueAdministration:
             done.set()
         log.info("queue_deleted", queue=queue.name, messages=purged.messages)
         if told is not None:
-            self._registration.tell_later(told)
+            self._registration.notify_later(told)
         return purged
 
     async def _delete(

@@ -77,16 +77,16 @@ class OutgoingChanges:
         self._load.count(len(keys))
 
     def await_confirmation(
-        self, arrived: Arrived, tell: Callable[[list[Kept]], list[Event]]
+        self, arrived: Arrived, events_of: Callable[[list[Kept]], list[Event]]
     ) -> asyncio.Future[list[Kept]]:
         """Keep those acknowledged rows that wait for a final ack.
 
         `arrived` is a range of rows that were acknowledged in order; this batch deletes the range.
-        `tell` returns the events to record for the kept rows.  The future gives the kept rows once
-        the batch is durable.
+        `events_of` returns the events to record for the kept rows.  The future gives the kept rows
+        once the batch is durable.
         """
         future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
-        self._arrivals.append(Arrival(arrived, tell, future))
+        self._arrivals.append(Arrival(arrived, events_of, future))
         self._load.count(1)
         return future
 
@@ -174,7 +174,7 @@ class OutgoingChanges:
     def write_events(self, db: sqlite3.Connection) -> None:
         """Write the events of the arrivals, after the events of the batch itself."""
         for arrival in self._arrivals:
-            arrival.tell(db)
+            arrival.write_events(db)
 
     def report(self) -> None:
         """Notify the callers of `await_confirmation`."""

@@ -41,11 +41,11 @@ class Arrival:
     def __init__(
         self,
         arrived: Arrived,
-        tell: Callable[[list[Kept]], list[Event]],
+        events_of: Callable[[list[Kept]], list[Event]],
         future: asyncio.Future[list[Kept]],
     ) -> None:
         self._arrived = arrived
-        self._tell = tell
+        self._events_of = events_of
         self._future = future
         self._kept: list[Kept] = []
 
@@ -56,9 +56,9 @@ class Arrival:
     def write(self, db: sqlite3.Connection) -> None:
         self._kept = awaiting.take_over(db, self._arrived)
 
-    def tell(self, db: sqlite3.Connection) -> None:
+    def write_events(self, db: sqlite3.Connection) -> None:
         """Record the events of the kept rows, after the events of the batch itself."""
-        events.insert(db, self._tell(self._kept))
+        events.insert(db, self._events_of(self._kept))
 
     def settle(self) -> None:
         if not self._future.done():

@@ -87,7 +87,7 @@ def test_negotiate_with_a_wrong_password_is_refused(controller, tmp_path):
         password_file=wrong,
     )
 
-    assert "does not let us in as MSMQ\\Administrator" in text
+    assert "refuses the bind as MSMQ\\Administrator" in text
 
 
 def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):

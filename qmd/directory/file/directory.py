@@ -182,7 +182,7 @@ def _load(file: Path, *, may_be_empty: bool) -> Contents:
     if not text and not may_be_empty:
         # An editor that rewrites the file may begin with an empty one: it is read again later.
         raise DirectoryFileError(
-            "it is empty: somebody is writing it, or all that it had is lost",
+            "it is empty: another program is writing it, or its contents are lost",
             code="directory_file_broken",
             file=file,
         )

@@ -267,7 +267,7 @@ class LdapClient:
         except TimeoutError as error:
             waited_s = loop.time() - asked_at
             text = f"no answer within {waited_s:.3g} s while {doing}"
-            if connection.heard_at <= asked_at:
+            if connection.received_at <= asked_at:
                 self._lost(connection, text)
             raise LdapAway(text, server=str(connection.server)) from error
         except LdapAway as error:

@@ -90,7 +90,7 @@ class LdapConnection(asyncio.Protocol):
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.server = server
         self.doing = "connecting"  # for people, during the opening
-        self.heard_at = loop.time()  # when the server last sent anything
+        self.received_at = loop.time()  # when the server last sent anything
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._frames = Frames()
@@ -113,7 +113,7 @@ class LdapConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self._loop.time()
+        self.received_at = self._loop.time()
         try:
             if self._silent:
                 raise LdapFault("it sent more before the TLS handshake had begun")
@@ -433,8 +433,8 @@ class LdapConnection(asyncio.Protocol):
         code = answer.result.code
         if code == ResultCode.SUCCESS:
             return
-        who = f"as {access.user}" if access.user else f"by {access.mechanism.value}"
-        text = f"the server does not let us in {who}: {describe(answer.result)}"
+        account = f"as {access.user}" if access.user else f"by {access.mechanism.value}"
+        text = f"the server refuses the bind {account}: {describe(answer.result)}"
         if code in (ResultCode.BUSY, ResultCode.UNAVAILABLE):
             raise LdapAway(text, server=self._name)
         raise LdapRejected(text, server=self._name)
