@@ -97,7 +97,7 @@ def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
 
     text = refusal(controller, password_file=wrong)
 
-    assert "does not let us in as Administrator@msmq.test" in text
+    assert "refuses the bind as Administrator@msmq.test" in text
     assert "52e" in text  # what Active Directory says of wrong passwords
     assert "Wrong-P@ss1" not in text
 
