@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from protocol.names.format_name import (
     PublicName,
     SingleName,
 )
+from qmd.control.handler import Handler, change, look
 from qmd.control_protocol import directory as frames
 from qmd.directory.interface import (
     AliasEntry,
@@ -235,23 +235,20 @@ async def delete_alias(components: Components, request: frames.DeleteAlias) -> V
     return {"name": name, "deleted": True}
 
 
-#: The handlers of verbs that change nothing, and of verbs that change the directory.
-LOOKS: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
-    frames.DirectoryStatus: status,
-    frames.DirectoryLookup: lookup,
-    frames.ShowList: show_list,
-    frames.ExpandList: expand_list,
-    frames.ListLists: list_lists,
-    frames.ListAliases: list_aliases,
-}
-CHANGES: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
-    frames.DirectoryReload: reload,
-    frames.CreateList: create_list,
-    frames.DeleteList: delete_list,
-    frames.AddMembers: add_members,
-    frames.RemoveMembers: remove_members,
-    frames.CreateAlias: create_alias,
-    frames.DeleteAlias: delete_alias,
+HANDLERS: dict[type, Handler] = {
+    frames.DirectoryStatus: look(status),
+    frames.DirectoryLookup: look(lookup),
+    frames.ShowList: look(show_list),
+    frames.ExpandList: look(expand_list),
+    frames.ListLists: look(list_lists),
+    frames.ListAliases: look(list_aliases),
+    frames.DirectoryReload: change(reload),
+    frames.CreateList: change(create_list),
+    frames.DeleteList: change(delete_list),
+    frames.AddMembers: change(add_members),
+    frames.RemoveMembers: change(remove_members),
+    frames.CreateAlias: change(create_alias),
+    frames.DeleteAlias: change(delete_alias),
 }
 
 

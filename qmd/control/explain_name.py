@@ -12,6 +12,7 @@ from protocol.errors import InvalidName
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PrivateName, PublicName
 from qmd.control.directory_handlers import address_of
+from qmd.control.handler import Handler, look
 from qmd.control_protocol import directory as frames
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.name_parts import parts_of
@@ -166,3 +167,6 @@ def _refused(refusal: Refusal) -> Value:
         "text": refusal.text,
         "remedy": refusal.remedy,
     }
+
+
+HANDLERS: dict[type, Handler] = {frames.ExplainName: look(explain)}

@@ -7,7 +7,7 @@ after the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from qmd.errors import Refusal
 from qmd.operations.resend import Changes
 
 if TYPE_CHECKING:
+    from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
     from qmd.queues.local_queue import LocalQueue
 
@@ -268,7 +269,7 @@ def _forget_branch(connection: ControlConnection, request: transaction_frames.Fo
     connection.change(request.number, work)
 
 
-HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+HANDLERS: dict[type, Handler] = {
     frames.Send: _send,
     frames.Take: _take,
     frames.TakeChosen: _take_chosen,

@@ -5,7 +5,7 @@ As in `message_handlers`, each handler makes the checks that need no wait first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from qmd.control import status as overview
@@ -16,6 +16,7 @@ from qmd.control_protocol import transactions as transaction_frames
 from qmd.operations.queue_admin import Purged
 
 if TYPE_CHECKING:
+    from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -213,7 +214,7 @@ async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
     return (await work)._asdict()
 
 
-HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+HANDLERS: dict[type, Handler] = {
     frames.DeadLetters: _dead_letters,
     transaction_frames.ListBranches: _list_branches,
     transaction_frames.ListTransactions: _list_transactions,

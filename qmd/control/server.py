@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +24,7 @@ from protocol.errors import InvalidName
 from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.control import verb_rights
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
+from qmd.control.handler import Handler
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
@@ -50,7 +51,7 @@ _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
 #: The handler of each class of requests: qmd/control/verbs.py.
-Handlers = Mapping[type, Callable[["ControlConnection", Any], None]]
+Handlers = Mapping[type, Handler]
 
 
 class ControlServer:
