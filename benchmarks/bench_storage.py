@@ -53,7 +53,7 @@ async def append(storage: Storage, first: int, rows: int, batch_rows: int) -> No
     """Append outgoing messages, all of which expire in about four days."""
     for start in range(first, first + rows, batch_rows):
         for number in range(start, start + batch_rows):
-            storage.batch.insert_outgoing(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
+            storage.batch.outgoing.insert(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
         await durable(storage)
 
 
@@ -61,9 +61,9 @@ async def send(storage: Storage, first: int, rows: int, batch_rows: int) -> None
     """Simulate a busy outgoing queue: append messages, and release older ones by order acks."""
     for start in range(first, first + rows, batch_rows):
         for number in range(start, start + batch_rows):
-            storage.batch.insert_outgoing(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
+            storage.batch.outgoing.insert(outgoing_key(number), PACKET, EXPIRES_AT_S + number // 9)
         released = start - LAG_ROWS
-        storage.batch.delete_outgoing_range(outgoing_key(first), outgoing_key(released))
+        storage.batch.outgoing.delete_range(outgoing_key(first), outgoing_key(released))
         await durable(storage)
 
 

@@ -1,4 +1,4 @@
-"""The flag words of the headers: integers whose bit ranges have names.
+"""The flag words of the headers: integers with named bit ranges.
 
 A flag word is an `int`, so it preserves unknown and reserved bits, and so does a packet that is
 built again.  Bits are counted from the least significant one, as in the specification's tables

@@ -63,12 +63,12 @@ class MessageClass(IntEnum):
 
 _SENTENCES: dict[int, str] = {
     MessageClass.NORMAL: "The message was sent by an application.",
-    MessageClass.REPORT: "This reports a step on the way of a traced message.",
+    MessageClass.REPORT: "The message reports a step of a traced message.",
     MessageClass.ACK_REACH_QUEUE: "The message reached its queue.",
     MessageClass.ORDER_ACK: "The transactional messages so far were received in order.",
     MessageClass.ACK_RECEIVE: "The message was received by an application.",
     MessageClass.NACK_BAD_DESTINATION_QUEUE: "The destination queue does not exist.",
-    MessageClass.NACK_DELETED: "The message was deleted by an administrator on its way.",
+    MessageClass.NACK_DELETED: "The message was deleted in transit.",
     MessageClass.NACK_REACH_QUEUE_TIMEOUT: "The message did not reach its queue in time.",
     MessageClass.NACK_QUEUE_EXCEED_QUOTA: "The destination queue is full.",
     MessageClass.NACK_ACCESS_DENIED: "The sender may not send to the destination queue.",

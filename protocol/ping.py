@@ -15,8 +15,6 @@ from protocol.codec.layout import Octets
 from protocol.codec.marks import NothingLeft, Rule
 from protocol.flags import PingFlags
 
-PING_PORT = 3527
-PING_BYTES = 24
 PING_SIGNATURE = 0x5548
 
 _WHOLE = NothingLeft("queue_manager", 8, "MUST end the datagram, which has 24 bytes")

@@ -1,8 +1,8 @@
-"""The daemon: start in order, stop in reverse, and a reason for either.
+"""The daemon: it starts in order, stops in reverse order, and logs the reason of a failure.
 
-Exit codes:  0 stopped as asked;  1 the storage or something of this host failed, or a bug
-             showed: start again;  78 the configuration has to be changed first, or an operator
-             has to decide what becomes of a folder that lacks acknowledged data
+Exit codes:  0 stopped on request;  1 the storage or a resource of this host failed, or a bug was
+             detected: start again;  78 the configuration must be changed first, or an operator
+             must decide how to treat a folder that lacks acknowledged data
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 STOP_TIMEOUT_S = 4.0
 BACKLOG = 512
-# A commit's thread and the event loop share the interpreter: with the usual 5 ms either may keep
-# the other waiting for as long as a whole commit takes.
+# A commit's thread and the event loop share the interpreter: with the default of 5 ms each may
+# delay the other by the duration of a commit.
 SWITCH_INTERVAL_S = 0.0005
-# A batch of parsed messages alone passes Python's usual 700 objects: the collector would run for
-# each, and find nothing.  Measured: 0.9 µs of 1.7 a message in the session.
+# A batch of parsed messages exceeds Python's default of 700 objects: the collector would run for
+# each batch, and find nothing.  Measured: 0.9 µs of the 1.7 µs per message in the session.
 GC_THRESHOLDS = (20_000, 50, 100)
 
 
-# Why nobody can listen, by the system's number for it.
+# The error code of a failure to listen, by the number of the operating system.
 _LISTENING = {
     errno.EADDRINUSE: "port_in_use",
     errno.EADDRNOTAVAIL: "address_not_here",
     errno.EACCES: "port_forbidden",
 }
-# What another configuration mends: nobody will make the place, or give the right, by itself.
+# Errors that need a change of the configuration: a restart does not create a folder or a right.
 _OF_THE_CONFIGURATION = (FileNotFoundError, NotADirectoryError, PermissionError)
-_reloading: set[asyncio.Task[None]] = set()  # or they would be forgotten half-way
-# What starting again does not mend.
+_reloading: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
+# Errors that a restart does not remove.
 _LASTING = (NewerSchema, ForeignDatabase, DataMissing)
 
 
 class CannotServe(Exception):
-    """Something about this host keeps the daemon from serving; the text says what to do.
+    """A condition of this host prevents the daemon from serving; the text names the remedy.
 
-    `code` stands for the cause (`qmd.catalogue`).
+    `code` is that of the cause in `qmd.catalogue`.
     """
 
     def __init__(self, text: str, *, code: str) -> None:
@@ -85,13 +85,13 @@ class CannotServe(Exception):
 
 
 class Misconfigured(CannotServe):
-    """Only another configuration mends it."""
+    """The configuration must be changed first; a restart alone is useless."""
 
 
 def main(settings: Settings) -> int:
-    """Serve until told to stop.  Returns the exit code."""
+    """Serve until a signal stops the daemon; return the exit code."""
     set_up_logging(settings.log.level, settings.log.format)
-    # A core dump would hold what messages say.
+    # A core dump would contain the bodies of messages.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -122,12 +122,44 @@ def main(settings: Settings) -> int:
 
 
 async def serve(settings: Settings, environment: Environment, service: ServiceManager) -> int:
-    """Open, serve, stop.  Raises CannotServe, CannotStart, StorageError."""
+    """Open the queue manager, serve until SIGTERM or SIGINT, stop; return the exit code.
+
+    Raises CannotServe, CannotStart, StorageError.
+    """
     _check_user(settings)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    manager = await _open_manager(settings, environment)
+    loop.set_exception_handler(partial(_unhandled, manager))
+    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
+    servers = _Servers(manager, settings, service)
+    try:
+        await servers.start()
+        manager.start()
+        _log_start(manager, settings)
+        environment.freeze_memory()
+        queues = len(manager.assembly.queues.by_key)
+        service.notify("READY=1", f"STATUS=Serving {queues} queues as {manager.services.name}")
+        await _until_stopped(stop, manager, servers.tasks)
+    finally:
+        service.notify("STOPPING=1")
+        await servers.stop()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await manager.stop()
+        except TimeoutError:
+            # The next start does the rest: start-up is recovery.
+            log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
+    if manager.services.storage.failed.done():
+        manager.services.storage.failed.result()  # raises: the last commit failed
+    log.info("stopped", name=manager.services.name)
+    return EXIT_OK
+
+
+async def _open_manager(settings: Settings, environment: Environment) -> QueueManager:
+    """Open the queue manager; with [directory] join, a new one gets its id from the directory."""
     name = settings.queue_manager.name or socket.gethostname().partition(".")[0]
     if missing := missing_package(settings):
         raise Misconfigured(missing, code="ldap_missing")
@@ -139,80 +171,83 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
             f" {error.text}",
             code=error.code,
         ) from error
-    manager = await QueueManager.open(settings, environment, name, first_id=first_id)
-    loop.set_exception_handler(partial(_unhandled, manager))
-    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
-    control = ControlServer(manager.assembly.components, HANDLERS)
-    remote: RemoteServer | None = None
-    listeners: list[Listening] = []
-    ping: asyncio.DatagramTransport | None = None
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        listeners = await _listen(manager, settings, service)
+    return await QueueManager.open(settings, environment, name, first_id=first_id)
+
+
+class _Servers:
+    """The sockets that the daemon serves, and its periodic tasks."""
+
+    def __init__(self, manager: QueueManager, settings: Settings, service: ServiceManager) -> None:
+        self._manager = manager
+        self._settings = settings
+        self._service = service
+        self._listeners: list[Listening] = []
+        self._ping: asyncio.DatagramTransport | None = None
+        self._control = ControlServer(manager.assembly.components, HANDLERS)
+        self._remote: RemoteServer | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Open every socket and start the tasks.  Raises CannotServe."""
+        manager, settings = self._manager, self._settings
+        self._listeners = await _listen(manager, settings, self._service)
         if settings.listen.ping:
-            ping = await _answer_pings(manager, settings)
-        await _open_control(control, settings)
+            self._ping = await _answer_pings(manager, settings)
+        await _open_control(self._control, settings)
         if settings.remote.enabled:
-            remote = await _open_remote(manager, settings)
-        tasks = [
+            self._remote = await _open_remote(manager, settings)
+        loop = manager.services.loop
+        self.tasks = [
             loop.create_task(each.run())
             for each in (manager.assembly.maintenance, manager.assembly.disk_watch)
         ]
-        if service.watchdog_s is not None:
-            tasks.append(loop.create_task(_feed_watchdog(service, service.watchdog_s)))
-        manager.start()
-        recovery = manager.services.storage.recovery
-        log.info(
-            "recovered" if not recovery.was_clean else "opened",
-            was_clean=recovery.was_clean,
-            checked=recovery.checked,
-            log_bytes=recovery.log_bytes,
-            database_bytes=recovery.database_bytes,
-        )
-        if manager.services.storage.full:
-            log.warning(
-                "disk_short",
-                reason="the disk has no room for the reserve and the watermark beside it: new"
-                " messages are refused until there is ([quotas] disk_reserve)",
+        if self._service.watchdog_s is not None:
+            self.tasks.append(
+                loop.create_task(_feed_watchdog(self._service, self._service.watchdog_s))
             )
-        log.info(
-            "started",
-            name=name,
-            queue_manager=guid_text(manager.services.id),
-            release=__version__,
-            listen=[f"{host}:{port}" for host, port in manager.services.listening],
-            control=str(settings.control.socket),
-        )
-        environment.freeze_memory()
-        service.notify(
-            "READY=1", f"STATUS=Serving {len(manager.assembly.queues.by_key)} queues as {name}"
-        )
-        await _until_stopped(stop, manager, tasks)
-    finally:
-        service.notify("STOPPING=1")
-        for listener in listeners:
+
+    async def stop(self) -> None:
+        """Close the sockets that are open, in any state, and cancel the tasks."""
+        for listener in self._listeners:
             listener.close()
-        if ping is not None:
-            ping.close()
-        for task in tasks:
+        if self._ping is not None:
+            self._ping.close()
+        for task in self.tasks:
             task.cancel()
-        if remote is not None:
-            await remote.close()
-        await control.stop(settings.control.socket)
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await manager.stop()
-        except TimeoutError:
-            # The next start does what is left: start-up is recovery.
-            log.warning("storage_not_closed", waited_s=STOP_TIMEOUT_S)
-    if manager.services.storage.failed.done():
-        manager.services.storage.failed.result()  # raises: the last commit was not made
-    log.info("stopped", name=name)
-    return EXIT_OK
+        if self._remote is not None:
+            await self._remote.close()
+        await self._control.stop(self._settings.control.socket)
+
+
+def _log_start(manager: QueueManager, settings: Settings) -> None:
+    """Log the result of recovery, a disk that is short of space, and the start."""
+    services = manager.services
+    recovery = services.storage.recovery
+    log.info(
+        "recovered" if not recovery.was_clean else "opened",
+        was_clean=recovery.was_clean,
+        checked=recovery.checked,
+        log_bytes=recovery.log_bytes,
+        database_bytes=recovery.database_bytes,
+    )
+    if services.storage.full:
+        log.warning(
+            "disk_short",
+            reason="the disk has no room for the reserve and the watermark beside it: new"
+            " messages are refused until there is ([quotas] disk_reserve)",
+        )
+    log.info(
+        "started",
+        name=services.name,
+        queue_manager=guid_text(services.id),
+        release=__version__,
+        listen=[f"{host}:{port}" for host, port in services.listening],
+        control=str(settings.control.socket),
+    )
 
 
 def _reload(manager: QueueManager) -> None:
-    """SIGHUP: what the directory says is asked, or read, anew."""
+    """Query or read the directory again, on SIGHUP."""
     log.info("reloading", what="directory")
     _reloading.add(task := manager.services.loop.create_task(manager.assembly.reload_directory()))
     task.add_done_callback(_reloading.discard)
@@ -221,7 +256,7 @@ def _reload(manager: QueueManager) -> None:
 async def _until_stopped(
     stop: asyncio.Event, manager: QueueManager, tasks: list[asyncio.Task[None]]
 ) -> None:
-    """Return when asked to stop; raise what keeps the daemon from going on."""
+    """Return when `stop` is set; raise the error of a storage or a task that failed."""
     services = manager.services
     stopped = asyncio.create_task(stop.wait())
     ends: list[asyncio.Future[Any]] = [
@@ -242,8 +277,11 @@ async def _until_stopped(
 def _unhandled(
     manager: QueueManager, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """What nobody caught.  Faults of sockets are the world's; anything else is a bug of ours, after
-    which memory and disk may disagree: only a new start makes sure that they do not."""
+    """Handle an exception that no code caught.
+
+    Errors of sockets have external causes.  Every other exception is a bug of qmd, after which
+    memory and disk may differ: only a restart makes them agree.
+    """
     error = context.get("exception")
     if error is None or isinstance(error, OSError):
         manager.services.log_limited(
@@ -334,7 +372,7 @@ async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
 
 
 async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.DatagramTransport:
-    """[MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
+    """Open the UDP port of pings.  [MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
     host, port = settings.listen.address, settings.listen.ping_port
     try:
         transport, _ = await manager.services.loop.create_datagram_endpoint(
@@ -351,7 +389,7 @@ async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.Da
 
 
 class _PingProtocol(asyncio.DatagramProtocol):
-    """One datagram in, at most one out."""
+    """Pings over UDP: at most one answer to each datagram."""
 
     def __init__(self, services: Services, peers: Peers) -> None:
         self._services = services
@@ -359,7 +397,7 @@ class _PingProtocol(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is no subclass of it.
+        # The class of uvloop is no subclass of asyncio's.
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:

@@ -1,6 +1,6 @@
 """The layout language: construct, extended by the few field types that it lacks.
 
-A header is a NamedTuple whose annotations carry its layout:
+A header is a NamedTuple with annotations that carry its layout:
 
     class DirectQueueName(NamedTuple):
         count: Annotated[int, Rebuild(Int16ul, len_(this.name))]

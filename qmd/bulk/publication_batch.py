@@ -199,7 +199,7 @@ class _OutgoingDelivery:
             )
         else:
             self._on_disk[queue] = min(self._on_disk.get(queue, keys[0]), keys[0])
-        batch.insert_outgoing_copies(
+        batch.outgoing.insert_copies(
             rows, reach_by_s, confirm_by_s, discard=discard, part=None, size=size
         )
         return keys, positions

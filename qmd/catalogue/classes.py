@@ -17,7 +17,7 @@ ENTRIES = (
         "report",
         "REPORT",
         0x0001,
-        "This reports a step on the way of a traced message.",
+        "The message reports a step of a traced message.",
         "The message was sent with tracing.",
         "Nothing is wrong.",
     ),
@@ -62,9 +62,9 @@ ENTRIES = (
         "nack_deleted",
         "NACK_DELETED",
         0x8001,
-        "The message was deleted by an administrator on its way.",
-        "An operator purged the message on its way, or its place in its sequence belonged to "
-        "another message.",
+        "The message was deleted in transit.",
+        "An operator purged its outgoing queue, or another message had the same number in its "
+        "sequence because the sender was cloned or restored from a backup.",
         "An operator has purged it on its way; or its place in its sequence was that of another"
         " message, because the sender was cloned or restored from a backup. Send it again if it is"
         " still wanted.",
@@ -170,7 +170,7 @@ ENTRIES = (
         "nack_source_computer_guid_changed",
         "NACK_SOURCE_COMPUTER_GUID_CHANGED",
         0x800C,
-        "The identity of the sending computer changed while the message was under way.",
+        "The identity of the sending computer changed while the message was in transit.",
         "Message Queuing was reinstalled on a Windows sender.",
         "Send it again.",
     ),
@@ -218,7 +218,7 @@ ENTRIES = (
         "NACK_RECEIVE_REJECTED",
         0xC004,
         "The message was rejected by the receiving application.",
-        "The application took it and reported that it cannot process it.",
+        "The application received it and reported that it cannot process it.",
         "Its log says why; correct the message, then send it again.",
     ),
 )

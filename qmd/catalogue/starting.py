@@ -64,9 +64,9 @@ ENTRIES = (
         "queues.db or its log was removed, emptied, truncated, damaged in the middle, or "
         "replaced by an older copy. The error says which. The daemon changes nothing, and "
         "systemd does not start it again.",
-        "Restore the files if possible. Otherwise check which messages remain (`qmd check`), "
-        "save them (`qmd check --repair FILE`), and continue without the missing ones: `qmd "
-        "check --accept-loss`.",
+        "Restore the files if possible; otherwise check which messages remain (`qmd check`), "
+        "save them (`qmd check --repair FILE`), and continue without the missing ones (`qmd "
+        "check --accept-loss`).",
         "",
         "MQ_ERROR_MESSAGE_STORAGE_FAILED",
     ),

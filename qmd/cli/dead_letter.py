@@ -106,11 +106,11 @@ def why(configuration: Configuration, message: str, as_json: bool) -> None:
     from qmd.cli.output import print_json
     from qmd.cli.why import print_account
 
-    told = configuration.ask(lambda qm: qm.why(message))
+    account = configuration.ask(lambda qm: qm.why(message))
     if as_json:
-        print_json(told)
+        print_json(account)
     else:
-        print_account(told)
+        print_account(account)
 
 
 @dead_letter.command()

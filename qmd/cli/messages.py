@@ -97,7 +97,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def end(context: click.Context, wanted: Wanted, count: int, *, interrupted: bool) -> None:
-    """Exit with the code that tells whether all requested messages were printed."""
+    """Exit with a code that says whether all requested messages were printed."""
     if interrupted:
         context.exit(ExitCode.INTERRUPTED)
     if wanted.count is not None and count < wanted.count:

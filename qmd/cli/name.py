@@ -34,11 +34,11 @@ def explain(configuration: Configuration, text: str, offline: bool, as_json: boo
     from qmd.cli.output import print_json
 
     facts = _by_itself(configuration, text)
-    told, unasked = (None, "--offline") if offline else _by_the_daemon(configuration, text)
-    facts["daemon"] = "not asked: " + unasked if told is None else "asked"
-    if told is not None:
-        facts["sendable"], facts["refusal"] = told["sendable"], told["refusal"]
-        facts["resolved"] = told["elements"]
+    answer, unasked = (None, "--offline") if offline else _by_the_daemon(configuration, text)
+    facts["daemon"] = "not asked: " + unasked if answer is None else "asked"
+    if answer is not None:
+        facts["sendable"], facts["refusal"] = answer["sendable"], answer["refusal"]
+        facts["resolved"] = answer["elements"]
     if as_json:
         print_json(facts)
     else:

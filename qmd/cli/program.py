@@ -130,8 +130,8 @@ class Program(click.Group):
 
             near = difflib.get_close_matches(args[0], self._commands_at)
             if near and "such command" in error.message:
-                told = f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?"
-                raise click.UsageError(told, ctx=error.ctx) from error
+                hint = f"{error.message.rstrip('.')}; did you mean {' or '.join(near)}?"
+                raise click.UsageError(hint, ctx=error.ctx) from error
             raise
 
     def make_context(self, *args: Any, **named: Any) -> click.Context:

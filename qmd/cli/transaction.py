@@ -94,12 +94,12 @@ def recover(
     where = Path(dsn_file).read_text(encoding="utf-8").strip() if dsn_file else dsn or ""
     resource = Database(database, lambda: psycopg.connect(where))
     try:
-        told = configuration.ask(resource.recover)
+        decided = configuration.ask(resource.recover)
     except psycopg.Error as error:
         raise Failure(
             ExitCode.UNREACHABLE, f"PostgreSQL says: {error}", "database_unreachable"
         ) from error
-    print_facts({key.replace(" ", "_"): ids for key, ids in told.items()}, as_json=as_json)
+    print_facts({key.replace(" ", "_"): ids for key, ids in decided.items()}, as_json=as_json)
 
 
 @transaction.command()

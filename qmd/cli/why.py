@@ -49,12 +49,12 @@ def why(
     """
     from qmd.cli.output import print_json
 
-    told = configuration.ask(lambda qm: qm.why(message, queue=queue, ask=not only_here))
+    account = configuration.ask(lambda qm: qm.why(message, queue=queue, ask=not only_here))
     if as_json:
-        print_json(told)
+        print_json(account)
     else:
-        print_account(told)
-    if not _is_known(told):
+        print_account(account)
+    if not _is_known(account):
         context.exit(ExitCode.NOT_FOUND)
 
 
@@ -77,21 +77,21 @@ def trace(
     """
     from qmd.cli.output import print_json
 
-    told = configuration.ask(lambda qm: qm.why(message, queue=queue, ask=not only_here))
-    events = [*told["events"], *(event for peer in told["peers"] for event in peer["events"])]
+    account = configuration.ask(lambda qm: qm.why(message, queue=queue, ask=not only_here))
+    events = [*account["events"], *(event for peer in account["peers"] for event in peer["events"])]
     events.sort(key=lambda event: int(event["at_ms"]))
     if as_json:
         for event in events:
             print_json(event)
     else:
         EventTable().print(events)
-    for side in (told, *told["peers"]):
+    for side in (account, *account["peers"]):
         if side["events_left_out"]:
             click.echo(f"qmd: not all events of {side['host']} are shown", err=True)
-    if told["sides"]:
-        click.echo(f"qmd: {_line(told['sides'])}", err=True)
+    if account["sides"]:
+        click.echo(f"qmd: {_line(account['sides'])}", err=True)
     if not events:
-        for sentence in (*told["sentences"], *told["remedies"]):
+        for sentence in (*account["sentences"], *account["remedies"]):
             click.echo(f"qmd: {_line(sentence)}", err=True)
         context.exit(ExitCode.NOT_FOUND)
 
@@ -146,19 +146,19 @@ def _cells(event: Facts) -> tuple[str, ...]:
     )
 
 
-def print_account(told: Facts) -> None:
-    answers = [peer for peer in told["peers"] if peer["answered"]]
+def print_account(account: Facts) -> None:
+    answers = [peer for peer in account["peers"] if peer["answered"]]
     states = "; ".join(
         f"{_line(side['state']).replace('_', ' ')} ({_line(side['host'])})"
-        for side in (told, *answers)
+        for side in (account, *answers)
     )
-    click.secho(f"{_line(told['message_id'])}: {states}", bold=True)
-    _print_side(told, has_answers=bool(answers))
+    click.secho(f"{_line(account['message_id'])}: {states}", bold=True)
+    _print_side(account, has_answers=bool(answers))
     for peer in answers:
         click.secho(f"At {_line(peer['host'])} ({_line(peer['address'])}):", bold=True)
         _print_side(peer, has_answers=True)
-    if told["sides"]:
-        click.echo(_line(told["sides"]))
+    if account["sides"]:
+        click.echo(_line(account["sides"]))
 
 
 def _print_side(side: Facts, *, has_answers: bool) -> None:
@@ -176,6 +176,6 @@ def _line(text: Any) -> str:
     return printable(str(text))
 
 
-def _is_known(told: Facts) -> bool:
-    states = [told["state"], *(peer["state"] for peer in told["peers"] if peer["answered"])]
+def _is_known(account: Facts) -> bool:
+    states = [account["state"], *(peer["state"] for peer in account["peers"] if peer["answered"])]
     return any(state not in ("unknown", "not_told") for state in states)

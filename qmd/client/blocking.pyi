@@ -6,11 +6,12 @@ import os
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
+from qmd.client.administration import Facts
 from qmd.client.message import Message
 from qmd.client.new_message import Properties
 from qmd.client.pipeline import Consumed, Published, Reserved, Run, Split, Staged
 from qmd.client.queue import Access, Place, Share
-from qmd.client.queue_manager import Facts, Moved
+from qmd.client.queue_manager import Moved
 from qmd.client.queue_manager import QueueManager as AwaitedQueueManager
 from qmd.client.two_phase import Database
 from qmd.control_protocol import messages as frames

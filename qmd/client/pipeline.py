@@ -104,12 +104,12 @@ class Pipeline:
         `qmd.control_protocol.bulk.OpenReader`.
         """
         refuse_inside(self._caller, "open_reader")
-        told = await self._caller.ask(
+        answer = await self._caller.ask(
             pipeline_frames.OpenReader, reader, list(queues), shared, start
         )
         return Run(
-            told["reader"],
-            told["fence"],
+            answer["reader"],
+            answer["fence"],
             tuple(
                 ReadQueue(
                     each["queue"],
@@ -118,7 +118,7 @@ class Pipeline:
                     each["reserved"],
                     each["shared"],
                 )
-                for each in told["queues"]
+                for each in answer["queues"]
             ),
         )
 
@@ -138,7 +138,7 @@ class Pipeline:
         `bytes_max`.
         """
         refuse_inside(self._caller, "reserve")
-        told = await self._caller.ask(
+        answer = await self._caller.ask(
             pipeline_frames.Reserve,
             run.reader,
             run.fence,
@@ -148,7 +148,7 @@ class Pipeline:
             bytes_max,
             one_always,
         )
-        return Reserved(told["end"], told["messages"], told["bytes"], told["more"])
+        return Reserved(answer["end"], answer["messages"], answer["bytes"], answer["more"])
 
     async def read_range(
         self,
@@ -168,7 +168,7 @@ class Pipeline:
         own, and must be reserved; without one they are arrival numbers, and `until` = 0 means the
         end of the queue now.
         """
-        told = await self._caller.ask(
+        answer = await self._caller.ask(
             pipeline_frames.ReadRange,
             queue,
             after,
@@ -179,7 +179,7 @@ class Pipeline:
             wanted,
             bodies,
         )
-        return msgspec.convert(told, Rows)
+        return msgspec.convert(answer, Rows)
 
     async def read(
         self,
@@ -225,20 +225,20 @@ class Pipeline:
 
         Up to the end of the queue now, or up to `until`.
         """
-        told = await self._caller.ask(pipeline_frames.SplitRange, queue, parts, after, until)
+        answer = await self._caller.ask(pipeline_frames.SplitRange, queue, parts, after, until)
         return Split(
-            told["queue"],
-            told["until"],
-            told["messages"],
-            told["bytes"],
-            tuple((first, last, count) for first, last, count in told["ranges"]),
+            answer["queue"],
+            answer["until"],
+            answer["messages"],
+            answer["bytes"],
+            tuple((first, last, count) for first, last, count in answer["ranges"]),
         )
 
     async def consume(self, run: Run, ends: Mapping[str, int]) -> Consumed:
         """Mark everything up to these positions, by queue id, as processed by the reader."""
         refuse_inside(self._caller, "consume")
-        told = await self._caller.ask(pipeline_frames.Consume, run.reader, run.fence, dict(ends))
-        return Consumed(told["messages"], told["bytes"])
+        answer = await self._caller.ask(pipeline_frames.Consume, run.reader, run.fence, dict(ends))
+        return Consumed(answer["messages"], answer["bytes"])
 
     async def list_readers(self) -> list[Facts]:
         """Return the state of each reader for each of its queues."""
@@ -254,8 +254,10 @@ class Pipeline:
         """
         if not dry_run:
             refuse_inside(self._caller, "release_reader")
-        told = await self._caller.ask(pipeline_frames.ReleaseReader, reader, queue, dry_run, forget)
-        return Consumed(told["messages"], told["bytes"])
+        answer = await self._caller.ask(
+            pipeline_frames.ReleaseReader, reader, queue, dry_run, forget
+        )
+        return Consumed(answer["messages"], answer["bytes"])
 
     async def mark_shipped(self, block: int) -> int:
         """Record that events up to and including `block` are stored elsewhere (`qmd ship`)."""
@@ -281,10 +283,10 @@ class Pipeline:
         refuse_inside(self._caller, "stage")
         staged = Staged(0, 0)
         for start, piece in _pieces(messages):
-            told = await self._caller.ask(
+            answer = await self._caller.ask(
                 pipeline_frames.Stage, query, epoch, partition, attempt, first_row + start, piece
             )
-            staged = Staged(told["rows"], told["bytes"])
+            staged = Staged(answer["rows"], answer["bytes"])
         return staged
 
     async def publish(self, query: str, epoch: int, attempts: Sequence[Attempt]) -> Published:
@@ -293,8 +295,8 @@ class Pipeline:
         An epoch that was published before is not published again.
         """
         refuse_inside(self._caller, "publish")
-        told = await self._caller.ask(pipeline_frames.Publish, query, epoch, list(attempts))
-        return Published(told["published"], told["messages"], told["at_ms"])
+        answer = await self._caller.ask(pipeline_frames.Publish, query, epoch, list(attempts))
+        return Published(answer["published"], answer["messages"], answer["at_ms"])
 
     async def discard_stages(
         self,

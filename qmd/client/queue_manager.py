@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 from qmd.client.address import Address, address_of
+from qmd.client.administration import Administration, Facts
 from qmd.client.ambient import joined, refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
@@ -30,9 +31,8 @@ from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
-from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
@@ -45,9 +45,6 @@ class Moved(NamedTuple):
     messages: int
     bytes: int  # of their packets
     taken: int  # skipped, because an application has them
-
-
-Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
 
 
 def connect(
@@ -77,7 +74,7 @@ def connect(
     return QueueManager(address, reconnect_s=reconnect_s)
 
 
-class QueueManager:
+class QueueManager(Administration):
     """A client of the queue manager, made by `connect`; any number of tasks may use it at once.
 
     Inside `async with qm.transaction()` sends and receives are part of the transaction; verbs that
@@ -89,7 +86,7 @@ class QueueManager:
     """
 
     def __init__(self, path: Path | Address, *, reconnect_s: float) -> None:
-        self._caller = Caller(path, reconnect_s=reconnect_s)
+        super().__init__(Caller(path, reconnect_s=reconnect_s))
         self._receiver = Receiver(self._caller)
         #: Fixed ranges of queues and staged sends, for data pipelines.
         self.pipeline = Pipeline(self._caller)
@@ -187,18 +184,18 @@ class QueueManager:
 
     async def list_transactions(self) -> list[Facts]:
         """Return the transactions under way, of all clients."""
-        return await self._list(frames.ListTransactions)
+        return await self._list(transaction_frames.ListTransactions)
 
     async def list_branches(self) -> list[Facts]:
         """Return databases that may not know the outcome of a transaction, with that outcome."""
-        return await self._list(frames.ListBranches)
+        return await self._list(transaction_frames.ListBranches)
 
     async def forget_branch(self, transaction: bytes, resource: str) -> bool:
         """Remove the record of a branch after its database has carried out the decision.
 
         Returns whether there was such a record.
         """
-        return bool(await self._caller.ask(frames.ForgetBranch, transaction, resource))
+        return bool(await self._caller.ask(transaction_frames.ForgetBranch, transaction, resource))
 
     async def send_once(
         self,
@@ -471,248 +468,7 @@ class QueueManager:
             taken, start, until = taken + done["taken"], done["next"], done["until"]
         return Moved(messages, size, taken)
 
-    # -- queues ------------------------------------------------------------------------------
-
-    async def create_queue(
-        self,
-        name: str,
-        *,
-        transactional: bool = False,
-        label: str = "",
-        journal: bool = False,
-        quota_bytes: int | None = None,
-        journal_quota_bytes: int | None = None,
-        public: bool = False,
-    ) -> Facts:
-        r"""Create a private queue (`private$\orders` or `orders`).
-
-        `transactional` cannot be changed later.  A quota of None is the default of the daemon's
-        configuration; `UNLIMITED` means no quota.
-        `public`: create a public queue instead (`.\orders` or `orders`), registered in the
-        directory.
-        """
-        return await self._change(
-            operator_frames.CreateQueue,
-            name,
-            transactional,
-            label,
-            journal,
-            quota_bytes,
-            journal_quota_bytes,
-            public,
-        )
-
-    async def set_queue(
-        self,
-        name: str,
-        *,
-        quota_bytes: int | None = None,
-        journal_quota_bytes: int | None = None,
-        journal: bool | None = None,
-        label: str | None = None,
-    ) -> Facts:
-        """Change the properties of a queue; None leaves a property unchanged.
-
-        A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.
-        """
-        return await self._change(
-            operator_frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
-        )
-
-    async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:
-        """Delete a queue, its subqueues and its journal; return how many messages they had.
-
-        Senders that requested negative acknowledgments get them.  `dry_run`: only return how many
-        messages would be deleted.
-        """
-        if not dry_run:
-            refuse_inside(self._caller, "delete_queue")
-        return int((await self._change(operator_frames.DeleteQueue, name, dry_run))["messages"])
-
-    async def purge_queue(
-        self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
-    ) -> int:
-        """Remove all messages of a queue, or those that match `choice`; return how many.
-
-        Senders that requested negative acknowledgments get them.  Messages that an application has
-        taken stay.  `dry_run`: only return how many messages would be removed.
-        """
-        if not dry_run:
-            refuse_inside(self._caller, "purge_queue", "receive them")
-        return int(
-            (await self._change(operator_frames.PurgeQueue, name, choice, dry_run))["messages"]
-        )
-
-    async def list_queues(self, *, system: bool = False) -> list[Facts]:
-        return await self._list(operator_frames.ListQueues, system)
-
-    async def show_queue(self, name: str) -> Facts:
-        return await self._show(operator_frames.ShowQueue, name)
-
-    # -- outgoing queues ---------------------------------------------------------------------
-
-    async def list_outgoing(self) -> list[Facts]:
-        return await self._list(operator_frames.ListOutgoing)
-
-    async def show_outgoing(self, destination: str) -> Facts:
-        return await self._show(operator_frames.ShowOutgoing, destination)
-
-    async def list_awaiting(
-        self, destination: str, start: int = 0, limit: int = 1000
-    ) -> list[Facts]:
-        """Return messages that arrived there and are kept here until a receiver has received them.
-
-        In the order of sending, from the message number `start` on.
-        """
-        return await self._list(operator_frames.ListAwaiting, destination, start, limit)
-
-    async def give_up_awaiting(self, destination: str) -> int:
-        """Make dead letters of messages that arrived there and were not confirmed as received.
-
-        Returns how many those are.
-        """
-        refuse_inside(self._caller, "give_up_awaiting")
-        return int((await self._change(operator_frames.GiveUpAwaiting, destination))["messages"])
-
-    async def pause_outgoing(self, destination: str) -> None:
-        await self._change(operator_frames.PauseOutgoing, destination)
-
-    async def resume_outgoing(self, destination: str) -> None:
-        await self._change(operator_frames.ResumeOutgoing, destination)
-
-    async def kick_outgoing(self, destination: str) -> None:
-        """Connect now, and send everything unacknowledged again."""
-        await self._change(operator_frames.KickOutgoing, destination)
-
-    async def redirect_outgoing(
-        self, destination: str, address: str, *, to_another: bool = False
-    ) -> list[Facts]:
-        """Redirect messages to another address.
-
-        `destination` is a queue, or an address for all of its queues.  `address` is host or
-        host:port; "" restores the address of the name.  `to_another`: redirect even to a queue
-        manager other than the one that may already have some of the messages.
-        """
-        found: list[Facts] = await self._caller.change(
-            RedirectOutgoing, destination, address, to_another, safe_to_retry=True
-        )
-        return found
-
-    async def forget_identity(self, queue_manager: str) -> bool:
-        """Forget the computer recorded for a GUID, after a conflict of two computers was resolved.
-
-        Returns whether there was such a record.
-        """
-        told = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
-        return bool(told["forgotten"])
-
-    async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
-        """Restart the transactional sequence to a destination.
-
-        For a queue manager that was restored from a backup, or after its peer rejects its messages.
-        Messages that may have been delivered become dead letters with that reason; with
-        `send_again` they are sent again, and may arrive twice.  Messages that were never sent
-        follow, in order.
-        """
-        done: Facts = await self._caller.change(
-            RestartOutgoing, destination, send_again, safe_to_retry=False
-        )
-        return done
-
-    async def purge_outgoing(self, destination: str) -> int:
-        """Remove all messages that wait for a destination or its acknowledgment; return how many.
-
-        They become dead letters; messages that were transmitted already may have arrived
-        nevertheless.
-        """
-        refuse_inside(self._caller, "purge_outgoing")
-        return int((await self._change(operator_frames.PurgeOutgoing, destination))["messages"])
-
-    async def list_sequences(self) -> list[Facts]:
-        return await self._list(operator_frames.ListSequences)
-
-    async def list_sessions(self) -> list[Facts]:
-        return await self._list(operator_frames.ListSessions)
-
-    async def status(self) -> Facts:
-        return await self._show(operator_frames.Status)
-
-    # -- history ------------------------------------------------------------------------------
-
-    async def why(self, message: str, *, queue: str = "", ask: bool = True) -> Facts:
-        """Return where a message is, its history, what it waits for, and what to do.
-
-        `message` is its id, or its lookup id in `queue` (or in any queue).  `state` is one word,
-        `sentences` and `remedies` are for readers, `places` and `events` for programs.  With `ask`
-        the queue manager at the other end is asked as well (`peers`), which may take 2 s.  Raises
-        NoSuchMessage for a lookup id of which nothing is known.
-        """
-        return await self._show(operator_frames.Why, message, queue, ask)
-
-    async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
-        """Return the events of a message here and at the other end, in order of time."""
-        told = await self.why(message, queue=queue, ask=ask)
-        events = [*told["events"], *(event for peer in told["peers"] for event in peer["events"])]
-        return sorted(events, key=lambda event: int(event["at_ms"]))
-
-    async def events(
-        self,
-        cursor: str = "",
-        *,
-        limit: int = 1000,
-        last: int = 0,
-        queue: str = "",
-        kinds: Sequence[str] = (),
-        since: float | None = None,
-        until: float | None = None,
-        timeout_s: float | None = 0.0,
-    ) -> Facts:
-        """Return a page of the history of all messages: {events, cursor, end, missing_blocks}.
-
-        It begins at `cursor` (of an earlier page or event), at the time `since` (seconds since
-        1970), with the newest `last` events, or with the oldest event that is kept.  Waits only for
-        the first event, up to `timeout_s` (None: no time limit).  docs/events.md describes the
-        fields of an event.
-        """
-        return await self._show(
-            operator_frames.Events,
-            cursor,
-            limit,
-            last,
-            queue,
-            list(kinds),
-            0 if since is None else int(since * 1000),
-            0 if until is None else int(until * 1000),
-            frames.FOREVER if timeout_s is None else timeout_s,
-        )
-
-    async def events_each(
-        self,
-        cursor: str = "",
-        *,
-        queue: str = "",
-        kinds: Sequence[str] = (),
-        since: float | None = None,
-        until: float | None = None,
-        follow: bool = False,
-    ) -> AsyncIterator[Facts]:
-        """Iterate over events to the end, or with `follow` without end."""
-        while True:
-            page = await self.events(
-                cursor,
-                queue=queue,
-                kinds=kinds,
-                since=since,
-                until=until,
-                timeout_s=None if follow else 0.0,
-            )
-            for event in page["events"]:
-                yield event
-            cursor = page["cursor"]
-            if page["end"] and not follow:
-                return
-
-    # ----------------------------------------------------------------------------------------
+    # -- internal methods --------------------------------------------------------------------
 
     def _joined_by_send(self, token: bytes) -> Transaction | None:
         if token:
@@ -722,16 +478,3 @@ class QueueManager:
                 "leave the token out: the transaction's id takes its place",
             )
         return joined(self._caller)
-
-    async def _list(self, verb: type[frames.Request], *arguments: object) -> list[Facts]:
-        facts: list[Facts] = await self._caller.ask(verb, *arguments)
-        return facts
-
-    async def _show(self, verb: type[frames.Request], *arguments: object) -> Facts:
-        facts: Facts = await self._caller.ask(verb, *arguments)
-        return facts
-
-    async def _change(self, verb: type[frames.Request], *arguments: object) -> Facts:
-        """Make a change that can be repeated without harm."""
-        facts: Facts = await self._caller.change(verb, *arguments, safe_to_retry=True)
-        return facts

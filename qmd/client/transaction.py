@@ -36,6 +36,7 @@ from qmd.client.new_message import Properties, new_message
 from qmd.client.sent_id import sent_ids
 from qmd.client.two_phase import Branch, Branches, Database
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 
 
 class Transaction:
@@ -71,7 +72,7 @@ class Transaction:
         while True:
             connection = await self._caller.connection()
             try:
-                await connection.ask(frames.Begin, self.id, self._idle_s)
+                await connection.ask(transaction_frames.Begin, self.id, self._idle_s)
             except NotConnected as lost:
                 self.id = os.urandom(16)
                 await patience.wait(lost)
@@ -128,11 +129,11 @@ class Transaction:
         The target is a queue of this computer.  The first move to a subqueue such as `orders;retry`
         creates it.  The reason is recorded in their history, where `qmd why` shows it.
         """
-        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), target, reason)
+        await self._ask(transaction_frames.Settle, self.id, queue, list(lookup_ids), target, reason)
 
     async def reject(self, queue: str, lookup_ids: Sequence[int], reason: str = "") -> None:
         """Reject messages that it received: they are returned to their senders, with the reason."""
-        await self._ask(frames.Settle, self.id, queue, list(lookup_ids), "", reason)
+        await self._ask(transaction_frames.Settle, self.id, queue, list(lookup_ids), "", reason)
 
     async def receive_chosen(
         self, queue: str, choice: frames.Choice, *, limit: int = 1, timeout_s: float | None = 0.0
@@ -191,7 +192,7 @@ class Transaction:
         assert self._connection is not None
         try:
             try:
-                self.sent = sent_ids(await self._connection.ask(frames.Commit, self.id))
+                self.sent = sent_ids(await self._connection.ask(transaction_frames.Commit, self.id))
             except NotConnected as lost:
                 outcome = await self._caller.outcome(self.id)
                 if outcome is None:
@@ -221,7 +222,7 @@ class Transaction:
         if self._connection is not None and not self._connection.is_lost:
             # A connection that ends aborts it as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
-                await self._connection.ask(frames.Abort, self.id, reason, unread)
+                await self._connection.ask(transaction_frames.Abort, self.id, reason, unread)
         await self._end_branches(commit=False)
 
     async def __aenter__(self) -> Transaction:

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qmd.client.errors import ClientError
-from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 
 if TYPE_CHECKING:
     from qmd.client.connection import Connection
@@ -71,7 +71,7 @@ class Database:
 
         Returns their ids by decision: {"commit": [...], "roll back": [...]}.
         """
-        told: dict[str, list[str]] = {decision: [] for decision in DECIDED}
+        reported: dict[str, list[str]] = {decision: [] for decision in DECIDED}
         connection = await self.connect()
         try:
             # First list the waiting ones, then the decisions: transactions that are enlisted in
@@ -88,7 +88,7 @@ class Database:
                     continue
                 if transaction in waiting:
                     await self._finish(connection, qm, waiting[transaction], branch["decision"])
-                    told[branch["decision"]].append(branch["transaction"])
+                    reported[branch["decision"]].append(branch["transaction"])
                 elif not await self._has(connection, transaction, qm):
                     pass  # it never prepared, or knows the decision
                 else:
@@ -101,11 +101,11 @@ class Database:
                     is_done = await qm.outcome(transaction) is not None
                     decision = DECIDED[0] if is_done else DECIDED[1]
                     await self._finish(connection, qm, xid, decision)
-                    told[decision].append(transaction.hex())
+                    reported[decision].append(transaction.hex())
         finally:
             await _called(connection.close)
         self._is_recovered = True
-        return told
+        return reported
 
     async def recover_first(self, qm: Branches) -> None:
         """Recover before the first use by a program, and after a decision could not be delivered.
@@ -167,7 +167,7 @@ class Branch:
         connection = await database.connect()
         try:
             xid = database.xid(connection, qm.id, transaction)
-            await control.ask(frames.Enlist, transaction, database.name)
+            await control.ask(transaction_frames.Enlist, transaction, database.name)
             await _called(connection.tpc_begin, xid)
         except BaseException:
             await _called(connection.close)

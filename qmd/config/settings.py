@@ -2,13 +2,13 @@
 """Settings of the queue manager: key, default, allowed values and meaning of each.
 
 This declaration is the only source for the loader, the file that `qmd init` writes, and the manual.
+It is data, one entry for each key, so the length of the module is that of the manual.
 An attribute is named as its key in the file, followed by the unit: `ack_timeout` is
 `ack_timeout_s`, seconds; `computer` is `computer_bytes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -64,7 +64,7 @@ def setting(kind: Kind[T], default: object, meaning: str) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueManagerSettings:
-    """What this queue manager is called, and where it keeps everything."""
+    """Name and data folder of this queue manager."""
 
     name: str = setting(
         ComputerName(),
@@ -78,16 +78,20 @@ class QueueManagerSettings:
         Location(), "data", "The folder of the messages, the identity and the queues."
     )
     run_as_root: bool = setting(
-        Flag(), False, "Whether the daemon may run as root. It needs no right of root's."
+        Flag(),
+        False,
+        "Whether the daemon may run as root. It needs no privilege of root.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSettings:
-    """Where other queue managers reach this one."""
+    """Addresses and ports for connections from other queue managers."""
 
     address: str = setting(
-        Address(), "127.0.0.1", "The address to listen on. The default lets nobody in from outside."
+        Address(),
+        "127.0.0.1",
+        "The address to listen on. The default allows no connections from other computers.",
     )
     port: int = setting(
         Whole(0, 65535), 1801, "The TCP port; others expect 1801. 0: any free one, for tests."
@@ -100,7 +104,7 @@ class ListenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeersSettings:
-    """Which other queue managers may connect, and how much of us they may occupy."""
+    """Access for other queue managers, and limits on their sessions."""
 
     allow: tuple[Network, ...] = setting(
         Networks(),
@@ -130,19 +134,19 @@ class PeersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingSettings:
-    """Which way messages go, and whether others' go over this computer: docs/routing.md."""
+    """Routes of messages, and relaying for other computers: docs/routing.md."""
 
     routes: tuple[Rule, ...] = setting(
         Routes(),
         [],
-        "Over which queue managers a destination is reached. The first that fits is taken, its "
-        "hops are tried in turn. Without a route a destination is reached directly.",
+        "Routes to destinations over other queue managers. The first matching route is taken; "
+        "its hops are tried in turn. Without a route a destination is reached directly.",
     )
     relay_for: tuple[Network | str, ...] = setting(
         Hosts(),
         [],
-        "For whom messages to other computers are passed on: where they connect from. Empty: for "
-        "nobody.",
+        "Hosts that may relay messages to other computers through this one, by the address from"
+        " which they connect. Empty: none.",
     )
     relay_to: tuple[Pattern, ...] = setting(
         Patterns(),
@@ -151,7 +155,9 @@ class RoutingSettings:
         "for this one, whatever their host part says. Names with a GUID need no entry.",
     )
     relay_bytes_max: int = setting(
-        Size("1MB", "1000TB"), "1GB", "How much may wait here that others have sent to others."
+        Size("1MB", "1000TB"),
+        "1GB",
+        "Limit of messages that wait here to be relayed.",
     )
 
 
@@ -160,7 +166,11 @@ class ControlSettings:
     """The Unix socket that the command line and applications use."""
 
     socket: Path = setting(Location(), "qmd.sock", "The socket; at most 107 bytes with its folder.")
-    mode: int = setting(Mode(), "0660", "Who may use it: its owner and its group.")
+    mode: int = setting(
+        Mode(),
+        "0660",
+        "Permissions of the socket. The default allows its owner and its group.",
+    )
     group: str = setting(Text(), "", "The group that owns it. Empty: the daemon's own group.")
 
 
@@ -168,7 +178,11 @@ class ControlSettings:
 class RemoteSettings:
     """The control protocol over TCP with TLS, for pipelines and operators on other hosts."""
 
-    enabled: bool = setting(Flag(), False, "Whether anybody may use it from elsewhere.")
+    enabled: bool = setting(
+        Flag(),
+        False,
+        "Whether connections from other hosts are accepted.",
+    )
     address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
     port: int = setting(Whole(0, 65535), 1806, "The TCP port. 0: any free one, for tests.")
     certificate: Path = setting(
@@ -178,7 +192,7 @@ class RemoteSettings:
     client_ca: Path | None = setting(
         OptionalLocation(),
         "",
-        "Authorities (PEM) of clients' certificates. With it, nobody gets in without one.",
+        "Authorities (PEM) of clients' certificates. With it, every client needs a certificate.",
     )
     tokens: Path = setting(
         Location(), "remote-tokens", "The tokens, as hashes; see `qmd remote token`."
@@ -197,7 +211,7 @@ class RemoteSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasSettings:
-    """How much may be kept. A full queue refuses messages; it never drops what it has."""
+    """Limits on stored messages. A full queue refuses messages; it never drops any."""
 
     computer_bytes: int = setting(
         Size("1MB", "1000TB"), "8GB", "All messages of this queue manager together."
@@ -230,7 +244,7 @@ class Budgets(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """What may wait in memory; half of each at most for one address, process or connection."""
+    """Memory budgets; one address, process or connection gets at most half of each."""
 
     packets_bytes: int | None = setting(
         OptionalSize("1MB", "1TB"),
@@ -267,7 +281,7 @@ class DeliverySettings:
     time_to_reach_queue_s: float = setting(
         Duration("1s", "49710d"),
         "4d",
-        "How long a message may travel when its sender says nothing.",
+        "Default time-to-reach-queue of a message.",
     )
     downtime_max_s: float = setting(
         Duration("0s", "49710d"),
@@ -313,7 +327,9 @@ class DeliverySettings:
     )
     retry_max_s: float = setting(Duration("1ms", "1d"), "30s", "The longest such pause.")
     idle_close_s: float = setting(
-        Duration("10ms", "1d"), "300s", "A session without messages for so long is closed."
+        Duration("10ms", "1d"),
+        "300s",
+        "A session without messages for this time is closed.",
     )
     message_id_history_entries: int = setting(
         Whole(1, 1_000_000),
@@ -330,8 +346,8 @@ class DeliverySettings:
     xact_delay_receive_nack_s: float | None = setting(
         OptionalDuration("0s", "49710d"),
         "",
-        "How long after its time-to-be-received a transactional message is waited for that should "
-        "be confirmed. Empty: as long again, or its time-to-reach-queue where that was set and is "
+        "How long after its time-to-be-received the confirmation of a transactional message is "
+        "awaited. Empty: as long again, or its time-to-reach-queue where that was set and is "
         "shorter.",
     )
     xact_dead_letter_always: bool = setting(
@@ -343,16 +359,19 @@ class DeliverySettings:
     insecure_nacks: bool = setting(
         Flag(),
         False,
-        "Whether refusals that tell about our queues and keys are sent, [MS-MQQB] 3.1.1.3.",
+        "Whether negative acknowledgments that disclose our queues and keys are sent, [MS-MQQB]"
+        " 3.1.1.3.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionsSettings:
-    """Transactions of applications, which live in memory until they commit."""
+    """Transactions of applications, which are in memory until they commit."""
 
     idle_s: float = setting(
-        Duration("100ms", "7d"), "5m", "One of which nothing was heard for so long is aborted."
+        Duration("100ms", "7d"),
+        "5m",
+        "A transaction without a request for this time is aborted.",
     )
     live_max: int = setting(Whole(1, 1_000_000), 10_000, "Transactions under way at once.")
     messages_bytes_max: int = setting(
@@ -361,14 +380,13 @@ class TransactionsSettings:
     outcome_age_s: float = setting(
         Duration("1m", "30d"),
         "1h",
-        "How long it is known what became of a request or transaction, for a client that asks"
-        " again.",
+        "How long the result of a request or transaction is kept, for a client that asks again.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings:
-    """Where public queues, distribution lists and other computers are looked up."""
+    """The directory of public queues, distribution lists and other computers."""
 
     kind: str = setting(
         Choice(("none", "file", "active-directory")),
@@ -380,7 +398,9 @@ class DirectorySettings:
         Location(), "directory.toml", 'The file of kind "file"; several hosts may share it.'
     )
     reload_s: float = setting(
-        Duration("10ms", "1h"), "1s", "How often the file is looked at, whether it has changed."
+        Duration("10ms", "1h"),
+        "1s",
+        "How often the file is checked for changes.",
     )
     timeout_s: float = setting(
         Duration("10ms", "10m"),
@@ -388,15 +408,19 @@ class DirectorySettings:
         "How long a send or another request waits for the directory.",
     )
     age_s: float = setting(
-        Duration("1s", "7d"), "5m", "How long what the directory said is used without asking anew."
+        Duration("1s", "7d"),
+        "5m",
+        "How long an answer of the directory is used without a new query.",
     )
     negative_age_s: float = setting(
-        Duration("1s", "1d"), "15s", "The same of what the directory has not got."
+        Duration("1s", "1d"),
+        "15s",
+        "The same for negative answers.",
     )
     pause_s: float = setting(
         Duration("0s", "10m"),
         "2s",
-        "How long a directory that was found away is not asked again.",
+        "How long an unavailable directory is not queried again.",
     )
     servers: tuple[str, ...] = setting(
         LdapServers(),
@@ -429,8 +453,8 @@ class DirectorySettings:
     user: str = setting(
         Text(),
         "",
-        "Who we are there: name@domain, DOMAIN\\name or a distinguished name; a computer account is"
-        " name$@domain.",
+        "The account for the directory: name@domain, DOMAIN\\name or a distinguished name; a "
+        "computer account is name$@domain.",
     )
     password_file: Path | None = setting(
         OptionalLocation(),
@@ -447,7 +471,9 @@ class DirectorySettings:
         OptionalLocation(), "", "Its key, without a password. Empty: in the certificate's file."
     )
     base: str = setting(
-        Text(), "", "Below which name is searched. Empty: the whole domain of the server."
+        Text(),
+        "",
+        "The name below which searches begin. Empty: the whole domain of the server.",
     )
     lists_base: str = setting(
         Text(), "", "Where `qmd dl create` puts distribution lists. Empty: CN=Users of the domain."
@@ -461,18 +487,23 @@ class DirectorySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """Data pipelines: ranges that are reserved for readers, rows that wait to be sent as one."""
+    """Data pipelines: ranges reserved for readers, rows staged for one publication."""
 
     quiet_warning_s: float = setting(
         Duration("1s", "3650d"),
         "1d",
-        "A reader that has reserved messages and was not heard of for so long is warned about.",
+        "A warning is logged about a reader with reserved messages that sends no request for "
+        "this time.",
     )
     stage_age_s: float = setting(
-        Duration("1m", "3650d"), "1d", "What was staged and not published for so long is removed."
+        Duration("1m", "3650d"),
+        "1d",
+        "Stages that are not published within this time are removed.",
     )
     staged_bytes_max: int = setting(
-        Size("1MB", "1TB"), "1GB", "What may be staged; it counts in the computer quota too."
+        Size("1MB", "1TB"),
+        "1GB",
+        "Limit of staged messages; they count in the computer quota too.",
     )
     published_rows_max: int = setting(
         Whole(1, 1_000_000), 200_000, "Messages of one publication, which is one commit."
@@ -480,7 +511,7 @@ class PipelineSettings:
     publication_age_s: float = setting(
         Duration("1d", "3650d"),
         "365d",
-        "How long it is known what a query has published, after the last time it did.",
+        "How long the publications of a query are remembered after its last one.",
     )
 
 
@@ -496,10 +527,12 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSettings:
-    """The flight recorder: what became of each message, kept in the database."""
+    """The flight recorder: the history of each message, in the database."""
 
     enabled: bool = setting(
-        Flag(), True, "Whether it is kept. Without it nobody can say what became of a message."
+        Flag(),
+        True,
+        "Whether the history is recorded. Without it, the fate of a message cannot be explained.",
     )
     size_bytes: int = setting(
         Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
@@ -511,18 +544,20 @@ class EventsSettings:
         "Whether size and age wait for `qmd ship`. A disk that is full does not wait for it.",
     )
     ask: bool = setting(
-        Flag(), True, "Whether the queue manager at the other end is asked what it knows."
+        Flag(),
+        True,
+        "Whether the queue manager at the other end is queried too.",
     )
     answer: tuple[Network, ...] = setting(
         Networks(),
         ["127.0.0.0/8", "::1/128"],
-        "Whose questions about messages exchanged with them are answered.",
+        "Hosts that may query the history of messages exchanged with them.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What is written to standard error."""
+    """The log, written to standard error."""
 
     level: str = setting(
         Choice(("debug", "info", "warning", "error")), "info", "The least important level written."
@@ -578,11 +613,6 @@ def settings_of(section: str) -> dict[str, Setting]:
     """Return the keys of one section, in the order of declaration."""
     found = (_setting(section, item) for item in fields(SECTIONS[section]))
     return {item.key: item for item in found}
-
-
-def all_settings() -> Iterator[Setting]:
-    for section in SECTIONS:
-        yield from settings_of(section).values()
 
 
 def _setting(section: str, item: Field[Any]) -> Setting:

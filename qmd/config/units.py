@@ -47,11 +47,6 @@ def parse_size(text: str) -> int:
     return int(match[1]) * factor
 
 
-def format_duration(seconds: float) -> str:
-    """Format seconds in the largest unit that leaves a whole number; round to milliseconds."""
-    return _in_largest_unit(round(seconds * 1000), _MILLISECONDS, zero="0s")
-
-
 def format_size(size_bytes: int) -> str:
     """Format bytes in the largest unit that leaves a whole number."""
     return _in_largest_unit(size_bytes, _BYTES, zero="0B")

@@ -1,9 +1,9 @@
-"""The verbs of `qmd/control_protocol/bulk.py`, answered."""
+"""Handlers of the verbs in `qmd/control_protocol/bulk.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from qmd.bulk.reader import id_text
 from qmd.control_protocol import bulk as frames
@@ -11,14 +11,11 @@ from qmd.control_protocol import bulk as frames
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
     from qmd.control.components import Components
+    from qmd.control.handler import Handler
+    from qmd.control.server import ControlConnection
+    from qmd.control_protocol.messages import Request
 
 Work = Coroutine[Any, Any, object]
-
-
-class Verb(NamedTuple):
-    work: Callable[[Components, Rights, Any], Work]
-    changes: bool = True  # something: it goes on when its connection ends
-    is_page: bool = False  # of messages: one at a time for a client that reads them
 
 
 async def _open(components: Components, rights: Rights, request: frames.OpenReader) -> object:
@@ -133,17 +130,44 @@ async def _mark_shipped(
     return await components.event_log_limits.mark_shipped(request.block)
 
 
-VERBS: dict[type, Verb] = {
-    frames.OpenReader: Verb(_open),
-    frames.Reserve: Verb(_reserve),
-    frames.ReadRange: Verb(_read, changes=False, is_page=True),
-    frames.SplitRange: Verb(_split, changes=False),
-    frames.Consume: Verb(_consume),
-    frames.ListReaders: Verb(_list_readers, changes=False),
-    frames.ReleaseReader: Verb(_release),
-    frames.Stage: Verb(_stage),
-    frames.Publish: Verb(_publish),
-    frames.DiscardStages: Verb(_discard),
-    frames.ListStages: Verb(_list_stages, changes=False),
-    frames.MarkShipped: Verb(_mark_shipped),
+def _handler(
+    work: Callable[[Components, Rights, Any], Work], *, changes: bool = True, is_page: bool = False
+) -> Handler:
+    """Return the handler of a verb.
+
+    `changes`: it changes data, and continues when its connection ends.  `is_page`: it reads
+    messages, one page at a time for each client.
+    """
+
+    def handle(connection: ControlConnection, request: Request) -> None:
+        working = work(connection.components, connection.rights, request)
+        if is_page:
+            working = _page_of(connection, working)
+        start = connection.change if changes else connection.look
+        start(request.number, working)
+
+    return handle
+
+
+async def _page_of(connection: ControlConnection, work: Work) -> object:
+    try:
+        async with connection.turn():
+            return await work
+    finally:
+        work.close()  # it has not started if its turn never came
+
+
+HANDLERS: dict[type, Handler] = {
+    frames.OpenReader: _handler(_open),
+    frames.Reserve: _handler(_reserve),
+    frames.ReadRange: _handler(_read, changes=False, is_page=True),
+    frames.SplitRange: _handler(_split, changes=False),
+    frames.Consume: _handler(_consume),
+    frames.ListReaders: _handler(_list_readers, changes=False),
+    frames.ReleaseReader: _handler(_release),
+    frames.Stage: _handler(_stage),
+    frames.Publish: _handler(_publish),
+    frames.DiscardStages: _handler(_discard),
+    frames.ListStages: _handler(_list_stages, changes=False),
+    frames.MarkShipped: _handler(_mark_shipped),
 }

@@ -1,4 +1,4 @@
-"""What one client has in memory: requests that are not begun, and answers that it does not read."""
+"""Memory of one client: requests that have not begun, and answers that it has not read."""
 
 from __future__ import annotations
 
@@ -12,78 +12,83 @@ from qmd.queues.local_queue import Reader
 if TYPE_CHECKING:
     from qmd.control.components import Components
 
-UNCOUNTED_BYTES = 256 * 1024  # of one client, which do not count in the budget of memory
-REQUEST_COPIES = 4  # that are made of a request on its way to the disk
+UNCOUNTED_BYTES = 256 * 1024  # of one client; only more counts against the memory budget
+REQUEST_COPIES = 4  # copies of a request that exist until it is on disk
 
 
 class Client(Protocol):
-    """The connection."""
+    """The connection of a client, as its memory account uses it."""
 
     components: Components
     reader: Reader
 
     @property
     def is_read(self) -> bool:
-        """Whether what it sends is taken in."""
+        """Whether the connection is read."""
         ...
 
     def go_on(self) -> None:
-        """There may be room for more."""
+        """Continue, because there may be room again."""
 
     def abort(self) -> None:
-        """End it, with nothing more to be said."""
+        """End the connection at once, without a further answer."""
 
 
 class ClientMemory:
-    """Counts it; a `qmd.runtime.budget.Waiter`."""
+    """Memory account of one client; a `qmd.runtime.budget.Waiter`."""
 
     def __init__(self, connection: Client) -> None:
-        # Weakly: they would keep each other until the collector runs, with what the client sent.
+        # A weak reference: a circle would keep the client's requests until the collector runs.
         self._connection: Client = weakref.proxy(connection)
         self.bytes_received = 0
-        self._pending_bytes = 0  # of requests, whole and in part, that are not begun
+        self._pending_bytes = 0  # of requests, complete or not, that have not begun
         self._held_bytes = 0
-        #: For room: no more is read meanwhile.
+        #: The client waits for memory; its connection is not read meanwhile.
         self.waits = False
 
     def received(self, count: int) -> None:
-        """So many bytes have come."""
+        """Count bytes that have arrived."""
         self.bytes_received += count
         self._pending_bytes += count
 
     def begun(self, frame: memoryview) -> None:
-        """A request does not wait any more."""
+        """Subtract a request that begins."""
         self._pending_bytes -= len(frame) + frames.LENGTH_BYTES
 
     def count(self, announced: int, *, may_wait: bool) -> None:
-        """See how much there is, with a request whose length is `announced`; and, if `may_wait`,
-        whether there is room for it."""
+        """Reserve memory for the pending requests, one of which has the length `announced`.
+
+        With `may_wait` the client waits if there is no room for them.
+        """
         connection, pending = self._connection, self._pending_bytes
-        memory, who = connection.components.services.memory.requests, connection.reader.who
+        memory, client = connection.components.services.memory.requests, connection.reader.who
         needed = max(pending, announced) if self.is_much else 0
         if may_wait and needed > self._held_bytes:
             if self.waits:
                 return
-            if not memory.allows(self, who, needed - self._held_bytes):
+            if not memory.allows(self, client, needed - self._held_bytes):
                 self.waits = True
-                memory.wait(self, who)
+                memory.wait(self, client)
                 return
         self._held_bytes = needed
-        memory.hold(self, who, needed)
+        memory.hold(self, client, needed)
 
     @property
     def is_much(self) -> bool:
         return self._pending_bytes > UNCOUNTED_BYTES
 
     def leave(self) -> None:
-        """The client is gone."""
+        """Release all memory, because the connection has ended."""
         self._connection.components.services.memory.requests.leave(self)
         self.has_read()
 
     # Answers.
 
     def unread(self, size: int) -> None:
-        """The client does not read its answers; of all that do not, the first gives way."""
+        """Count `size` bytes of answers that the client does not read.
+
+        If the answers of all clients exceed the budget, the oldest such client is disconnected.
+        """
         memory = self._connection.components.services.memory.answers
         memory.hold(self, None, size)
         while memory.used_bytes > memory.limit_bytes and memory.oldest is not self:
@@ -93,10 +98,10 @@ class ClientMemory:
             other._end("client_does_not_read")
 
     def has_read(self) -> None:
-        """Its answers are on their way."""
+        """Release the memory of answers, because the client has read them."""
         self._connection.components.services.memory.answers.hold(self, None, 0)
 
-    # What the budget calls.
+    # Methods for the budget.
 
     @property
     def is_read(self) -> bool:
@@ -110,17 +115,17 @@ class ClientMemory:
         self._end("slow_request_ended", held_bytes=held_bytes)
 
     def end_without_memory(self) -> None:
-        """There is none for what it has sent."""
+        """Disconnect the client, because there is no memory for its request."""
         self._end("no_memory_for_request")
 
     def _end(self, why: str, **facts: object) -> None:
-        who = self._connection.reader.who
-        self._connection.components.services.log_limited(why, who, client=who, **facts)
+        client = self._connection.reader.who
+        self._connection.components.services.log_limited(why, client, client=client, **facts)
         self._connection.abort()
 
 
 def no_memory() -> Refusal:
-    """Nothing was begun."""
+    """Return the refusal of a request that did not begin for lack of memory."""
     return Refusal(
         "no_memory",
         "the queue manager has no memory left for the request; nothing of it was done",

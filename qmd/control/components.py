@@ -1,4 +1,4 @@
-"""The components that requests of clients are about."""
+"""The components that the handlers of verbs call."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """One for a queue manager: what the handlers of verbs call."""
+    """The components of one queue manager, for its handlers of verbs."""
 
     services: Services
     acknowledgments: Acknowledgments

@@ -1,8 +1,7 @@
-"""What operators ask and change of the directory, answered as plain values for JSON."""
+"""Handlers of the verbs about the directory: look-ups and changes, as plain values for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from protocol.names.format_name import (
     PublicName,
     SingleName,
 )
+from qmd.control.handler import Handler, change, look
 from qmd.control_protocol import directory as frames
 from qmd.directory.interface import (
     AliasEntry,
@@ -104,7 +104,7 @@ async def lookup(components: Components, request: frames.DirectoryLookup) -> Val
         "name_needs_no_directory",
         f"{text} is no entry of a directory",
         "Look up PUBLIC=guid, DL=guid, MACHINE=guid, host\\queue, list:NAME, alias:NAME or a"
-        " computer's name; `qmd name explain` tells of any name.",
+        " computer's name; `qmd name explain` explains any name.",
     )
 
 
@@ -112,7 +112,9 @@ async def create_list(components: Components, request: frames.CreateList) -> Val
     name = _entry_name(request.name, LIST_PREFIX)
     members = await _members(components, request.members)
     entry = await in_time(
-        components.services, components.directory, components.directory.create_list(name, members)
+        components.services,
+        components.directory,
+        components.directory.changes.create_list(name, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -121,7 +123,9 @@ async def create_list(components: Components, request: frames.CreateList) -> Val
 async def delete_list(components: Components, request: frames.DeleteList) -> Value:
     entry = await _find_list(components, request.name)
     await in_time(
-        components.services, components.directory, components.directory.delete_list(entry.guid)
+        components.services,
+        components.directory,
+        components.directory.changes.delete_list(entry.guid),
     )
     components.resolver.forget()
     return {"name": entry.name, "deleted": True}
@@ -133,7 +137,7 @@ async def add_members(components: Components, request: frames.AddMembers) -> Val
     entry = await in_time(
         components.services,
         components.directory,
-        components.directory.add_members(entry.guid, members),
+        components.directory.changes.add_members(entry.guid, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -145,7 +149,7 @@ async def remove_members(components: Components, request: frames.RemoveMembers) 
     entry = await in_time(
         components.services,
         components.directory,
-        components.directory.remove_members(entry.guid, members),
+        components.directory.changes.remove_members(entry.guid, members),
     )
     components.resolver.forget()
     return await _list(components, entry)
@@ -214,7 +218,9 @@ async def create_alias(components: Components, request: frames.CreateAlias) -> V
             "Put the list into a list: qmd dl create NAME list:OTHER",
         )
     entry = await in_time(
-        components.services, components.directory, components.directory.create_alias(name, target)
+        components.services,
+        components.directory,
+        components.directory.changes.create_alias(name, target),
     )
     components.resolver.forget()
     return _alias(entry)
@@ -223,29 +229,26 @@ async def create_alias(components: Components, request: frames.CreateAlias) -> V
 async def delete_alias(components: Components, request: frames.DeleteAlias) -> Value:
     name = _entry_name(request.name, ALIAS_PREFIX)
     await in_time(
-        components.services, components.directory, components.directory.delete_alias(name)
+        components.services, components.directory, components.directory.changes.delete_alias(name)
     )
     components.resolver.forget()
     return {"name": name, "deleted": True}
 
 
-#: Verbs that change nothing, and those that do.
-LOOKS: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
-    frames.DirectoryStatus: status,
-    frames.DirectoryLookup: lookup,
-    frames.ShowList: show_list,
-    frames.ExpandList: expand_list,
-    frames.ListLists: list_lists,
-    frames.ListAliases: list_aliases,
-}
-CHANGES: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
-    frames.DirectoryReload: reload,
-    frames.CreateList: create_list,
-    frames.DeleteList: delete_list,
-    frames.AddMembers: add_members,
-    frames.RemoveMembers: remove_members,
-    frames.CreateAlias: create_alias,
-    frames.DeleteAlias: delete_alias,
+HANDLERS: dict[type, Handler] = {
+    frames.DirectoryStatus: look(status),
+    frames.DirectoryLookup: look(lookup),
+    frames.ShowList: look(show_list),
+    frames.ExpandList: look(expand_list),
+    frames.ListLists: look(list_lists),
+    frames.ListAliases: look(list_aliases),
+    frames.DirectoryReload: change(reload),
+    frames.CreateList: change(create_list),
+    frames.DeleteList: change(delete_list),
+    frames.AddMembers: change(add_members),
+    frames.RemoveMembers: change(remove_members),
+    frames.CreateAlias: change(create_alias),
+    frames.DeleteAlias: change(delete_alias),
 }
 
 
@@ -345,7 +348,7 @@ async def _member(components: Components, member: SingleName) -> Value:
 
 
 def _entry_name(text: str, prefix: str) -> str:
-    """The name of a list or an alias, with or without its prefix.  Raises Refusal."""
+    """Return the name of a list or an alias without its prefix.  Raises Refusal."""
     name = text[len(prefix) :] if text.lower().startswith(prefix) else text
     kind = prefix[:-1]
     try:
@@ -371,13 +374,12 @@ async def _find_list(components: Components, text: str) -> ListEntry:
         entry = components.directory.distribution_list(name.distribution_list, name.domain)
     else:
         entry = components.directory.list_by_name(_entry_name(text, LIST_PREFIX))
-    return await in_time(
-        components.services, components.directory, entry
-    )  # always anew: somebody looks at it, or changes it
+    # The cache is not used: an operator displays or changes the list.
+    return await in_time(components.services, components.directory, entry)
 
 
 async def _members(components: Components, texts: list[str]) -> list[SingleName]:
-    """What is to be in a list, or out of it.  Raises Refusal."""
+    """Return the names of members to add to a list or to remove from it.  Raises Refusal."""
     found: list[SingleName] = []
     for text in texts:
         name, _ = await in_time(
@@ -391,7 +393,7 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
         if here is not None and here.is_public:
             name = PublicName(here.guid)
         elif isinstance(name, DirectName) and name.host == ".":
-            # In a list it has to mean this computer wherever it is read.
+            # A list is read on other computers too: the member must name this computer.
             port = components.services.listening[0][1] if components.services.listening else PORT
             name = replace(name, host=components.services.name, port=port)
         found.append(name)

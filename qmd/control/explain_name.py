@@ -1,7 +1,7 @@
-"""What a name means, piece by piece: for `qmd name explain`.  Nothing is sent, nothing is made.
+"""Explanation of a name for `qmd name explain`: its elements, and the route of a message to it.
 
-`name_parts.py` is what the name alone says, and needs no daemon; here is what this queue manager
-would do with a message to it.
+`name_parts.py` explains the name alone, and needs no daemon.  This module describes the actions of
+this queue manager for a message to that name; it sends nothing and creates nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from protocol.errors import InvalidName
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PrivateName, PublicName
 from qmd.control.directory_handlers import address_of
+from qmd.control.handler import Handler, look
 from qmd.control_protocol import directory as frames
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.name_parts import parts_of
-from qmd.directory.resolver import Target
 from qmd.directory.spelling import QueuePath, name_of
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.peers.link import Link
 
@@ -28,7 +29,7 @@ Value = dict[str, Any]
 
 
 async def explain(components: Components, request: frames.ExplainName) -> Value:
-    """The answer to the request, as that says."""
+    """Return the answer that the class of the request describes."""
     text = request.name
     elements = [await _element(components, each) for each in components.resolver.parse(text)]
     refusals = [each["refusal"] for each in elements if each["refusal"]]
@@ -124,15 +125,15 @@ async def _target(components: Components, target: Target) -> Value:
         found["next_hop"] = await _next_hops(components, target)
     except Refusal as refusal:
         found["next_hop"] = []
-        found["no_way"] = refusal.text  # not refused: it waits until there is one
+        found["no_way"] = refusal.text  # no refusal: a message waits until there is a route
     return found
 
 
 async def _next_hops(components: Components, target: Target) -> list[str]:
-    """Where a message to it would be handed to next: addresses, or queue managers."""
+    """Return the next hops of a message to the target: addresses, or queue managers."""
     name, peers, routing = target.name, components.peers, components.next_hops
     if isinstance(name, DirectName):
-        # A link that nobody knows: to ask for the way is not to make one.
+        # A temporary link, which is not registered: a question must not create a route.
         link = components.make_link(address=(name.host, name.port), guid=None)
         ways = [way.name for way in routing.carriers(link)]
         routing.link_changed(link)
@@ -166,3 +167,6 @@ def _refused(refusal: Refusal) -> Value:
         "text": refusal.text,
         "remedy": refusal.remedy,
     }
+
+
+HANDLERS: dict[type, Handler] = {frames.ExplainName: look(explain)}

@@ -1,23 +1,26 @@
-"""The verbs of applications on the control socket: messages, and transactions of them.
+"""Handlers of the verbs of applications: messages and transactions.
 
-Each handler begins what its request asks for, and sees to the answer.  What can be refused at once
-is refused before anything is begun: a name that a directory must be asked about comes again then.
+Each handler begins the work of its request and arranges the answer.  It makes all checks that need
+no wait first: a request with a name for which the directory must be queried is handled again
+after the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qmd.access.rights import ADMIN
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.operations.restore_message import Changes
 
 if TYPE_CHECKING:
+    from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
     from qmd.control_protocol.messages import NewMessage
     from qmd.queues.local_queue import LocalQueue
@@ -208,7 +211,7 @@ def _import(connection: ControlConnection, request: frames.Import) -> None:
 async def _once(
     connection: ControlConnection, token: bytes, work: Coroutine[Any, Any, object]
 ) -> object:
-    """What takes more than one turn, and is not done twice for one token."""
+    """Return the result of `work`, or that of an earlier request with the same token."""
     async with connection.components.request_outcomes.at_work(token) as done_before:
         if done_before is not None:
             work.close()
@@ -224,13 +227,13 @@ def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
     )
 
 
-def _begin(connection: ControlConnection, request: frames.Begin) -> None:
+def _begin(connection: ControlConnection, request: transaction_frames.Begin) -> None:
     idle_s = checked.wait_s(request.idle_s)
     connection.components.transactions.begin(request.transaction, connection, idle_s)
     connection.done(request.number, None)
 
 
-def _settle(connection: ControlConnection, request: frames.Settle) -> None:
+def _settle(connection: ControlConnection, request: transaction_frames.Settle) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     connection.change(
         request.number,
@@ -245,35 +248,35 @@ def _settle(connection: ControlConnection, request: frames.Settle) -> None:
     )
 
 
-def _commit(connection: ControlConnection, request: frames.Commit) -> None:
+def _commit(connection: ControlConnection, request: transaction_frames.Commit) -> None:
     connection.components.transactions.commit(
         request.transaction, connection, partial(connection.done, request.number)
     )
 
 
-def _abort(connection: ControlConnection, request: frames.Abort) -> None:
+def _abort(connection: ControlConnection, request: transaction_frames.Abort) -> None:
     count = connection.components.transactions.abort(
         request.transaction, connection, request.reason, unread=request.unread
     )
     done = partial(connection.done, request.number, count)
     if count:
-        # Whoever hears of it may look at once, and has to find the abort counted.
+        # The client may look at the messages after the answer: the abort must be counted then.
         connection.components.services.storage.batch.when_durable(done)
     else:
         done()
 
 
-def _enlist(connection: ControlConnection, request: frames.Enlist) -> None:
+def _enlist(connection: ControlConnection, request: transaction_frames.Enlist) -> None:
     work = connection.components.branches.enlist(request.transaction, connection, request.resource)
     connection.change(request.number, work)
 
 
-def _forget_branch(connection: ControlConnection, request: frames.ForgetBranch) -> None:
+def _forget_branch(connection: ControlConnection, request: transaction_frames.ForgetBranch) -> None:
     work = connection.components.branches.forget(request.transaction, request.resource)
     connection.change(request.number, work)
 
 
-HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+HANDLERS: dict[type, Handler] = {
     frames.Send: _send,
     frames.Take: _take,
     frames.TakeChosen: _take_chosen,
@@ -288,10 +291,10 @@ HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
     frames.Resend: _resend,
     frames.Import: _import,
     frames.Outcome: _outcome,
-    frames.Begin: _begin,
-    frames.Settle: _settle,
-    frames.Commit: _commit,
-    frames.Abort: _abort,
-    frames.Enlist: _enlist,
-    frames.ForgetBranch: _forget_branch,
+    transaction_frames.Begin: _begin,
+    transaction_frames.Settle: _settle,
+    transaction_frames.Commit: _commit,
+    transaction_frames.Abort: _abort,
+    transaction_frames.Enlist: _enlist,
+    transaction_frames.ForgetBranch: _forget_branch,
 }

@@ -1,21 +1,23 @@
-"""The verbs of operators on the control socket: queues, what is on its way, histories.
+"""Handlers of the verbs of operators: queues, outgoing queues, sessions, status, history.
 
-As in `message_verbs`, what can be refused at once is refused before anything is begun.
+As in `message_handlers`, each handler makes the checks that need no wait first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.purge import Purged
 
 if TYPE_CHECKING:
+    from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -26,11 +28,13 @@ def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) ->
     connection.look(request.number, dead_letter_groups(connection.components.services, queue))
 
 
-def _list_branches(connection: ControlConnection, request: frames.ListBranches) -> None:
+def _list_branches(connection: ControlConnection, request: transaction_frames.ListBranches) -> None:
     connection.look(request.number, connection.components.branches.overview())
 
 
-def _list_transactions(connection: ControlConnection, request: frames.ListTransactions) -> None:
+def _list_transactions(
+    connection: ControlConnection, request: transaction_frames.ListTransactions
+) -> None:
     connection.done(request.number, overview.transactions(connection.components, connection.rights))
 
 
@@ -209,10 +213,10 @@ async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
     return (await work)._asdict()
 
 
-HANDLERS: dict[type, Callable[[ControlConnection, Any], None]] = {
+HANDLERS: dict[type, Handler] = {
     frames.DeadLetters: _dead_letters,
-    frames.ListBranches: _list_branches,
-    frames.ListTransactions: _list_transactions,
+    transaction_frames.ListBranches: _list_branches,
+    transaction_frames.ListTransactions: _list_transactions,
     operator_frames.CreateQueue: _create_queue,
     operator_frames.SetQueue: _set_queue,
     operator_frames.DeleteQueue: _delete_queue,

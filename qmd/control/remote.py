@@ -1,8 +1,8 @@
-"""The control protocol from elsewhere: TCP with TLS, and a token that says what may be asked.
+"""The control protocol over TCP with TLS; a token determines the rights of a client.
 
-The frames are those of the control socket.  Before its login a connection may say nothing else,
-little, and not for long; after it, `qmd.control.verb_rights` says of every request whether its
-token has the rights that it needs.  docs/decisions/0020, docs/remote.md.
+The frames are those of the control socket.  The first request of a connection must be its login,
+with limits of size and time; after it, `qmd.control.verb_rights` checks for every request that the
+token has the necessary rights.  docs/decisions/0020, docs/remote.md.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LOGIN_BYTES_MAX = 4096  # of what comes before the login
+LOGIN_BYTES_MAX = 4096  # of a frame before the login
 LOOPBACK = ("127.0.0.1", "::1")
-FAILURE_DELAY_S = 0.5  # before a wrong token is answered
-BUCKET_S = 5.0  # so long a client may have been quiet, and ask all at once then
+FAILURE_DELAY_S = 0.5  # before the answer to a wrong token
+BUCKET_S = 5.0  # an idle client may send the requests of this time at once
 REVOKED_LOOK_S = 1.0
 
 
 class RemoteServer(ControlServer):
-    """Listens on TCP."""
+    """The server on a TCP port."""
 
     def __init__(
         self, components: Components, handlers: Handlers, settings: RemoteSettings
@@ -46,7 +46,10 @@ class RemoteServer(ControlServer):
         self.address: tuple[str, int] = (settings.address, settings.port)
 
     async def listen(self) -> None:
-        """Raises OSError, ssl.SSLError, TokenFileError; Refusal where nothing would be secret."""
+        """Open the TCP port.
+
+        Raises OSError, ssl.SSLError, TokenFileError, and Refusal for an address without TLS.
+        """
         context = self._context()
         self.tokens.grants()
         self._server = await asyncio.get_running_loop().create_server(
@@ -88,7 +91,7 @@ class RemoteServer(ControlServer):
 
 
 class RemoteConnection(ControlConnection):
-    """One client from elsewhere."""
+    """The connection of one remote client."""
 
     def __init__(self, components: Components, server: RemoteServer) -> None:
         super().__init__(components, server)
@@ -161,7 +164,7 @@ class RemoteConnection(ControlConnection):
             log.error("token_file_broken", reason=str(error))
             grant = None
         if grant is None:
-            self._logging_in = True  # another guess takes another connection
+            self._logging_in = True  # a second attempt needs a new connection
             self.components.services.log_limited(
                 "remote_token_refused", self._host, address=self._host
             )
@@ -195,7 +198,7 @@ class RemoteConnection(ControlConnection):
             )
             self._loop.call_soon(self.close)
 
-    # How much may be asked, and how long.
+    # Limits of rate, and revoked tokens.
 
     def _check(self, request: frames.Request, grant: Grant) -> None:
         now = self._loop.time()
@@ -214,7 +217,7 @@ class RemoteConnection(ControlConnection):
         raise Refusal("token_refused", f"token {grant.name} was revoked", "Use another one.")
 
     def _count(self, now: float) -> None:
-        """A bucket that fills again: as many requests a second as are allowed, some at once."""
+        """Count one request by a token bucket.  Raises Refusal if the rate is too high."""
         rate = self._remote.settings.requests_per_second
         self._allowance = min(self._most, self._allowance + (now - self._counted_at) * rate)
         self._counted_at = now

@@ -1,13 +1,13 @@
-"""Handlers of verbs about ways to other queue managers: redirect, restart, forget an identity."""
+"""Handlers of the verbs for routes: redirect, restart a sequence, forget an identity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes, guid_text
 from qmd.control import status as overview
+from qmd.control.handler import Handler, change
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 from qmd.errors import Refusal
 
@@ -49,9 +49,8 @@ async def _restart(components: Components, request: RestartOutgoing) -> dict[str
     }
 
 
-#: Verbs that change something, by their requests.
-CHANGES: dict[type, Callable[[Components, Any], Coroutine[Any, Any, object]]] = {
-    RedirectOutgoing: _redirect,
-    ForgetIdentity: _forget,
-    RestartOutgoing: _restart,
+HANDLERS: dict[type, Handler] = {
+    RedirectOutgoing: change(_redirect),
+    ForgetIdentity: change(_forget),
+    RestartOutgoing: change(_restart),
 }

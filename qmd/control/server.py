@@ -1,8 +1,8 @@
-"""The control socket: what the command line and applications ask, answered.
+"""The control socket: it answers requests of the command line and of applications.
 
-Requests are pipelined, answers leave in batches, one write for each turn of the
-event loop.  A request that changes something is answered by a callback of its
-commit; see `qmd/control_protocol/messages.py` for the frames.
+Requests are pipelined; answers leave in batches, one write for each turn of the event loop.  A
+request that changes data is answered by a callback of its commit.
+`qmd/control_protocol/messages.py` describes the frames.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import stat
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +24,7 @@ from protocol.errors import InvalidName
 from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.control import verb_rights
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
+from qmd.control.handler import Handler
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
-FLUSH_BYTES = 1024 * 1024  # of answers that are not kept back for others of the same turn
-REQUESTS_MAX = 4096  # of one client that have not been answered
-# Of one client, in one turn of the event loop; then others have theirs.
+FLUSH_BYTES = 1024 * 1024  # of answers; more are written before the turn ends
+REQUESTS_MAX = 4096  # of one client, begun and not answered
+# Limits of one client in one turn of the event loop; other clients follow.
 TURN_S = 0.002
 TURN_REQUESTS_MAX = 256
-FEW_REQUESTS = 4  # that are not timed: to ask for the time takes a microsecond
+FEW_REQUESTS = 4  # between two readings of the clock, each of which takes a microsecond
 CLIENTS_MAX = 1024
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
-#: For each request, what begins it: qmd/control/verbs.py.
-Handlers = Mapping[type, Callable[["ControlConnection", Any], None]]
+#: The handler of each class of requests: qmd/control/verbs.py.
+Handlers = Mapping[type, Handler]
 
 
 class ControlServer:
-    """Listens on the Unix socket; one `ControlConnection` for each client."""
+    """The server on the Unix socket, with one `ControlConnection` for each client."""
 
     def __init__(self, components: Components, handlers: Handlers) -> None:
         self.components = components
@@ -64,7 +65,10 @@ class ControlServer:
         self.connection_count = 0
 
     async def start(self, path: Path, mode: int, group: str) -> None:
-        """Raises OSError, or LookupError for a group that does not exist."""
+        """Open the socket at `path`.
+
+        Raises OSError, or LookupError for a group that does not exist.
+        """
         _remove_socket(path)
         listener = self.components.services.environment.bind(path, mode, group)
         try:
@@ -87,7 +91,7 @@ class ControlServer:
 
 
 class ControlConnection(asyncio.Protocol):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, components: Components, server: ControlServer) -> None:
         self.components = components
@@ -97,16 +101,17 @@ class ControlConnection(asyncio.Protocol):
         self.reader = Reader()
         self.rights: Rights = ALL_RIGHTS
         server.connection_count += 1
-        self.serial = server.connection_count  # a connection that is older has a lower one
-        self._backlog: deque[memoryview] = deque()  # asked for, and not begun
+        self.serial = server.connection_count  # in the order of connecting
+        self._backlog: deque[memoryview] = deque()  # requests that have not begun
         self._memory = ClientMemory(self)
-        self._is_counted = False  # in the budget of memory
+        self._is_counted = False  # against the memory budget
         self._waits_for_disk = False
-        self._asking = False  # the directory, about the next request: those behind it wait
-        self._under_way = 0  # begun, and not answered
+        # The next request waits for an answer of the directory, and later requests wait for it.
+        self._resolving = False
+        self._under_way = 0  # requests that have begun and are not answered
         self._waits_for_turn = False
-        self._turn = -1  # in which the last ones were begun
-        self._taken = 0  # so many
+        self._turn = -1  # the turn in which the last requests began
+        self._taken = 0  # the number of requests that began in it
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._flush_due = False
@@ -125,7 +130,7 @@ class ControlConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._server.connections[self] = None
-        self.reader.who = _who(self._transport)
+        self.reader.who = _process_name(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -165,18 +170,18 @@ class ControlConnection(asyncio.Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether what the client sends is taken in."""
+        """Whether the connection is read."""
         return not self._reading_paused
 
     def go_on(self) -> None:
-        """More has come, or there may be room for it."""
+        """Begin requests, after data has arrived or memory was released."""
         if self._memory.is_much:
             self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
             self._is_counted = True
         self._work()
 
     def abort(self) -> None:
-        """End the connection, with nothing more to be said."""
+        """End the connection at once, without a further answer."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -184,11 +189,10 @@ class ControlConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # Within.
+    # Internal methods.
 
     def _work(self) -> None:
-        """Begin with what was asked for, as long as the answers find their way out and others do
-        not wait for their turn."""
+        """Begin requests, as long as the client reads its answers and this turn has time left."""
         if self._may_begin() and not self._waits_for_turn:
             turns = self.components.local_turns
             if turns.serial != self._turn:
@@ -211,10 +215,10 @@ class ControlConnection(asyncio.Protocol):
     def _may_begin(self) -> bool:
         return (
             bool(self._backlog)
-            and not self._asking
+            and not self._resolving
             and self._under_way < REQUESTS_MAX
             and self._may_write.is_set()
-            # What is large, and waits for the disk with what others have sent, waits here.
+            # A large request does not begin while the disk lags behind.
             and not (
                 len(self._backlog[0]) > UNCOUNTED_BYTES
                 and self.components.services.storage.congested
@@ -222,19 +226,19 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _begin(self) -> None:
-        """With as many requests as a turn has time for."""
+        """Begin as many requests as this turn has time for."""
         busy_time = self.components.services.environment.busy_time
         began_s = 0.0
         try:
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
-            self._under_way += 1  # nothing of it was begun
+            self._under_way += 1  # the refusal is an answer too
             self._refuse(frames.request_number(self._next()), no_memory())
             self._taken = TURN_REQUESTS_MAX
             return
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
             if self._taken and len(self._backlog[0]) > UNCOUNTED_BYTES:
-                self._taken = TURN_REQUESTS_MAX  # its memory is looked for in a turn of its own
+                self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
             self._begin_one(self._next())
             self._taken += 1
@@ -272,15 +276,18 @@ class ControlConnection(asyncio.Protocol):
                 request = self._admitted(request)
             self._server.handlers[type(request)](self, request)
         except MustAsk as ask:
-            self._asking = True
-            self._keep(self._changing, self._ask_and_go_on(request, ask))
+            self._resolving = True
+            self._keep(self._changing, self._resolve_and_begin(request, ask))
         except Refusal as refusal:
             self._refuse(request.number, refusal)
         except InvalidName as error:
             self._refuse(request.number, _not_understood(error))
 
     def _admitted(self, request: frames.Request) -> frames.Request:
-        """Raises Refusal; a send that is not granted is one that failed in its transaction."""
+        """Return the request if its client has the rights for it.  Raises Refusal.
+
+        The refusal of a send makes its transaction fail.
+        """
         try:
             return verb_rights.admit(self.components, self.rights, request)
         except Refusal as refusal:
@@ -289,19 +296,21 @@ class ControlConnection(asyncio.Protocol):
                 self.components.transactions.doom(claimed.transaction, self, refusal.text)
             raise
 
-    async def _ask_and_go_on(self, request: Request, ask: MustAsk) -> None:
-        """Begin again when the directory has answered; what came behind it stays behind it."""
+    async def _resolve_and_begin(self, request: Request, ask: MustAsk) -> None:
+        """Begin again after the answer of the directory; later requests keep their order."""
         try:
             await self._begin_again(request, ask)
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
             return
-        self._asking = False
+        self._resolving = False
         self._work()
 
     async def _begin_again(self, request: Request, ask: MustAsk) -> None:
         components, answers = self.components, dict[str, Resolution | Refusal]()
-        while self._transport is not None:  # or nothing was done, and nobody waits for it
+        while (
+            self._transport is not None
+        ):  # without a connection nothing was done, and no client waits
             try:
                 answers[ask.name] = await components.resolver.resolve_text(ask.name)
             except Refusal as refusal:
@@ -336,7 +345,7 @@ class ControlConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def done(self, number: int, result: object = None) -> None:
-        """Answer the request of that number: it was done."""
+        """Answer the request of that number: it is done."""
         self._answer(Done(number, result))
 
     def _flush(self) -> None:
@@ -354,7 +363,7 @@ class ControlConnection(asyncio.Protocol):
         self._output_bytes = 0
 
     def _regulate(self) -> None:
-        """Read no further while the client does not, or while we or the disk are behind."""
+        """Stop reading while the client does not read, requests wait, or the disk lags."""
         if self._transport is None or self._transport.is_closing():
             return
         behind = self.components.services.storage.congested
@@ -380,17 +389,17 @@ class ControlConnection(asyncio.Protocol):
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """One page of messages at a time, and none for a client that does not read."""
+        """Enter when the client reads and no other page of messages is being made for it."""
         async with self._page:
             await self._may_write.wait()
             yield
 
     def look(self, number: int, work: Coroutine[Any, Any, object]) -> None:
-        """For a verb that waits and changes nothing: it ends with the connection."""
+        """Start a verb that waits and changes nothing; it is cancelled with the connection."""
         self._start(self._looking, number, work)
 
     def change(self, number: int, work: Coroutine[Any, Any, object]) -> None:
-        """For a verb that waits in the middle of a change: half of it must not be left undone."""
+        """Start a verb that waits in the middle of a change; it always runs to its end."""
         self._start(self._changing, number, work)
 
     def _start(
@@ -419,7 +428,7 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
         except MemoryError as error:
             if is_change:
-                self.components.services.lifecycle.fail(error)  # half of it may be done
+                self.components.services.lifecycle.fail(error)  # the change may be incomplete
             else:
                 self._refuse(number, no_memory())
         except Exception as bug:
@@ -427,7 +436,7 @@ class ControlConnection(asyncio.Protocol):
 
 
 def _not_understood(error: InvalidName) -> Refusal:
-    """A name, GUID or id in a request that is none: a mistake of the asker, and no bug of ours."""
+    """Return the refusal of an invalid name, GUID or id: an error of the client, not a bug."""
     return Refusal("name_not_understood", f"the request names something that is none: {error}")
 
 
@@ -435,8 +444,8 @@ def _refused(number: int, refusal: Refusal) -> Refused:
     return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)
 
 
-def _who(transport: asyncio.Transport) -> str:
-    """The process at the other end, for people; nothing where that cannot be told."""
+def _process_name(transport: asyncio.Transport) -> str:
+    """Return the process at the other end, for people; "" if it is unknown."""
     connected = transport.get_extra_info("socket")
     if connected is None:
         return ""
@@ -449,7 +458,10 @@ def _who(transport: asyncio.Transport) -> str:
 
 
 def _remove_socket(path: Path) -> None:
-    """Ours, or that of a daemon that was killed: the lock on the data folder says it is gone."""
+    """Remove our socket, or that of a daemon that was killed.
+
+    The lock on the data folder proves that no other daemon uses it.
+    """
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

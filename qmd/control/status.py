@@ -1,4 +1,4 @@
-"""What operators get to see: the state of the queue manager as plain values for JSON."""
+"""Status for operators: the state of the queue manager as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -44,35 +44,61 @@ def hello(components: Components) -> Value:
 
 
 def status(components: Components) -> Value:
-    """The queue manager at a glance."""
-    storage = components.services.storage
+    """Return the state of the queue manager in one object, as `qmd status` shows it."""
+    memory = components.services.memory
     return {
-        "name": components.services.name,
-        "queue_manager": guid_text(components.services.id),
+        **_identity(components),
+        **_contents(components),
+        **_storage(components),
+        "memory": {
+            "packets": memory.packets.status(),
+            "requests": memory.requests.status(),
+            "answers": memory.answers.status(),
+            "transactions": memory.transactions.status(),
+        },
+        "directory": directory(components),
+        **_traffic(components),
+        "two_of_one_identity": _identity_conflicts(components),
+        "sequences_in_doubt": _sequences_in_doubt(components),
+    }
+
+
+def _identity(components: Components) -> Value:
+    services = components.services
+    return {
+        "name": services.name,
+        "queue_manager": guid_text(services.id),
         "release": qmd.__version__,
-        "clock_s": components.services.clock.now_s,
-        "uptime_s": round(
-            components.services.loop.time() - components.services.lifecycle.started_at, 1
-        ),
-        "listen": [f"{host}:{port}" for host, port in components.services.listening],
-        "queues": sum(
-            not queue.is_system and queue.parent is None
-            for queue in components.queues.by_key.values()
-        ),
-        "messages": sum(
-            queue.messages for queue in components.queues.by_key.values() if not queue.holds_ended
-        ),
+        "clock_s": services.clock.now_s,
+        "uptime_s": round(services.loop.time() - services.lifecycle.started_at, 1),
+        "listen": [f"{host}:{port}" for host, port in services.listening],
+    }
+
+
+def _contents(components: Components) -> Value:
+    """Return the numbers of queues and messages."""
+    queues, outgoing = components.queues.by_key.values(), components.outgoing.queues
+    return {
+        "queues": sum(not queue.is_system and queue.parent is None for queue in queues),
+        "messages": sum(queue.messages for queue in queues if not queue.holds_ended),
         "dead_letters": sum(
             queue.messages
-            for queue in components.queues.by_key.values()
+            for queue in queues
             if queue.key in ("system$;deadletter", "system$;deadxact")
         ),
-        "outgoing_messages": sum(queue.messages for queue in components.outgoing.queues),
-        "awaiting_messages": sum(queue.awaiting.messages for queue in components.outgoing.queues),
-        "bytes": components.usage.bytes,
-        "quota_bytes": components.usage.quota_bytes,
-        "quota_used_percent": components.usage.used_percent,
-        "quota_warnings": quotas.warnings(components.usage, components.queues.by_key.values()),
+        "outgoing_messages": sum(queue.messages for queue in outgoing),
+        "awaiting_messages": sum(queue.awaiting.messages for queue in outgoing),
+    }
+
+
+def _storage(components: Components) -> Value:
+    """Return quotas, the disk, and the periodic work that fails."""
+    storage, usage = components.services.storage, components.usage
+    return {
+        "bytes": usage.bytes,
+        "quota_bytes": usage.quota_bytes,
+        "quota_used_percent": usage.used_percent,
+        "quota_warnings": quotas.warnings(usage, components.queues.by_key.values()),
         "disk_full": not storage.room(components.services.loop.time()),
         "disk_full_s": components.disk_watch.full_s,
         "disk_free_bytes": storage.free_bytes,
@@ -81,55 +107,62 @@ def status(components: Components) -> Value:
             {"act": act, "reason": reason}
             for act, reason in components.housekeeping.failing.items()
         ],
-        "memory": {
-            "packets": components.services.memory.packets.status(),
-            "requests": components.services.memory.requests.status(),
-            "answers": components.services.memory.answers.status(),
-            "transactions": components.services.memory.transactions.status(),
-        },
-        "directory": directory(components),
+    }
+
+
+def _traffic(components: Components) -> Value:
+    """Return the sessions, and the counts of messages since the start."""
+    incoming = components.incoming
+    return {
         "sessions": len(components.peers.connections),
         "sent": components.message_sender.sent_count,
         "transmitted": components.outgoing.transmitted_count,
         "resent": sum(queue.resent_count for queue in components.outgoing.queues),
-        "received": components.incoming.received_count,
-        "duplicates_refused": components.incoming.duplicate_count
-        + components.incoming.rejected_count,
+        "received": incoming.received_count,
+        "duplicates_refused": incoming.duplicate_count + incoming.rejected_count,
         "refused": components.nacks.count,
         "relayed": components.relay_store.relayed_count,
-        "two_of_one_identity": [
-            {
-                "queue_manager": guid_text(each.queue_manager),
-                "addresses": list(each.hosts),
-                "time": _time(each.at_s),
-                "reason": each.reason,
-                "remedy": each.remedy,
-            }
-            for each in components.identities.conflicts.values()
-        ],
-        "sequences_in_doubt": [
-            {
-                "destination": queue.destination,
-                "messages": queue.sequence.outstanding,
-                "reason": queue.doubt or sequence_renewal.unanswered(queue),
-                "remedy": sequence_renewal.remedy(queue),
-            }
-            for queue in components.outgoing.queues
-            if queue.doubt or sequence_renewal.unanswered(queue)
-        ],
     }
 
 
+def _identity_conflicts(components: Components) -> list[Value]:
+    return [
+        {
+            "queue_manager": guid_text(each.queue_manager),
+            "addresses": list(each.hosts),
+            "time": _time(each.at_s),
+            "reason": each.reason,
+            "remedy": each.remedy,
+        }
+        for each in components.identities.conflicts.values()
+    ]
+
+
+def _sequences_in_doubt(components: Components) -> list[Value]:
+    return [
+        {
+            "destination": queue.destination,
+            "messages": queue.sequence.outstanding,
+            "reason": queue.doubt or sequence_renewal.unanswered(queue),
+            "remedy": sequence_renewal.remedy(queue),
+        }
+        for queue in components.outgoing.queues
+        if queue.doubt or sequence_renewal.unanswered(queue)
+    ]
+
+
 def directory(components: Components) -> Value:
-    """How the directory is, in few words; `directory_status` has all of it."""
+    """Return kind, state and problem of the directory; `directory_status` has all of it."""
     status = components.directory.status()
     facts = {"kind": status.kind, "state": status.state}
     return facts | ({"problem": status.problem} if status.problem else {})
 
 
 def transactions(components: Components, rights: Rights = ALL_RIGHTS) -> list[Value]:
-    """Those under way that the client itself began, or all for one with all rights; the oldest
-    first."""
+    """Return the transactions in progress that the client began, the oldest first.
+
+    A client with all rights gets those of all clients.
+    """
     now = components.services.loop.time()
     return [
         {
@@ -202,10 +235,12 @@ def outgoing_queue(components: Components, queue: OutgoingQueue) -> Value:
 
 
 async def outgoing_details(components: Components, queue: OutgoingQueue) -> Value:
-    """With the figures of exactly-once delivery, as MSMQ has them.  [MC-MQAC] 3.10.4.1.2"""
-    await catch_up(
-        components.services.storage, components.outgoing_release
-    )  # what is acknowledged is off the disk
+    """Return the state of a queue with the figures of exactly-once delivery that MSMQ has.
+
+    [MC-MQAC] 3.10.4.1.2
+    """
+    # After this no acknowledged message is on disk.
+    await catch_up(components.services.storage, components.outgoing_release)
     bounds, unconfirmed = await components.services.storage.read(
         partial(_unfinished, outgoing_id=queue.id)
     )
@@ -260,7 +295,7 @@ async def outgoing_details(components: Components, queue: OutgoingQueue) -> Valu
 
 
 def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, int] | None, int]:
-    """First and last key of transactional messages; how many wait to be confirmed."""
+    """Return first and last key of the transactional messages, and how many are unconfirmed."""
     return (
         outgoing_rows.bounds(db, outgoing_id, OUTGOING_TRANSACTIONAL_LEVEL),
         whereabouts.awaiting_count(db, outgoing_id),
@@ -268,7 +303,7 @@ def _unfinished(db: sqlite3.Connection, outgoing_id: int) -> tuple[tuple[int, in
 
 
 def awaiting(components: Components, rows: list[AwaitingRow]) -> list[Value]:
-    """What has arrived elsewhere, and is kept until it was received there."""
+    """Return messages that arrived at their destination and are kept until received there."""
     now_s = components.services.clock.now_s
     found = []
     for row in rows:
@@ -289,7 +324,7 @@ def awaiting(components: Components, rows: list[AwaitingRow]) -> list[Value]:
 
 
 def sequences(components: Components) -> list[Value]:
-    """The transactional sequences, in both directions."""
+    """Return the transactional sequences, in both directions."""
     now = components.services.loop.time()
     incoming = [
         {
@@ -340,7 +375,7 @@ def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
         return f"Of {sequence.next_number - 1} none is unacknowledged."
     text = f"{sequence.outstanding} are not acknowledged, {len(sequence.in_flight)} of them sent."
     if sequence.resend_count:
-        text += f" They were sent again after {sequence.resend_count} times in vain."
+        text += f" They were sent again {sequence.resend_count} times without an acknowledgment."
     return text
 
 
@@ -366,7 +401,7 @@ def sessions(components: Components) -> list[Value]:
 
 
 def _explanation(components: Components, queue: OutgoingQueue) -> str:
-    """What the queue waits for, as a sentence."""
+    """Return the obstacle of the queue's messages, as sentences."""
     link = queue.link
     text = link.state(queue).description
     if queue.paused:
@@ -388,7 +423,7 @@ def _explanation(components: Components, queue: OutgoingQueue) -> str:
         count = queue.awaiting.messages
         what = "1 message has" if count == 1 else f"{count} messages have"
         return (
-            f"{text} {what} arrived there; nobody has confirmed the receipt yet. See: qmd outgoing"
+            f"{text} {what} arrived there; the receipt is not confirmed yet. See: qmd outgoing"
             f" awaiting '{queue.destination}'."
         )
     return text

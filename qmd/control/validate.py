@@ -1,4 +1,4 @@
-"""Values of requests, checked: whoever asks for what cannot be is refused."""
+"""Checks of values in requests: an impossible value raises Refusal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from storage.tables.keys import LOOKUP_MASK
 
 LIMIT_MAX = 4096  # messages in one answer
 WAIT_S_MAX = 1e9
-REASON_CHARACTERS_MAX = 1000  # it is kept with each message
+REASON_CHARACTERS_MAX = 1000  # the reason is stored with each message
 
 
 def limit(limit: int) -> int:
@@ -27,8 +27,8 @@ def reason(reason: str) -> str:
 
 
 def wait_s(wait_s: float) -> float:
-    if not wait_s <= WAIT_S_MAX:  # no comparison is true of what is not a number
-        raise Refusal("bad_wait", f"nobody can wait for {wait_s} s", "Without an end it is -1.")
+    if not wait_s <= WAIT_S_MAX:  # this form refuses NaN too
+        raise Refusal("bad_wait", f"{wait_s} s is no valid waiting time", "Use -1 for no limit.")
     return wait_s
 
 

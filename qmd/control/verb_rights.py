@@ -1,10 +1,10 @@
-"""The table of all verbs, and the rights that each needs on which things.
+"""The rights that each verb needs, and the objects on which it needs them.
 
-`admit` looks a request up before its verb begins: a verb without a row needs all rights.  A test
-(tests/integration/control/test_verb_rights.py) requires a row for every verb, and tries each with
-too weak a token.
+`admit` checks a request before its verb begins; a verb without a row needs all rights.  A test
+(tests/integration/control/test_verb_rights.py) requires a row for every verb, and tries each verb
+with a token that lacks a right.
 
-`reference` is the table of docs/remote.md.
+`reference` returns the table of docs/remote.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
 from qmd.queues.local_queue import relatives
 
@@ -37,7 +38,7 @@ Things = Callable[["Components", Any], Iterable[Thing]]
 
 
 class Need(NamedTuple):
-    """One right that a verb asks for; `words` are for the manual."""
+    """One right that a verb needs; `words` describe the objects in the manual."""
 
     scope: str
     things: Things
@@ -45,7 +46,7 @@ class Need(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a verb asks for before it begins; `inside`: what it asks for as soon as it shows."""
+    """The rights that a verb needs before it begins; `inside` describes those checked later."""
 
     needs: tuple[Need, ...]
     inside: str = ""
@@ -63,7 +64,10 @@ def _everything(components: Components, request: Any) -> Iterable[Thing]:
 
 
 def _named(field: str, *, optional: bool = False) -> Things:
-    """The queues that a field names; a field that names none means all queues, or nothing."""
+    """Return a function for the queues that a field names.
+
+    An empty field means all queues, or with `optional` none.
+    """
 
     def things(components: Components, request: Any) -> Iterator[Thing]:
         text = getattr(request, field)
@@ -76,7 +80,7 @@ def _named(field: str, *, optional: bool = False) -> Things:
 
 
 def _by_id(field: str, *, optional: bool = False) -> Things:
-    """The same of a field with one or several queues by their ids, or by any spelling."""
+    """Return the same for a field with one or several queues, by their ids or any spelling."""
 
     def things(components: Components, request: Any) -> Iterator[Thing]:
         value = getattr(request, field)
@@ -117,7 +121,7 @@ def _family(components: Components, request: operator_frames.DeleteQueue) -> Ite
 
 
 def _way(components: Components, request: routing_frames.RedirectOutgoing) -> Iterable[Thing]:
-    """An address stands for all queues there."""
+    """Return the queue of the request; for an address, all queues."""
     is_queue = "\\" in request.destination or "=" in request.destination
     return components.things.named(request.destination) if is_queue else (EVERYTHING,)
 
@@ -138,7 +142,7 @@ _ADMIN = Need(ADMIN, _named("queue"), "the queue")
 _ADMIN_NAME = Need(ADMIN, _named("name"), "the queue")
 _ADMIN_OUTGOING = Need(ADMIN, _named("destination"), "the destination")
 _INTO = "the destination, and the queues for dead letters, acknowledgments and reports"
-_QUERY = "write on all queues of what is staged for the query, or was published"
+_QUERY = "write on all queues of the query's staged and published messages"
 
 
 def _rows(needs: tuple[Need, ...], *verbs: type[Request], inside: str = "") -> dict[type, Row]:
@@ -159,14 +163,24 @@ TABLE: dict[type, Row] = {
         inside=f"admin on {_INTO}, of each message",
     ),
     **_rows((_ADMIN,), frames.Import),
-    # Transactions, and what became of requests.
-    **_rows((_OWN_TRANSACTION,), frames.Begin, frames.Commit, frames.Abort),
+    # Transactions, and the results of requests.
+    **_rows(
+        (_OWN_TRANSACTION,),
+        transaction_frames.Begin,
+        transaction_frames.Commit,
+        transaction_frames.Abort,
+    ),
     **_rows(
         (_READ, Need(WRITE, _named("target", optional=True), "the target")),
-        frames.Settle,
+        transaction_frames.Settle,
     ),
-    **_rows((_OWN_IDS,), frames.Outcome, frames.ListTransactions),
-    **_rows((_ALL_ADMIN,), frames.Enlist, frames.ForgetBranch, frames.ListBranches),
+    **_rows((_OWN_IDS,), frames.Outcome, transaction_frames.ListTransactions),
+    **_rows(
+        (_ALL_ADMIN,),
+        transaction_frames.Enlist,
+        transaction_frames.ForgetBranch,
+        transaction_frames.ListBranches,
+    ),
     # Queues.
     **_rows((_ADMIN_NAME,), operator_frames.CreateQueue, operator_frames.SetQueue),
     **_rows((_ADMIN_NAME,), operator_frames.PurgeQueue),
@@ -180,9 +194,9 @@ TABLE: dict[type, Row] = {
     **_rows(
         (_READ,),
         operator_frames.Why,
-        inside="read on all queues that the message was in; no other host is asked",
+        inside="read on all queues that contained the message; no other host is queried",
     ),
-    # Ways to other queue managers.
+    # Outgoing queues, sessions and routes.
     **_rows((_ALL_READ,), operator_frames.ListOutgoing, operator_frames.ListSequences),
     **_rows((_ALL_READ,), operator_frames.ListSessions),
     **_rows((_READ_OUTGOING,), operator_frames.ShowOutgoing, operator_frames.ListAwaiting),
@@ -190,7 +204,7 @@ TABLE: dict[type, Row] = {
     **_rows((_ADMIN_OUTGOING,), operator_frames.ResumeOutgoing, operator_frames.KickOutgoing),
     **_rows((_ADMIN_OUTGOING,), operator_frames.PurgeOutgoing, routing_frames.RestartOutgoing),
     **_rows(
-        (Need(ADMIN, _way, "the destination; of an address all queues"),),
+        (Need(ADMIN, _way, "the destination; for an address all queues"),),
         routing_frames.RedirectOutgoing,
     ),
     **_rows((_ALL_ADMIN,), routing_frames.ForgetIdentity),
@@ -233,7 +247,7 @@ _UNKNOWN = Row((_ALL_ADMIN,))
 
 
 def admit(components: Components, rights: Rights, request: Request) -> Request:
-    """The request as it is to be done for a client with these rights.  Raises Refusal."""
+    """Return the request as it is executed for a client with these rights.  Raises Refusal."""
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
         rights.require(need.scope, need.things(components, request), verb)
@@ -241,7 +255,7 @@ def admit(components: Components, rights: Rights, request: Request) -> Request:
 
 
 def reference() -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     lines = ["| verb | needs |", "| --- | --- |"]
     for verb, row in sorted(TABLE.items(), key=lambda each: frames.verb_of(each[0])):
         needs = [

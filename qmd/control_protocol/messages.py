@@ -6,8 +6,9 @@ A request is an array that begins with its verb and a number chosen by the calle
 the number. Replies may come in another order than the requests, so a caller may have many requests
 in progress. A request that changes something is answered only after the change is on disk.
 
-Both ends check every frame against the types below. A frame that does not match is answered with an
-error and the connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
+Both ends check every frame against the types below, and against those of the other modules of this
+package, which `add_verbs` registers. A frame that does not match is answered with an error and the
+connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
 """
 
 from __future__ import annotations
@@ -320,83 +321,6 @@ class Outcome(Request, tag="outcome", frozen=True):
     token: Token
 
 
-class Begin(Request, tag="begin", frozen=True):
-    """Begin a transaction of this connection; the caller chooses its id.
-
-    It is aborted after `idle_s` seconds without a request for it (0: the daemon's limit).
-    """
-
-    transaction: TransactionId
-    idle_s: float = 0.0
-
-
-class Settle(Request, tag="settle", frozen=True):
-    """Set how the transaction's commit settles messages that it received. -> their number
-
-    Instead of removing the messages, the commit moves them to the queue `target` or, without one,
-    rejects them; the history of each records the reason.
-    """
-
-    transaction: TransactionId
-    queue: str
-    lookup_ids: LookupIds
-    target: str = ""
-    reason: str = ""
-
-
-class Commit(Request, tag="commit", frozen=True):
-    """Commit everything of the transaction atomically. -> [message id of each sent message, ...]
-
-    Later, `Outcome` with its id returns the same, or None: nothing of it was executed, and never
-    will be.
-    """
-
-    transaction: TransactionId
-
-
-class Abort(Request, tag="abort", frozen=True):
-    """Abort the transaction. -> how many messages went back to their queues
-
-    `unread`: the application has not looked at the received messages, so this is no failed attempt:
-    their abort counts stay unchanged.
-    """
-
-    transaction: TransactionId
-    reason: str = ""
-    unread: bool = False
-
-
-class Enlist(Request, tag="enlist", frozen=True):
-    """Register a database, under a permanent name, that is about to join the transaction."""
-
-    transaction: TransactionId
-    resource: str
-
-
-class ForgetBranch(Request, tag="forget_branch", frozen=True):
-    """Forget a branch after its database has committed or rolled back as decided.
-
-    -> 1, or 0: it was forgotten before
-    """
-
-    transaction: TransactionId
-    resource: str
-
-
-class ListBranches(Request, tag="list_branches", frozen=True):
-    """List the branches of databases that may not know the decision.
-
-    -> [{transaction, resource, decision, age_s}, ...]
-    """
-
-
-class ListTransactions(Request, tag="list_transactions", frozen=True):
-    """List the transactions in progress.
-
-    -> [{transaction, age_s, idle_s, sent, received, ...}, ...]
-    """
-
-
 AnyRequest = (
     Hello
     | Login
@@ -415,14 +339,6 @@ AnyRequest = (
     | DeadLetters
     | Import
     | Outcome
-    | Begin
-    | Settle
-    | Commit
-    | Abort
-    | Enlist
-    | ForgetBranch
-    | ListBranches
-    | ListTransactions
 )
 
 

@@ -76,7 +76,6 @@ class Handshake:
         settings: SessionSettings,
         expected_remote: bytes | None,
         refuse: bool,
-        after_ping: bool,
         output: list[bytes],
         instance: Instance | None = None,
         judge: Judge | None = None,
@@ -94,7 +93,6 @@ class Handshake:
         self._settings = settings
         self._expected_remote = expected_remote
         self._refuse = refuse
-        self._after_ping = after_ping
         self._output = output
         self._instance = instance
         self._judge = judge
@@ -112,13 +110,13 @@ class Handshake:
             client=self._own_id,
             server=NULL_GUID if self._expected_remote is None else self._expected_remote,
             timestamp_ms=int(now * 1000) & 0xFFFFFFFF,
-            no_ping=not self._after_ping,
+            no_ping=True,
             instance=self._instance,
         )
         return SessionState.WAITING_ECR
 
     def receive(
-        self, state: SessionState, kind: PacketKind, packet: bytes, own_window: int, now: float
+        self, state: SessionState, kind: PacketKind, packet: bytes, now: float
     ) -> SessionState:
         """Process the peer's next packet and return the new state.
 
@@ -127,9 +125,9 @@ class Handshake:
         step = _STEPS.get((state, kind))
         if step is None:
             raise SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")
-        return step(self, packet, own_window, now)
+        return step(self, packet, now)
 
-    def _take_connection_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
+    def _take_connection_request(self, packet: bytes, now: float) -> SessionState:
         """Answer a connection request. [MS-MQQB] 3.1.5.3.1"""
         request = parse_establish_connection(packet)
         if request.internal.flags.connection_refused:
@@ -163,7 +161,7 @@ class Handshake:
         self.peer_id = request.client
         return SessionState.WAITING_CP
 
-    def _take_connection_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
+    def _take_connection_response(self, packet: bytes, now: float) -> SessionState:
         """Check the answer to our connection request. [MS-MQQB] 3.1.5.3.2"""
         response = parse_establish_connection(packet)
         met = from_padding(response.padding)
@@ -187,18 +185,18 @@ class Handshake:
         recoverable_ack_ms, ack_ms = _in_range(
             round(self.timeouts.recoverable_ack_s * 1000), round(self.timeouts.ack_s * 1000)
         )
-        self._send_parameters(recoverable_ack_ms, ack_ms, own_window)
+        self._send_parameters(recoverable_ack_ms, ack_ms)
         return SessionState.WAITING_CPR
 
-    def _take_parameters_request(self, packet: bytes, own_window: int, now: float) -> SessionState:
+    def _take_parameters_request(self, packet: bytes, now: float) -> SessionState:
         """Echo the time-outs unchanged, and use them within their ranges. [MS-MQQB] 3.1.5.4.1"""
         request = self._take_parameters(packet)
         recoverable_ack_ms, ack_ms = _in_range(request.recoverable_ack_timeout, request.ack_timeout)
         self.timeouts = Timeouts(ack_ms / 1000, recoverable_ack_ms / 1000)
-        self._send_parameters(request.recoverable_ack_timeout, request.ack_timeout, own_window)
+        self._send_parameters(request.recoverable_ack_timeout, request.ack_timeout)
         return SessionState.OPEN
 
-    def _take_parameters_response(self, packet: bytes, own_window: int, now: float) -> SessionState:
+    def _take_parameters_response(self, packet: bytes, now: float) -> SessionState:
         """Take the acceptor's parameters. [MS-MQQB] 3.1.5.4.2"""
         self._take_parameters(packet)
         return SessionState.OPEN
@@ -231,18 +229,16 @@ class Handshake:
         )
         self._output.append(build_establish_connection(packet))
 
-    def _send_parameters(
-        self, recoverable_ack_timeout_ms: int, ack_timeout_ms: int, window_size: int
-    ) -> None:
+    def _send_parameters(self, recoverable_ack_timeout_ms: int, ack_timeout_ms: int) -> None:
         packet = connection_parameters(
             recoverable_ack_timeout_ms=recoverable_ack_timeout_ms,
             ack_timeout_ms=ack_timeout_ms,
-            window_size=window_size,
+            window_size=self._settings.window_size,
         )
         self._output.append(build_connection_parameters(packet))
 
 
-_Step = Callable[[Handshake, bytes, int, float], SessionState]
+_Step = Callable[[Handshake, bytes, float], SessionState]
 _WHO, _HOW = PacketKind.ESTABLISH_CONNECTION, PacketKind.CONNECTION_PARAMETERS
 
 # Allowed packets by state. [MS-MQQB] 3.1.5.3, 3.1.5.4

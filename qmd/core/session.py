@@ -61,8 +61,6 @@ __all__ = [
     "SessionState",
 ]
 
-PAUSED_WINDOW_SIZE = 1  # [MS-MQQB] 3.1.7.13
-
 # Looked up once: the receive loop uses these for every packet.
 _OPEN = SessionState.OPEN
 _USER_MESSAGE, _SESSION_ACK = PacketKind.USER_MESSAGE, PacketKind.SESSION_ACK
@@ -73,10 +71,10 @@ _new = tuple.__new__
 class Session:
     """One end of one connection. Times are in seconds of a monotonic clock.
 
-    `expected_remote` is the GUID that must answer an initiator (None: any GUID, for direct names);
-    `after_ping` says that a ping preceded. An acceptor created with `refuse` answers that it has no
-    room. `instance` and `judge` are as in Handshake. After every call use `data_to_send` and
-    `next_timer`; after events, call `room` again.
+    `expected_remote` is the GUID that must answer an initiator (None: any GUID, for direct names).
+    An acceptor created with `refuse` answers that it has no room. `instance` and `judge` are as in
+    Handshake. After every call use `data_to_send` and `next_timer`; after events, call `room`
+    again.
     """
 
     def __init__(
@@ -88,7 +86,6 @@ class Session:
         now: float,
         expected_remote: bytes | None = None,
         refuse: bool = False,
-        after_ping: bool = False,
         instance: Instance | None = None,
         judge: Judge | None = None,
     ) -> None:
@@ -98,7 +95,6 @@ class Session:
         self.opened_at: float | None = None
         self.last_active: float | None = None  # when a user message was last sent or received
         self.peer_window = 1  # last announced by the peer, at least 1
-        self.own_window = settings.window_size  # announced by us
         self.outgoing = SendWindow(1)
         self.incoming = SessionAcks()
         self._settings = settings
@@ -108,7 +104,6 @@ class Session:
             settings=settings,
             expected_remote=expected_remote,
             refuse=refuse,
-            after_ping=after_ping,
             output=self._output,
             instance=instance,
             judge=judge,
@@ -121,7 +116,6 @@ class Session:
         self._initialization_due = now + settings.initialization_timeout_s
         self._cleanup_due = NEVER
         self._ack_wait_due = NEVER
-        self._regrowth_due = NEVER
 
     @property
     def refused_as_another(self) -> bool:
@@ -250,7 +244,6 @@ class Session:
             self._initialization_due,
             self._cleanup_due,
             self._ack_wait_due,
-            self._regrowth_due,
             self.incoming.due,
         )
         return None if due == NEVER else due
@@ -278,8 +271,6 @@ class Session:
                 return self.close(f"idle for {settings.cleanup_timeout_s:g} s", now)
             self._active = False
             self._cleanup_due = now + settings.cleanup_timeout_s
-        if now >= self._regrowth_due:
-            self._grow_window(now)
         if now >= self.incoming.due:
             self._acknowledge()
         return []
@@ -288,21 +279,6 @@ class Session:
         """Note that data has arrived that is not processed yet: the peer is neither silent nor
         idle."""
         self._has_received = self._active = True
-
-    def pause(self, now: float) -> None:
-        """Ask the peer to send one message at a time. [MS-MQQB] 3.1.7.13"""
-        if self.state is SessionState.CLOSED:
-            return
-        self._regrowth_due = NEVER
-        self._announce(PAUSED_WINDOW_SIZE)
-        self._active = False
-
-    def resume(self, now: float) -> None:
-        """Let the window grow back to its normal size by doubling. [MS-MQMQ] <15>"""
-        paused = self.own_window < self._settings.window_size and self._regrowth_due == NEVER
-        if paused and self.state is not SessionState.CLOSED:
-            self._active = True
-            self._grow_window(now)
 
     def close(self, reason: str, now: float, *, clean: bool = True) -> list[Event]:
         """End the session; `reason` is for people, `clean` as in Closed.
@@ -316,7 +292,7 @@ class Session:
         self.closed_reason = reason
         self._handshake.forget_judge()
         self._initialization_due = self._cleanup_due = self._ack_wait_due = NEVER
-        self._regrowth_due = self.incoming.due = self.incoming.piggyback_after = NEVER
+        self.incoming.due = self.incoming.piggyback_after = NEVER
         return [Closed(reason, clean)]
 
     # Receiving.
@@ -328,7 +304,7 @@ class Session:
         released += self.outgoing.acknowledge(header)
         self._ack_wait_due = now + self._ack_wait_s if self.outgoing.outstanding else NEVER
         if header.window_size != self.peer_window:
-            self._set_windows(self.own_window, header.window_size)
+            self._set_peer_window(header.window_size)
         self.incoming.check_counts(header)
 
     def _take_handshake(
@@ -339,7 +315,7 @@ class Session:
         [MS-MQQB] 3.1.5.3, 3.1.5.4
         """
         agreed = self._handshake
-        self.state = agreed.receive(self.state, kind, packet, self.own_window, now)
+        self.state = agreed.receive(self.state, kind, packet, now)
         if self.state is not _OPEN:
             if self.state is SessionState.WAITING_CP:  # [MS-MQQB] 3.1.2.1
                 self._initialization_due = now + self._settings.initialization_timeout_s
@@ -349,7 +325,7 @@ class Session:
         self.opened_at = now
         self._initialization_due = NEVER
         self._cleanup_due = now + self._settings.cleanup_timeout_s
-        self._set_windows(self.own_window, agreed.peer_window)
+        self._set_peer_window(agreed.peer_window)
         events.append(Opened(agreed.peer_id))
 
     # Acknowledging and windows.
@@ -391,29 +367,17 @@ class Session:
             flags,
             self.outgoing.sent_count & 0xFFFF,
             self.outgoing.recoverable_sent_count & 0xFFFF,
-            self.own_window,
+            self._settings.window_size,
             0,
         )
 
-    def _set_windows(self, own: int, peer: int) -> None:
-        """Set both windows; each side keeps to the smaller one. [MS-MQQB] 3.1.1.6.1, 3.1.7.1"""
-        self.own_window = own
+    def _set_peer_window(self, peer: int) -> None:
+        """Set the peer's window; both keep to the smaller one. [MS-MQQB] 3.1.1.6.1, 3.1.7.1"""
         self.peer_window = max(peer, 1)
-        self.outgoing.size = min(self._settings.window_size, self.peer_window)
+        self.outgoing.size = smaller = min(self._settings.window_size, self.peer_window)
         # The peer's window opens again after half of it is received, or after 32 messages
         # (3.1.5.8.7).
-        self._unacknowledged_max = max(1, min(min(own, self.peer_window) // 2, FLAGS_MAX))
-
-    def _announce(self, own_window: int) -> None:
-        self._set_windows(own_window, self.peer_window)
-        if self.state is _OPEN:
-            self._acknowledge()
-
-    def _grow_window(self, now: float) -> None:
-        normal = self._settings.window_size
-        grown = min(2 * self.own_window, normal)
-        self._regrowth_due = now + self._settings.window_regrowth_s if grown < normal else NEVER
-        self._announce(grown)
+        self._unacknowledged_max = max(1, min(smaller // 2, FLAGS_MAX))
 
     @property
     def _ack_wait_s(self) -> float:

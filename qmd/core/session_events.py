@@ -41,7 +41,6 @@ class SessionSettings:
     initialization_timeout_s: float = 60.0  # for the handshake, [MS-MQQB] <43>
     cleanup_timeout_s: float = 300.0  # without a user message, [MS-MQQB] <44>
     ack_wait_factor: float = 2.0  # times AckTimeout; 1 if no direct names are used, <46>
-    window_regrowth_s: float = 30.0  # between two doublings after a pause, [MS-MQMQ] <15>
     # Limit for acknowledging receipt; the specification allows long delays.
     receipt_ack_max_s: float = NEVER
     ack_at_once: bool = True  # as soon as recoverable messages are stored, else by the timers

@@ -1,8 +1,10 @@
 """Directory of kind "active-directory": a domain controller, queried by LDAP. [MS-MQDSSM]
 
     ldap/messages.py             bytes
+    ldap/access.py               servers, credentials, certificates
     ldap/connection.py           one connection: TLS, bind, many operations at once
     ldap/client.py               several servers, reconnecting, pages and ranges
+    active_directory_entries.py  attributes of objects
     active_directory_lookups.py  objects as entries
     active_directory_changes.py  registering queues, changing lists
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 import structlog
 
@@ -37,15 +39,8 @@ from qmd.directory.interface import (
     QueueEntry,
     SiteEntry,
 )
+from qmd.directory.ldap.access import Access, LdapError, LdapRefused, Mechanism, Security, Server
 from qmd.directory.ldap.client import RANGE_VALUES, LdapClient
-from qmd.directory.ldap.connection import (
-    Access,
-    LdapError,
-    LdapRefused,
-    Mechanism,
-    Security,
-    Server,
-)
 from qmd.directory.ldap.messages import ResultCode
 
 if TYPE_CHECKING:
@@ -63,6 +58,14 @@ RETRY_MAX_S: Final = 30.0
 
 _NOT_NOW: Final = (ResultCode.BUSY, ResultCode.UNAVAILABLE)
 _NOT_WE: Final = (ResultCode.INSUFFICIENT_ACCESS, ResultCode.INVALID_CREDENTIALS)
+
+
+class _Call(Protocol):
+    """`ActiveDirectory._call`: one request, within the time-out."""
+
+    async def __call__(
+        self, act: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs
+    ) -> T: ...
 
 
 class ActiveDirectory:
@@ -86,7 +89,9 @@ class ActiveDirectory:
             *(servers, access), retry=retry, noticed=self._noticed, range_values=range_values
         )
         self._look_ups = LookUps(self._client, base=base)
-        self._changes = Changes(self._client, self._look_ups, lists=lists)
+        changes = Changes(self._client, self._look_ups, lists=lists)
+        self._join = changes.join
+        self.changes = ActiveDirectoryChanges(changes, self._call)
         self._keeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -134,7 +139,7 @@ class ActiveDirectory:
 
         The object is below that of `computer`.
         """
-        return await self._call(self._changes.join, computer)
+        return await self._call(self._join, computer)
 
     # Looking up.
 
@@ -167,35 +172,6 @@ class ActiveDirectory:
 
     async def aliases(self) -> tuple[AliasEntry, ...]:
         return await self._call(self._look_ups.aliases)
-
-    # Changing.
-
-    async def register_queue(self, new: NewQueue) -> QueueEntry:
-        return await self._call(self._changes.register_queue, new)
-
-    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        await self._call(self._changes.update_queue, guid, new)
-
-    async def unregister_queue(self, guid: bytes) -> None:
-        await self._call(self._changes.unregister_queue, guid)
-
-    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
-        return await self._call(self._changes.create_list, name, members)
-
-    async def delete_list(self, guid: bytes) -> None:
-        await self._call(self._changes.delete_list, guid)
-
-    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
-        return await self._call(self._changes.create_alias, name, target)
-
-    async def delete_alias(self, name: str) -> None:
-        await self._call(self._changes.delete_alias, name)
-
-    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        return await self._call(self._changes.add_members, guid, members)
-
-    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        return await self._call(self._changes.remove_members, guid, members)
 
     async def _call(
         self, act: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs
@@ -235,6 +211,41 @@ class ActiveDirectory:
             log.warning("directory_away", server=self._client.server, problem=problem)
         else:
             log.info("directory_connected", server=self._client.server)
+
+
+class ActiveDirectoryChanges:
+    """The changes of the facade: each within the time-out, with the errors of the interface."""
+
+    def __init__(self, changes: Changes, call: _Call) -> None:
+        self._changes = changes
+        self._call = call
+
+    async def register_queue(self, new: NewQueue) -> QueueEntry:
+        return await self._call(self._changes.register_queue, new)
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        await self._call(self._changes.update_queue, guid, new)
+
+    async def unregister_queue(self, guid: bytes) -> None:
+        await self._call(self._changes.unregister_queue, guid)
+
+    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
+        return await self._call(self._changes.create_list, name, members)
+
+    async def delete_list(self, guid: bytes) -> None:
+        await self._call(self._changes.delete_list, guid)
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
+        return await self._call(self._changes.create_alias, name, target)
+
+    async def delete_alias(self, name: str) -> None:
+        await self._call(self._changes.delete_alias, name)
+
+    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        return await self._call(self._changes.add_members, guid, members)
+
+    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        return await self._call(self._changes.remove_members, guid, members)
 
 
 def _server(text: str, plain: Security) -> Server:

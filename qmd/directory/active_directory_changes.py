@@ -19,18 +19,17 @@ from sansldap import FilterAnd, FilterEquality
 
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.names.format_name import DistributionListName, PublicName, SingleName, Suffix
-from qmd.directory.active_directory_lookups import (
+from qmd.directory.active_directory_entries import (
     ALIAS,
     CONFIGURATION,
     FORMAT_NAME,
     LISTS,
-    MEMBERS_MAX,
     QUEUE,
-    LookUps,
     guid_of,
     text,
     values,
 )
+from qmd.directory.active_directory_lookups import MEMBERS_MAX, LookUps
 from qmd.directory.interface import (
     AliasEntry,
     AlreadyInDirectory,
@@ -42,8 +41,8 @@ from qmd.directory.interface import (
     QueueEntry,
 )
 from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.access import LdapRefused
 from qmd.directory.ldap.client import LdapClient
-from qmd.directory.ldap.connection import LdapRefused
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 from qmd.directory.ldap.security_descriptor import queue_manager_descriptor
 

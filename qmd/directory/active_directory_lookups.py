@@ -12,20 +12,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from sansldap import FilterAnd, FilterEquality, FilterExtensibleMatch, FilterNot, FilterOr
 
-from protocol.errors import InvalidName
-from protocol.identifiers import NULL_GUID, guid_text
+from protocol.identifiers import guid_text
 from protocol.names.format_name import (
-    DistributionListName,
-    MultipleName,
-    PublicName,
     SingleName,
-    parse_format_name,
+)
+from qmd.directory.active_directory_entries import (
+    ALIAS,
+    COMPUTER,
+    CONFIGURATION,
+    FORMAT_NAME,
+    GROUP,
+    KINDS,
+    LISTS,
+    QUEUE,
+    QUEUE_GROUP,
+    SITE,
+    SITE_LINK,
+    alias_entry,
+    classes,
+    guid_of,
+    member_of_list,
+    name_text,
+    number,
+    optional_guid,
+    routes,
+    text,
+    values,
 )
 from qmd.directory.interface import (
     AliasEntry,
@@ -41,11 +59,6 @@ from qmd.directory.ldap import names as ldap_names
 from qmd.directory.ldap.client import LdapClient, TooManyValues
 from qmd.directory.ldap.messages import Entry, Scope
 
-QUEUE, CONFIGURATION, COMPUTER = "msmqqueue", "msmqconfiguration", "computer"
-GROUP, QUEUE_GROUP, ALIAS = "group", "msmq-group", "msmq-custom-recipient"
-SITE, SITE_LINK, SETTINGS = "site", "msmqsitelink", "msmqsettings"
-
-FORMAT_NAME: Final = "msMQ-Recipient-FormatName"
 QUEUE_ATTRIBUTES: Final = (
     *("objectClass", "objectGUID", "mSMQLabelEx", "mSMQTransactional", "mSMQQueueType"),
     "mSMQQueueNameExt",
@@ -109,7 +122,7 @@ class LookUps:
             machine=machine,
             label=text(entry, "mSMQLabelEx"),
             transactional=transactional.upper() == "TRUE",  # absent: FALSE
-            type=_sixteen(entry, "mSMQQueueType"),
+            type=optional_guid(entry, "mSMQQueueType"),
         )
 
     async def machine(self, guid: bytes) -> MachineEntry:
@@ -160,7 +173,7 @@ class LookUps:
             sites=tuple(site for site in values(entry, "mSMQSites") if len(site) == 16),
             in_routers=inwards,
             out_routers=outwards,
-            routes=_routes(entry),
+            routes=routes(entry),
             foreign=text(entry, "mSMQForeign").upper() == "TRUE",
         )
 
@@ -208,7 +221,7 @@ class LookUps:
             entry = entries[0] if entries else None
         if entry is None or ALIAS not in classes(entry):
             raise NotInDirectory(f"queue alias {path}")
-        return _alias(entry)
+        return alias_entry(entry)
 
     async def alias_dn(self, path: str) -> str:
         """Return the distinguished name of an alias."""
@@ -225,7 +238,7 @@ class LookUps:
         found = []
         for entry in entries:
             with contextlib.suppress(EntryUnusable):  # a look-up of this entry reports the error
-                found.append(_alias(entry))
+                found.append(alias_entry(entry))
         return tuple(sorted(found, key=lambda one: one.name.casefold()))
 
     async def list_by_guid(self, guid: bytes, domain: str | None = None) -> ListEntry:
@@ -269,7 +282,7 @@ class LookUps:
             raise EntryUnusable(text_) from error
         if given is None:
             raise NotInDirectory(f"distribution list {name}")
-        names = [_name(one, dn) for one in given]
+        names = [name_text(one, dn) for one in given]
         members: list[tuple[str, SingleName]] = []
         for start in range(0, len(names), MEMBERS_AT_ONCE):
             part = names[start : start + MEMBERS_AT_ONCE]
@@ -281,7 +294,7 @@ class LookUps:
                     raise EntryUnusable(
                         f"{one}, a member of the distribution list {name}, is not to be found"
                     )
-                members.append((one, _member(entry, name)))
+                members.append((one, member_of_list(entry, name)))
         return members
 
     async def lists(self) -> tuple[ListEntry, ...]:
@@ -345,7 +358,7 @@ class LookUps:
     async def _gates(self, links: Sequence[Entry]) -> dict[str, tuple[bytes, tuple[bytes, ...]]]:
         """Return the GUIDs and the sites of the links' site gates, by distinguished name."""
         names = {
-            _name(one, link.dn): None for link in links for one in values(link, "mSMQSiteGates")
+            name_text(one, link.dn): None for link in links for one in values(link, "mSMQSiteGates")
         }
         found = await asyncio.gather(
             *(self._client.read(name, ("objectGUID", "mSMQSites")) for name in names)
@@ -371,7 +384,7 @@ class LookUps:
             raise NotInDirectory(what)
         found = classes(entry)
         if not found.intersection(wanted):
-            kind = next((name for one, name in _KINDS.items() if one in found), "something else")
+            kind = next((name for one, name in KINDS.items() if one in found), "something else")
             raise NotInDirectory(what, f"That GUID is of {kind}: {entry.dn}.")
         return entry
 
@@ -381,7 +394,7 @@ class LookUps:
         [MS-MQDSSM] 3.1.6.11.1.3
         """
         found = await asyncio.gather(
-            *(self._client.read(_name(one, ""), ("objectGUID",)) for one in names)
+            *(self._client.read(name_text(one, ""), ("objectGUID",)) for one in names)
         )
         return tuple(guid_of(entry) for entry in found if entry is not None)
 
@@ -398,111 +411,10 @@ class LookUps:
         return base
 
 
-LISTS: Final = (GROUP, QUEUE_GROUP)
-_KINDS: Final[Mapping[str, str]] = {
-    QUEUE: "a public queue",
-    CONFIGURATION: "a queue manager",
-    ALIAS: "a queue alias",
-    QUEUE_GROUP: "a distribution list",
-    GROUP: "a distribution list",
-    COMPUTER: "a computer",
-}
 _CONFIGURATION_ATTRIBUTES: Final = (
     *("objectClass", "objectGUID", "mSMQSites", "mSMQInRoutingServers", "mSMQOutRoutingServers"),
     *("mSMQRoutingServices", "mSMQServiceType", "mSMQForeign"),
 )
-_SERVICE_ROUTING = 0x01  # of mSMQServiceType; [MS-MQDSSM] 3.1.6.1.1.5
-
-
-def values(entry: Entry, attribute: str) -> tuple[bytes, ...]:
-    return entry.attributes.get(attribute.lower(), ())
-
-
-def text(entry: Entry, attribute: str) -> str:
-    """Return the value, "" if there is none. Raises EntryUnusable if it is not text."""
-    given = values(entry, attribute)
-    if not given:
-        return ""
-    try:
-        return given[0].decode()
-    except UnicodeDecodeError as error:
-        raise EntryUnusable(f"{attribute} of {entry.dn} is not UTF-8") from error
-
-
-def number(entry: Entry, attribute: str) -> int:
-    """Return the value, 0 if there is none. Raises EntryUnusable."""
-    given = text(entry, attribute)
-    digits = given.removeprefix("-")
-    if given and not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise EntryUnusable(f"{attribute} of {entry.dn} is {given[:40]!r}, no number")
-    return int(given or 0)
-
-
-def guid_of(entry: Entry) -> bytes:
-    guid = _sixteen(entry, "objectGUID")
-    if guid == NULL_GUID:
-        raise EntryUnusable(f"{entry.dn} has no objectGUID")
-    return guid
-
-
-def classes(entry: Entry) -> set[str]:
-    """Return all classes of the object in lower case; documents and schema differ in case."""
-    return {one.decode(errors="replace").lower() for one in values(entry, "objectClass")}
-
-
-def _sixteen(entry: Entry, attribute: str) -> bytes:
-    given = values(entry, attribute)
-    if not given:
-        return NULL_GUID
-    if len(given[0]) != 16:
-        raise EntryUnusable(f"{attribute} of {entry.dn} has {len(given[0])} bytes, no GUID")
-    return given[0]
-
-
-def _routes(entry: Entry) -> bool:
-    if values(entry, "mSMQRoutingServices"):
-        return text(entry, "mSMQRoutingServices").upper() == "TRUE"
-    return bool(number(entry, "mSMQServiceType") & _SERVICE_ROUTING)
-
-
-def _member(entry: Entry, name: str) -> SingleName:
-    found = classes(entry)
-    if QUEUE in found:
-        return PublicName(guid_of(entry))
-    if ALIAS in found:
-        return _alias_target(entry)
-    if found.intersection(LISTS):
-        return DistributionListName(guid_of(entry))
-    raise EntryUnusable(
-        f"{entry.dn}, a member of the distribution list {name}, is neither a public queue nor a"
-        " queue alias nor a distribution list"
-    )
-
-
-def _alias(entry: Entry) -> AliasEntry:
-    return AliasEntry(guid=guid_of(entry), name=text(entry, "cn"), target=_alias_target(entry))
-
-
-def _alias_target(entry: Entry) -> SingleName:
-    spelled = text(entry, FORMAT_NAME)
-    if not spelled:
-        raise EntryUnusable(f"the queue alias {entry.dn} stands for no queue")
-    try:
-        name = parse_format_name(spelled)
-    except InvalidName as error:
-        raise EntryUnusable(
-            f"the queue alias {entry.dn} stands for {spelled!r}, which is no format name: {error}"
-        ) from error
-    if isinstance(name, MultipleName):
-        raise EntryUnusable(f"the queue alias {entry.dn} stands for several queues: {spelled}")
-    return name
-
-
-def _name(raw: bytes, where: str) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise EntryUnusable(f"a name in {where or 'the directory'} is not UTF-8") from error
 
 
 def _distinguished(path: str) -> str:

@@ -144,10 +144,6 @@ class KeptAnswers:
         self._entries[key] = kept
         return kept
 
-    def _late(self) -> DirectoryAway:
-        where = self.directory.status().where
-        return DirectoryAway(f"no answer within {self._settings.timeout_s:g} s", where=where)
-
     def _found_away(self, error: DirectoryAway) -> DirectoryAway:
         self._away = error
         self._away_until = self._now() + self._settings.pause_s

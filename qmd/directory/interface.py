@@ -136,14 +136,59 @@ class DirectoryStatus:
     counts: tuple[tuple[str, int], ...] = ()  # ("queues", 12), ... if known
 
 
+class Changes(Protocol):
+    """Changes of a directory: our public queues, distribution lists, queue aliases.
+
+    Every change raises the errors of a look-up, and DirectoryReadOnly, DirectoryDenied or
+    AlreadyInDirectory.
+    """
+
+    async def register_queue(self, new: NewQueue) -> QueueEntry:
+        """Register a queue; the directory assigns the GUID.
+
+        Raises AlreadyInDirectory if the path exists.
+        """
+        ...
+
+    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
+        """Update the entry's label, journal and quotas, as far as this kind of directory has them.
+
+        Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24
+        """
+        ...
+
+    async def unregister_queue(self, guid: bytes) -> None: ...
+
+    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry: ...
+
+    async def delete_list(self, guid: bytes) -> None: ...
+
+    async def create_alias(self, name: str, target: SingleName) -> AliasEntry: ...
+
+    async def delete_alias(self, name: str) -> None:
+        """Delete an alias, and remove it from lists that contain the alias itself."""
+        ...
+
+    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        """Add all members or none; existing members keep their place."""
+        ...
+
+    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
+        """Remove all members or none. Raises NotInDirectory for one that is not in the list."""
+        ...
+
+
 class Directory(Protocol):
     """One directory. Every look-up raises NotInDirectory, DirectoryAway or EntryUnusable.
 
-    Kind "none" raises NoDirectory for all of them.
+    Kind "none" raises NoDirectory for all look-ups and changes.
     """
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def changes(self) -> Changes: ...
 
     async def start(self) -> None:
         """Start the directory; an unavailable one is no error, because it may return.
@@ -186,42 +231,6 @@ class Directory(Protocol):
 
         An alias that cannot be read is left out; only a look-up of that alias raises EntryUnusable.
         """
-        ...
-
-    # Changing; also raises DirectoryReadOnly, DirectoryDenied, AlreadyInDirectory.
-
-    async def register_queue(self, new: NewQueue) -> QueueEntry:
-        """Register a queue; the directory assigns the GUID.
-
-        Raises AlreadyInDirectory if the path exists.
-        """
-        ...
-
-    async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        """Update the entry's label, journal and quotas, as far as this kind of directory has them.
-
-        Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24
-        """
-        ...
-
-    async def unregister_queue(self, guid: bytes) -> None: ...
-
-    async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry: ...
-
-    async def delete_list(self, guid: bytes) -> None: ...
-
-    async def create_alias(self, name: str, target: SingleName) -> AliasEntry: ...
-
-    async def delete_alias(self, name: str) -> None:
-        """Delete an alias, and remove it from lists that contain the alias itself."""
-        ...
-
-    async def add_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        """Add all members or none; existing members keep their place."""
-        ...
-
-    async def remove_members(self, guid: bytes, members: Sequence[SingleName]) -> ListEntry:
-        """Remove all members or none. Raises NotInDirectory for one that is not in the list."""
         ...
 
 

@@ -29,6 +29,9 @@ class NullDirectory:
 
     kind = KIND_NONE
 
+    def __init__(self) -> None:
+        self.changes = NullChanges()
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -58,13 +61,17 @@ class NullDirectory:
         _refuse(f"the computer {name}")
 
     async def sites(self) -> tuple[SiteEntry, ...]:
-        _refuse("whoever asks for sites")
+        _refuse("the list of sites")
 
     async def lists(self) -> tuple[ListEntry, ...]:
-        _refuse("whoever asks for distribution lists")
+        _refuse("the list of distribution lists")
 
     async def aliases(self) -> tuple[AliasEntry, ...]:
-        _refuse("whoever asks for queue aliases")
+        _refuse("the list of queue aliases")
+
+
+class NullChanges:
+    """The changes of the absent directory: every one is refused."""
 
     async def create_alias(self, name: str, target: SingleName) -> AliasEntry:
         _refuse(f"the queue alias {name}")

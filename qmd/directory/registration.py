@@ -96,10 +96,10 @@ class Registration:
         self._waiting = {row.queue: row for row in rows}
 
     def start(self) -> None:
-        """If there is a directory, begin to send it the pending changes."""
-        if self._waiting and self._worker is None and self._can_hear:
-            self._worker = self._services.loop.create_task(self._tell_all())
-            self._worker.add_done_callback(self._told_all)
+        """Begin to send pending changes to the directory, if there is one."""
+        if self._waiting and self._worker is None and self._can_notify:
+            self._worker = self._services.loop.create_task(self._notify_all())
+            self._worker.add_done_callback(self._notified_all)
 
     def stop(self) -> None:
         """Stop sending; pending changes are on disk."""
@@ -115,7 +115,7 @@ class Registration:
         return list(self._waiting.values())
 
     @property
-    def _can_hear(self) -> bool:
+    def _can_notify(self) -> bool:
         return self._directory.kind != KIND_NONE and not self._services.lifecycle.stopping
 
     # Creating.
@@ -134,7 +134,7 @@ class Registration:
             )
         directory = self._directory
         try:
-            entry = await in_time(self._services, directory, directory.register_queue(new))
+            entry = await in_time(self._services, directory, directory.changes.register_queue(new))
         except AlreadyInDirectory:
             entry = await in_time(
                 self._services, directory, directory.queue_by_path(f"{new.computer}\\{new.queue}")
@@ -154,7 +154,7 @@ class Registration:
     async def withdraw(self, guid: bytes) -> None:
         """Remove the entry of a queue that was registered and not created. Raises Refusal."""
         directory = self._directory
-        await in_time(self._services, directory, directory.unregister_queue(guid))
+        await in_time(self._services, directory, directory.changes.unregister_queue(guid))
 
     def created(self, guid: bytes) -> None:
         """Discard a pending change of the entry: its new queue exists."""
@@ -169,17 +169,17 @@ class Registration:
         at_s = int(self._services.environment.time())
         return DirectoryChange(queue.guid, queue.name, deleted, at_s)
 
-    async def tell(self, change: DirectoryChange) -> None:
+    async def notify(self, change: DirectoryChange) -> None:
         """Update the directory after a change was stored, now or when it is available again."""
         self._waiting[change.queue] = change
         try:
             async with self.turn:
-                await self._tell(change)
+                await self._notify(change)
         except DirectoryAway as error:
             log.warning("directory_not_told", queue=change.path, code=error.code, reason=error.text)
             self.start()
 
-    def tell_later(self, change: DirectoryChange) -> None:
+    def notify_later(self, change: DirectoryChange) -> None:
         """Update the directory later about a stored change, because it is unavailable now."""
         self._waiting[change.queue] = change
         self.start()
@@ -200,24 +200,24 @@ class Registration:
                 return False
         return True
 
-    async def _tell_all(self) -> None:
-        while self._waiting and self._can_hear:
+    async def _notify_all(self) -> None:
+        while self._waiting and self._can_notify:
             for change in self.waiting:
                 try:
                     async with self.turn:
-                        await self._tell(change)
+                        await self._notify(change)
                 except DirectoryAway:
                     pause_s = max(self._services.settings.directory.pause_s, RETRY_S)
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._changed.wait(), pause_s)
                     break
 
-    def _told_all(self, task: asyncio.Task[None]) -> None:
+    def _notified_all(self, task: asyncio.Task[None]) -> None:
         self._worker = None
         if not task.cancelled() and task.exception() is not None:
             self._services.lifecycle.fail(task.exception())  # type: ignore[arg-type]
 
-    async def _tell(self, change: DirectoryChange) -> None:
+    async def _notify(self, change: DirectoryChange) -> None:
         """Send one change. Raises DirectoryAway; another error of the directory is logged and
         final."""
         if self._waiting.get(change.queue) is not change:
@@ -255,14 +255,18 @@ class Registration:
             quota_bytes=queue.quota_bytes,
             journal_quota_bytes=queue.journal_quota_bytes,
         )
-        await in_time(self._services, self._directory, self._directory.update_queue(guid, new))
+        await in_time(
+            self._services, self._directory, self._directory.changes.update_queue(guid, new)
+        )
         self._resolver.forget()
         log.info("queue_entry_changed", queue=queue.name, guid=guid_text(guid))
 
     async def _unregister(self, guid: bytes) -> None:
         """Remove an entry; a missing entry counts as removed. Raises Refusal."""
         try:
-            await in_time(self._services, self._directory, self._directory.unregister_queue(guid))
+            await in_time(
+                self._services, self._directory, self._directory.changes.unregister_queue(guid)
+            )
         except NotInDirectory:
             pass
         except NoDirectory:

@@ -25,24 +25,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from protocol.errors import InvalidName, ReadOnlyElement
-from protocol.names.direct_name import DirectName, Transport, parse_address
+from protocol.names.direct_name import DirectName, Transport
 from protocol.names.format_name import (
     ConnectorName,
     DistributionListName,
     FormatName,
-    MachineName,
-    MulticastName,
     MultipleName,
     PublicName,
     SingleName,
 )
-from protocol.names.path_name import parse_local_path
 from qmd.directory.cache import KeptAnswers
 from qmd.directory.interface import (
     KIND_NONE,
     Directory,
-    EntryUnusable,
-    MachineEntry,
     NoDirectory,
     NotInDirectory,
     QueueEntry,
@@ -58,6 +53,7 @@ from qmd.directory.spelling import (
     name_of,
     parse_spelling,
 )
+from qmd.directory.targets import Target, check_sendable, public_name, way_to
 from qmd.errors import Refusal, placed
 
 if TYPE_CHECKING:
@@ -67,23 +63,6 @@ T = TypeVar("T")
 
 TARGETS_MAX = 10_000  # of one name; the limit of a header, protocol/names/multi_queue.py
 RESOLUTIONS_MAX = 10_000  # cached resolutions
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One queue that receives a copy of the message.
-
-    `name` is the name in the packet and of the outgoing queue; `element` is the index of the
-    top-level element that it comes from. `direct` is a direct name that currently leads there, None
-    for our own queues and for private names. `machine` is the queue manager of a public queue;
-    `KeptAnswers.machine` returns its later addresses. `transactional` is None if it is unknown.
-    """
-
-    name: SingleName
-    element: int
-    direct: DirectName | None
-    machine: MachineEntry | None = None
-    transactional: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +322,7 @@ class Resolver:
     def _target_if_known(self, element: SingleName, index: int) -> tuple[Target, float] | None:
         if not self._is_elsewhere(element):
             return self._target_at_once(element, index), math.inf
-        name = _public_name(element)
+        name = public_name(element)
         known = self.entries.queue_if_known(name.queue)
         if known is None:
             return None
@@ -385,7 +364,7 @@ class Resolver:
     async def _target(self, element: SingleName, index: int) -> tuple[Target, float]:
         if not self._is_elsewhere(element):
             return self._target_at_once(element, index), math.inf
-        name = _public_name(element)
+        name = public_name(element)
         try:
             entry, until = await self.entries.queue(name.queue)
         except NotInDirectory as error:
@@ -399,7 +378,7 @@ class Resolver:
         return self._target_of(element, entry, index), until
 
     def _target_of(self, element: SingleName, entry: QueueEntry, index: int) -> Target:
-        target = self._public_target(_public_name(element), entry, index)
+        target = self._public_target(public_name(element), entry, index)
         if isinstance(element, ConnectorName):  # it has two queues, one for each kind of message
             return replace(target, transactional=None)
         return target
@@ -409,9 +388,9 @@ class Resolver:
 
         Raises Refusal for a name that cannot be sent to.
         """
-        _check_sendable(element)
+        check_sendable(element)
         if isinstance(element, ConnectorName):  # one of ours: others need the directory
-            element = _public_name(element)
+            element = public_name(element)
         direct = element if isinstance(element, DirectName) else None
         return Target(element, index, direct)
 
@@ -431,7 +410,7 @@ class Resolver:
                 )
             # Through its connector server, never directly: `qmd/peers/next_hop.py`.
             return Target(name, index, None, entry.machine, entry.transactional)
-        way = _way(entry.machine, entry.queue)
+        way = way_to(entry.machine, entry.queue)
         return Target(name, index, way, entry.machine, entry.transactional)
 
     def _is_elsewhere(self, element: SingleName) -> bool:
@@ -441,8 +420,8 @@ class Resolver:
         """
         if not isinstance(element, PublicName | ConnectorName):
             return False
-        _check_sendable(element)
-        return self._own.queue_of_guid(_public_name(element).queue) is None
+        check_sendable(element)
+        return self._own.queue_of_guid(public_name(element).queue) is None
 
     def _keep(self, name: FormatName | str, resolution: Resolution) -> Resolution:
         if len(self._resolutions) >= RESOLUTIONS_MAX:
@@ -467,55 +446,6 @@ async def _all(tasks: list[Any]) -> list[Any]:
         for each in running:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def _way(machine: MachineEntry, queue: str) -> DirectName:
-    """Return a direct name for the machine. Raises EntryUnusable for an invalid address."""
-    address = machine.addresses[0] if machine.addresses else machine.name
-    try:
-        transport, host, port = parse_address(address, 0, "address", None)
-        return DirectName(transport, host, port, *parse_local_path(queue, 0, "queue"))
-    except InvalidName as error:
-        raise EntryUnusable(
-            f"the directory's entry of {machine.name} has an address that is none: {error}"
-        ) from error
-
-
-def _public_name(name: SingleName) -> PublicName:
-    """Return the public name for a connector's queue, used for look-ups and in packets.
-
-    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
-    """
-    if isinstance(name, ConnectorName):
-        return PublicName(name.connector)
-    assert isinstance(name, PublicName)
-    return name
-
-
-def _check_sendable(name: SingleName) -> None:
-    """Raise Refusal for a name that can never be sent to."""
-    if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
-        raise Refusal(
-            "queue_read_only",
-            f"{name} is a journal or dead-letter queue",
-            "Journals and dead-letter queues can be read, and not be sent to.",
-        )
-    if isinstance(name, ConnectorName) and name.suffix is not None:
-        raise Refusal(
-            "name_not_reachable",
-            f"{name} is where a connector application reads transactional messages; no packet says"
-            " which of a connector's two queues it is for",
-            f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
-            " messages into that queue.",
-        )
-    if isinstance(name, MulticastName) or (
-        isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
-    ):
-        raise Refusal(
-            "name_not_reachable",
-            f"{name} cannot be reached: messages go over TCP, and neither by multicast nor HTTP",
-            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
-        )
 
 
 class _at_place:  # lower case, because it is used like a function

@@ -293,7 +293,7 @@ class Recorder:
         at_ms = int(self._services.environment.time() * 1000)
         event = self._groups[key] = _new_event(header, source, at_ms)
         batch.mention(event)
-        if batch.is_empty:
+        if batch.load.is_empty:
             self._services.timers.at(now + DELAY_S, self, _write_now)
         return event
 

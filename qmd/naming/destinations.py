@@ -22,7 +22,8 @@ from protocol.names.format_name import (
 )
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
-from qmd.directory.resolver import MustAsk, Resolution, Target
+from qmd.directory.resolver import MustAsk, Resolution
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Several, several_of
 from qmd.naming.reply_addresses import ReplyAddresses

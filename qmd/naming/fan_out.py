@@ -28,8 +28,9 @@ from protocol.names.format_name import (
     parse_destination,
 )
 from protocol.names.multi_queue import MQF_ELEMENTS_MAX
-from qmd.directory.resolver import Resolution, Target
+from qmd.directory.resolver import Resolution
 from qmd.directory.spelling import elements_of
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import (
     DISTRIBUTION_LIST,

@@ -190,7 +190,7 @@ class QueueAdministration:
             raise Refusal("no_such_queue", str(error)) from error
         self._changed(queue, row, journal_row)
         if for_directory is not None:
-            await self._registration.tell(for_directory)
+            await self._registration.notify(for_directory)
         return queue
 
     def _changed(

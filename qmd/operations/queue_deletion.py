@@ -86,7 +86,7 @@ class QueueDeletion:
             done.set()
         log.info("queue_deleted", queue=queue.name, messages=purged.messages)
         if change is not None:
-            self._registration.tell_later(change)
+            self._registration.notify_later(change)
         return purged
 
     async def _check(self, queue: LocalQueue) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol.headers import PACKET_BYTES_MAX
 from qmd.control_protocol.messages import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.sequence import NUMBER_MAX
-from qmd.directory.resolver import Target
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, check, multi_queue_size, packet_size
 from qmd.naming.destinations import Route

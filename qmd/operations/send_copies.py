@@ -188,7 +188,7 @@ class CopySender:
             places.append(key)
             sizes.append(size)
             queues.append(route.destination)
-        sender.batch.insert_outgoing_copies(
+        sender.batch.outgoing.insert_copies(
             rows,
             reach_by_s,
             confirm_by_s,

@@ -230,7 +230,7 @@ class IncomingStreams:
         stream = IncomingStream(self._next_id, source, queue, name, sequence)
         self._next_id += 1
         self._know(source, queue, name, stream)
-        batch.add_incoming_sequence(
+        batch.incoming.add_sequence(
             stream.id,
             source,
             queue.id,

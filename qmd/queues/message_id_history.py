@@ -145,10 +145,10 @@ class KnownMessages:
         if self.bytes > self._bytes_max:
             self._shrink(history)
         host, peer, source = history.key
-        unwritten = self._unwritten[history.key] = batch.remember_message_ids(
+        unwritten = self._unwritten[history.key] = batch.incoming.remember_message_ids(
             history_rows.Segment(segment.id, source, now_s, host, peer)
         )
-        batch.forget_message_ids([each.id for each in gone])
+        batch.incoming.forget_message_ids([each.id for each in gone])
         return unwritten
 
     def _shrink(self, newest: _Source) -> None:
@@ -193,7 +193,7 @@ class KnownMessages:
             of_source.remove(history)
             if not of_source:
                 del self._by_source[history.key[2]]
-        self._services.storage.batch.forget_message_ids([segment.id for segment in gone])
+        self._services.storage.batch.incoming.forget_message_ids([segment.id for segment in gone])
         return before - self.bytes
 
     def _measure(self, history: _Source) -> None:

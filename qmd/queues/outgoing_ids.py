@@ -128,7 +128,7 @@ class OutgoingIds:
                 if len(ids) == wanted:
                     break
         if ids:
-            self._services.storage.batch.forget_outgoing_queues(ids, self._last_timestamp)
+            self._services.storage.batch.outgoing.forget_queues(ids, self._last_timestamp)
             self._free = ids + self._free
             log.info("idle_destinations_forgotten", count=len(ids))
         else:

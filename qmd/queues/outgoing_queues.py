@@ -232,7 +232,7 @@ class OutgoingQueues:
         self._adopt(queue)
         if has_session:
             queue.new_pass("a new session began", transactional_only=False)
-        self._services.storage.batch.add_outgoing_queue(row)
+        self._services.storage.batch.outgoing.add_queue(row)
         self._services.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
 
@@ -313,7 +313,7 @@ class OutgoingQueues:
             if is_express(head):
                 queue.express.keep(key, (packet, expires_at_s), packet, expires_at_s)
                 return key, packet, expires_at_s
-        batch.insert_outgoing(
+        batch.outgoing.insert(
             queue.id << LOOKUP_BITS | key,
             head,
             expires_at_s,
@@ -367,11 +367,11 @@ class OutgoingQueues:
                 next_numbers[queue.id] = sequence.next_number
             else:
                 queue.stored_sequence_id = sequence.sequence_id
-                batch.set_outgoing_sequence(
+                batch.outgoing.set_sequence(
                     queue.id, sequence.sequence_id, sequence.base, sequence.next_number
                 )
         if next_numbers:
-            batch.set_next_numbers(next_numbers)
+            batch.outgoing.set_next_numbers(next_numbers)
 
     def queue_of_sequence(self, sequence_id: int) -> OutgoingQueue | None:
         """Return the queue that has, or had, a sequence with this id, or None."""

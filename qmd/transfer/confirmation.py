@@ -145,7 +145,7 @@ class Confirmations:
             return
         size = sum(message.size for message in messages if message.confirms)
         queue.awaiting.add(count, size)
-        kept = self._services.storage.batch.await_confirmation(
+        kept = self._services.storage.batch.outgoing.await_confirmation(
             self.of_range(queue, first, last), self.awaiting_events(queue)
         )
         kept.add_done_callback(partial(_corrected, queue, Totals(count, size)))
@@ -412,7 +412,7 @@ class Confirmations:
     def _remove(self, queue: OutgoingQueue, row: AwaitingRow) -> None:
         """Delete a message that awaited confirmation, with the open batch."""
         batch = self._services.storage.batch
-        batch.delete_awaiting([row.number])
+        batch.outgoing.delete_awaiting([row.number])
         self._settled_with(row.number)
         queue.awaiting.add(-1, -len(row.packet))
 

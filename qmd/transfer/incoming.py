@@ -157,7 +157,7 @@ class Incoming:
             return
         batch = self._services.storage.batch
         for stream in turn.rejected | dict.fromkeys(turn.accepted):
-            batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))
+            batch.incoming.set_sequence(stream.id, *stream.state(turn.wall_s))
         promise = Promise(turn.connection, turn.decided, turn.accepted, turn.arrivals)
         batch.when_durable(partial(self._durable, promise))
 

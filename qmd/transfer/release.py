@@ -251,7 +251,7 @@ class OutgoingRelease:
             # From the first row, with messages that are becoming dead letters: they have arrived.
             first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)
             self._confirmations.arrived(queue, messages, first, messages[-1].key)
-            batch.delete_outgoing_range(base | first, base | messages[-1].key)
+            batch.outgoing.delete_range(base | first, base | messages[-1].key)
             # Messages that are appended from here on are in this batch or a later one.
             self._released(queue, messages)
         for callback in self._when_released:
@@ -259,7 +259,7 @@ class OutgoingRelease:
         self._when_released.clear()
         keys, self._releasable_keys = self._releasable_keys, []
         if keys:
-            batch.delete_outgoing([queue.id << LOOKUP_BITS | key for queue, key in keys])
+            batch.outgoing.delete([queue.id << LOOKUP_BITS | key for queue, key in keys])
             for (queue, source), group in self._releasable_plain.items():
                 self._record_acknowledged(queue, source, group.numbers, group.sizes)
             self._releasable_plain.clear()

@@ -191,7 +191,7 @@ class SequenceRenewal:
         queue.renumbered_to = newest
         queue.doubt = ""
         queue.stored_sequence_id = sequence.sequence_id
-        batch.set_outgoing_sequence(
+        batch.outgoing.set_sequence(
             queue.id, sequence.sequence_id, sequence.base, sequence.next_number
         )
         queue.new_pass("its sequence was begun anew", transactional_only=True)

@@ -56,7 +56,7 @@ def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise CannotStart(
-            f"the file system of the data folder does not support a write-ahead log ({mode})",
+            f"the file system of the data folder does not support the write-ahead log ({mode})",
             code="no_write_ahead_log",
         )
     # Durability: COMMIT returns when the log is on disk.  NORMAL would sync at checkpoints only.

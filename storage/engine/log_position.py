@@ -4,8 +4,8 @@ After each commit SQLite records which frames of the log are valid, at the head 
 `queues.db-shm` (https://sqlite.org/walformat.html, 2.1, The WAL-Index Format).  Reading that does
 not require reading the log.
 
-A log ends at the first frame whose checksum is wrong.  After a loss of power that is expected: the
-frames of the last commit, whose sync had not returned, may be there in part.  But a commit begins
+A log ends at the first frame with a wrong checksum.  After a loss of power that is expected: some
+frames of the last commit, the sync of which had not returned, may be missing.  But a commit begins
 only when the previous one was synced.  So if two consecutive frames behind that end are intact, and
 the first of them ends a commit, all frames before them were durable once: the log was damaged in
 its middle, and SQLite ignores commits that had been acknowledged.

@@ -43,8 +43,9 @@ _UNREADABLE = frozenset(
 )
 
 REMEDY = (
-    "bring the files back if you can; else check the remaining data with `qmd check`, save it with"
-    " `qmd check --repair FILE`, and go on without what is missing with `qmd check --accept-loss`"
+    "restore the files if possible; otherwise check which messages remain (`qmd check`), save them"
+    " (`qmd check --repair FILE`), and continue without the missing ones (`qmd check"
+    " --accept-loss`)"
 )
 
 

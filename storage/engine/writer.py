@@ -89,13 +89,13 @@ class Writer:
     def rows_waiting(self) -> int:
         """Number of rows that are not durable yet."""
         committing = self._committing
-        return self.batch.rows + (0 if committing is None else committing.rows)
+        return self.batch.load.rows + (0 if committing is None else committing.load.rows)
 
     @property
     def bytes_waiting(self) -> int:
         """Bytes of the packets that are not durable yet."""
         committing = self._committing
-        return self.batch.bytes + (0 if committing is None else committing.bytes)
+        return self.batch.load.bytes + (0 if committing is None else committing.load.bytes)
 
     async def vacuum(self, pages_max: int) -> int:
         """Return free pages to the file system; return the number of free pages left.
@@ -123,7 +123,7 @@ class Writer:
         if self._retry is not None:
             self._retry.cancel()
             self._try_again()
-        if self.batch.mentions or not self.batch.is_empty:
+        if self.batch.mentions or not self.batch.load.is_empty:
             self.batch.write_soon()
         while not self._idle.is_set():
             await self._idle.wait()
@@ -150,7 +150,7 @@ class Writer:
 
     def _wait_no_longer(self) -> None:
         self._patience = None
-        if not self.batch.is_empty:
+        if not self.batch.load.is_empty:
             self.batch.write_soon()
 
     def _commit(self) -> None:
@@ -174,7 +174,7 @@ class Writer:
         if self._waits_since is None:
             self._waits_since = now
         waited_s = now - self._waits_since
-        patience_s = self._patience_s if batch.bytes else self._patience_of_others_s
+        patience_s = self._patience_s if batch.load.bytes else self._patience_of_others_s
         return not self._is_closing and waited_s < patience_s
 
     def _try_again(self) -> None:
@@ -226,7 +226,7 @@ class Writer:
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch is written to disk while the callers of this one are notified.
-        if not (self.batch.is_empty or self.batch.waits):
+        if not (self.batch.load.is_empty or self.batch.load.waits):
             self._commit()
         if self._failure is None:
             self._report(batch)
@@ -240,7 +240,7 @@ class Writer:
         self._rest()
 
     def _rest(self) -> None:
-        if self._committing is None and self.batch.is_empty and not self._is_checkpointing:
+        if self._committing is None and self.batch.load.is_empty and not self._is_checkpointing:
             self._idle.set()
 
     def _report(self, batch: Batch) -> None:
@@ -303,7 +303,7 @@ def _write_without_room(
     """Retry with the space of the reserve; then retry without the units that can wait."""
     if reserve.give_up():
         _make_room(db, reserve, marker)  # checkpoint the commits in the log first
-        if reserve.leaves_room_after(batch.bytes):
+        if reserve.leaves_room_after(batch.load.bytes):
             try:
                 _write(db, batch, marker)  # once more, from the beginning
                 return
@@ -311,7 +311,7 @@ def _write_without_room(
                 if not is_full(again):
                     raise
                 error = again
-    elif reserve.leaves_room_after(batch.bytes):
+    elif reserve.leaves_room_after(batch.load.bytes):
         _make_room(db, reserve, marker)  # other programs may have freed some space
     if not batch.leave_out():
         raise error

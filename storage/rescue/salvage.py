@@ -5,8 +5,8 @@ interior pages too.  A leaf is found from its root if the pages between are inta
 the pointer map, which holds each page's parent.  So a damaged page costs only its own rows.
 
 Some rows may have been deleted long ago: those on a free page, or on a page about which its sources
-disagree (trees.py); rows whose extent in the page is inconsistent (cells.py); and rows whose end is
-in pages that belong to others.  Such rows are yielded with the reason (`FoundRow.doubt`), after all
+disagree (trees.py); rows with an inconsistent extent in the page (cells.py); and rows that end in
+pages that belong to others.  Such rows are yielded with the reason (`FoundRow.doubt`), after all
 others.  A page that is an older state of itself, and contradicts nothing, cannot be detected: its
 rows count as certain.
 """

@@ -11,7 +11,7 @@ A bad frame usually marks a loss of power: the commit that it belongs to was not
 commit is synced before the next one begins.  So if frames of another commit follow, the bad frame
 was valid once, and its content is lost (`Log.findings`).  SQLite stops there without an error.
 This module uses the frames behind it, because each is checked against the stored checksum of the
-one before it; only the pages whose newest state was in a bad frame are unknown: `Log.former`.
+one before it; only pages with their newest state in a bad frame are unknown: `Log.former`.
 """
 
 import struct

@@ -61,8 +61,8 @@ def of_message(
     if seen is None:
         return first, left_out
     rest = _of_message(db, reversed(blocks), source, number, events_max - half, newest=True)
-    known = {(told.block, told.at) for told in first}
-    fresh = [told for told in reversed(rest) if (told.block, told.at) not in known]
+    known = {(entry.block, entry.at) for entry in first}
+    fresh = [entry for entry in reversed(rest) if (entry.block, entry.at) not in known]
     is_cut = len(rest) == events_max - half and len(fresh) == len(rest)
     return first + fresh, is_cut or left_out
 
@@ -93,15 +93,15 @@ def page(
                 block, index = each.id, 0
             if until_ms is not None and each.first_at_ms >= until_ms:
                 return Page(found, block, index, True, missing)
-            for told in numbered(each):
-                if told.at < index:
+            for entry in numbered(each):
+                if entry.at < index:
                     continue
-                if until_ms is not None and told.event.at_ms >= until_ms:
-                    return Page(found, block, told.at, True, missing)
+                if until_ms is not None and entry.event.at_ms >= until_ms:
+                    return Page(found, block, entry.at, True, missing)
                 if len(found) == events_max:
-                    return Page(found, block, told.at, False, missing)
-                if is_wanted(told.event):
-                    found.append(told)
+                    return Page(found, block, entry.at, False, missing)
+                if is_wanted(entry.event):
+                    found.append(entry)
             block, index = each.id + 1, 0
         looked_at += len(blocks)
     return Page(found, block, index, False, missing)
@@ -113,7 +113,7 @@ def last(db: sqlite3.Connection, *, events_max: int, blocks_max: int, is_wanted:
     end: int | None = None
     for block in _newest(db, blocks_max):
         end = end or block.id + 1
-        wanted = [told for told in numbered(block) if is_wanted(told.event)]
+        wanted = [entry for entry in numbered(block) if is_wanted(entry.event)]
         found += reversed(wanted)
         if len(found) >= events_max:
             break
@@ -158,8 +158,8 @@ def _of_message(
             if block.id != block_id:
                 continue
             here = list(_about(block, source, number))
-            for told in reversed(here) if newest else here:
-                found.append(told)
+            for entry in reversed(here) if newest else here:
+                found.append(entry)
                 if len(found) == events_max:
                     return found
     return found

@@ -165,12 +165,6 @@ def page(db: sqlite3.Connection, after: int, blocks_max: int) -> list[Block]:
     return list(map(_block, rows))
 
 
-def last_block(db: sqlite3.Connection) -> int:
-    """Return the id of the newest block; 0 if there is none."""
-    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM event_block").fetchone()
-    return int(last)
-
-
 def only(event: Event, index: int) -> Event:
     """Return the same event for one of its messages only."""
     return msgspec.structs.replace(

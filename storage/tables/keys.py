@@ -27,11 +27,6 @@ TRANSACTIONAL_LEVEL = 7
 OUTGOING_TRANSACTIONAL_LEVEL = 8
 
 
-def priority_level(priority: int) -> int:
-    """Return the level of a priority: priority 7, the highest, is level 0."""
-    return 7 - priority
-
-
 def message_key(queue_id: int, level: int, arrival: int) -> int:
     assert 0 <= queue_id <= QUEUE_ID_MAX
     assert 0 <= level <= LEVEL_MAX

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from storage.errors import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
 from storage.tables import counters, messages, sequences
 from storage.tables.keys import QUEUE_ID_MAX, queue_range
-from storage.tables.pages import EMPTY, Totals
+from storage.tables.pages import Totals
 
 JOURNAL_ID = 1
 DEAD_LETTER_ID = 2
@@ -118,12 +118,6 @@ def get(db: sqlite3.Connection, queue_id: int) -> QueueRow:
 def list_all(db: sqlite3.Connection) -> list[QueueRow]:
     """Return all queues by id: system queues first."""
     return list(map(_queue, db.execute(f"SELECT {COLUMNS} FROM queue ORDER BY id")))
-
-
-def list_with_totals(db: sqlite3.Connection) -> list[tuple[QueueRow, Totals]]:
-    """Return all queues with their totals; reads the head of every message: about 1 µs each."""
-    counted = messages.totals_by_queue(db)
-    return [(row, counted.get(row.id, EMPTY)) for row in list_all(db)]
 
 
 def change(

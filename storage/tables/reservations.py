@@ -140,8 +140,8 @@ def choose(
 ) -> tuple[list[Candidate], int | None]:
     """Return the next messages by arrival, after `after` up to `until`, that are not in `busy`.
 
-    `busy` are keys.  With `stop_at_busy` the selection ends before the first busy message, whose
-    key is the second value.  Expired messages are left out.  No packet is read.
+    `busy` are keys.  With `stop_at_busy` the selection ends before the first busy message, and the
+    second value is the key of that message.  Expired messages are left out.  No packet is read.
     """
     chosen: list[Candidate] = []
     size = 0

@@ -16,7 +16,7 @@ each of the three tables has an index of its few rows that have a part.
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 #: Id, bytes.
@@ -29,12 +29,6 @@ TABLES = ("message", "outgoing", "awaiting")
 
 #: A NamedTuple with a `checksum` and the last two fields `part_id` and `packet`.
 Row = TypeVar("Row", bound="tuple[Any, ...]")
-
-
-class SharedPart(NamedTuple):
-    id: int
-    packet: bytes
-    checksum: int
 
 
 def insert(db: sqlite3.Connection, parts: Iterable[NewPart]) -> None:

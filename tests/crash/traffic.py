@@ -69,7 +69,7 @@ class Traffic:
             row = OutgoingQueueRow(
                 number, f"DIRECT=TCP:10.0.0.{number}\\q", "a:1", False, 1, 0, 1, 1
             )
-            storage.batch.add_outgoing_queue(row)
+            storage.batch.outgoing.add_queue(row)
 
     async def _create_queue(self, storage: Storage, number: int) -> None:
         name = f"private$\\q{number}"
@@ -135,7 +135,9 @@ class Traffic:
             expires = self._random.choice((None, None, 1 << 40))
             storage.batch.insert_message(key, packet, 1, expires)
             segment = Segment(self._number // 30, OWN_ID, 1, "", b"")
-            storage.batch.remember_message_ids(segment).extend((self._number, self._number))
+            storage.batch.incoming.remember_message_ids(segment).extend(
+                (self._number, self._number)
+            )
             self._live["message"].append(key)
             numbers.append(self._number)
             size += len(packet)
@@ -148,7 +150,7 @@ class Traffic:
 
     def _insert_outgoing(self, storage: Storage) -> None:
         for key in self._keys(self._random.randrange(16, 19)):
-            storage.batch.insert_outgoing(key, self._packet())
+            storage.batch.outgoing.insert(key, self._packet())
             self._live["outgoing"].append(key)
 
     def _insert_copies(self, storage: Storage) -> None:
@@ -177,7 +179,7 @@ class Traffic:
     def _delete(self, storage: Storage, keys: list[int]) -> None:
         for table, delete in (
             ("message", storage.batch.delete_messages),
-            ("outgoing", storage.batch.delete_outgoing),
+            ("outgoing", storage.batch.outgoing.delete),
         ):
             gone = set(keys) & set(self._live[table])
             if gone:

@@ -12,8 +12,9 @@ from sansldap import FilterEquality
 
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.ldap import names as ldap_names
+from qmd.directory.ldap.access import Access, Security, Server
 from qmd.directory.ldap.client import ANYTHING
-from qmd.directory.ldap.connection import Access, LdapConnection, Security, Server
+from qmd.directory.ldap.connection import LdapConnection
 from qmd.directory.ldap.messages import Change, Scope
 from tests.directory.domain_controller import DomainController
 

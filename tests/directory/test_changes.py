@@ -12,7 +12,7 @@ import pytest
 
 from protocol.names.format_name import DistributionListName, PublicName, parse_format_name
 from qmd.directory.active_directory import ActiveDirectory
-from qmd.directory.active_directory_lookups import QUEUE
+from qmd.directory.active_directory_entries import QUEUE
 from qmd.directory.interface import (
     AlreadyInDirectory,
     DirectoryDenied,
@@ -97,7 +97,7 @@ def test_a_computer_gets_its_id_from_the_directory_and_gets_the_same_again(
 def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, machine):
     async def run(directory: ActiveDirectory) -> None:
         given = {"label": "Waren «neu»", "transactional": True, "type": bytes(range(16))}
-        made = await directory.register_queue(new(machine, "own", **given))
+        made = await directory.changes.register_queue(new(machine, "own", **given))
         assert made.path == "pc1\\own"
         assert (made.label, made.transactional, made.type) == tuple(given.values())
         assert made.machine.guid == machine
@@ -106,13 +106,13 @@ def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, 
         assert await directory.queue_by_path("pc1\\own") == made
 
         with pytest.raises(AlreadyInDirectory, match="pc1"):
-            await directory.register_queue(new(machine, "OWN"))
+            await directory.changes.register_queue(new(machine, "OWN"))
 
-        await directory.unregister_queue(made.guid)
+        await directory.changes.unregister_queue(made.guid)
         with pytest.raises(NotInDirectory):
             await directory.queue(made.guid)
         with pytest.raises(NotInDirectory):
-            await directory.unregister_queue(made.guid)
+            await directory.changes.unregister_queue(made.guid)
 
     act(controller, run, **accounts.computer)
 
@@ -121,7 +121,7 @@ def test_what_changes_of_a_queue_is_changed_in_its_entry(controller, accounts, m
     changing = ("mSMQLabelEx", "mSMQJournal", "mSMQQueueQuota", "mSMQQueueJournalQuota")
 
     async def run(directory: ActiveDirectory) -> None:
-        made = await directory.register_queue(
+        made = await directory.changes.register_queue(
             new(machine, "changing", label="one", quota_bytes=1025, journal=True)
         )
 
@@ -134,18 +134,18 @@ def test_what_changes_of_a_queue_is_changed_in_its_entry(controller, accounts, m
 
         assert list((await stored()).values()) == [(b"one",), (b"TRUE",), (b"2",), ()]
 
-        await directory.update_queue(
+        await directory.changes.update_queue(
             made.guid, new(machine, "changing", label="two", journal_quota_bytes=10_240)
         )
         assert list((await stored()).values()) == [(b"two",), (b"FALSE",), (), (b"10",)]
         assert (await directory.queue(made.guid)).label == "two"
 
-        await directory.update_queue(made.guid, new(machine, "changing"))
+        await directory.changes.update_queue(made.guid, new(machine, "changing"))
         assert list((await stored()).values()) == [(), (b"FALSE",), (), ()]
 
-        await directory.unregister_queue(made.guid)
+        await directory.changes.unregister_queue(made.guid)
         with pytest.raises(NotInDirectory):
-            await directory.update_queue(made.guid, new(machine, "changing"))
+            await directory.changes.update_queue(made.guid, new(machine, "changing"))
 
     act(controller, run, **accounts.computer)
 
@@ -153,7 +153,7 @@ def test_what_changes_of_a_queue_is_changed_in_its_entry(controller, accounts, m
 @pytest.mark.parametrize("name", ["a,b+c", "#=<>;", 'quote"', "grün €", "n" * 63, "m" * 64])
 def test_any_name_of_a_queue_can_be_registered(controller, accounts, machine, name):
     async def run(directory: ActiveDirectory) -> tuple[object, object]:
-        made = await directory.register_queue(new(machine, name))
+        made = await directory.changes.register_queue(new(machine, name))
         return made, await directory.queue_by_path(f"pc1\\{name}")
 
     made, found = act(controller, run, **accounts.computer)
@@ -169,7 +169,9 @@ def test_a_label_that_the_directory_does_not_take_is_refused_beforehand(
     with pytest.raises(EntryUnusable, match="125 characters"):
         act(
             controller,
-            lambda directory: directory.register_queue(new(machine, "labelled", label=label)),
+            lambda directory: directory.changes.register_queue(
+                new(machine, "labelled", label=label)
+            ),
             **accounts.computer,
         )
 
@@ -178,7 +180,7 @@ def test_a_user_without_rights_is_told_so(controller, accounts, machine):
     with pytest.raises(DirectoryDenied, match="insufficient access"):
         act(
             controller,
-            lambda directory: directory.register_queue(new(machine, "not-mine")),
+            lambda directory: directory.changes.register_queue(new(machine, "not-mine")),
             **accounts.user,
         )
     with pytest.raises(DirectoryDenied):
@@ -189,7 +191,10 @@ def test_a_queue_manager_that_has_another_id_than_the_directory_says_registers_n
     controller, accounts, machine
 ):
     with pytest.raises(DirectoryIdentityDiffers):
-        act(controller, lambda directory: directory.register_queue(new(bytes(15) + b"1", "q")))
+        act(
+            controller,
+            lambda directory: directory.changes.register_queue(new(bytes(15) + b"1", "q")),
+        )
 
 
 def test_a_computer_that_the_directory_does_not_know_cannot_join(controller, accounts):
@@ -202,28 +207,28 @@ def test_a_computer_that_the_directory_does_not_know_cannot_join(controller, acc
 
 def test_a_list_is_made_changed_and_deleted(controller, accounts, machine):
     async def run(directory: ActiveDirectory) -> None:
-        queue = await directory.register_queue(new(machine, "listed"))
-        inner = await directory.create_list("inner", [PublicName(queue.guid)])
+        queue = await directory.changes.register_queue(new(machine, "listed"))
+        inner = await directory.changes.create_list("inner", [PublicName(queue.guid)])
         members = [PublicName(queue.guid), DistributionListName(inner.guid), DIRECT]
 
-        made = await directory.create_list("tills", members)
+        made = await directory.changes.create_list("tills", members)
         assert set(made.members) == set(members)
         with pytest.raises(AlreadyInDirectory, match="tills"):
-            await directory.create_list("tills")
+            await directory.changes.create_list("tills")
 
-        more = await directory.add_members(made.guid, [OTHER, DIRECT])
+        more = await directory.changes.add_members(made.guid, [OTHER, DIRECT])
         assert set(more.members) == {*members, OTHER}
         assert len(more.members) == 4
 
         with pytest.raises(NotInDirectory, match="private"):
-            await directory.remove_members(inner.guid, [PublicName(queue.guid), DIRECT])
+            await directory.changes.remove_members(inner.guid, [PublicName(queue.guid), DIRECT])
         assert (await directory.distribution_list(inner.guid)).members == (PublicName(queue.guid),)
 
-        fewer = await directory.remove_members(made.guid, [OTHER, PublicName(queue.guid)])
+        fewer = await directory.changes.remove_members(made.guid, [OTHER, PublicName(queue.guid)])
         assert set(fewer.members) == {DistributionListName(inner.guid), DIRECT}
 
-        await directory.delete_list(made.guid)
-        await directory.delete_list(inner.guid)
+        await directory.changes.delete_list(made.guid)
+        await directory.changes.delete_list(inner.guid)
         with pytest.raises(NotInDirectory):
             await directory.distribution_list(made.guid)
 
@@ -234,19 +239,19 @@ def test_an_alias_that_was_made_for_a_list_goes_with_the_last_list_that_has_it(
     controller, accounts
 ):
     async def run(directory: ActiveDirectory) -> None:
-        first = await directory.create_list("first", [DIRECT])
-        second = await directory.create_list("second", [DIRECT])
+        first = await directory.changes.create_list("first", [DIRECT])
+        second = await directory.changes.create_list("second", [DIRECT])
         assert first.members == second.members == (DIRECT,)
 
-        await directory.delete_list(first.guid)
+        await directory.changes.delete_list(first.guid)
         assert (await directory.distribution_list(second.guid)).members == (DIRECT,)
-        await directory.remove_members(second.guid, [DIRECT])
+        await directory.changes.remove_members(second.guid, [DIRECT])
 
-        again = await directory.create_list("third", [DIRECT])
+        again = await directory.changes.create_list("third", [DIRECT])
         alias = await own_alias(controller)
         assert alias.startswith("CN=third ")
-        await directory.delete_list(again.guid)
-        await directory.delete_list(second.guid)
+        await directory.changes.delete_list(again.guid)
+        await directory.changes.delete_list(second.guid)
 
     act(controller, run)
 
@@ -259,21 +264,21 @@ async def own_alias(controller: DomainController) -> str:
 
 def test_a_list_may_contain_itself(controller, accounts):
     async def run(directory: ActiveDirectory) -> None:
-        made = await directory.create_list("cycle")
-        more = await directory.add_members(made.guid, [DistributionListName(made.guid)])
+        made = await directory.changes.create_list("cycle")
+        more = await directory.changes.add_members(made.guid, [DistributionListName(made.guid)])
         assert more.members == (DistributionListName(made.guid),)
-        await directory.delete_list(made.guid)
+        await directory.changes.delete_list(made.guid)
 
     act(controller, run)
 
 
 def test_a_queue_that_is_deleted_is_no_longer_a_member(controller, accounts, machine):
     async def run(directory: ActiveDirectory) -> None:
-        queue = await directory.register_queue(new(machine, "short-lived"))
-        made = await directory.create_list("mortals", [PublicName(queue.guid)])
-        await directory.unregister_queue(queue.guid)
+        queue = await directory.changes.register_queue(new(machine, "short-lived"))
+        made = await directory.changes.create_list("mortals", [PublicName(queue.guid)])
+        await directory.changes.unregister_queue(queue.guid)
         assert (await directory.distribution_list(made.guid)).members == ()
-        await directory.delete_list(made.guid)
+        await directory.changes.delete_list(made.guid)
 
     act(controller, run)
 
@@ -282,7 +287,7 @@ def test_what_can_only_be_read_is_no_member(controller, accounts):
     journal = parse_format_name("DIRECT=OS:pc9\\private$\\till;JOURNAL")
 
     with pytest.raises(EntryUnusable, match="only be read"):
-        act(controller, lambda directory: directory.create_list("journals", [journal]))
+        act(controller, lambda directory: directory.changes.create_list("journals", [journal]))
     with pytest.raises(NotInDirectory):
         act(controller, lambda directory: directory.list_by_name("journals"))
 
@@ -293,7 +298,7 @@ def test_lists_go_where_the_configuration_says(controller, accounts, tmp_path: P
     async def run(found: ActiveDirectory) -> None:
         async with administrator(controller) as domain:
             await domain.add(unit, "organizationalUnit")
-            made = await found.create_list("placed")
+            made = await found.changes.create_list("placed")
             assert await domain.guid(f"CN=placed,{unit}") == made.guid
 
     act(controller, run, lists=unit)
@@ -301,24 +306,24 @@ def test_lists_go_where_the_configuration_says(controller, accounts, tmp_path: P
 
 def test_a_user_without_rights_changes_no_list(controller, accounts):
     with pytest.raises(DirectoryDenied):
-        act(controller, lambda directory: directory.create_list("mine"), **accounts.user)
+        act(controller, lambda directory: directory.changes.create_list("mine"), **accounts.user)
 
 
 def test_an_alias_is_created_found_listed_and_deleted(controller, accounts):
     target = parse_format_name(r"DIRECT=OS:hostb\private$\aliased")
 
     async def run(directory: ActiveDirectory) -> None:
-        made = await directory.create_alias("by-name", target)
+        made = await directory.changes.create_alias("by-name", target)
         assert (made.name, made.target) == ("by-name", target)
         assert await directory.alias("BY-NAME") == made
         assert made in await directory.aliases()
         with pytest.raises(AlreadyInDirectory, match="by-name"):
-            await directory.create_alias("by-name", target)
+            await directory.changes.create_alias("by-name", target)
 
-        await directory.delete_alias("by-name")
+        await directory.changes.delete_alias("by-name")
         with pytest.raises(NotInDirectory):
             await directory.alias("by-name")
         with pytest.raises(NotInDirectory):
-            await directory.delete_alias("by-name")
+            await directory.changes.delete_alias("by-name")
 
     act(controller, run)

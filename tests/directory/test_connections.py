@@ -12,7 +12,7 @@ import pytest
 
 from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import DirectoryAway
-from qmd.directory.ldap.connection import PASSWORD_VARIABLE, Mechanism, Security, Server
+from qmd.directory.ldap.access import PASSWORD_VARIABLE, Mechanism, Security, Server
 from tests.directory.certificates import Authority
 from tests.directory.domain import directory, server
 from tests.directory.domain_controller import DomainController
@@ -87,7 +87,7 @@ def test_negotiate_with_a_wrong_password_is_refused(controller, tmp_path):
         password_file=wrong,
     )
 
-    assert "does not let us in as MSMQ\\Administrator" in text
+    assert "refuses the bind as MSMQ\\Administrator" in text
 
 
 def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
@@ -97,7 +97,7 @@ def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
 
     text = refusal(controller, password_file=wrong)
 
-    assert "does not let us in as Administrator@msmq.test" in text
+    assert "refuses the bind as Administrator@msmq.test" in text
     assert "52e" in text  # what Active Directory says of wrong passwords
     assert "Wrong-P@ss1" not in text
 

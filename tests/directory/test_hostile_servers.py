@@ -25,7 +25,7 @@ from qmd.directory.active_directory import ActiveDirectory
 from qmd.directory.interface import DirectoryError
 from qmd.directory.ldap import client as ldap_client
 from qmd.directory.ldap import connection as ldap_connection
-from qmd.directory.ldap.connection import Access, Security, Server
+from qmd.directory.ldap.access import Access, Security, Server
 
 SUCCESS = LDAPResult(LDAPResultCode.SUCCESS, "", "", None)
 ROOT = [PartialAttribute("defaultNamingContext", [b"DC=x"])]
@@ -273,7 +273,7 @@ def test_a_controller_that_has_only_a_copy_is_said_to_be_one(tmp_path):
         )
 
     text, _ = refusal(
-        copy, tmp_path, ask=lambda directory: directory.unregister_queue(bytes(range(16)))
+        copy, tmp_path, ask=lambda directory: directory.changes.unregister_queue(bytes(range(16)))
     )
 
     assert "only a copy" in text

@@ -243,7 +243,7 @@ def test_a_computer_is_found_by_the_guid_of_its_queue_manager_and_by_its_names(a
     by_guid, by_name, by_host, router = ask(all_ways)
 
     assert by_guid == by_name == by_host
-    assert (router.destinations, by_guid.destinations) == (True, False)
+    assert (router.routes, by_guid.routes) == (True, False)
 
 
 def test_sites_have_their_links_in_both_directions_with_costs_and_gates(ask, world):

@@ -24,7 +24,7 @@ from protocol.names.format_name import (
     queue_key,
 )
 from qmd.config.file import ConfigError, parse_settings, write_default_config
-from qmd.config.settings import all_settings
+from qmd.config.settings import SECTIONS, settings_of
 from tests.fuzz.limits import outcome
 from tests.fuzz.target import Target
 
@@ -66,7 +66,11 @@ CONFIGURATION = Path("/nowhere/qmd.toml")
 # Python's own reader of TOML needs a second for a key of 10,000 dotted parts.  The file is the
 # operator's, and at most 64 KiB long.
 CONFIGURATION_S_MAX = 5.0
-KEYS = [(setting.section, setting.key, setting.default) for setting in all_settings()]
+KEYS = [
+    (setting.section, setting.key, setting.default)
+    for section in SECTIONS
+    for setting in settings_of(section).values()
+]
 VALUES = (
     *("0", "1", "-1", "65536", "1e400", "nan", "inf", "true", "''", '"30s"', '"4d"', '"64KiB"'),
     *('"999999999999999999d"', '"0x10"', "0o640", "[]", '["127.0.0.0/8"]', '["::/0", 1]', "{}"),

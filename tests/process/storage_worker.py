@@ -57,7 +57,7 @@ async def work(folder: Path, batches: int) -> None:
     say("found", first, last)
     say("reserved", await storage.batch.run(partial(counters.reserve, name="n", count=10)))
     if not await storage.read(sequences.list_all):
-        storage.batch.add_incoming_sequence(1, SOURCE, QUEUE_ID, b"\5q", at_s=1)
+        storage.batch.incoming.add_sequence(1, SOURCE, QUEUE_ID, b"\5q", at_s=1)
 
     window = asyncio.Semaphore(WINDOW)
     for turn in range(batches):
@@ -65,7 +65,7 @@ async def work(folder: Path, batches: int) -> None:
         for _ in range(1 + turn % 4):
             last += 1
             storage.batch.insert_message(key(last), packet(last), 1, expires_at_s=last)
-        storage.batch.set_incoming_sequence(1, 7, last, at_s=1)
+        storage.batch.incoming.set_sequence(1, 7, last, at_s=1)
         if turn % 3 == 2:
             doomed = range(first, (first + last) // 2)
             storage.batch.delete_messages([key(number) for number in doomed])

@@ -90,7 +90,7 @@ def test_what_is_accepted_is_kept_and_counted_until_somebody_has_received_it(
     assert status["bytes"] == facts["awaiting_bytes"] >= len(first.raw)
     (waiting,) = daemon.json("outgoing", "awaiting", destination)
     assert (waiting["id"], waiting["label"], waiting["given_up_in_s"]) == (sent, "why", None)
-    assert "was not confirmed" in facts["explanation"]
+    assert "the receipt is not confirmed yet" in facts["explanation"]
 
     peer.final_ack(first, RECEIVED)
     peer.wait_stored()

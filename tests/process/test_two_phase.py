@@ -21,7 +21,7 @@ from qmd.client import (
     TransactionDoomed,
     connect,
 )
-from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 from tests.patience import END_S
 from tests.process import postgresql
 from tests.process.harness import ROOT, Daemon, Hosts, body
@@ -234,7 +234,7 @@ def test_what_was_left_in_doubt_can_be_seen_and_is_recovered(
         await branch.prepare()
         if decision == "commit":
             assert transaction._connection is not None
-            await transaction._connection.ask(frames.Commit, transaction.id)
+            await transaction._connection.ask(transaction_frames.Commit, transaction.id)
         await branch.leave()
 
     with_client(daemon, die)

@@ -211,7 +211,7 @@ class Oracle:
         assert said.acknowledged == self.received & 0xFFFF
         assert said.sent == self.transmitted & 0xFFFF
         assert said.recoverable_sent == self.recoverable_transmitted & 0xFFFF
-        assert 1 <= said.window <= self.own_window
+        assert said.window == self.own_window
         self.said_received = self.received
         if not said.recoverable_flags:
             assert said.recoverable_acknowledged == 0

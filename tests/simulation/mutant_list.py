@@ -35,10 +35,11 @@ MUTANTS = (
     Mutant(
         "session ack leaves before the commit",
         "qmd/transfer/incoming.py",
-        "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n            batch.set",
+        "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
+        "            batch.incoming.set",
         "turn.connection.mark_stored(turn.decided)\n"
         "        for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
-        "            batch.set",
+        "            batch.incoming.set",
     ),
     Mutant(
         "order ack speaks of what is accepted and not durable",
@@ -176,7 +177,7 @@ MUTANTS = (
     Mutant(
         "receiver's position is not stored",
         "qmd/transfer/incoming.py",
-        "batch.set_incoming_sequence(stream.id, *stream.state(turn.wall_s))",
+        "batch.incoming.set_sequence(stream.id, *stream.state(turn.wall_s))",
         "pass",
     ),
     Mutant(
@@ -238,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "message ids are not stored",
-        "storage/engine/batch.py",
+        "storage/engine/incoming_changes.py",
         "            history.remember(db, self._history)\n",
         "            pass\n",
     ),
@@ -457,13 +458,13 @@ MUTANTS = (
     # Confirmations.
     Mutant(
         "what waits to be confirmed is forgotten with the order ack",
-        "storage/engine/batch.py",
+        "storage/engine/pending.py",
         "self._kept = awaiting.take_over(db, self._arrived)",
         "self._kept = []",
     ),
     Mutant(
         "two order acks of one commit count a message twice",
-        "storage/engine/batch.py",
+        "storage/engine/outgoing_changes.py",
         "if len(self._arrivals) > 1:",
         "if False:",
     ),
@@ -854,8 +855,8 @@ MUTANTS = (
     Mutant(
         "a release takes along what is beyond it",
         "qmd/transfer/release.py",
-        "batch.delete_outgoing_range(base | first, base | messages[-1].key)",
-        "batch.delete_outgoing_range(base | first, base | messages[-1].key + 1)",
+        "batch.outgoing.delete_range(base | first, base | messages[-1].key)",
+        "batch.outgoing.delete_range(base | first, base | messages[-1].key + 1)",
         "tests/integration/transfer/test_confirmation.py",
     ),
     Mutant(
@@ -976,7 +977,7 @@ MUTANTS = (
     ),
     Mutant(
         "awaiting rows are not deleted",
-        "storage/engine/batch.py",
+        "storage/engine/outgoing_changes.py",
         "            awaiting.delete(db, self._awaiting_deletions)",
         "            pass",
     ),
@@ -1039,9 +1040,9 @@ MUTANTS = (
     ),
     Mutant(
         "the first position of a batch counts",
-        "storage/engine/batch.py",
-        "self._incoming_states[incoming_id] = state",
-        "self._incoming_states.setdefault(incoming_id, state)",
+        "storage/engine/incoming_changes.py",
+        "self._states[incoming_id] = state",
+        "self._states.setdefault(incoming_id, state)",
     ),
     Mutant(
         "what a transaction sends leaves before the commit",
@@ -1172,7 +1173,7 @@ MUTANTS = (
     ),
     Mutant(
         "the first next number of a batch counts",
-        "storage/engine/batch.py",
+        "storage/engine/outgoing_changes.py",
         "self._next_numbers.update(numbers)",
         "self._next_numbers = numbers | self._next_numbers",
     ),
@@ -1359,15 +1360,15 @@ MUTANTS = (
     ),
     Mutant(
         "history of long batches is lost",
-        "storage/engine/batch.py",
+        "storage/engine/incoming_changes.py",
         "history.remember(db, self._history)",
         "history.remember(db, [(each, numbers[:18]) for each, numbers in self._history])",
     ),
     Mutant(
         "copies of long batches are lost",
-        "storage/engine/batch.py",
-        "outgoing.insert_copies(db, self._outgoing_copies)",
-        "outgoing.insert_copies(db, self._outgoing_copies[:5])",
+        "storage/engine/outgoing_changes.py",
+        "outgoing.insert_copies(db, self._copies)",
+        "outgoing.insert_copies(db, self._copies[:5])",
     ),
     Mutant(
         "messages for others are counted as ours",
@@ -1499,9 +1500,9 @@ MUTANTS = (
     ),
     Mutant(
         "ranges of long batches are lost",
-        "storage/engine/batch.py",
-        "            outgoing.delete_ranges(db, self._outgoing_ranges)",
-        "            outgoing.delete_ranges(db, self._outgoing_ranges[:1])",
+        "storage/engine/outgoing_changes.py",
+        "            outgoing.delete_ranges(db, self._ranges)",
+        "            outgoing.delete_ranges(db, self._ranges[:1])",
     ),
     Mutant(
         "what is stored is acknowledged with the next receipt only",
@@ -1570,8 +1571,9 @@ MUTANTS = (
     Mutant(
         "messages are known in memory only",
         "qmd/queues/message_id_history.py",
-        "        unwritten = self._unwritten[history.key] = batch.remember_message_ids(",
-        "        unwritten = self._unwritten[history.key] = [] and batch.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = batch.incoming.remember_message_ids(",
+        "        unwritten = self._unwritten[history.key] = []"
+        " and batch.incoming.remember_message_ids(",
     ),
     Mutant(
         "an order ack that is due is not sent",

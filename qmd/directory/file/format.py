@@ -22,16 +22,17 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from protocol.errors import InvalidName
 from protocol.identifiers import NULL_GUID, guid_bytes, guid_text
-from protocol.names.direct_name import DirectName, parse_address
-from protocol.names.format_name import DistributionListName, PublicName, SingleName
+from protocol.names.direct_name import parse_address
+from protocol.names.format_name import SingleName
 from protocol.names.path_name import COMPUTER, QUEUE, parse_path_name
 from qmd.config.file import ConfigError
+from qmd.directory.file.contents import Contents
 from qmd.directory.file.editing import line_of
 from qmd.directory.interface import (
     AliasEntry,
@@ -43,11 +44,6 @@ from qmd.directory.interface import (
 )
 from qmd.directory.spelling import (
     ENTRY_NAME,
-    LIST_PREFIX,
-    AliasPath,
-    ListPath,
-    QueuePath,
-    parse_spelling,
 )
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
@@ -59,118 +55,6 @@ _NAMESPACE = bytes.fromhex("c7a9d3e2514f4b0c8f1d2b6e90a47358")
 
 class DirectoryFileError(ConfigError):
     """The file cannot be used; `str()` is one line with file and line."""
-
-
-@dataclass(slots=True)
-class Contents:
-    """Contents of a file. Places are indices among the entries of a kind, in file order."""
-
-    machines: dict[bytes, MachineEntry] = field(default_factory=dict)
-    queues: dict[bytes, QueueEntry] = field(default_factory=dict)
-    lists: dict[bytes, ListEntry] = field(default_factory=dict)
-    aliases: dict[str, AliasEntry] = field(default_factory=dict)  # by name, in lower case
-    sites: dict[bytes, SiteEntry] = field(default_factory=dict)
-    queue_places: dict[bytes, int] = field(default_factory=dict)
-    list_places: dict[bytes, int] = field(default_factory=dict)
-    alias_places: dict[str, int] = field(default_factory=dict)  # by name, in lower case
-    _machine_names: dict[str, bytes] = field(default_factory=dict)
-    _short_names: dict[str, list[bytes]] = field(default_factory=dict)
-    _queue_paths: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
-    _list_names: dict[str, bytes] = field(default_factory=dict)
-    _site_names: dict[str, bytes] = field(default_factory=dict)
-
-    @property
-    def counts(self) -> tuple[tuple[str, int], ...]:
-        return (
-            ("queues", len(self.queues)),
-            ("lists", len(self.lists)),
-            ("aliases", len(self.aliases)),
-            ("machines", len(self.machines)),
-            ("sites", len(self.sites)),
-        )
-
-    def machine_by_name(self, name: str) -> MachineEntry | None:
-        """Return the machine by its name, with or without its domain if that is unambiguous."""
-        lowered = name.lower()
-        guid = self._machine_names.get(lowered)
-        if guid is None:
-            short, dot, _ = lowered.partition(".")
-            known = self._machine_names.get(short) if dot else None
-            alike = self._short_names.get(lowered, [])
-            guid = known or (alike[0] if len(alike) == 1 else None)
-        return None if guid is None else self.machines[guid]
-
-    def queue_by_path(self, path: str) -> QueueEntry | None:
-        computer, _, queue = path.partition("\\")
-        machine = self.machine_by_name(computer)
-        if machine is None:
-            return None
-        guid = self._queue_paths.get((machine.guid, queue.lower()))
-        return None if guid is None else self.queues[guid]
-
-    def list_by_name(self, name: str) -> ListEntry | None:
-        guid = self._list_names.get(name.lower())
-        return None if guid is None else self.lists[guid]
-
-    def list_place(self, name: str) -> int:
-        return self.list_places[self._list_names[name.lower()]]
-
-    # Tests on the text of a member.
-
-    def is_queue(self, guid: bytes, member: str) -> bool:
-        return getattr(self.member(member), "queue", None) == guid
-
-    def is_list(self, guid: bytes, member: str) -> bool:
-        return getattr(self.member(member), "distribution_list", None) == guid
-
-    def is_one_of(self, keys: Collection[str], member: str) -> bool:
-        return self.member(member).key in keys
-
-    def spelling(self, member: SingleName) -> str:
-        """Return the text of a member in the form that people write into the file."""
-        if isinstance(member, PublicName) and member.queue in self.queues:
-            return self.queues[member.queue].path
-        if isinstance(member, DistributionListName) and member.distribution_list in self.lists:
-            return f"{LIST_PREFIX}{self.lists[member.distribution_list].name}"
-        return str(member)
-
-    def member(self, text: str) -> SingleName:
-        """Return the queue or list named by a text in this file. Raises ValueError, InvalidName."""
-        spelled = parse_spelling(text, local_host=".", is_local=lambda name: False)
-        if len(spelled) != 1:
-            raise ValueError("one queue or list is required, without commas")
-        match spelled[0]:
-            case QueuePath(path=path):
-                entry = self.queue_by_path(path)
-                if entry is None:
-                    raise ValueError(
-                        f"{path} is no queue of this file; if it is none of the directory, write"
-                        f" DIRECT=OS:{path}"
-                    )
-                return PublicName(entry.guid)
-            case ListPath(name=list_name):
-                found = self._list_names.get(list_name.lower())
-                if found is None:
-                    raise ValueError(f"there is no list {list_name} in this file")
-                return DistributionListName(found)
-            case AliasPath(name=alias_name):
-                alias = self.aliases.get(alias_name.lower())
-                if alias is None:
-                    raise ValueError(f"there is no alias {alias_name} in this file")
-                return alias.target
-            case PublicName(queue=guid) if guid not in self.queues:
-                raise ValueError(f"{spelled[0]} is no queue of this file")
-            case DistributionListName(distribution_list=guid) if guid not in self.lists:
-                raise ValueError(f"{spelled[0]} is no list of this file")
-            case DirectName(host="."):
-                raise ValueError(
-                    f"{text} names no computer, and would be another queue on each: write"
-                    f" {text}@host or host\\private$\\{text}"
-                )
-            case name:
-                if name.read_only:
-                    raise ValueError(f"{name} cannot be sent to")
-                return name
 
 
 def read_text(file: Path) -> str:
@@ -403,17 +287,17 @@ class _Reading:
 
     def _add_site(self, index: int, entry: dict[str, Any]) -> None:
         guid = entry.get("guid") or made_guid("site", entry["name"])
-        _take(self._found._site_names, entry["name"], guid, "site")
+        _take(self._found.site_names, entry["name"], guid, "site")
         _take_guid(self._found.sites, guid)
         self._found.sites[guid] = SiteEntry(guid=guid, name=entry["name"])
 
     def _add_machine(self, index: int, entry: dict[str, Any]) -> None:
         guid, name = entry["guid"], entry["name"]
-        _take(self._found._machine_names, name, guid, "machine")
+        _take(self._found.machine_names, name, guid, "machine")
         _take_guid(self._found.machines, guid)
         short = name.lower().partition(".")[0]
         if short != name.lower():
-            self._found._short_names.setdefault(short, []).append(guid)
+            self._found.short_names.setdefault(short, []).append(guid)
         self._found.machines[guid] = MachineEntry(
             guid=guid,
             name=name,
@@ -432,7 +316,7 @@ class _Reading:
         )
 
     def _add_gates(self, index: int, entry: dict[str, Any]) -> None:
-        guid = self._found._site_names[entry["name"].lower()]
+        guid = self._found.site_names[entry["name"].lower()]
         site = self._found.sites[guid]
         self._found.sites[guid] = replace(site, gates=self._names(entry, "gates", self._machine))
 
@@ -456,10 +340,10 @@ class _Reading:
         path = f"{machine.name}\\{queue}"
         guid = entry.get("guid") or made_guid("queue", path)
         place = machine.guid, queue.lower()
-        if place in self._found._queue_paths:
+        if place in self._found.queue_paths:
             raise _Wrong("path", f"{path} is there already")
         _take_guid(self._found.queues, guid)
-        self._found._queue_paths[place] = guid
+        self._found.queue_paths[place] = guid
         self._found.queue_places[guid] = index
         self._found.queues[guid] = QueueEntry(
             guid=guid,
@@ -472,7 +356,7 @@ class _Reading:
 
     def _add_list(self, index: int, entry: dict[str, Any]) -> None:
         guid = entry.get("guid") or made_guid("list", entry["name"])
-        _take(self._found._list_names, entry["name"], guid, "list")
+        _take(self._found.list_names, entry["name"], guid, "list")
         _take_guid(self._found.lists, guid)
         self._found.list_places[guid] = index
         self._found.lists[guid] = ListEntry(guid=guid, name=entry["name"])
@@ -489,7 +373,7 @@ class _Reading:
         self._found.aliases[name.lower()] = AliasEntry(guid=guid, name=name, target=target)
 
     def _add_members(self, index: int, entry: dict[str, Any]) -> None:
-        guid = self._found._list_names[entry["name"].lower()]
+        guid = self._found.list_names[entry["name"].lower()]
         members: dict[str, SingleName] = {}
         for text in entry.get("members", []):
             member = self._member("members", text)
@@ -519,7 +403,7 @@ class _Reading:
         return tuple(found)
 
     def _site(self, name: str) -> bytes | None:
-        return self._found._site_names.get(name.lower())
+        return self._found.site_names.get(name.lower())
 
     def _machine(self, name: str) -> bytes | None:
         machine = self._found.machine_by_name(name)

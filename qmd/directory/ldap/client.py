@@ -22,14 +22,8 @@ from typing import Final, TypeVar
 from sansldap import FilterPresent, LDAPFilter
 
 from qmd.core.retry import Retry
-from qmd.directory.ldap.connection import (
-    Access,
-    LdapAway,
-    LdapConnection,
-    LdapError,
-    LdapRefused,
-    Server,
-)
+from qmd.directory.ldap.access import Access, LdapAway, LdapError, LdapRefused, Server
+from qmd.directory.ldap.connection import LdapConnection
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 
 PAGE_ENTRIES: Final = 500  # Active Directory returns at most 1,000 in one page
@@ -273,7 +267,7 @@ class LdapClient:
         except TimeoutError as error:
             waited_s = loop.time() - asked_at
             text = f"no answer within {waited_s:.3g} s while {doing}"
-            if connection.heard_at <= asked_at:
+            if connection.received_at <= asked_at:
                 self._lost(connection, text)
             raise LdapAway(text, server=str(connection.server)) from error
         except LdapAway as error:

@@ -89,7 +89,7 @@ class Negotiation:
         if token and not self._context.complete:
             self.step(token)
         if not self._context.complete:
-            raise NegotiationFailed("the server let us in before it had proved who it is")
+            raise NegotiationFailed("the server accepted the bind before it proved its identity")
 
     def layer(self) -> SealingLayer:
         return SealingLayer(self._context)

@@ -36,8 +36,8 @@ def queue_manager_descriptor(computer: bytes) -> bytes:
 def descriptor(entries: Sequence[tuple[int, bytes]]) -> bytes:
     """Return a descriptor with (rights, SID) entries; the server adds owner and group."""
     body = b"".join(
-        struct.pack("<BBHI", _ALLOWED, _INHERITED_BY_CONTAINERS, 8 + len(who), mask) + who
-        for mask, who in entries
+        struct.pack("<BBHI", _ALLOWED, _INHERITED_BY_CONTAINERS, 8 + len(account), mask) + account
+        for mask, account in entries
     )
     dacl = struct.pack("<BBHHH", _REVISION_ADS, 0, 8 + len(body), len(entries), 0) + body
     header = struct.pack("<BBHIIII", 1, 0, _SELF_RELATIVE | _HAS_DACL, 0, 0, 0, 20)

@@ -38,6 +38,7 @@ from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import directory, routing
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, NewMessage, Refused, Request
 from tests.integration.managers import Host, Hosts, hosted
@@ -177,10 +178,10 @@ async def others(hosts: Hosts) -> AsyncIterator[World]:
     world.positions = reserved["end"]
     await local.done(pipeline.Stage, QUERY, 0, 0, "a", 0, [NewMessage(SECRET, b"staged")])
     world.transaction, world.committed = os.urandom(16), os.urandom(16)
-    await local.done(frames.Begin, world.committed)
+    await local.done(transaction_frames.Begin, world.committed)
     await local.done(frames.Send, [NewMessage(SECRET, b"done")], b"", world.committed)
-    await local.done(frames.Commit, world.committed)
-    await local.done(frames.Begin, world.transaction)
+    await local.done(transaction_frames.Commit, world.committed)
+    await local.done(transaction_frames.Begin, world.transaction)
     await local.done(frames.Take, SECRET, 1, 0.0, world.transaction)
     await local.done(frames.Send, [NewMessage(SECRET, b"more")], b"", world.transaction)
     try:
@@ -253,22 +254,37 @@ TRIES: dict[type[Request], list[Try]] = {
         Try(lambda world: frames.Resend(0, MINE, to=SECRET)),
     ],
     frames.Import: [about(frames.Import, SECRET, [ImportedMessage(b"", 0)])],
-    frames.Begin: [Try(lambda world: frames.Begin(0, world.transaction[:8]), "bad_transaction_id")],
-    frames.Commit: [Try(lambda world: frames.Commit(0, world.transaction), NONE_SUCH)],
-    frames.Abort: [Try(lambda world: frames.Abort(0, world.transaction), NONE_SUCH)],
-    frames.Settle: [
-        Try(lambda world: frames.Settle(0, world.transaction, SECRET, [world.lookup_id])),
-        Try(lambda world: frames.Settle(0, world.transaction, MINE, [1], SECRET)),
-        Try(lambda world: frames.Settle(0, world.transaction, MINE, [1], MINE), NONE_SUCH),
+    transaction_frames.Begin: [
+        Try(lambda world: transaction_frames.Begin(0, world.transaction[:8]), "bad_transaction_id")
+    ],
+    transaction_frames.Commit: [
+        Try(lambda world: transaction_frames.Commit(0, world.transaction), NONE_SUCH)
+    ],
+    transaction_frames.Abort: [
+        Try(lambda world: transaction_frames.Abort(0, world.transaction), NONE_SUCH)
+    ],
+    transaction_frames.Settle: [
+        Try(
+            lambda world: transaction_frames.Settle(0, world.transaction, SECRET, [world.lookup_id])
+        ),
+        Try(lambda world: transaction_frames.Settle(0, world.transaction, MINE, [1], SECRET)),
+        Try(
+            lambda world: transaction_frames.Settle(0, world.transaction, MINE, [1], MINE),
+            NONE_SUCH,
+        ),
     ],
     frames.Outcome: [
         Try(lambda world: frames.Outcome(0, world.transaction), "transaction_of_another"),
         Try(lambda world: frames.Outcome(0, world.committed), ""),
     ],
-    frames.ListTransactions: [about(frames.ListTransactions, code="")],
-    frames.Enlist: [Try(lambda world: frames.Enlist(0, world.transaction, "shop"))],
-    frames.ForgetBranch: [Try(lambda world: frames.ForgetBranch(0, world.transaction, "shop"))],
-    frames.ListBranches: [about(frames.ListBranches)],
+    transaction_frames.ListTransactions: [about(transaction_frames.ListTransactions, code="")],
+    transaction_frames.Enlist: [
+        Try(lambda world: transaction_frames.Enlist(0, world.transaction, "shop"))
+    ],
+    transaction_frames.ForgetBranch: [
+        Try(lambda world: transaction_frames.ForgetBranch(0, world.transaction, "shop"))
+    ],
+    transaction_frames.ListBranches: [about(transaction_frames.ListBranches)],
     operator.CreateQueue: [about(operator.CreateQueue, "more"), about(operator.CreateQueue, "")],
     operator.SetQueue: [about(operator.SetQueue, SECRET, 1)],
     operator.DeleteQueue: [about(operator.DeleteQueue, SECRET)],
@@ -398,7 +414,7 @@ def test_every_id_in_a_verb_is_bound_to_its_token() -> None:
     for verb in frames.all_verbs():
         hints = get_type_hints(verb, include_extras=True)
         for field in [name for name, hint in hints.items() if hint in ids]:
-            if verb in (frames.Enlist, frames.ForgetBranch):
+            if verb in (transaction_frames.Enlist, transaction_frames.ForgetBranch):
                 continue  # only for clients with all rights
             defaults = {
                 each.name: each.default
@@ -465,8 +481,8 @@ async def test_a_token_without_the_scope_is_refused(hosts: Hosts) -> None:
                 assert await world.state() == before, where
         # A move in a transaction needs the rights to receive and to write.
         own = os.urandom(16)
-        await clients[WRITE].done(frames.Begin, own)
-        reply = await clients[WRITE].ask(frames.Settle, own, MINE, [1], SECRET)
+        await clients[WRITE].done(transaction_frames.Begin, own)
+        reply = await clients[WRITE].ask(transaction_frames.Settle, own, MINE, [1], SECRET)
         assert isinstance(reply, Refused)
         assert reply.code == "scope_missing"
         await still_whole(world)
@@ -483,14 +499,14 @@ async def test_a_client_cannot_end_a_transaction_of_another(hosts: Hosts) -> Non
         ]
         before = await world.state()
         for spy in spies:
-            assert await spy.done(frames.ListTransactions) == []
-            for verb in (frames.Outcome, frames.Commit, frames.Abort):
+            assert await spy.done(transaction_frames.ListTransactions) == []
+            for verb in (frames.Outcome, transaction_frames.Commit, transaction_frames.Abort):
                 reply = await spy.ask(verb, world.transaction)
                 assert isinstance(reply, Refused), verb
             assert await spy.done(frames.Outcome, world.committed) is None
             assert await world.state() == before
         for client in (world.local, await world.connect(), await world.log_in(READ, ADMIN)):
-            [shown] = await client.done(frames.ListTransactions)
+            [shown] = await client.done(transaction_frames.ListTransactions)
             assert shown["transaction"] == world.transaction.hex()
         await still_whole(world)
 
@@ -512,15 +528,15 @@ async def test_equal_ids_of_different_tokens_are_independent(hosts: Hosts) -> No
         assert others_ids != ids
         assert await world.local.done(frames.Outcome, once) is None
 
-        await client.done(frames.Begin, transaction)
-        [shown] = await again.done(frames.ListTransactions)
+        await client.done(transaction_frames.Begin, transaction)
+        [shown] = await again.done(transaction_frames.ListTransactions)
         assert shown["transaction"] == transaction.hex()
-        assert await other.done(frames.ListTransactions) == []
+        assert await other.done(transaction_frames.ListTransactions) == []
         reply = await other.ask(frames.Outcome, transaction)
         assert isinstance(reply, Refused)
         assert reply.code == "transaction_of_another"
         await client.done(frames.Send, [to(SECRET)], b"", transaction)
-        ids = await client.done(frames.Commit, transaction)
+        ids = await client.done(transaction_frames.Commit, transaction)
         assert await again.done(frames.Outcome, transaction) == ids
         assert await other.done(frames.Outcome, transaction) is None
 
@@ -534,15 +550,15 @@ async def test_a_send_that_is_not_granted_dooms_the_transaction_of_its_client(
         client = await world.log_in(READ, WRITE, queues=("own",))
         other = await world.log_in(READ, WRITE, queues=("own",))
         mine, theirs = os.urandom(16), os.urandom(16)
-        await client.done(frames.Begin, mine)
-        await other.done(frames.Begin, theirs)
+        await client.done(transaction_frames.Begin, mine)
+        await other.done(transaction_frames.Begin, theirs)
         for transaction in (mine, world.transaction, theirs):
             await client.ask(frames.Send, [to(SECRET)], b"", transaction)
         await other.done(frames.Send, [to("own")], b"", theirs)
-        reply = await client.ask(frames.Commit, mine)
+        reply = await client.ask(transaction_frames.Commit, mine)
         assert isinstance(reply, Refused)
         assert reply.code == "transaction_doomed"
-        await other.done(frames.Commit, theirs)
+        await other.done(transaction_frames.Commit, theirs)
         await still_whole(world)
 
 
@@ -674,7 +690,7 @@ def test_a_token_for_everything_has_all_rights() -> None:
 
 async def still_whole(world: World) -> None:
     """Assert that the other clients can complete their work."""
-    await world.local.done(frames.Commit, world.transaction)
+    await world.local.done(transaction_frames.Commit, world.transaction)
     told = await world.local.done(pipeline.Consume, READER, world.fence, {SECRET: world.positions})
     assert told["messages"] == world.positions
     published = await world.local.done(pipeline.Publish, QUERY, 0, [Attempt(0, "a", 1)])

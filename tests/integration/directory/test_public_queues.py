@@ -487,7 +487,7 @@ async def test_a_queue_that_is_deleted_and_recreated_keeps_its_entry(hosts: Host
     async with a.registration.turn:  # the directory's change waits
         await a.storage.batch.run(partial(directory_changes.note, row=change))
         await a.queue_deletion._delete(queue, relatives(queue), change)
-        a.registration.tell_later(change)
+        a.registration.notify_later(change)
         creating = asyncio.ensure_future(create_public(a, "orders"))
         await asyncio.sleep(0.02)
     again = await creating

@@ -19,7 +19,8 @@ from protocol.names.format_name import (
 from protocol.names.multi_queue import MQF_ELEMENTS_MAX
 from qmd.client import Message, QueueManagerError, SentId, connect
 from qmd.control_protocol.messages import RECOVERABLE, NewMessage, StoredMessage
-from qmd.directory.resolver import Resolution, Target
+from qmd.directory.resolver import Resolution
+from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import (
     NO_ADDRESS,

@@ -97,7 +97,7 @@ async def test_a_new_destination_is_refused_at_once_if_no_queue_is_idle(hosts: H
     for number in range(1000):  # without a search for idle queues on each refusal
         await refusal_of(a, to(1, f"more{number}"))
     assert a.storage.batch is batch
-    assert batch.is_empty
+    assert batch.load.is_empty
     assert len(a.peers.links) == 1
 
     await a.undeliverable.purge(a.sending_to(to(1, "q3")))

@@ -35,7 +35,7 @@ async def test_at_the_limit_a_new_queue_is_refused_without_a_disk_access(hosts: 
     with pytest.raises(Refusal, match="there are 3 queues"):
         await a.administration.change(a.queue("a"), journal=True)
     assert a.storage.batch is batch
-    assert batch.is_empty
+    assert batch.load.is_empty
 
     await a.queue_deletion.delete(a.queue("b"))
     await a.create("d")

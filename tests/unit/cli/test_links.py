@@ -8,7 +8,7 @@ from pipeline.jobs.incremental.published import ABOUT, publish
 from pipeline.ship.position import ShippedPosition
 from pipeline.ship.shipment import Notes
 from qmd.cli.archive import _save
-from qmd.directory.file.directory import _locked
+from qmd.directory.file.changes import _locked
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ FACED = {
     "directory": ["Directory"],
     "pipeline": ["Pipeline"],
 }
+#: The base class with further methods of a class, by its module in `qmd.client`.
+BASES = {"QueueManager": ("administration", "Administration")}
 WITHOUT_AWAIT = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -67,6 +69,10 @@ def stub() -> str:
         imports = _imports(module, tree) | imports
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name in names:
+                if node.name in BASES:
+                    base, base_imports = _base(*BASES[node.name])
+                    node.body += base
+                    imports = base_imports | imports
                 classes.append(_class(node))
             elif isinstance(node, ast.FunctionDef) and node.name == "connect":
                 classes.append(_function(node, ""))
@@ -105,6 +111,19 @@ def _imports(module: str, tree: ast.Module) -> dict[str, str]:
             names = [target.id for target in top.targets if isinstance(target, ast.Name)]
         found |= {name: f"from qmd.client.{module} import {name}" for name in names}
     return found
+
+
+def _base(module: str, name: str) -> tuple[list[ast.stmt], dict[str, str]]:
+    """Return the methods of a base class and the imports that its annotations use."""
+    tree = ast.parse((ROOT / "qmd/client" / f"{module}.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return [each for each in node.body if _is_method(each)], _imports(module, tree)
+    raise LookupError(f"{module} has no class {name}")
+
+
+def _is_method(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__"
 
 
 def _class(node: ast.ClassDef) -> str:

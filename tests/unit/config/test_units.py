@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmd.config.units import (
-    format_duration,
     format_size,
     parse_duration,
-    parse_duration_ms,
     parse_size,
 )
 
@@ -62,14 +60,6 @@ def test_an_invalid_size_is_refused_with_the_valid_units(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0s"), (0.5, "500ms"), (90, "90s"), (300, "5m"), (345600, "4d"), (1.0004, "1s")],
-)
-def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text
-
-
-@pytest.mark.parametrize(
     ("size_bytes", "text"),
     [(0, "0B"), (1, "1B"), (65536, "64KiB"), (500_000_000, "500MB"), (1500, "1500B")],
 )
@@ -79,5 +69,4 @@ def test_a_size_is_written_in_its_largest_whole_unit(size_bytes: int, text: str)
 
 @given(st.integers(0, 10**12))
 def test_a_written_value_is_read_back(number: int) -> None:
-    assert parse_duration_ms(format_duration(number / 1000)) == number
     assert parse_size(format_size(number)) == number

@@ -198,7 +198,6 @@ def initiator(
     settings: SessionSettings | None = None,
     *,
     expected_remote: bytes | None = None,
-    after_ping: bool = False,
     now: float = 0.0,
 ) -> Session:
     session = Session(
@@ -207,7 +206,6 @@ def initiator(
         settings=settings or SessionSettings(),
         now=now,
         expected_remote=expected_remote,
-        after_ping=after_ping,
     )
     session.start(now)
     return session

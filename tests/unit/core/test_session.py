@@ -6,8 +6,6 @@ import pytest
 
 from protocol import (
     BaseFlags,
-    PacketKind,
-    packet_kind,
     parse_user_message,
 )
 from protocol.framing import PacketBuffer
@@ -20,10 +18,7 @@ from qmd.core.session import (
     SessionState,
 )
 from tests.unit.core.session_wire import (
-    acceptor,
     acks,
-    connection_parameters,
-    connection_request,
     header,
     message,
     only,
@@ -106,8 +101,6 @@ def test_a_closed_session_receives_and_sends_nothing():
 
     assert session.receive([message()], now=1.0) == []
     session.mark_stored([1], now=1.0)
-    session.pause(now=1.0)
-    session.resume(now=1.0)
     assert session.handle_timer(now=1e9) == []
     assert session.close("again", now=1.0) == []
     assert (session.data_to_send(), session.next_timer(), session.room()) == (b"", None, 0)
@@ -517,100 +510,6 @@ def test_a_session_with_user_messages_is_kept(act):
     assert session.handle_timer(now=300.0) == []
     assert session.next_timer() == 600.0
     assert session.handle_timer(now=600.0) == [Closed("idle for 300 s", clean=True)]
-
-
-# Pausing.
-
-
-def test_pausing_announces_a_window_of_one_with_all_due_acknowledgments():
-    session = open_session()
-    take(session, "ee")
-
-    session.pause(now=1.0)
-    assert acks(session) == [header(2, window=1)]
-    assert session.own_window == 1
-    assert session.next_timer() == 300.0
-
-
-def test_a_paused_session_acknowledges_every_message():
-    session = open_session()
-    session.pause(now=0.0)
-    session.data_to_send()
-
-    take(session, "e")
-    assert acks(session) == [header(1, window=1)]
-
-
-def test_pausing_does_not_limit_sending():
-    session = open_session()
-    session.pause(now=0.0)
-
-    assert session.room() == 64
-
-
-def test_after_a_pause_the_window_doubles_every_30_seconds_up_to_its_size():
-    session = open_session(SessionSettings(window_size=7, cleanup_timeout_s=1e6))
-    session.pause(now=0.0)
-    session.data_to_send()
-
-    session.resume(now=10.0)
-    assert acks(session) == [header(window=2)]
-    assert session.next_timer() == 40.0
-    session.handle_timer(now=39.9)
-    assert acks(session) == []
-    session.handle_timer(now=40.0)
-    assert acks(session) == [header(window=4)]
-    session.handle_timer(now=70.0)
-    assert acks(session) == [header(window=7)]
-    assert session.next_timer() == 1e6
-
-
-def test_resuming_again_changes_nothing():
-    session = open_session()
-    session.resume(now=0.0)
-    assert acks(session) == [], "it was not paused"
-    session.pause(now=0.0)
-    session.resume(now=1.0)
-    session.data_to_send()
-
-    session.resume(now=2.0)
-    assert acks(session) == []
-    assert session.own_window == 2
-
-
-def test_pausing_again_stops_the_growth():
-    session = open_session()
-    session.pause(now=0.0)
-    session.resume(now=1.0)
-    session.pause(now=2.0)
-    session.data_to_send()
-
-    session.handle_timer(now=31.0)
-    assert acks(session) == []
-    assert (session.own_window, session.next_timer()) == (1, 300.0)
-    session.resume(now=40.0)
-    assert session.next_timer() == 70.0
-
-
-def test_a_pause_counts_as_idle_and_resuming_as_activity():
-    paused, resumed = open_session(), open_session()
-    for session in (paused, resumed):
-        take(session, "e", now=1.0)
-        session.pause(now=2.0)
-    resumed.resume(now=3.0)
-
-    assert only(Closed, paused.handle_timer(now=300.0))
-    assert not only(Closed, resumed.handle_timer(now=300.0))
-
-
-def test_a_pause_before_the_session_is_open_is_announced_in_the_handshake():
-    session = acceptor()
-    session.pause(now=0.0)
-    session.receive([connection_request(), connection_parameters()], now=0.0)
-
-    _, answer = packets(session)
-    assert packet_kind(answer) is PacketKind.CONNECTION_PARAMETERS
-    assert answer[-2:] == b"\x01\x00"
 
 
 # Long sessions.

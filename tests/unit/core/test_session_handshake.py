@@ -59,10 +59,6 @@ def test_the_time_stamp_of_the_request_wraps_at_32_bits():
     assert session.data_to_send()[52:56] == struct.pack("<I", 1000)
 
 
-def test_after_a_ping_the_request_says_so():
-    assert initiator(after_ping=True).data_to_send()[56:60] == bytes.fromhex("10 02 00 00")
-
-
 def test_the_request_names_the_expected_queue_manager():
     assert initiator(expected_remote=PEER_ID).data_to_send()[36:52] == PEER_ID
 

@@ -8,7 +8,8 @@ import pytest
 from protocol.identifiers import guid_bytes
 from protocol.names.format_name import parse_format_name
 from qmd.directory.file import editing
-from qmd.directory.file.format import Contents, DirectoryFileError, made_guid, parse
+from qmd.directory.file.contents import Contents
+from qmd.directory.file.format import DirectoryFileError, made_guid, parse
 from qmd.directory.interface import NewQueue
 
 FILE = Path("/etc/qmd/directory.toml")

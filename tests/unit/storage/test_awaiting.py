@@ -42,13 +42,13 @@ def test_messages_with_confirmation_are_kept_and_others_deleted_in_one_commit(fo
     async def scenario() -> None:
         async with opened(folder) as storage:
             batch = storage.batch
-            batch.insert_outgoing(key(1), packet(0xFFFF_FF01), confirm_by_s=confirm_by(NOW_S + 9))
-            batch.insert_outgoing(key(2), packet(0xFFFF_FF02))
-            batch.insert_outgoing(
+            batch.outgoing.insert(key(1), packet(0xFFFF_FF01), confirm_by_s=confirm_by(NOW_S + 9))
+            batch.outgoing.insert(key(2), packet(0xFFFF_FF02))
+            batch.outgoing.insert(
                 key(3), packet(0xFFFF_FF03, 200), confirm_by_s=confirm_by(None), discard=True
             )
-            batch.insert_outgoing(key(4), packet(0xFFFF_FF04), confirm_by_s=confirm_by(None))
-            batch.insert_outgoing(key(1, 8), packet(5), confirm_by_s=confirm_by(None))
+            batch.outgoing.insert(key(4), packet(0xFFFF_FF04), confirm_by_s=confirm_by(None))
+            batch.outgoing.insert(key(1, 8), packet(5), confirm_by_s=confirm_by(None))
             await durable(storage)
 
             told: list[list[Kept]] = []
@@ -57,8 +57,8 @@ def test_messages_with_confirmation_are_kept_and_others_deleted_in_one_commit(fo
                 told.append(kept)
                 return []
 
-            kept = storage.batch.await_confirmation(arrived(0, 3), tell)
-            storage.batch.delete_outgoing_range(key(0), key(3))
+            kept = storage.batch.outgoing.await_confirmation(arrived(0, 3), tell)
+            storage.batch.outgoing.delete_range(key(0), key(3))
             assert await kept == [Kept(0xFFFF_FF01, 1, 100), Kept(0xFFFF_FF03, 3, 200)]
             assert told == [await kept]
 
@@ -89,16 +89,16 @@ def test_a_message_with_two_acknowledgments_in_one_commit_is_counted_once(folder
     async def scenario() -> None:
         async with opened(folder) as storage:
             for each in (1, 2, 3):
-                storage.batch.insert_outgoing(
+                storage.batch.outgoing.insert(
                     key(each), packet(each), confirm_by_s=confirm_by(None)
                 )
             await durable(storage)
 
             batch = storage.batch
-            first = batch.await_confirmation(arrived(0, 1), lambda kept: [])
-            batch.delete_outgoing_range(key(0), key(1))
-            second = batch.await_confirmation(arrived(0, 3), lambda kept: [])
-            batch.delete_outgoing_range(key(0), key(3))
+            first = batch.outgoing.await_confirmation(arrived(0, 1), lambda kept: [])
+            batch.outgoing.delete_range(key(0), key(1))
+            second = batch.outgoing.await_confirmation(arrived(0, 3), lambda kept: [])
+            batch.outgoing.delete_range(key(0), key(3))
 
             assert await first == [Kept(1, 1, 100)]
             assert await second == [Kept(2, 2, 100), Kept(3, 3, 100)]
@@ -188,15 +188,15 @@ def a_folder_with_a_waiting_message(folder: Path) -> bytes:
 
     async def scenario() -> None:
         async with opened(folder) as storage:
-            storage.batch.add_outgoing_queue(
+            storage.batch.outgoing.add_queue(
                 outgoing.OutgoingQueueRow(
                     7, "DIRECT=OS:hostb\\orders", "hostb:1801", False, SEQUENCE, BASE, 2, NOW_S
                 )
             )
-            storage.batch.insert_outgoing(key(1), waiting, confirm_by_s=confirm_by(NOW_S + 9))
+            storage.batch.outgoing.insert(key(1), waiting, confirm_by_s=confirm_by(NOW_S + 9))
             await durable(storage)
-            storage.batch.await_confirmation(arrived(0, 1), lambda kept: [])
-            storage.batch.delete_outgoing_range(key(0), key(1))
+            storage.batch.outgoing.await_confirmation(arrived(0, 1), lambda kept: [])
+            storage.batch.outgoing.delete_range(key(0), key(1))
             storage.batch.run(lambda db: awaiting.remember_unconfirmed(db, [5], 7, NOW_S))
             await durable(storage)
 

@@ -25,22 +25,22 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             for number in (1, 2, 3, 4):
-                storage.batch.insert_outgoing(message_key(7, 8, number), PACKET, 99)
+                storage.batch.outgoing.insert(message_key(7, 8, number), PACKET, 99)
             await durable(storage)
 
             batch = storage.batch
             insert(storage, 1, 2)
             batch.delete_messages([key(1)])
-            batch.delete_outgoing([message_key(7, 8, 4)])
-            batch.delete_outgoing_range(message_key(7, 8, 1), message_key(7, 8, 2))
-            batch.add_incoming_sequence(1, SOURCE, 16, b"\5q", at_s=7)
-            batch.set_incoming_sequence(1, 2**64 - 1, 5, at_s=8)
-            batch.add_outgoing_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
-            batch.set_outgoing_sequence(7, 2**64 - 2, base=3, next_number=4)
+            batch.outgoing.delete([message_key(7, 8, 4)])
+            batch.outgoing.delete_range(message_key(7, 8, 1), message_key(7, 8, 2))
+            batch.incoming.add_sequence(1, SOURCE, 16, b"\5q", at_s=7)
+            batch.incoming.set_sequence(1, 2**64 - 1, 5, at_s=8)
+            batch.outgoing.add_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
+            batch.outgoing.set_sequence(7, 2**64 - 2, base=3, next_number=4)
             segment = history.Segment(3, SOURCE, 9, "10.0.0.1", SOURCE)
-            batch.remember_message_ids(segment).extend([11, 12])
-            batch.remember_message_ids(segment._replace(id=4)).extend([14, 14])
-            batch.forget_message_ids([4])
+            batch.incoming.remember_message_ids(segment).extend([11, 12])
+            batch.incoming.remember_message_ids(segment._replace(id=4)).extend([14, 14])
+            batch.incoming.forget_message_ids([4])
             batch.record_outcome(b"token", b"result", at_s=10)
             first = batch.run(lambda db: counters.reserve(db, "n", 10))
             assert storage.batch is batch
@@ -107,9 +107,9 @@ def test_a_read_after_sees_its_own_batch_and_not_the_next(folder: Path) -> None:
 def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            storage.batch.add_incoming_sequence(1, SOURCE, 16, b"\5q", at_s=0)
+            storage.batch.incoming.add_sequence(1, SOURCE, 16, b"\5q", at_s=0)
             for number in (1, 2, 3):
-                storage.batch.set_incoming_sequence(1, 7, number, at_s=number)
+                storage.batch.incoming.set_sequence(1, 7, number, at_s=number)
             await durable(storage)
 
             (row,) = await storage.read(sequences.list_all)
@@ -123,11 +123,11 @@ def test_the_last_number_and_the_last_state_of_a_sequence_are_combined(folder: P
         async with opened(folder) as storage:
             for id in (1, 2, 3):
                 row = OutgoingQueueRow(id, f"DIRECT=OS:b\\q{id}", "b:1801", False, 7, 0, 1, 0)
-                storage.batch.add_outgoing_queue(row)
-            storage.batch.set_next_numbers({1: 5, 3: 5})
-            storage.batch.set_outgoing_sequence(1, 8, base=4, next_number=2)
-            storage.batch.set_outgoing_sequence(2, 9, base=6, next_number=2)
-            storage.batch.set_next_numbers({2: 4, 3: 6})
+                storage.batch.outgoing.add_queue(row)
+            storage.batch.outgoing.set_next_numbers({1: 5, 3: 5})
+            storage.batch.outgoing.set_sequence(1, 8, base=4, next_number=2)
+            storage.batch.outgoing.set_sequence(2, 9, base=6, next_number=2)
+            storage.batch.outgoing.set_next_numbers({2: 4, 3: 6})
             await durable(storage)
 
             rows = await storage.read(outgoing.list_queues)
@@ -227,7 +227,7 @@ def test_too_many_waiting_acts_are_reported_as_congestion(folder: Path) -> None:
 
             storage.batch.insert_message(key(1), bytes(600), 1)
             assert not storage.congested
-            storage.batch.insert_outgoing(key(1), bytes(400))
+            storage.batch.outgoing.insert(key(1), bytes(400))
             assert storage.congested
             await durable(storage)
             assert not storage.congested
@@ -241,7 +241,7 @@ def test_a_deferred_event_is_stored_before_the_storage_closes(folder: Path) -> N
             batch = storage.batch
             batch.mention(Event(kind="transmitted", at_ms=1, source=SOURCE, numbers=[5]))
             await asyncio.sleep(0)
-            assert batch.is_empty
+            assert batch.load.is_empty
             assert storage.batch is batch, "it was committed by itself"
         async with opened(folder) as storage:
             (block,) = await storage.read(lambda db: events.page(db, 0, 9))

@@ -5,12 +5,10 @@ from storage.tables.keys import (
     LEVEL_MAX,
     LOOKUP_MASK,
     QUEUE_ID_MAX,
-    TRANSACTIONAL_LEVEL,
     key_parts,
     level_range,
     lookup_id_of,
     message_key,
-    priority_level,
     queue_range,
 )
 
@@ -31,14 +29,10 @@ def test_a_lookup_id_is_the_key_without_the_queue() -> None:
     assert LOOKUP_MASK == 2**48 - 1
 
 
-def test_keys_sort_by_descending_priority_and_then_by_arrival() -> None:
-    received = [message_key(16, priority_level(p), a) for p, a in [(7, 9), (3, 1), (3, 2), (0, 0)]]
+def test_keys_sort_by_level_and_then_by_arrival() -> None:
+    received = [message_key(16, level, a) for level, a in [(0, 9), (4, 1), (4, 2), (7, 0)]]
 
     assert received == sorted(received)
-
-
-def test_transactional_messages_count_as_priority_0() -> None:
-    assert priority_level(0) == TRANSACTIONAL_LEVEL
 
 
 def test_the_ranges_of_neighbouring_queues_touch_and_do_not_overlap() -> None:

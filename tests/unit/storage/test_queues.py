@@ -71,16 +71,6 @@ def test_properties_can_be_changed_and_the_kind_of_a_queue_cannot(db: sqlite3.Co
         )
 
 
-def test_queues_are_listed_with_their_totals(db: sqlite3.Connection) -> None:
-    orders = create(db, "private$\\orders")
-    messages.insert(db, [(message_key(orders.id, 7, n), 0, None, None, bytes(10)) for n in (1, 2)])
-
-    listed = dict(queues.list_with_totals(db))
-
-    assert listed[orders] == Totals(2, 20)
-    assert sum(total.messages for total in listed.values()) == 2
-
-
 def test_deleting_a_queue_deletes_only_its_messages(db: sqlite3.Connection) -> None:
     orders, bills = create(db, "private$\\orders"), create(db, "private$\\bills")
     for queue in (orders, bills):

@@ -156,7 +156,7 @@ def test_a_stop_without_closing_is_detected_even_without_a_log(folder: Path) -> 
 def test_a_stop_after_a_failure_is_not_clean(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            storage.batch.set_incoming_sequence(5, 1, 1, at_s=0)
+            storage.batch.incoming.set_sequence(5, 1, 1, at_s=0)
             with pytest.raises(StorageError):
                 await durable(storage)
         assert (folder / "lock").read_text().strip() == str(os.getpid())

@@ -151,7 +151,7 @@ def test_a_missing_sequence_row_stops_the_storage(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
             insert(storage, 1)
-            storage.batch.set_incoming_sequence(5, 1, 1, at_s=0)
+            storage.batch.incoming.set_sequence(5, 1, 1, at_s=0)
             with pytest.raises(StorageError, match="unknown sequence"):
                 await storage.batch.run(lambda db: None)
 

@@ -1,0 +1,285 @@
+"""Administration of a queue manager: queues, outgoing queues, sessions, status, history.
+
+A queue is named in any spelling.  A verb that changes something returns after the change is on
+disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from qmd.client.ambient import refuse_inside
+from qmd.client.caller import Caller
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
+from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
+
+Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
+
+
+class Administration:
+    """The verbs of operators.  Outside transactions they take effect at once."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    # -- queues ------------------------------------------------------------------------------
+
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        transactional: bool = False,
+        label: str = "",
+        journal: bool = False,
+        quota_bytes: int | None = None,
+        journal_quota_bytes: int | None = None,
+        public: bool = False,
+    ) -> Facts:
+        r"""Create a private queue (`private$\orders` or `orders`).
+
+        `transactional` cannot be changed later.  A quota of None is the default of the daemon's
+        configuration; `UNLIMITED` means no quota.
+        `public`: create a public queue instead (`.\orders` or `orders`), registered in the
+        directory.
+        """
+        return await self._change(
+            operator_frames.CreateQueue,
+            name,
+            transactional,
+            label,
+            journal,
+            quota_bytes,
+            journal_quota_bytes,
+            public,
+        )
+
+    async def set_queue(
+        self,
+        name: str,
+        *,
+        quota_bytes: int | None = None,
+        journal_quota_bytes: int | None = None,
+        journal: bool | None = None,
+        label: str | None = None,
+    ) -> Facts:
+        """Change the properties of a queue; None leaves a property unchanged.
+
+        A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.
+        """
+        return await self._change(
+            operator_frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
+        )
+
+    async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:
+        """Delete a queue, its subqueues and its journal; return how many messages they had.
+
+        Senders that requested negative acknowledgments get them.  `dry_run`: only return how many
+        messages would be deleted.
+        """
+        if not dry_run:
+            refuse_inside(self._caller, "delete_queue")
+        return int((await self._change(operator_frames.DeleteQueue, name, dry_run))["messages"])
+
+    async def purge_queue(
+        self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
+    ) -> int:
+        """Remove all messages of a queue, or those that match `choice`; return how many.
+
+        Senders that requested negative acknowledgments get them.  Messages that an application has
+        taken stay.  `dry_run`: only return how many messages would be removed.
+        """
+        if not dry_run:
+            refuse_inside(self._caller, "purge_queue", "receive them")
+        return int(
+            (await self._change(operator_frames.PurgeQueue, name, choice, dry_run))["messages"]
+        )
+
+    async def list_queues(self, *, system: bool = False) -> list[Facts]:
+        return await self._list(operator_frames.ListQueues, system)
+
+    async def show_queue(self, name: str) -> Facts:
+        return await self._show(operator_frames.ShowQueue, name)
+
+    # -- outgoing queues ---------------------------------------------------------------------
+
+    async def list_outgoing(self) -> list[Facts]:
+        return await self._list(operator_frames.ListOutgoing)
+
+    async def show_outgoing(self, destination: str) -> Facts:
+        return await self._show(operator_frames.ShowOutgoing, destination)
+
+    async def list_awaiting(
+        self, destination: str, start: int = 0, limit: int = 1000
+    ) -> list[Facts]:
+        """Return messages that arrived there and are kept here until a receiver has received them.
+
+        In the order of sending, from the message number `start` on.
+        """
+        return await self._list(operator_frames.ListAwaiting, destination, start, limit)
+
+    async def give_up_awaiting(self, destination: str) -> int:
+        """Make dead letters of messages that arrived there and were not confirmed as received.
+
+        Returns how many those are.
+        """
+        refuse_inside(self._caller, "give_up_awaiting")
+        return int((await self._change(operator_frames.GiveUpAwaiting, destination))["messages"])
+
+    async def pause_outgoing(self, destination: str) -> None:
+        await self._change(operator_frames.PauseOutgoing, destination)
+
+    async def resume_outgoing(self, destination: str) -> None:
+        await self._change(operator_frames.ResumeOutgoing, destination)
+
+    async def kick_outgoing(self, destination: str) -> None:
+        """Connect now, and send everything unacknowledged again."""
+        await self._change(operator_frames.KickOutgoing, destination)
+
+    async def redirect_outgoing(
+        self, destination: str, address: str, *, to_another: bool = False
+    ) -> list[Facts]:
+        """Redirect messages to another address.
+
+        `destination` is a queue, or an address for all of its queues.  `address` is host or
+        host:port; "" restores the address of the name.  `to_another`: redirect even to a queue
+        manager other than the one that may already have some of the messages.
+        """
+        found: list[Facts] = await self._caller.change(
+            RedirectOutgoing, destination, address, to_another, safe_to_retry=True
+        )
+        return found
+
+    async def forget_identity(self, queue_manager: str) -> bool:
+        """Forget the computer recorded for a GUID, after a conflict of two computers was resolved.
+
+        Returns whether there was such a record.
+        """
+        answer = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
+        return bool(answer["forgotten"])
+
+    async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
+        """Restart the transactional sequence to a destination.
+
+        For a queue manager that was restored from a backup, or after its peer rejects its messages.
+        Messages that may have been delivered become dead letters with that reason; with
+        `send_again` they are sent again, and may arrive twice.  Messages that were never sent
+        follow, in order.
+        """
+        done: Facts = await self._caller.change(
+            RestartOutgoing, destination, send_again, safe_to_retry=False
+        )
+        return done
+
+    async def purge_outgoing(self, destination: str) -> int:
+        """Remove all messages that wait for a destination or its acknowledgment; return how many.
+
+        They become dead letters; messages that were transmitted already may have arrived
+        nevertheless.
+        """
+        refuse_inside(self._caller, "purge_outgoing")
+        return int((await self._change(operator_frames.PurgeOutgoing, destination))["messages"])
+
+    async def list_sequences(self) -> list[Facts]:
+        return await self._list(operator_frames.ListSequences)
+
+    async def list_sessions(self) -> list[Facts]:
+        return await self._list(operator_frames.ListSessions)
+
+    async def status(self) -> Facts:
+        return await self._show(operator_frames.Status)
+
+    # -- history ------------------------------------------------------------------------------
+
+    async def why(self, message: str, *, queue: str = "", ask: bool = True) -> Facts:
+        """Return where a message is, its history, what it waits for, and what to do.
+
+        `message` is its id, or its lookup id in `queue` (or in any queue).  `state` is one word,
+        `sentences` and `remedies` are for readers, `places` and `events` for programs.  With `ask`
+        the queue manager at the other end is asked as well (`peers`), which may take 2 s.  Raises
+        NoSuchMessage for a lookup id of which nothing is known.
+        """
+        return await self._show(operator_frames.Why, message, queue, ask)
+
+    async def trace(self, message: str, *, queue: str = "", ask: bool = True) -> list[Facts]:
+        """Return the events of a message here and at the other end, in order of time."""
+        answer = await self.why(message, queue=queue, ask=ask)
+        events = [
+            *answer["events"],
+            *(event for peer in answer["peers"] for event in peer["events"]),
+        ]
+        return sorted(events, key=lambda event: int(event["at_ms"]))
+
+    async def events(
+        self,
+        cursor: str = "",
+        *,
+        limit: int = 1000,
+        last: int = 0,
+        queue: str = "",
+        kinds: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        timeout_s: float | None = 0.0,
+    ) -> Facts:
+        """Return a page of the history of all messages: {events, cursor, end, missing_blocks}.
+
+        It begins at `cursor` (of an earlier page or event), at the time `since` (seconds since
+        1970), with the newest `last` events, or with the oldest event that is kept.  Waits only for
+        the first event, up to `timeout_s` (None: no time limit).  docs/events.md describes the
+        fields of an event.
+        """
+        return await self._show(
+            operator_frames.Events,
+            cursor,
+            limit,
+            last,
+            queue,
+            list(kinds),
+            0 if since is None else int(since * 1000),
+            0 if until is None else int(until * 1000),
+            frames.FOREVER if timeout_s is None else timeout_s,
+        )
+
+    async def events_each(
+        self,
+        cursor: str = "",
+        *,
+        queue: str = "",
+        kinds: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Facts]:
+        """Iterate over events to the end, or with `follow` without end."""
+        while True:
+            page = await self.events(
+                cursor,
+                queue=queue,
+                kinds=kinds,
+                since=since,
+                until=until,
+                timeout_s=None if follow else 0.0,
+            )
+            for event in page["events"]:
+                yield event
+            cursor = page["cursor"]
+            if page["end"] and not follow:
+                return
+
+    # -- internal methods --------------------------------------------------------------------
+
+    async def _list(self, verb: type[frames.Request], *arguments: object) -> list[Facts]:
+        facts: list[Facts] = await self._caller.ask(verb, *arguments)
+        return facts
+
+    async def _show(self, verb: type[frames.Request], *arguments: object) -> Facts:
+        facts: Facts = await self._caller.ask(verb, *arguments)
+        return facts
+
+    async def _change(self, verb: type[frames.Request], *arguments: object) -> Facts:
+        """Make a change that can be repeated without harm."""
+        facts: Facts = await self._caller.change(verb, *arguments, safe_to_retry=True)
+        return facts

@@ -1,0 +1,87 @@
+"""Targets of a message: queues that can be sent to, and how each is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protocol.errors import InvalidName
+from protocol.names.direct_name import DirectName, Transport, parse_address
+from protocol.names.format_name import (
+    ConnectorName,
+    MachineName,
+    MulticastName,
+    PublicName,
+    SingleName,
+)
+from protocol.names.path_name import parse_local_path
+from qmd.directory.interface import (
+    EntryUnusable,
+    MachineEntry,
+)
+from qmd.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One queue that receives a copy of the message.
+
+    `name` is the name in the packet and of the outgoing queue; `element` is the index of the
+    top-level element that it comes from. `direct` is a direct name that currently leads there, None
+    for our own queues and for private names. `machine` is the queue manager of a public queue;
+    `KeptAnswers.machine` returns its later addresses. `transactional` is None if it is unknown.
+    """
+
+    name: SingleName
+    element: int
+    direct: DirectName | None
+    machine: MachineEntry | None = None
+    transactional: bool | None = None
+
+
+def way_to(machine: MachineEntry, queue: str) -> DirectName:
+    """Return a direct name for the machine. Raises EntryUnusable for an invalid address."""
+    address = machine.addresses[0] if machine.addresses else machine.name
+    try:
+        transport, host, port = parse_address(address, 0, "address", None)
+        return DirectName(transport, host, port, *parse_local_path(queue, 0, "queue"))
+    except InvalidName as error:
+        raise EntryUnusable(
+            f"the directory's entry of {machine.name} has an address that is none: {error}"
+        ) from error
+
+
+def public_name(name: SingleName) -> PublicName:
+    """Return the public name for a connector's queue, used for look-ups and in packets.
+
+    [MS-MQQB] 3.1.7.4; UserHeader and MultiQueueFormatHeader have no form for connector names.
+    """
+    if isinstance(name, ConnectorName):
+        return PublicName(name.connector)
+    assert isinstance(name, PublicName)
+    return name
+
+
+def check_sendable(name: SingleName) -> None:
+    """Raise Refusal for a name that can never be sent to."""
+    if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
+        raise Refusal(
+            "queue_read_only",
+            f"{name} is a journal or dead-letter queue",
+            "Journals and dead-letter queues can be read, and not be sent to.",
+        )
+    if isinstance(name, ConnectorName) and name.suffix is not None:
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} is where a connector application reads transactional messages; no packet says"
+            " which of a connector's two queues it is for",
+            f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
+            " messages into that queue.",
+        )
+    if isinstance(name, MulticastName) or (
+        isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
+    ):
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} cannot be reached: messages go over TCP, and neither by multicast nor HTTP",
+            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+        )
