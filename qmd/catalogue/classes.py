@@ -65,9 +65,9 @@ ENTRIES = (
         "The message was deleted in transit.",
         "An operator purged its outgoing queue, or another message had the same number in its "
         "sequence because the sender was cloned or restored from a backup.",
-        "An operator has purged it on its way; or its place in its sequence was that of another"
-        " message, because the sender was cloned or restored from a backup. Send it again if it is"
-        " still wanted.",
+        "Send it again if it is still needed. An operator purged its outgoing queue, or another"
+        " message had the same number in its sequence because the sender was cloned or restored"
+        " from a backup.",
     ),
     _class(
         2103,
@@ -78,8 +78,8 @@ ENTRIES = (
         "Its time-to-reach-queue or time-to-be-received expired first: the other computer was "
         "off or unreachable, the outgoing queue was paused, or the time is too short. The "
         "reason of the dead letter names the obstacle.",
-        "Find out why that computer cannot be reached, or give messages a longer "
-        "time-to-reach-queue.",
+        "Find out why the destination computer is unreachable, or set a longer"
+        " time-to-reach-queue.",
     ),
     _class(
         2104,
@@ -126,7 +126,7 @@ ENTRIES = (
         "The message could not be decrypted.",
         "The keys of the two computers do not match, or the destination accepts no "
         "encrypted messages.",
-        "Send it without encryption, or exchange the keys of the two computers anew.",
+        "Send it without encryption, or exchange the keys of the two computers again.",
     ),
     _class(
         2109,
@@ -181,7 +181,7 @@ ENTRIES = (
         0xC000,
         "The queue was deleted with the message in it.",
         "An operator deleted the queue.",
-        "Send the message to the queue that took its place.",
+        "Send the message to the queue that replaces the deleted one.",
     ),
     _class(
         2202,
@@ -190,7 +190,7 @@ ENTRIES = (
         0xC001,
         "The queue was purged with the message in it.",
         "An operator or an application emptied the queue.",
-        "Send it again if it is still wanted.",
+        "Send it again if it is still needed.",
     ),
     _class(
         2203,
@@ -199,8 +199,7 @@ ENTRIES = (
         0xC002,
         "The message was not received in time.",
         "It stayed in its queue until its time-to-be-received expired.",
-        "See whether the receiving application runs, or give messages a longer"
-        " time-to-be-received.",
+        "Check that the receiving application runs, or set a longer time-to-be-received.",
     ),
     _class(
         2204,
@@ -219,6 +218,6 @@ ENTRIES = (
         0xC004,
         "The message was rejected by the receiving application.",
         "The application received it and reported that it cannot process it.",
-        "Its log says why; correct the message, then send it again.",
+        "Find the reason in the log of the application, correct the message, then send it again.",
     ),
 )

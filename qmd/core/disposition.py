@@ -212,22 +212,22 @@ _REASONS: dict[int, tuple[str, str]] = {
     MessageClass.ACK_REACH_QUEUE: ("The message was stored in {queue}", ""),
     MessageClass.ACK_RECEIVE: ("The message was received from {queue} by an application", ""),
     MessageClass.NACK_BAD_DESTINATION_QUEUE: (
-        "The computer that the message was sent to has no queue {queue}",
+        "The destination computer has no queue {queue}",
         "Create the queue there or correct its name, then send the message again.",
     ),
     MessageClass.NACK_DELETED: (
         "The message was deleted before it reached {queue}",
-        "An operator has purged it on its way; or its place in its sequence was that of another"
-        " message, because the sender was cloned or restored from a backup. Send it again if it is"
-        " still wanted.",
+        "Send it again if it is still needed. An operator purged its outgoing queue, or another"
+        " message had the same number in its sequence because the sender was cloned or restored"
+        " from a backup.",
     ),
     MessageClass.NACK_REACH_QUEUE_TIMEOUT: (
-        "The message did not reach {queue} in the time that it was given",
-        "Find out why that computer cannot be reached, or give messages a longer "
-        "time-to-reach-queue.",
+        "The message did not reach {queue} in time",
+        "Find out why the destination computer is unreachable, or set a longer"
+        " time-to-reach-queue.",
     ),
     MessageClass.NACK_QUEUE_EXCEED_QUOTA: (
-        "The message found {queue} full",
+        "The queue {queue} was full",
         "Receive messages from the queue or raise its quota, then send the message again.",
     ),
     MessageClass.NACK_ACCESS_DENIED: (
@@ -244,7 +244,7 @@ _REASONS: dict[int, tuple[str, str]] = {
     ),
     MessageClass.NACK_BAD_ENCRYPTION: (
         "The message could not be decrypted for {queue}",
-        "Send it without encryption, or exchange the keys of the two computers anew.",
+        "Send it without encryption, or exchange the keys of the two computers again.",
     ),
     MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE: (
         "The message is transactional, and {queue} is not",
@@ -260,19 +260,18 @@ _REASONS: dict[int, tuple[str, str]] = {
     ),
     MessageClass.NACK_QUEUE_DELETED: (
         "{queue} was deleted with the message in it",
-        "Send the message to the queue that took its place.",
+        "Send the message to the queue that replaces the deleted one.",
     ),
     MessageClass.NACK_QUEUE_PURGED: (
         "{queue} was purged with the message in it",
-        "Send it again if it is still wanted.",
+        "Send it again if it is still needed.",
     ),
     MessageClass.NACK_RECEIVE_TIMEOUT: (
-        "The message was not received from {queue} in the time that it was given",
-        "See whether the receiving application runs, or give messages a longer "
-        "time-to-be-received.",
+        "The message was not received from {queue} in time",
+        "Check that the receiving application runs, or set a longer time-to-be-received.",
     ),
     MessageClass.NACK_RECEIVE_REJECTED: (
         "The receiving application rejected the message in {queue}",
-        "Its log says why; correct the message, then send it again.",
+        "Find the reason in the log of the application, correct the message, then send it again.",
     ),
 }

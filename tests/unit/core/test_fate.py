@@ -347,7 +347,7 @@ class TestReasons:
             MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue="orders", detail="quota 500 kB"
         )
 
-        assert text.startswith("The message found orders full (quota 500 kB). Receive messages")
+        assert text.startswith("The queue orders was full (quota 500 kB). Receive messages")
 
     @pytest.mark.parametrize("message_class", [*MessageClass, 0x1234, 0xC0FF])
     def test_every_class_has_a_reason(self, message_class):
