@@ -33,12 +33,10 @@ import json
 import operator
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
@@ -46,126 +44,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qmd.client import QueueManager, connect, new_message
+from qmd.client import connect
 from tests.pipeline.cluster import Cluster
-from tests.process.harness import ROOT, Daemon
+from tests.pipeline.kill_processes import (
+    BATCH_S,
+    STREAMS,
+    Driver,
+    NotJudged,
+    Producer,
+    command_line,
+    descendants,
+)
+from tests.process.harness import Daemon
 
-STREAMS = 5
-BATCH_S = 420.0  # a busy machine needs long for a daemon, and the first batch of a driver
 DRAIN_S = 1800.0
 STALLS_MAX = 5  # drivers in one run that did not come to a batch in that time
-BACKLOG = 2_000  # messages that wait in each queue
 KINDS = ("driver", "daemon", "worker", "executor")
 CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
 
 
 class NotExact(AssertionError):
     """A message is lost, doubled or out of order."""
-
-
-class NotJudged(Exception):
-    """Whether every message is there once could not be found out."""
-
-
-class Producer(threading.Thread):
-    """Sends numbered messages of several streams to both queues, until it is told to end."""
-
-    def __init__(self, socket: Path, *, pause_s: float = 0.02) -> None:
-        super().__init__(daemon=True)
-        self.socket = socket
-        self.pause_s = pause_s
-        self.stopping = threading.Event()
-        self.sent = 0  # messages of each stream in each queue
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._send())
-        except BaseException as failure:
-            self.failure = failure
-
-    async def _send(self) -> None:
-        # The queue manager is killed meanwhile: the client finds out what became of each request.
-        async with connect(self.socket, reconnect_s=BATCH_S) as qm:
-            while not self.stopping.is_set():
-                await asyncio.sleep(self.pause_s)
-                if await self._is_full(qm):
-                    continue
-                numbers = range(self.sent, self.sent + 5)
-                await qm.send_many(
-                    [
-                        new_message(queue, str(number), label=f"stream {stream}")
-                        for number in numbers
-                        for stream in range(STREAMS)
-                        for queue in ("to_lake", "to_copy")
-                    ]
-                )
-                self.sent = numbers.stop
-
-    async def _is_full(self, qm: QueueManager) -> bool:
-        """Enough is waiting: a run that is only killed would gather more and more."""
-        waiting = [(await qm.show_queue(queue))["messages"] for queue in ("to_lake", "to_copy")]
-        return min(waiting) > BACKLOG
-
-    def end(self) -> int:
-        """How many messages each stream has."""
-        self.stopping.set()
-        self.join(BATCH_S)
-        if self.failure is not None:
-            raise NotJudged(f"the producer failed: {self.failure!r}")
-        if self.is_alive():
-            raise NotJudged("the producer does not end")
-        return self.sent
-
-
-class Driver:
-    """A process of `kill_driver`, with all that it starts."""
-
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
-        self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.kill_driver", *command],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                env=environment,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    @property
-    def is_ready(self) -> bool:
-        """To take over."""
-        return self.is_alive and b"ready\n" in self.log.read_bytes()
-
-    @property
-    def application(self) -> str:
-        """The name that Spark gave it, once it has."""
-        found = re.search(r"^application (\S+)$", self.log.read_text(errors="replace"), re.M)
-        return found[1] if found else ""
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(b"go\n")
-            self.process.stdin.flush()
-
-    def kill(self) -> None:
-        for pid in [self.pid, *descendants(self.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
 
 
 class Kills:
@@ -457,28 +356,6 @@ def committed_files(folder: Path) -> list[Path]:
         for line in (log / name).read_text().splitlines()[1:]:
             found.append(Path(json.loads(line)["path"].removeprefix("file://")))
     return found
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that it has started, and they."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
-    found, waiting = [], [pid]
-    while waiting:
-        mine = children.get(waiting.pop(), [])
-        found += mine
-        waiting += mine
-    return found
-
-
-def command_line(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    return ""
 
 
 def main() -> int:
