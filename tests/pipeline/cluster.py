@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, free_port
+from tests.process.command_line import ROOT
+from tests.process.harness import free_port
 
 START_S = END_S
 WORKERS = 2

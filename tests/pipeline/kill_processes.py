@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from qmd.client import QueueManager, connect, new_message
-from tests.process.harness import ROOT
+from tests.process.command_line import ROOT
 
 STREAMS = 5
 BATCH_S = 420.0  # a busy machine needs long for a daemon, and the first batch of a driver

@@ -14,7 +14,8 @@ from pipeline.spark.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_job import SETTINGS
-from tests.process.harness import ROOT, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts
 
 # Not beside the other tests of Spark: it would be eight times Java on one machine.
 pytestmark = [

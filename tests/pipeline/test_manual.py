@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from qmd.client import blocking, new_message
-from tests.process.harness import ROOT, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts
 
 MANUAL = ROOT / "docs" / "pipeline.md"
 

@@ -6,7 +6,7 @@ import threading
 
 from tests.patience import END_S
 from tests.process.harness import Daemon
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 
 class Bystander:

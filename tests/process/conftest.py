@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.remote import RemoteQueueManager
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +62,7 @@ def clean(request: pytest.FixtureRequest) -> Callable[[Daemon], Daemon]:
         failed = request.session.testsfailed
         if failed != _failed_before.setdefault(daemon, failed):
             daemon.restart()
-            daemon.empty()
+            empty_queues(daemon)
             _failed_before[daemon] = failed
         return daemon
 

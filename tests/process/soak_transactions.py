@@ -21,7 +21,9 @@ from typing import Any
 
 from tests.patience import END_S
 from tests.process import postgresql
-from tests.process.harness import ROOT, ControlProxy, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts, body
+from tests.process.proxy import ControlProxy
 
 QUICK: dict[str, Any] = {"resend": ["500ms", "1s"], "retry_first": "20ms", "retry_max": "100ms"}
 STEP = 1000  # messages that are sent at once

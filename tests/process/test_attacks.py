@@ -26,9 +26,11 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.control_client import ControlClient
-from tests.process.harness import Daemon, Hosts
-from tests.process.peer import Closed, RemoteQueueManager
+from tests.process.data_folder import held_disk
+from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.remote import RemoteQueueManager
 from tests.process.watch import MB, SIDE, Watch
 
 FULL = os.environ.get("ATTACK") == "full"
@@ -159,7 +161,7 @@ def announce_much(port: int, count: int, sent_bytes: int) -> None:
                 sock.sendall(giant)
         for size in (0, 19, 0x400001, 0x7FFFFFFF, 0xFFFFFFFF):
             peer = remote.connect(port)
-            peer.send_raw(packet[:8] + struct.pack("<I", size) + packet[12:])
+            peer.connection.send(packet[:8] + struct.pack("<I", size) + packet[12:])
             peer.expect_closed()
         for sock in early + late:
             sock.close()
@@ -246,7 +248,7 @@ def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], ki
     with Watch(daemon):
         attack(flood, daemon.port, kind, scaled(5_000, 300_000))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 @pytest.mark.parametrize("kind", ["unknown queue", "refused"])
@@ -254,7 +256,7 @@ def test_floods_over_many_sessions(daemon: Daemon, attack: Callable[..., None], 
     with Watch(daemon, grown_bytes_max=scaled(100, 256) * MB):
         attack(flood_over_many, daemon.port, scaled(100, 900), kind, scaled(5_000, 300_000))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_express_messages_that_are_refused_wait_for_the_disk_too(daemon: Daemon):
@@ -265,7 +267,7 @@ def test_express_messages_that_are_refused_wait_for_the_disk_too(daemon: Daemon)
         flood = memoryview(b"".join(remote.message("nowhere", bytes(3000)) for _ in range(15_000)))
         sent = 0
         sock.setblocking(False)
-        with daemon.held_disk():
+        with held_disk(daemon.folder):
             while sent < len(flood) and select.select([], [sock], [], 2.0)[1]:
                 sent += sock.send(flood[sent : sent + MB])
 
@@ -293,7 +295,7 @@ def test_streams_of_a_thousand_sources(daemon: Daemon, attack: Callable[..., Non
         attack(send_from_many, daemon.port, sources)
 
     assert daemon.count("orders") == sources
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_order_acks_beyond_what_was_sent(daemon: Daemon):
@@ -339,7 +341,7 @@ def test_peers_that_never_read(daemon: Daemon, attack: Callable[..., None]):
     with Watch(daemon):
         attack(never_read, daemon.port, scaled(4, 20), scaled(2, 50))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_receivers_that_never_read(daemon: Daemon):
@@ -427,7 +429,7 @@ def test_clients_that_never_read(daemon: Daemon, attack: Callable[..., None]):
             attack(ask_and_never_read, daemon.folder / "qmd.sock", scaled(20_000, 1_000_000))
         for number in range(300):
             client.done("delete_queue", f"private$\\many{number}")
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_a_client_with_more_requests_than_are_taken_up_gets_all_answers(daemon: Daemon):

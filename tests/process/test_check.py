@@ -14,8 +14,10 @@ import pytest
 from protocol import parse_user_message
 from storage.options import PAGE_BYTES
 from storage.rescue.database_file import DatabaseFile
+from tests.process.connection import Closed
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Listener, Peer
+from tests.process.peer import Peer
+from tests.process.remote import Listener
 from tests.process.test_hindrances import refused_start
 
 BODIES = [b"<%04d>" % number for number in range(200)]

@@ -21,9 +21,10 @@ from tests.process.harness import (
     Daemon,
     Hosts,
     body,
+    empty_queues,
     free_port,
 )
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"retry_first": "50ms", "retry_max": "200ms", "insecure_nacks": True}
 ENCRYPTED = wire.security_header(key=b"key!", flags=0x20 | 0x80)
@@ -290,4 +291,4 @@ def _tidy(daemon: Daemon) -> None:
     for row in daemon.json("queue", "list"):
         if row["name"] not in ("private$\\acks", "private$\\more"):
             daemon.cli("queue", "delete", row["name"], "--yes")
-    daemon.empty()
+    empty_queues(daemon)

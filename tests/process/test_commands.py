@@ -13,6 +13,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.command_line import run
 from tests.process.harness import (
     DEADLETTER,
     DEADXACT,
@@ -22,9 +23,8 @@ from tests.process.harness import (
     Hosts,
     body,
     free_port,
-    run,
 )
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 MESSAGE_KEYS = {
     "id", "lookup_id", "label", "body_base64", "body_type", "class", "priority", "delivery",

@@ -17,8 +17,10 @@ import pytest
 from qmd.client import NotTaken, connect
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADXACT, Daemon, Hosts, body
-from tests.process.peer import Listener, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 from tests.process.wire import Message
 
 JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"
@@ -150,7 +152,7 @@ def test_a_final_ack_has_no_bit_before_its_consequence_is_on_disk(
     peer = listener.accept()
     message = peer.receive()
     order_ack(peer, message)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         peer.final_ack(message, RECEIVED)
         peer.read_for(1.0)
         assert peer.unstored == {2}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 SEQUENCE = 1000 << 32 | 1
 NACK_DELETED = 0x8001

@@ -10,6 +10,7 @@ import pytest
 
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
+from tests.process.processes import resident_bytes
 
 MB = 1024 * 1024
 PLAIN, EMPTY, ORDERS = "private$\\plain", "private$\\empty", "private$\\orders"
@@ -268,7 +269,7 @@ def test_frames_cost_memory_by_their_size_and_not_by_what_they_hold(
     daemon: Daemon, client: ControlClient
 ):
     client.settle()
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     elements = 4 * MB
     count = struct.pack(">I", elements)
     for inside in (
@@ -282,7 +283,7 @@ def test_frames_cost_memory_by_their_size_and_not_by_what_they_hold(
         client.send_frame(inside)
         assert client.read()[0] == "refused"
 
-    assert daemon.resident_bytes() - before < 64 * MB
+    assert resident_bytes(daemon.pid) - before < 64 * MB
 
 
 def test_a_frame_over_the_limit_ends_its_connection_before_it_comes(

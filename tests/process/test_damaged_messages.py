@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.process.connection import Closed
+from tests.process.data_folder import database
 from tests.process.harness import DEADLETTER, Daemon, Hosts, body
-from tests.process.peer import Closed, Listener, Peer
+from tests.process.peer import Peer
+from tests.process.remote import Listener
 from tests.process.test_two_daemons import wait_sent
 
 BODIES = [b"<%d>" % number for number in range(10)]
@@ -34,7 +37,7 @@ def daemon(hosts: Hosts) -> Daemon:
 def spoil(daemon: Daemon, table: str, how: str) -> None:
     """Change the victim's packet behind the daemon's back, and start it again."""
     daemon.kill()
-    with contextlib.closing(sqlite3.connect(daemon.database())) as db:
+    with contextlib.closing(sqlite3.connect(database(daemon.folder))) as db:
         changed = db.execute(
             f"UPDATE {table} SET packet = {how} WHERE instr(packet, CAST('<{VICTIM}>' AS BLOB))"
         )

@@ -15,8 +15,9 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADLETTER, DEADXACT, Cleaner, Daemon, Hosts, body, free_port
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 
@@ -296,7 +297,7 @@ def test_with_the_switch_an_unknown_queue_is_told_to_the_admin_queue_too(hosts: 
 
 def test_a_final_ack_waits_for_the_disk(receiver: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(receiver.port)
-    with receiver.held_disk():
+    with held_disk(receiver.folder):
         peer.send(remote.transactional("plain", remote.new_sequence(), 1))
         peer.read_for(1.0)
         assert peer.final_acks == []

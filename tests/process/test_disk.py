@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
+from tests.process.connection import Closed
+from tests.process.data_folder import database
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
 
@@ -39,7 +42,7 @@ def test_a_write_that_fails_stops_the_daemon_and_loses_nothing_acknowledged(host
     offer(peer, remote, 10, 1000)
     assert daemon.process is not None
     # Files that may not grow: the next page of the write-ahead log cannot be written.
-    log = daemon.database().with_name(daemon.database().name + "-wal")
+    log = database(daemon.folder).with_name(database(daemon.folder).name + "-wal")
     limit = log.stat().st_size + 200_000
     resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
 

@@ -18,7 +18,9 @@ import pytest
 
 from qmd.client import ClientError, QueueManager, blocking, connect, new_message
 from tests.patience import END_S
-from tests.process.harness import ROOT, Cleaner, Daemon, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.processes import stopped
 from tests.process.test_client import with_client
 
 FORKED = "client_forked"
@@ -142,7 +144,7 @@ def test_a_future_of_the_other_process_is_not_waited_for_without_end(daemon: Dae
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         emptied(qm)
         with qm.sender("plain") as sender:
-            with daemon.stopped():
+            with stopped(daemon.pid):
                 future = sender.send(b"x")
                 found = in_fork(future.result, future.exception)
             assert found == [FORKED] * 2

@@ -15,8 +15,9 @@ import pytest
 
 from storage.tables.keys import message_key
 from tests.patience import END_S
+from tests.process.connection import Closed
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Peer
+from tests.process.peer import Peer
 from tests.process.test_two_daemons import wait_sent
 from tests.unit.storage.support import durable, opened
 

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.process import wire
+from tests.process.connection import Connection
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import (
-    Connection,
-    Peer,
-    RemoteQueueManager,
-    check_establish_response,
-)
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager, check_establish_response
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +288,7 @@ def test_a_second_handshake_on_an_open_session_closes_only_that_session(
 ):
     peer = remote.connect(daemon.port)
 
-    peer.send_raw(maker(remote))
+    peer.connection.send(maker(remote))
 
     peer.expect_closed()
 
@@ -302,7 +299,7 @@ def test_an_unknown_packet_type_closes_the_session(
 ):
     peer = remote.connect(daemon.port)
 
-    peer.send_raw(wire.internal(kind, bytes(16)))
+    peer.connection.send(wire.internal(kind, bytes(16)))
 
     peer.expect_closed()
     assert daemon.alive
@@ -344,7 +341,7 @@ def test_a_session_ack_of_a_wrong_size_closes_the_session(
     peer = remote.connect(daemon.port)
     packet = wire.Session().build() + bytes(16)
 
-    peer.send_raw(
+    peer.connection.send(
         wire.internal(wire.SESSION_ACK, packet[: 16 + extra], flags=wire.IN | wire.SH | 3)
     )
 
@@ -373,7 +370,7 @@ def test_a_bad_base_header_closes_at_once_without_waiting_for_the_rest(
     head = packet[:at] + value + packet[at + len(value) : 16]
     if opened:
         peer = remote.connect(daemon.port)
-        peer.send_raw(head)
+        peer.connection.send(head)
         peer.expect_closed()
     else:
         connection = remote.adopt(Connection.open(daemon.port))

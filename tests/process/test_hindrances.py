@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import COMMAND, ROOT, Daemon, Hosts, _environment
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands
+from tests.process.data_folder import database, held_disk
+from tests.process.harness import Daemon, Hosts
 from tests.process.test_process import IS_ROOT
 
 BODIES = [b"%d" % number for number in range(20)]
@@ -37,7 +39,7 @@ def refused_start(daemon: Daemon, *wrapper: str) -> tuple[int, str]:
     """Exit code and reason of a `serve` that has to fail by itself, in one line of its log."""
     done = subprocess.run(
         [*wrapper, *COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     (line,) = done.stderr.decode().splitlines()
     event: dict[str, Any] = json.loads(line)
@@ -110,7 +112,7 @@ def test_a_folder_that_is_taken_away_from_a_running_daemon_is_not_needed_to_go_o
 
 
 def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(daemon: Daemon):
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         sender = daemon.spawn_cli("send", "private$\\plain", "late")
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(1.5)
@@ -122,7 +124,7 @@ def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(da
 
 def test_a_file_that_is_no_database_is_left_alone(daemon: Daemon):
     daemon.terminate()
-    kept = daemon.database().rename(daemon.folder / "kept")
+    kept = database(daemon.folder).rename(daemon.folder / "kept")
     (data(daemon) / "queues.db").write_bytes(b"something else" * 1000)
 
     code, reason = refused_start(daemon)
@@ -146,7 +148,7 @@ def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
 ):
     daemon.terminate()
     name = pragma.partition(" ")[0]
-    with closing(sqlite3.connect(daemon.database())) as db:
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         (before,) = db.execute(f"PRAGMA {name}").fetchone()
         db.execute(f"PRAGMA {pragma}")
 
@@ -154,7 +156,7 @@ def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
 
     assert code == 78
     assert words in reason
-    with closing(sqlite3.connect(daemon.database())) as db:
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         db.execute(f"PRAGMA {name} = {before}")
     assert starts_with_all(daemon)
 
@@ -163,7 +165,7 @@ def start_failed(daemon: Daemon, exit_code: int) -> dict[str, Any]:
     """The line of the log that says why it does not start."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     assert done.returncode == exit_code
     (line,) = [line for line in done.stderr.decode().splitlines() if "start_failed" in line]

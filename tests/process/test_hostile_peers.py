@@ -11,8 +11,10 @@ import pytest
 
 from tests.process import wire
 from tests.process.bystander import Bystander
+from tests.process.connection import Connection
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import Connection, RemoteQueueManager
+from tests.process.processes import open_files, resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 
@@ -66,7 +68,7 @@ def test_a_connection_lost_at_any_offset_of_a_packet_leaves_nothing(
         packet = sample(remote)
         for offset in range(1, len(packet), 7):
             peer = remote.connect(daemon.port)
-            peer.send_raw(packet[:offset])
+            peer.connection.send(packet[:offset])
             peer.close()
 
     assert daemon.bodies("victim") == []
@@ -81,7 +83,7 @@ def test_a_packet_that_ends_early_at_any_offset_closes_its_session(
         end = len(packet.rstrip(b"\0"))
         for size in range(20, end, 5):
             peer = remote.connect(daemon.port)
-            peer.send_raw(packet[:8] + struct.pack("<I", size) + packet[12:size])
+            peer.connection.send(packet[:8] + struct.pack("<I", size) + packet[12:size])
             peer.expect_closed()
             peer.close()
 
@@ -133,7 +135,7 @@ def test_a_flood_of_session_acks_disturbs_nobody(daemon: Daemon, bystander: Byst
         peer = remote.connect(daemon.port)
         flood = wire.session_ack(wire.Session()) * 1000
         for _ in range(50):
-            peer.send_raw(flood)
+            peer.connection.send(flood)
         peer.send(remote.message("plain", b"after the flood", recoverable=True))
         peer.wait_stored()
 
@@ -143,23 +145,23 @@ def test_a_flood_of_session_acks_disturbs_nobody(daemon: Daemon, bystander: Byst
 def test_a_flood_of_tiny_messages_beyond_the_window_disturbs_nobody(
     daemon: Daemon, bystander: Bystander
 ):
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
         for _ in range(100):
             batch = [remote.message("nowhere") for _ in range(100)]
             for packet in batch:
                 peer.count(packet)
-            peer.send_raw(b"".join(batch))
+            peer.connection.send(b"".join(batch))
         peer.wait_acknowledged()
 
-    assert daemon.resident_bytes() - before < 50 * MB
+    assert resident_bytes(daemon.pid) - before < 50 * MB
 
 
 def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobody(
     daemon: Daemon, bystander: Bystander
 ):
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
         packet = remote.message("plain", b"x" * 1000)
@@ -172,7 +174,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobody(
                 sent += 100
         except (TimeoutError, OSError):
             pass
-        grown = daemon.resident_bytes() - before
+        grown = resident_bytes(daemon.pid) - before
     daemon.receive("plain")
 
     assert sent > 0
@@ -197,22 +199,22 @@ def test_junk_on_the_control_socket_disturbs_nobody(
     daemon: Daemon, bystander: Bystander, junk: bytes
 ):
     (path,) = (path for path in daemon.folder.rglob("*") if path.is_socket())
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with socket.socket(socket.AF_UNIX) as control:
         control.connect(str(path))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             control.sendall(junk)
         assert daemon.json("status")
-    assert daemon.resident_bytes() - before < 30 * MB
+    assert resident_bytes(daemon.pid) - before < 30 * MB
 
 
 def test_an_end_in_the_middle_of_everything_leaks_no_files(daemon: Daemon):
     with RemoteQueueManager() as remote:
         remote.connect(daemon.port).close()
-        before = daemon.open_files()
+        before = open_files(daemon.pid)
         for number in range(100):
             peer = remote.connect(daemon.port)
-            peer.send_raw(sample(remote)[: number * 3])
+            peer.connection.send(sample(remote)[: number * 3])
             if number % 2:
                 peer.connection.reset()
             else:
@@ -221,6 +223,6 @@ def test_an_end_in_the_middle_of_everything_leaks_no_files(daemon: Daemon):
         probe = remote.connect(daemon.port)
         probe.send(remote.message("nowhere", recoverable=True))
         probe.wait_stored()
-        after = daemon.open_files()
+        after = open_files(daemon.pid)
 
     assert after <= before + 10

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import DEADLETTER, ROOT, Cleaner, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import DEADLETTER, Cleaner, Daemon, Hosts, body
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,12 @@ import pytest
 
 from tests.process import wire
 from tests.process.bystander import Bystander
-from tests.process.harness import Cleaner, Daemon, Hosts, body
-from tests.process.peer import Closed, Connection, Peer, RemoteQueueManager
+from tests.process.connection import Closed, Connection
+from tests.process.data_folder import held_disk
+from tests.process.harness import Cleaner, Daemon, Hosts, body, empty_queues
+from tests.process.peer import Peer
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 
@@ -76,23 +80,25 @@ def test_a_packet_over_4_mb_is_refused_before_it_is_there(
     assert len(packet) > wire.PACKET_BYTES_MAX
 
     # Only the header goes out: nobody may wait for the announced rest.
-    peer.send_raw(packet[:16])
+    peer.connection.send(packet[:16])
 
     peer.expect_closed()
 
 
 def test_announced_but_unsent_megabytes_cost_no_memory(daemon: Daemon, bystander: Bystander):
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with RemoteQueueManager() as remote:
         for _ in range(50):
             peer = remote.connect(daemon.port)
             packet = remote.message("plain", recoverable=True)
-            peer.send_raw(packet[:8] + struct.pack("<I", wire.PACKET_BYTES_MAX) + packet[12:])
+            peer.connection.send(
+                packet[:8] + struct.pack("<I", wire.PACKET_BYTES_MAX) + packet[12:]
+            )
         # A session that is answered proves that the fifty were read.
         probe = remote.connect(daemon.port)
         probe.send(remote.message("plain", recoverable=True))
         probe.wait_stored()
-        grown = daemon.resident_bytes() - before
+        grown = resident_bytes(daemon.pid) - before
     daemon.receive("plain")
 
     assert grown < 50 * MB, f"{grown / MB:.0f} MB for 50 announcements of 4 MB"
@@ -135,7 +141,7 @@ def test_200_sessions_at_once_each_deliver_a_transactional_stream(daemon: Daemon
 
 
 def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemon):
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     content = bytes(4_000_000)
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
@@ -143,7 +149,7 @@ def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemo
         waiting = memoryview(b"".join(packets))
         for packet in packets:
             peer.count(packet)
-        with daemon.held_disk():
+        with held_disk(daemon.folder):
             # Within the window, as fast as the daemon reads; 240 MB are on offer.
             peer.connection.sock.settimeout(1)
             try:
@@ -151,12 +157,12 @@ def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemo
                     waiting = waiting[peer.connection.sock.send(waiting[:1_000_000]) :]
             except TimeoutError:
                 pass
-            grown = daemon.resident_bytes() - before
+            grown = resident_bytes(daemon.pid) - before
         peer.connection.send(waiting)
         peer.wait_stored(60)
 
     assert daemon.count("plain") == 60
-    daemon.empty()
+    empty_queues(daemon)
     assert grown < 100 * MB, f"{grown / MB:.0f} MB for one session"
 
 

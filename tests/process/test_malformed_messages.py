@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body
-from tests.process.peer import Closed, RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +158,7 @@ def test_a_malformed_message_closes_its_session_and_no_other(
     other = remote.connect(daemon.port)
     peer = remote.connect(daemon.port)
 
-    peer.send_raw(MALFORMED[name])
+    peer.connection.send(MALFORMED[name])
     peer.expect_closed()
 
     other.send(remote.message("plain", b"still here", recoverable=True))
@@ -178,7 +179,7 @@ def test_session_counts_that_are_wrong_close_the_session_after_the_message_was_t
         peer = remote.connect(daemon.port)
         packet = remote.message("plain", b"taken %d" % number, recoverable=True)
         peer.count(packet)
-        peer.send_raw(peer.with_session_header(packet, **change))
+        peer.connection.send(peer.with_session_header(packet, **change))
         peer.expect_closed()
 
     daemon.wait_for("plain", 3)

@@ -13,8 +13,10 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
-from tests.process.harness import ROOT, Daemon, Hosts, body
-from tests.process.peer import Listener
+from tests.process.command_line import ROOT
+from tests.process.data_folder import database
+from tests.process.harness import Daemon, Hosts, body, empty_queues
+from tests.process.remote import Listener
 from tests.process.test_two_daemons import QUICK, direct, wait_count
 from tests.stored_packets import unshared_parts
 
@@ -86,7 +88,7 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_all_copies_or_none(daemon: Daem
     daemon.terminate()
     assert parts_of(daemon) > 0
     daemon.start()
-    daemon.empty()
+    empty_queues(daemon)
     daemon.terminate()
     assert parts_of(daemon) == 0
     daemon.start()
@@ -94,7 +96,7 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_all_copies_or_none(daemon: Daem
 
 def parts_of(daemon: Daemon) -> int:
     """How many parts of packets the disk of a daemon has that does not run; none is in vain."""
-    with closing(sqlite3.connect(daemon.database())) as db:
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         assert not unshared_parts(db)
         return int(db.execute("SELECT count(*) FROM shared_part").fetchone()[0])
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.process import wire
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1_000_000
 
@@ -130,14 +131,14 @@ def sessions(daemon: Daemon, count: int, sources: int) -> Iterator[list[socket.s
 def test_packets_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
     daemon = hosts.daemon(memory={"packets": "32MB"})
     daemon.create("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with sessions(daemon, 100, sources=1) as socks:
         press_on(socks, unfinished(3_900_000))
 
         held = daemon.json("status")[0]["memory"]["packets"]
         assert 8 * MB < held["bytes"] <= 21 * MB  # one address: half of it, and one packet
         assert held["waiting"] > 50
-        assert daemon.resident_bytes() - before < 80 * MB  # with 64 KiB for each session
+        assert resident_bytes(daemon.pid) - before < 80 * MB  # with 64 KiB for each session
 
         honest = hosts.remote().connect(daemon.port)
         honest.send(honest.owner.message("plain", b"y" * 3_900_000, recoverable=True))
@@ -173,14 +174,14 @@ def test_a_packet_that_is_larger_than_the_budget_gets_in(hosts: Hosts):
 def test_requests_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
     daemon = hosts.daemon(memory={"requests": "32MB"})
     daemon.create("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(30)]
     try:
         press_on([each.sock for each in clients], struct.pack("<I", 60 * MB) + bytes(59 * MB))
 
         held = daemon.json("status")[0]["memory"]["requests"]
         assert 8 * MB < held["bytes"] < 90 * MB  # the oldest goes on
-        assert daemon.resident_bytes() - before < 250 * MB
+        assert resident_bytes(daemon.pid) - before < 250 * MB
         daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
     finally:
         for each in clients:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
 
@@ -115,7 +116,7 @@ def test_nothing_is_acknowledged_while_the_disk_is_held_up(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         for number in (1, 2, 3):
             peer.send(remote.transactional("orders", FIRST, number))
         peer.read_for(1.5)
@@ -134,7 +135,7 @@ def test_a_duplicate_of_what_is_not_yet_on_disk_is_not_acknowledged_either(
 ):
     peer, second = remote.connect(daemon.port), remote.connect(daemon.port)
     packet = remote.transactional("orders", FIRST, 1)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         peer.send(packet)
         second.send(packet)
         second.read_for(1.0)

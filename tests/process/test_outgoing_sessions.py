@@ -12,7 +12,8 @@ import pytest
 from tests.process import wire
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.outgoing import QUICK, SLOW, place, send, sequence_of
-from tests.process.peer import Listener, RemoteQueueManager
+from tests.process.processes import resident_bytes
+from tests.process.remote import Listener, RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +188,7 @@ def test_a_peer_that_answers_with_nonsense_is_left_and_tried_again(
     first = listener.accept(auto_ack=False)
     first.receive()
 
-    first.send_raw(NONSENSE[name])
+    first.connection.send(NONSENSE[name])
     first.expect_closed()
 
     assert listener.accept().receive().body == b"x"
@@ -199,13 +200,13 @@ def test_a_peer_that_reads_nothing_costs_bounded_memory(hosts: Hosts):
     content = bytes(4_000_000)
     for _ in range(30):
         daemon.cli("send", listener.destination("q"), "--recoverable", "--file", "-", input=content)
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     peer = listener.accept(auto_ack=False)
     peer.receive(30)  # so it has begun to send, and from here on nobody reads
     daemon.json("status")
     daemon.json("status")
 
-    grown = daemon.resident_bytes() - before
+    grown = resident_bytes(daemon.pid) - before
     assert grown < 64 * 1024 * 1024, f"{grown // 2**20} MB for one peer that does not read"
     peer.auto_ack = True
     peer.session_ack()

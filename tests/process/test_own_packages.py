@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import COMMAND, ROOT
+from tests.process.command_line import COMMAND, ROOT
 
 WRONG = "raise SystemExit('the wrong one')\n"
 

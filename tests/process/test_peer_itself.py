@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.process import wire
-from tests.process.peer import Closed, Listener, Peer, RemoteQueueManager
+from tests.process.connection import Closed
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 from tests.process.wire import Violation
 
 # QB 4.1.5 and 4.1.8, and digest 27.
@@ -151,12 +153,14 @@ def _more_than_the_window(left: Peer, right: Peer, owner: RemoteQueueManager) ->
 
 
 def _a_wrong_count(left: Peer, right: Peer, owner: RemoteQueueManager) -> None:
-    left.send_raw(wire.session_ack(wire.Session(sent=1)))
+    left.connection.send(wire.session_ack(wire.Session(sent=1)))
     right.read()
 
 
 def _an_ack_for_what_was_never_sent(left: Peer, right: Peer, owner: RemoteQueueManager) -> None:
-    left.send_raw(wire.session_ack(wire.Session(recoverable_acknowledged=1, recoverable_flags=1)))
+    left.connection.send(
+        wire.session_ack(wire.Session(recoverable_acknowledged=1, recoverable_flags=1))
+    )
     right.read()
 
 

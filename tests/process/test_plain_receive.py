@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import Cleaner, Daemon, Hosts, body
-from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ def test_a_duplicate_that_comes_while_the_first_is_not_on_disk_is_not_acknowledg
 ):
     packet = remote.message("plain", b"once", recoverable=True)
     one, two = remote.connect(daemon.port), remote.connect(daemon.port)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         one.send(packet)
         one.read_for(0.5)
         two.send(packet)
@@ -412,7 +414,7 @@ def test_nothing_recoverable_is_acknowledged_while_the_disk_is_held_up(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         for number in range(40):
             peer.send_now(remote.message("plain", b"%d" % number, recoverable=True))
         peer.read_for(1.5)
@@ -448,7 +450,7 @@ def test_the_window_of_a_session_header_may_change_all_the_time(
 
     for window in (1, 0xFFFF, 2, 64, 1):
         header = replace(peer._next_header(), window=window)
-        peer.send_raw(wire.session_ack(header))
+        peer.connection.send(wire.session_ack(header))
         peer.send(remote.message("plain", b"%d" % window, recoverable=True))
         peer.wait_stored()
 

@@ -16,8 +16,12 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
-from tests.process.harness import COMMAND, ROOT, Cleaner, Daemon, Hosts, _environment, body, run
-from tests.process.peer import Closed, Connection, RemoteQueueManager
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands, run
+from tests.process.connection import Closed, Connection
+from tests.process.data_folder import database
+from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 IS_ROOT = os.geteuid() == 0
@@ -142,7 +146,7 @@ def refused_start(daemon: Daemon) -> tuple[int, str]:
     """Exit code and words of a `serve` that has to fail by itself."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     return done.returncode, (done.stdout + done.stderr).decode()
 
@@ -267,7 +271,7 @@ def test_init_never_touches_an_existing_configuration(hosts: Hosts):
 
 def test_the_data_folder_and_the_control_socket_are_not_for_everybody(daemon: Daemon):
     sockets = [path for path in daemon.folder.rglob("*") if path.is_socket()]
-    data = daemon.database().parent
+    data = database(daemon.folder).parent
 
     assert stat.S_IMODE(daemon.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
@@ -317,7 +321,7 @@ def test_bodies_do_not_get_into_the_log(hosts: Hosts):
     peer.send(remote.message("plain", b"TOP-SECRET-BODY", recoverable=True))
     peer.send(remote.message("nowhere", b"TOP-SECRET-BODY", recoverable=True))
     peer.wait_stored()
-    peer.send_raw(b"TOP-SECRET-BODY and no packet at all")
+    peer.connection.send(b"TOP-SECRET-BODY and no packet at all")
     peer.expect_closed()
     daemon.terminate()
 
@@ -344,7 +348,7 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
         if (busy_s := cpu_s() - before) <= 0.02 or time.monotonic() > end:
             break
 
-    assert daemon.resident_bytes() < 50 * MB
+    assert resident_bytes(daemon.pid) < 50 * MB
     assert busy_s <= 0.02
 
 
@@ -355,14 +359,14 @@ def test_memory_does_not_grow_with_what_waits_on_disk(hosts: Hosts):
     peer = remote.connect(daemon.port)
     sequence = 1000 << 32 | 1
     content = bytes(20_000)
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
 
     peer.send_many(
         [remote.transactional("orders", sequence, n, body=content) for n in range(1, 5001)]
     )
     peer.wait_order_ack(sequence, 5000, 60)
 
-    assert daemon.resident_bytes() - before < 60 * MB, "100 MB wait on disk"
+    assert resident_bytes(daemon.pid) - before < 60 * MB, "100 MB wait on disk"
 
 
 def test_sessions_that_came_and_went_cost_nothing(daemon: Daemon):
@@ -375,8 +379,8 @@ def test_sessions_that_came_and_went_cost_nothing(daemon: Daemon):
 
     round_trip(200)
     daemon.receive("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     round_trip(600)
     daemon.receive("plain")
 
-    assert daemon.resident_bytes() - before < 8 * MB
+    assert resident_bytes(daemon.pid) - before < 8 * MB

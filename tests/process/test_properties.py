@@ -20,7 +20,8 @@ import pytest
 from qmd.client import blocking
 from tests.process import wire
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import Listener, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 
 QUICK = {"retry_first": "20ms", "retry_max": "100ms"}
 GUID = bytes(range(0x10, 0x20))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 
 def shown(daemon: Daemon, queue: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"retry_first": "20ms", "retry_max": "100ms", "resend": ["500ms"]}
 QUEUE = "OS:b.example\\private$\\orders"

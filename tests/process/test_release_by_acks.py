@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 
 from tests.process import wire
+from tests.process.connection import Closed
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts
 from tests.process.outgoing import QUICK, SLOW, place, send, sequence_of
-from tests.process.peer import Closed, Listener, RemoteQueueManager
+from tests.process.remote import Listener, RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def test_an_order_ack_has_no_bit_before_its_effect_is_on_disk(daemon: Daemon, li
     send(daemon, listener.destination("q"), b"1", b"2")
     peer = listener.accept()
     sequence = sequence_of(peer.receive_many(2)[0])
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         peer.order_ack(sequence, 2)
         peer.read_for(1.0)
         assert peer.unstored == {1}
@@ -380,7 +382,7 @@ def test_a_final_ack_has_no_bit_before_the_dead_letter_is_on_disk(
     send(daemon, listener.destination("q"), b"1")
     peer = listener.accept()
     message = peer.receive()
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         peer.final_ack(message, 0x8009)
         peer.read_for(1.0)
         assert peer.unstored == {1}

@@ -13,7 +13,7 @@ import pytest
 from tests.patience import END_S
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts
 from tests.process.outgoing import QUICK, SLOW, place, send, sequence_of
-from tests.process.peer import Listener, RemoteQueueManager
+from tests.process.remote import Listener, RemoteQueueManager
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from tests.process import wire
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.outgoing import SLOW, place, send, sequence_of
-from tests.process.peer import Listener, RemoteQueueManager
+from tests.process.remote import Listener, RemoteQueueManager
 
 DEFAULT_TIME_TO_REACH_QUEUE_S = 345_600
 

@@ -16,7 +16,8 @@ import pytest
 from qmd.client import QueueManager, TransactionAborted, connect
 from qmd.service import ServiceError, proxy
 from tests.patience import END_S
-from tests.process.harness import COMMAND, DEADXACT, ROOT, Daemon, Hosts
+from tests.process.command_line import COMMAND, ROOT
+from tests.process.harness import DEADXACT, Daemon, Hosts
 from tests.process.shop import Loose, Shop, Volatile, greet
 from tests.process.test_two_daemons import QUICK, direct, wait_count
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, Daemon, Hosts, _environment
+from tests.process.command_line import ROOT, environment_of_commands
+from tests.process.harness import Daemon, Hosts
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def daemon(hosts: Hosts) -> Daemon:
 def started(daemon: Daemon, log: int) -> subprocess.Popen[bytes]:
     """Serve with a pipe as the log, and wait for the control socket."""
     command = [sys.executable, "-m", "qmd", "--config", str(daemon.config), "serve"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=_environment())
+    process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=environment_of_commands())
     socket = Path(daemon.config).parent / "qmd.sock"
     while not socket.exists():
         assert process.poll() is None

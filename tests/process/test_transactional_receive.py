@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.harness import Cleaner, Daemon, Hosts, body
-from tests.process.peer import Closed, RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
 SECOND = 1000 << 32 | 2

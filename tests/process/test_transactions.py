@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, ControlProxy, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Daemon, Hosts, body
+from tests.process.proxy import ControlProxy
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
 COUNT = 300

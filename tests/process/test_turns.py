@@ -18,8 +18,11 @@ import msgspec
 import pytest
 
 from tests.process.control_client import ControlClient
+from tests.process.data_folder import database
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.processes import open_files
+from tests.process.remote import RemoteQueueManager
 from tests.process.watch import MB
 
 ARRIVAL_BITS = 44  # of the key of a message
@@ -41,7 +44,7 @@ def stopped(daemon: Daemon) -> Iterator[None]:
 
 def arrivals(daemon: Daemon, queue: str) -> list[int]:
     """The numbers of what is in a queue, in the order in which everything came."""
-    with contextlib.closing(sqlite3.connect(daemon.database())) as db:
+    with contextlib.closing(sqlite3.connect(database(daemon.folder))) as db:
         rows = db.execute(
             "SELECT message.key & ? FROM message JOIN queue ON queue.id = message.key >> 48"
             " WHERE queue.key LIKE ?",
@@ -103,7 +106,7 @@ def test_thousands_who_only_connect_wait_for_those_who_have_something_to_say(hos
                 delivering.send(remote.message("side", recoverable=True))
                 delivering.send(remote.message("side", recoverable=True))
                 delivering.wait_stored()
-            files = daemon.open_files()
+            files = open_files(daemon.pid)
             with stopped(daemon):
                 for number in range(SILENT):
                     address = f"127.0.0.{2 + number % 200}", 0
@@ -113,7 +116,7 @@ def test_thousands_who_only_connect_wait_for_those_who_have_something_to_say(hos
             delivering.send(remote.message("side", b"from there", recoverable=True))
             delivering.wait_stored()
             with stopped(daemon):
-                taken_up = daemon.open_files() - files
+                taken_up = open_files(daemon.pid) - files
 
         assert taken_up < TAKEN_UP_MAX
         RemoteQueueManager().connect(daemon.port).close()  # everybody comes in at last
@@ -149,7 +152,7 @@ def test_what_came_whole_before_a_fault_is_taken_though_it_waits_for_its_turn(ho
         for packet in packets:
             peer.count(packet)
         with stopped(daemon):
-            peer.send_raw(b"".join(packets) + b"no packet" * 10)
+            peer.connection.send(b"".join(packets) + b"no packet" * 10)
         peer.expect_closed()
 
     assert [int(body) for body in daemon.bodies("plain")] == list(range(count))

@@ -24,7 +24,8 @@ from qmd.client import (
 from qmd.control_protocol import messages as frames
 from tests.patience import END_S
 from tests.process import postgresql
-from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")

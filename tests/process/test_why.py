@@ -16,8 +16,8 @@ import pytest
 
 from qmd.client import blocking
 from tests.patience import END_S
-from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, free_port
-from tests.process.peer import RemoteQueueManager
+from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, empty_queues, free_port
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 EVENT = {
@@ -44,7 +44,7 @@ def pair(shared: tuple[Daemon, Daemon], clean: Cleaner) -> Iterator[tuple[Daemon
         clean(daemon)
     yield shared
     for daemon in shared:
-        daemon.empty()
+        empty_queues(daemon)
 
 
 def to(receiver: Daemon, queue: str) -> str:

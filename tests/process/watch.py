@@ -14,7 +14,8 @@ from types import TracebackType
 
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon
-from tests.process.peer import RemoteQueueManager
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 STATUS_EVERY_S = 0.05
@@ -58,7 +59,7 @@ class Watch:
         self._remote = RemoteQueueManager()
         self._peer = self._remote.connect(daemon.port)
         self._deliver_one()
-        self._before = daemon.resident_bytes()
+        self._before = resident_bytes(daemon.pid)
         self._log_before = daemon.log.stat().st_size
         self._started = time.monotonic()
         self._threads = [
@@ -119,7 +120,7 @@ class Watch:
             client.done("hello", 1)
             assert client.done("status")["queues"] >= 1
         self.figures.status_s.append(time.monotonic() - started)
-        grown = self._daemon.resident_bytes() - self._before
+        grown = resident_bytes(self._daemon.pid) - self._before
         self.figures.grown_bytes = max(self.figures.grown_bytes, grown)
         self._stop.wait(STATUS_EVERY_S)
 
