@@ -18,7 +18,23 @@ from pipeline.source.decode import one_by_one
 from pipeline.source.decode import packets as decoding
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
-from protocol import MalformedPacket, build_user_message
+from protocol import (
+    SIGNATURE,
+    VERSION,
+    BaseFlags,
+    BaseHeader,
+    DirectQueueName,
+    MalformedPacket,
+    MessagePropertiesHeader,
+    PropertyFlags,
+    TransactionFlags,
+    TransactionHeader,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    build_user_message,
+    wide_text,
+)
 from qmd.client import Message
 from qmd.control_protocol.messages import StoredMessage
 from tests.properties.packet_strategies import spoilt, user_messages
@@ -158,84 +174,49 @@ def test_the_types_are_those_that_spark_makes_of_the_schema(spark):
 
 
 def ordinary(count, body_bytes=0):
-    """Packets as applications send them: half transactional, to few destinations."""
-    from protocol import (
-        SIGNATURE,
-        VERSION,
-        BaseFlags,
-        BaseHeader,
-        DirectQueueName,
-        MessagePropertiesHeader,
-        PropertyFlags,
-        TransactionFlags,
-        TransactionHeader,
-        UserFlags,
-        UserHeader,
-        UserMessage,
-        wide_text,
-    )
+    """Return packets as applications send them: half transactional, to few destinations."""
+    chance = random.Random(7)
+    return [
+        build_user_message(ordinary_message(number, chance.randrange(16), body_bytes))
+        for number in range(count)
+    ]
 
+
+def ordinary_message(number, property_flags, body_bytes):
     def name(text):
         wide = wide_text(text)
         return DirectQueueName(len(wide), wide)
 
-    chance = random.Random(7)
-    made = []
-    for number in range(count):
-        transactional = number % 2
-        flags = UserFlags.of(
+    is_transactional, has_admin = number % 2 == 1, number % 3 == 0
+    user = UserHeader(
+        bytes([number % 5]) * 16,
+        bytes(16),
+        0xFFFFFFFF,
+        1_700_000_000,
+        number,
+        UserFlags.of(
             delivery=1,
             properties_header=1,
-            transaction_header=transactional,
+            transaction_header=int(is_transactional),
             destination_type=7,
-            admin_type=7 if number % 3 == 0 else 0,
-        )
-        body = f"body {number}".encode().ljust(body_bytes, b".")
-        made.append(
-            build_user_message(
-                UserMessage(
-                    BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345600),
-                    UserHeader(
-                        bytes([number % 5]) * 16,
-                        bytes(16),
-                        0xFFFFFFFF,
-                        1_700_000_000,
-                        number,
-                        flags,
-                        name(f"OS:hosta\\private$\\orders{number % 4}"),
-                        name("OS:hosta\\private$\\admin") if number % 3 == 0 else None,
-                        None,
-                        None,
-                    ),
-                    TransactionHeader(TransactionFlags(0), 1 << 40, number, number - 1, None)
-                    if transactional
-                    else None,
-                    None,
-                    MessagePropertiesHeader(
-                        PropertyFlags(chance.randrange(16)),
-                        0,
-                        0,
-                        bytes(20),
-                        8,
-                        number,
-                        0,
-                        0,
-                        0,
-                        0,
-                        0,
-                        0,
-                        wide_text(f"order {number}"),
-                        b"",
-                        body,
-                    ),
-                    None,
-                    None,
-                    None,
-                    None,
-                )
-            )
-        )
-    return made
+            admin_type=7 if has_admin else 0,
+        ),
+        name(f"OS:hosta\\private$\\orders{number % 4}"),
+        name("OS:hosta\\private$\\admin") if has_admin else None,
+        None,
+        None,
+    )
+    transaction = TransactionHeader(TransactionFlags(0), 1 << 40, number, number - 1, None)
+    label, body = wide_text(f"order {number}"), f"body {number}".encode().ljust(body_bytes, b".")
+    properties = MessagePropertiesHeader(
+        PropertyFlags(property_flags),
+        *(0, 0, bytes(20), 8, number),
+        *(0, 0, 0, 0, 0, 0),
+        *(label, b"", body),
+    )
+    base = BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345600)
+    sequence = transaction if is_transactional else None
+    return UserMessage(base, user, sequence, None, properties, None, None, None, None)
 
 
 def test_all_of_a_large_batch_is_one_arrow_batch():

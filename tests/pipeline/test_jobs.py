@@ -35,10 +35,10 @@ from pipeline.jobs.latency import latency
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from pipeline.report.outcome import write_audit
+from tests.pipeline.foreign_chance import fleet_of_ways
 from tests.pipeline.foreign_faults import more_faults
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream, foreign_fleet
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet
-from tests.pipeline.foreign_ways import fleet_of_ways
 from tests.pipeline.second_opinion import second_opinion
 
 Key = tuple[str, str, int, int]

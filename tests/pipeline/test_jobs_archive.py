@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,19 @@ def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
     return [message.body for message in received]
 
 
+def die_after(batches: int) -> Callable[[int, int], None]:
+    """Return a progress callback that kills the job after so many batches."""
+    left = batches
+
+    def count(sent: int, rows: int) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Killed
+
+    return count
+
+
 def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     spark: Any, daemon: Daemon, qm: blocking.Blocking, tmp_path: Path
 ) -> None:
@@ -95,18 +108,12 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     def replay() -> Replay:
         return Replay(spark, archive, "test-1", batch_rows=7)
 
-    for dies_after in (1, 3):  # between a batch and the note of it, too
-
-        def die(sent: int, rows: int, left: list[int] = [dies_after]) -> None:  # noqa: B006
-            left[0] -= 1
-            if not left[0]:
-                raise Killed
-
+    for batches in (1, 3):
         with pytest.raises(Killed):
-            replay().run(qm, "again", progress=die)
+            replay().run(qm, "again", progress=die_after(batches))
         plan = archive.plan("test-1")
         assert plan is not None
-        plan["done"] -= 1  # it died before it noted that
+        plan["done"] -= 1  # the job was killed before it recorded its last batch
         archive.write_plan("test-1", plan)
     replay().run(qm, "again")
     messages = qm.peek("again", 0, 100)

@@ -29,17 +29,17 @@ from qmd.queues.local_queue import Reader
 from storage.rescue import check
 from storage.rescue.repair import Rescue
 from storage.tables import events
+from tests.integration.agreement import check_agreement
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 from tests.stored_packets import packets
 
 LARGE = bytes(100_000)
@@ -430,7 +430,7 @@ async def test_express_copies_that_share_a_body_are_complete_in_every_read(
     await a.create("five")
     await a.mover.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
     assert await a.receive("five") == [LARGE]
-    await a.check()
+    await check_agreement(a)
     assert a.usage.express_bytes < 1.1 * len(LARGE)
     assert await a.receive("four") == [LARGE]
     assert a.usage.express_bytes == 0
@@ -450,7 +450,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     await a.send(",".join(names), LARGE, delivery=EXPRESS)
 
     assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
-    await a.check()
+    await check_agreement(a)
     with pytest.raises(Refusal, match="express messages take"):
         a.message_sender.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
     for name in names:

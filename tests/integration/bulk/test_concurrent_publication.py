@@ -12,7 +12,9 @@ from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.queues.local_queue import Reader
 from tests.integration.bulk.refusals import refused
 from tests.integration.bulk.stages import contents, publish, sent_events, stage
-from tests.integration.managers import Hosts, bodies, guid, hosted, listening, until
+from tests.integration.disk import slow_read
+from tests.integration.managers import Hosts, bodies, hosted, until
+from tests.integration.remote import guid, listening
 
 
 @hosted
@@ -23,7 +25,7 @@ async def test_discarding_a_stage_during_its_publication_refuses_the_publication
     await a.create("orders")
     attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
     work = asyncio.ensure_future(a.staging.publish("etl", 0, attempts))
-    finish = await a.slow_read(of="FROM stage")
+    finish = await slow_read(a, of="FROM stage")
     await until(lambda: a.staging._publishing, "the publication")
     discarded = await a.staging.discard("etl", 0, 19, "", 0)
     finish.set()

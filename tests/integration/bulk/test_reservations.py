@@ -8,6 +8,7 @@ from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import EXPRESS, Choice, NewMessage, Piece
 from qmd.queues.local_queue import Reader
 from storage.rescue.repair import Rescue
+from tests.integration.agreement import check_agreement
 from tests.integration.bulk.reader import numbered, opened
 from tests.integration.bulk.refusals import refused
 from tests.integration.managers import Hosts, bodies, hosted
@@ -202,7 +203,7 @@ async def test_a_reserved_express_message_outlives_the_process(hosts: Hosts) -> 
     await a.send("orders", b"3")
     run = await opened(a)
     assert (await run.reserve(0, 2))["end"] == 2
-    await a.check()
+    await check_agreement(a)
     a = await hosts.restart(a)
     run = await opened(a)
     assert await run.read(0) == numbered(2)

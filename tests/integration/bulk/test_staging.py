@@ -14,6 +14,7 @@ from qmd.client.new_message import Acknowledge
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, NewMessage, StoredMessage
 from qmd.errors import Refusal
+from tests.integration.agreement import check_agreement
 from tests.integration.bulk.refusals import refused
 from tests.integration.bulk.stages import contents, publish, sent_events, stage
 from tests.integration.managers import Hosts, hosted, until
@@ -161,7 +162,7 @@ async def test_stages_count_towards_the_quota_and_have_their_own_limit(hosts: Ho
     await stage(a, 0, 0, "a", bytes(50_000))
     assert await refused(stage(a, 0, 1, "a", bytes(50_000))) == "stages_full"
     assert await refused(a.send("orders", bytes(60_000))) == "computer_full"
-    await a.check()
+    await check_agreement(a)
     a = await hosts.restart(
         a, quotas={"computer_bytes": 100_000}, pipeline={"staged_bytes_max": 70_000}
     )
@@ -177,7 +178,7 @@ async def test_a_repeated_piece_replaces_the_earlier_one(hosts: Hosts) -> None:
     await stage(a, 0, 0, "a", b"0", b"1")
     attempt = await stage(a, 0, 0, "a", b"0", b"1")
     assert attempt.rows == 2
-    await a.check()
+    await check_agreement(a)
     assert await publish(a, 0, attempt) == (True, 2)
 
 

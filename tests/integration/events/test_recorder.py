@@ -19,7 +19,9 @@ from qmd.history.event_query import flat
 from qmd.queues.local_queue import Reader
 from storage.tables import event_search, events
 from storage.tables.events import Event
-from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
+from tests.integration.disk import held_disk
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import dial, guid, listening, packet
 from tests.ledger import disagreements
 
 
@@ -94,7 +96,7 @@ async def test_messages_that_come_and_go_in_one_batch_have_events_in_order(
     await a.create("orders")
     sent = await a.send("orders", b"x", delivery=EXPRESS)
     await a.settled()
-    with a.held_disk():
+    with held_disk(a):
         first = a.storage.batch.run(lambda db: None)
         await asyncio.sleep(0)
         reader = Reader()
@@ -313,7 +315,7 @@ async def test_a_message_received_during_the_stop_is_not_recorded_as_lost(
     reader = Reader()
     taken = await a.take(reader, "news")
 
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "news", taken)
         await until(lambda: a.storage.pressure)
         await asyncio.sleep(0)

@@ -16,8 +16,10 @@ from qmd.events.recorder import Kind
 from qmd.history import explanation as account
 from qmd.history import message_lookup as inquiry
 from qmd.queues.local_queue import Reader
+from tests.integration.disk import held_disk
 from tests.integration.history.lookups import until_state, why
-from tests.integration.managers import Host, Hosts, guid, hosted, listening, packet, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import guid, listening, packet
 
 
 async def forget_history(host: Host) -> None:
@@ -317,7 +319,7 @@ async def test_a_disk_that_hangs_does_not_block_questions(hosts: Hosts) -> None:
     (sent,) = await a.send("orders", b"x", delivery=RECOVERABLE)
     await a.settled()
 
-    with a.held_disk():
+    with held_disk(a):
         told = await why(a, sent)
 
     assert told["state"] == "queued"

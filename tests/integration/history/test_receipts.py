@@ -29,20 +29,18 @@ from qmd.operations.resend import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import owed
 from storage.tables.owed import Owed
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     JOURNAL,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
-    Remote,
     bodies,
-    dial,
-    guid,
     hosted,
-    packet,
     until,
 )
+from tests.integration.remote import Remote, dial, guid, packet
 
 SEQUENCE = 1 << 32 | 1
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
@@ -173,7 +171,7 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_a_rest
     reader = Reader()
     taken = await a.take(reader, "orders", 2)
 
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "orders", taken)
         assert not removed.done()
     await removed
@@ -199,7 +197,7 @@ async def test_a_refusal_is_sent_only_when_it_is_on_disk(hosts: Hosts) -> None:
         b"1", source=remote.guid, number=1, queue="nowhere", position=(SEQUENCE, 1, 0), **ASKING[0]
     )
 
-    with a.held_disk():
+    with held_disk(a):
         remote.send(refused)
         await until(lambda: a.storage.pressure)
         await asyncio.sleep(0.3)  # time in which a premature final ack would come

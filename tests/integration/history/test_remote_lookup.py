@@ -13,7 +13,8 @@ from qmd.events.recorder import Kind
 from qmd.history import remote_lookup as asking
 from qmd.history.remote_lookup import Answer, Question
 from tests.integration.history.lookups import why
-from tests.integration.managers import Hosts, dial, guid, hosted, listening, packet, until
+from tests.integration.managers import Hosts, hosted, until
+from tests.integration.remote import dial, guid, listening, packet
 
 # The other side.
 

@@ -11,7 +11,8 @@ from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL
 from qmd.core.packet_fields import sent_time_s
 from qmd.queues.local_queue import Reader
 from tests.integration.maintenance.lifetimes import DAY_S, NOWHERE, dead
-from tests.integration.managers import Hosts, bodies, dial, guid, hosted, listening, packet, until
+from tests.integration.managers import Hosts, bodies, hosted, until
+from tests.integration.remote import dial, guid, listening, packet
 
 STEPS_S = (400 * DAY_S, -400 * DAY_S)
 

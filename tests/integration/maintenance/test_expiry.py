@@ -15,18 +15,9 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, Choice
 from qmd.queues.local_queue import Reader
 from tests.integration.maintenance.lifetimes import NOWHERE, dead
-from tests.integration.managers import (
-    DEAD_LETTERS,
-    Hosts,
-    bodies,
-    dial,
-    guid,
-    hosted,
-    listening,
-    packet,
-    until,
-)
+from tests.integration.managers import DEAD_LETTERS, Hosts, bodies, hosted, until
 from tests.integration.operations.test_transactions import orders
+from tests.integration.remote import dial, guid, listening, packet
 
 # Messages from other queue managers.
 

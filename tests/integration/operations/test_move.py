@@ -16,7 +16,8 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
-from tests.integration.managers import DEAD_LETTERS, Host, Hosts, bodies, dial, guid, hosted, packet
+from tests.integration.managers import DEAD_LETTERS, Host, Hosts, bodies, hosted
+from tests.integration.remote import dial, guid, packet
 
 
 async def move(

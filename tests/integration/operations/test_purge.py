@@ -15,20 +15,18 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     PATIENCE_S,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
-    Remote,
     bodies,
-    dial,
-    guid,
     hosted,
-    packet,
     until,
 )
+from tests.integration.remote import Remote, dial, guid, packet
 
 SEQUENCE = 1 << 32 | 1
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
@@ -223,7 +221,7 @@ async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgment
 @hosted
 async def test_a_queue_that_is_being_deleted_accepts_no_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts, 1)
-    with a.held_disk():
+    with held_disk(a):
         deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
         await asyncio.sleep(0)
         with pytest.raises(Refusal, match="no queue"):
@@ -248,7 +246,7 @@ async def test_a_receipt_that_is_being_committed_counts_although_its_queue_is_de
     a, remote = await filled(hosts, 2)
     reader = Reader()
     taken = await a.take(reader, "orders")
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "orders", taken)
         await until(lambda: a.storage.pressure)
         deleting = asyncio.ensure_future(a.administration.delete(a.queue("orders")))
@@ -307,7 +305,7 @@ async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_
 ) -> None:
     a = await hosts.start()
     await a.create("orders")
-    with a.held_disk():
+    with held_disk(a):
         sent = a.handed_over([NewMessage("orders", b"1")])
         await until(lambda: a.storage.pressure)
         sent_then = a.handed_over([NewMessage("orders", b"2")])

@@ -18,17 +18,17 @@ from qmd.events.recorder import Kind
 from qmd.operations.resend import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import events
+from tests.integration.disk import slow_read
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 
 
 async def resend(
@@ -216,7 +216,7 @@ async def test_a_message_that_is_received_meanwhile_is_not_resent(hosts: Hosts) 
     reader = Reader()
     taken = await a.take(reader, "orders")
 
-    slow = await a.slow_read(" FROM message WHERE key BETWEEN")
+    slow = await slow_read(a, " FROM message WHERE key BETWEEN")
     resending = asyncio.ensure_future(resend(a, "orders", changes={"to": "other"}))
     await asyncio.sleep(0.02)
     await a.removing(reader, "orders", taken)

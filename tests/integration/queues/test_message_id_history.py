@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from qmd.queues import message_id_history as known_messages
-from tests.integration.managers import Host, Hosts, bodies, dial, hosted, packet, until
+from tests.integration.managers import Host, Hosts, bodies, hosted, until
+from tests.integration.remote import dial, packet
 
 DAY_S = 86400
 WINDOW = 50

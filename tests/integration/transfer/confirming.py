@@ -9,7 +9,8 @@ from typing import Any
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import TRANSACTIONAL
 from storage.tables import events
-from tests.integration.managers import Host, Remote, RemoteListener, guid, listening, until
+from tests.integration.managers import Host, until
+from tests.integration.remote import Remote, RemoteListener, guid, listening
 
 RECEIVED = MessageClass.ACK_RECEIVE
 ASKING: dict[str, Any] = {"delivery": TRANSACTIONAL, "dead_letter": True}

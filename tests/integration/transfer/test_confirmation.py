@@ -17,17 +17,17 @@ from qmd.errors import Refusal
 from qmd.events.recorder import Kind
 from qmd.queues.local_queue import Reader
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     JOURNAL,
     TRANSACTIONAL_DEAD_LETTERS,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 from tests.integration.transfer.confirming import (
     ASKING,
     RECEIVED,
@@ -202,7 +202,7 @@ async def test_a_final_ack_is_acknowledged_only_when_its_end_is_on_disk(hosts: H
         remote.order_ack(remote.messages[0])
         await arrived(a, name, 1)
         before = len(remote.acknowledged)
-        with a.held_disk():
+        with held_disk(a):
             remote.final_ack(remote.messages[0], RECEIVED)
             for _ in range(40):
                 await asyncio.sleep(0.005)

@@ -10,15 +10,8 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import INFINITE_S
 from qmd.events.recorder import Kind
-from tests.integration.managers import (
-    TRANSACTIONAL_DEAD_LETTERS,
-    Hosts,
-    bodies,
-    guid,
-    hosted,
-    listening,
-    until,
-)
+from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Hosts, bodies, hosted, until
+from tests.integration.remote import guid, listening
 from tests.integration.transfer.confirming import (
     ASKING,
     RECEIVED,

@@ -8,15 +8,8 @@ import pytest
 
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import INFINITE_S
-from tests.integration.managers import (
-    TRANSACTIONAL_DEAD_LETTERS,
-    Hosts,
-    bodies,
-    guid,
-    hosted,
-    listening,
-    until,
-)
+from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Hosts, bodies, hosted, until
+from tests.integration.remote import guid, listening
 from tests.integration.transfer.confirming import awaiting, elsewhere
 
 # --- requests for confirmation ---

@@ -133,20 +133,9 @@ def message(
         extension=extension,
         body=body,
     )
-    rest = (
-        source
-        + address
-        + numbers
-        + names
-        + connector
-        + (transaction.build() if transaction is not None else b"")
-        + security
-        + properties
-        + debug
-        + soap
-        + multi_queue
-        + trailing
-    )
+    user = source + address + numbers + names + connector
+    sequence = transaction.build() if transaction is not None else b""
+    rest = user + sequence + security + properties + debug + soap + multi_queue + trailing
     base_flags = priority | extra_base_flags | (DH if debug else 0) | (SH if session else 0)
     head = base(base_flags, 16 + len(rest), time_to_reach_queue)
     return head + rest + (session.build() if session else b"")
