@@ -10,7 +10,7 @@ from tests.process.remote import RemoteQueueManager
 
 
 class Bystander:
-    """A queue manager that delivers all the time, in a thread of its own."""
+    """A queue manager that delivers messages continuously, in a thread of its own."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.remote = RemoteQueueManager()

@@ -26,7 +26,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     warm: bool = False,
 ) -> subprocess.CompletedProcess[bytes]:
-    """The command line without a daemon of its own."""
+    """Run the command line without a daemon of its own."""
     if warm:
         done = _warm().run(arguments, input=input, timeout_s=timeout_s)
     else:
@@ -57,10 +57,10 @@ def _warm() -> Warm:
 
 
 def environment_of_commands(*, debugged: bool = False) -> dict[str, str]:
-    """Ours, without what would lead a command to another daemon.
+    """Return the environment without variables that lead a command to another daemon.
 
-    Only a daemon is `debugged` where the tests are: on a busy machine a command would say of itself
-    that it is slow, among what it has to say.
+    Only a daemon gets the debug mode of asyncio from the environment of the tests: on a busy
+    machine the debug mode of a command would add warnings of slowness to its output.
     """
     dropped = ("QMD_", "NOTIFY_SOCKET", "LISTEN_", "WATCHDOG_")
     if not debugged:

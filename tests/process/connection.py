@@ -19,7 +19,7 @@ class Closed(Exception):
 
 
 class Connection:
-    """One TCP connection, and whole packets out of it; no session, no rules."""
+    """One TCP connection that divides its bytes into packets; no session, no rules."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -40,7 +40,7 @@ class Connection:
             raise Closed from error
 
     def send_all_it_takes(self, data: bytes) -> bool:
-        """Send until the daemon hangs up; whether it took everything."""
+        """Send until the daemon closes the connection; return whether it read everything."""
         try:
             self.send(data)
         except Closed:
@@ -48,7 +48,7 @@ class Connection:
         return True
 
     def frame(self, timeout_s: float = TIMEOUT_S) -> bytes:
-        """The next whole packet.  Raises TimeoutError or Closed."""
+        """Return the next complete packet.  Raises TimeoutError or Closed."""
         deadline = time.monotonic() + timeout_s
         self._fill(16, deadline)
         header = wire.parse_base(self._buffer[:16])
@@ -59,7 +59,7 @@ class Connection:
         return data
 
     def has_data(self) -> bool:
-        """Whether a read would not wait."""
+        """Return whether a read would not wait."""
         return bool(self._buffer) or bool(select.select([self.sock], [], [], 0)[0])
 
     def _fill(self, count: int, deadline: float) -> None:
@@ -84,7 +84,7 @@ class Connection:
         return data
 
     def expect_closed(self, timeout_s: float = TIMEOUT_S) -> list[bytes]:
-        """The daemon hangs up; what it said before, packet by packet."""
+        """Wait until the daemon closes the connection; return the packets that it sent before."""
         said: list[bytes] = []
         try:
             while True:
@@ -95,7 +95,7 @@ class Connection:
             raise AssertionError(f"still open after {timeout_s} s; it said {said!r}") from None
 
     def expect_silence(self, seconds: float) -> None:
-        """Neither a byte nor an end for so long."""
+        """Assert that neither a byte nor an end arrives for `seconds`."""
         if self._buffer:
             raise AssertionError(f"unread: {bytes(self._buffer)!r}")
         readable, _, _ = select.select([self.sock], [], [], seconds)
@@ -106,7 +106,7 @@ class Connection:
         self.sock.shutdown(socket.SHUT_WR)
 
     def reset(self) -> None:
-        """End with RST, as a host does that lost its state."""
+        """Close the connection with RST, like a host that lost its state."""
         linger = struct.pack("ii", 1, 0)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.close()

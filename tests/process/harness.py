@@ -1,4 +1,4 @@
-"""A real daemon in a process of its own, and the command line that looks into it."""
+"""A real daemon in a process of its own, and the command line that controls it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"
 
 
 def free_port() -> int:
-    """A port that nobody listens on, outside of the range that outgoing connections are given."""
+    """Return a port that no socket listens on, outside of the range of outgoing connections."""
     for _ in range(100):
         port = random.randrange(10_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -41,14 +41,14 @@ def free_port() -> int:
 
 
 class Daemon:
-    """A queue manager of its own folder and port.  `start`, `kill`, `terminate`, again and again.
+    """A queue manager with its own folder and port, which can be killed and restarted.
 
     `settings` are written into the configuration that `qmd init` made, table by table.
     Its commands are forks of one warm process, unless `warm` is False.
     """
 
     warm = True
-    start_s = START_S  # for how long it is waited for
+    start_s = START_S  # the time limit of a start
 
     def __init__(
         self, folder: Path, *, settings: Mapping[str, Any] | None = None, port: int | None = None
@@ -61,10 +61,10 @@ class Daemon:
         run(["init", str(folder), "--listen", f"127.0.0.1:{self.port}"], warm=True)
         self.configure(settings or {})
 
-    # -- its life --
+    # -- life cycle --
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Merge tables into the configuration file; takes effect at the next start."""
+        """Merge tables into the configuration file; they take effect at the next start."""
         values = tomllib.loads(self.config.read_text())
         if os.geteuid() == 0:
             _merge(values, RUN_AS_ROOT)
@@ -72,7 +72,7 @@ class Daemon:
         self.config.write_text(_toml(values))
 
     def spawn(self, **environment: str) -> subprocess.Popen[bytes]:
-        """`serve` as a child process, not waiting for anything."""
+        """Start `serve` as a child process, without a wait."""
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [*COMMAND, "--config", str(self.config), "serve"],
@@ -84,7 +84,7 @@ class Daemon:
             )
 
     def start(self) -> Daemon:
-        """Start it and wait until it says READY=1 to NOTIFY_SOCKET."""
+        """Start the daemon, and wait until it sends READY=1 to NOTIFY_SOCKET."""
         assert self.process is None, "it is running"
         with tempfile.TemporaryDirectory(prefix="qmd-notify-") as folder:
             path = f"{folder}/notify"
@@ -110,7 +110,7 @@ class Daemon:
         raise AssertionError(f"the daemon did not start (exit code {code}):\n{self.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL: what a power cut is to a process."""
+        """Send SIGKILL, which is to a process what a loss of power is to a computer."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -118,7 +118,7 @@ class Daemon:
             check_log(self.folder)
 
     def terminate(self, timeout_s: float = STOP_S) -> int:
-        """SIGTERM; its exit code.  Raises subprocess.TimeoutExpired."""
+        """Send SIGTERM; return the exit code.  Raises subprocess.TimeoutExpired."""
         assert self.process is not None
         self.process.terminate()
         code = self.process.wait(timeout_s)
@@ -127,7 +127,7 @@ class Daemon:
         return code
 
     def restart(self) -> Daemon:
-        """SIGKILL and start again."""
+        """Send SIGKILL, and start the daemon again."""
         self.kill()
         return self.start()
 
@@ -143,7 +143,7 @@ class Daemon:
     def tail(self, characters: int = 4000) -> str:
         return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
 
-    # -- its command line --
+    # -- command line --
 
     def cli(
         self,
@@ -152,7 +152,7 @@ class Daemon:
         check: bool = True,
         timeout_s: float = END_S,
     ) -> subprocess.CompletedProcess[bytes]:
-        """`qmd --config ... ARGUMENTS`; with `check` anything but exit code 0 is a failure."""
+        """Run `qmd --config ... ARGUMENTS`; with `check`, each exit code but 0 is a failure."""
         return run(
             ["--config", str(self.config), *arguments],
             input=input,
@@ -162,7 +162,7 @@ class Daemon:
         )
 
     def spawn_cli(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command that runs on; its standard output is a pipe, which the test has to close."""
+        """Start a command that keeps running; the test closes the pipe of its standard output."""
         return subprocess.Popen(
             [*COMMAND, "--config", str(self.config), *arguments],
             cwd=ROOT,
@@ -173,25 +173,25 @@ class Daemon:
         )
 
     def json(self, *arguments: str, **options: Any) -> list[dict[str, Any]]:
-        """The objects that a command prints, one a line."""
+        """Return the objects that a command prints, one per line."""
         output = self.cli(*arguments, "--json", **options).stdout
         return [json.loads(line) for line in output.splitlines() if line.strip()]
 
     def create(self, *queues: str, transactional: bool = False) -> None:
-        """Private queues, by the last part of their names."""
+        """Create private queues, given by the last parts of their names."""
         for queue in queues:
             flag = ["--transactional"] if transactional else []
             self.cli("queue", "create", f"private$\\{queue}", *flag)
 
     def receive(self, queue: str) -> list[dict[str, Any]]:
-        """All that is in a queue, taken out."""
+        """Receive all messages of a queue."""
         return self.json("receive", address(queue), "--all")
 
     def peek(self, queue: str) -> list[dict[str, Any]]:
         return self.json("peek", address(queue), "--all")
 
     def bodies(self, queue: str) -> list[bytes]:
-        """The bodies of all that is in a queue, taken out."""
+        """Receive all messages of a queue; return their bodies."""
         return [body(message) for message in self.receive(queue)]
 
     def count(self, queue: str) -> int:
@@ -199,19 +199,19 @@ class Daemon:
         return int(shown["messages"])
 
     def send(self, destination: str, content: bytes, *options: str) -> str:
-        """One message; its id."""
+        """Send one message; return its id."""
         encoded = base64.b64encode(content).decode()
         (sent,) = self.json("send", destination, "--body-base64", encoded, *options)
         return str(sent["id"])
 
     def send_all(self, destination: str, contents: Iterable[bytes], *options: str) -> list[str]:
-        """One message for each body, which has no newline in it; their ids, in order."""
+        """Send one message per body, which has no newline; return the ids, in order."""
         lines = b"".join(content + b"\n" for content in contents)
         rows = self.json("send", destination, "--each-line", *options, input=lines)
         return [str(row["id"]) for row in rows]
 
     def wait_for(self, queue: str, count: int, timeout_s: float = END_S) -> list[dict[str, Any]]:
-        """Look into a queue until so many messages are in it; they stay there."""
+        """Peek until `count` messages are in a queue; return them."""
         deadline = time.monotonic() + timeout_s
         while True:
             messages = self.peek(queue)
@@ -229,7 +229,7 @@ def empty_queues(daemon: Daemon) -> None:
 
 
 def address(queue: str) -> str:
-    """`orders` is the private queue of that name; anything longer stays as it is."""
+    """Return the path of a private queue; a longer name stays as it is."""
     return queue if "\\" in queue else f"private$\\{queue}"
 
 
@@ -237,7 +237,7 @@ def body(message: Mapping[str, Any]) -> bytes:
     return base64.b64decode(message["body_base64"], validate=True)
 
 
-# Where the configuration allows the daemon to be root, as the tests may have to be.
+# Tests may have to run as root: this configuration allows it.
 RUN_AS_ROOT: dict[str, Any] = {"queue_manager": {"run_as_root": True}}
 
 
@@ -250,7 +250,7 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Plain values first, tables after them; JSON's strings, numbers and lists are TOML's."""
+    """Return TOML: plain values, then tables; strings, numbers and lists are written as in JSON"""
     lines = [
         f"{json.dumps(key)} = {json.dumps(value)}"
         for key, value in values.items()
@@ -268,7 +268,7 @@ Cleaner = Callable[[Daemon], Daemon]  # the fixture `clean`
 
 
 class Hosts:
-    """All that one test starts, and ends with it."""
+    """The processes that one test starts; they end with the test."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="qmd-test-"))
@@ -277,7 +277,7 @@ class Hosts:
         self._proxies: list[Proxy] = []
 
     def daemon(self, *, start: bool = True, **settings: Mapping[str, Any]) -> Daemon:
-        """A new queue manager; the keywords are sections of its configuration."""
+        """Return a new queue manager; the keywords are sections of its configuration."""
         folder = self._folder / f"{len(self._daemons)}"
         daemon = Daemon(folder, settings=settings)
         self._daemons.append(daemon)

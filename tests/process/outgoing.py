@@ -12,12 +12,12 @@ SLOW = {"resend": ["1h"], "retry_first": "50ms", "retry_max": "200ms"}
 def send(
     daemon: Daemon, destination: str, *bodies: bytes, kind: str = "transactional"
 ) -> list[str]:
-    """One message for each body, in order; their ids."""
+    """Send one message per body, in order; return their ids."""
     return daemon.send_all(destination, bodies, f"--{kind}")
 
 
 def place(message: wire.Message) -> tuple[int, int]:
-    """(number, previous number) of a transactional message."""
+    """Return (number, previous number) of a transactional message."""
     assert message.transaction is not None
     return message.transaction.number, message.transaction.previous
 

@@ -27,7 +27,7 @@ DAEMON_WINDOW = 64  # QB 3.1.3.2
 
 @dataclass
 class Outstanding:
-    """A user-type packet that we sent and the daemon has not acknowledged."""
+    """A sent user-type packet that the daemon has not acknowledged."""
 
     number: int
     recoverable_number: int
@@ -35,10 +35,10 @@ class Outstanding:
 
 
 class Peer:
-    """One OPEN session with the daemon, from our side of it.
+    """One OPEN session with the daemon, at the remote end.
 
-    All counters are whole numbers here; on the wire they are taken modulo 2**16.
-    With `auto_ack` every message is session-acknowledged as soon as it was read.
+    All counters are unbounded integers here; on the wire they are taken modulo 2**16.
+    With `auto_ack` every message is session-acknowledged as soon as it is read.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class Peer:
         self.own_window, self.remote_window = own_window, max(1, remote_window)
         self.auto_ack = True
         self.parameters: Parameters | None = None
-        # What we sent.
+        # Sent.
         self.sent = self.recoverable_sent = 0
         self.acknowledged = 0
         self.outstanding: list[Outstanding] = []
         self.unstored: set[int] = set()  # recoverable numbers without their bit
-        # What came.
+        # Received.
         self.received = self.recoverable_received = 0
         self.received_acknowledged = 0
         self.unacknowledged_recoverable: list[int] = []
         self.inbox: list[Message] = []
-        self.resent: list[Message] = []  # those of the inbox that were sent before
+        self.resent: list[Message] = []  # messages of the inbox that were sent before
         self.session_acks: list[Session] = []
         self.order_acks: list[Message] = []
         self.final_acks: list[Message] = []
@@ -75,13 +75,13 @@ class Peer:
     def send(
         self, packet: bytes, *, piggyback: bool = False, timeout_s: float = TIMEOUT_S
     ) -> Outstanding:
-        """Send one user-type packet, waiting for room in the daemon's window."""
+        """Send one user-type packet, after a wait for room in the daemon's window."""
         limit = min(DAEMON_WINDOW, self.remote_window)
         self.wait(lambda: self.sent - self.acknowledged < limit, timeout_s, "room in the window")
         return self.send_now(packet, piggyback=piggyback)
 
     def send_now(self, packet: bytes, *, piggyback: bool = False) -> Outstanding:
-        """Send whatever the window says."""
+        """Send a packet without regard to the window."""
         entry = self.count(packet)
         if piggyback:
             packet = self.with_session_header(packet)
@@ -89,7 +89,7 @@ class Peer:
         return entry
 
     def send_many(self, packets: Iterable[bytes], timeout_s: float = TIMEOUT_S) -> None:
-        """As fast as the window lets us, a window in one write."""
+        """Send packets as fast as the window allows, one window per write."""
         waiting = list(packets)[::-1]
         limit = min(DAEMON_WINDOW, self.remote_window)
         while waiting:
@@ -102,7 +102,7 @@ class Peer:
             self.connection.send(b"".join(batch))
 
     def count(self, packet: bytes) -> Outstanding:
-        """Give a packet that is about to be sent its session numbers (QB 3.1.7.1.3)."""
+        """Give a packet its session numbers before it is sent (QB 3.1.7.1.3)."""
         self.sent += 1
         recoverable_number = 0
         (flags,) = struct.unpack_from("<I", packet, 60)
@@ -115,7 +115,7 @@ class Peer:
         return entry
 
     def with_session_header(self, packet: bytes, **changes: int) -> bytes:
-        """Piggyback a SessionHeader; the packet has been counted already."""
+        """Piggyback a SessionHeader on a packet that is already counted."""
         (flags,) = struct.unpack_from("<H", packet, 2)
         head = packet[:2] + struct.pack("<H", flags | wire.SH) + packet[4:]
         header = replace(self._next_header(), **changes)
@@ -127,7 +127,7 @@ class Peer:
     def session_ack(
         self, *, window: int | None = None, stored: int | None = None, **changes: int
     ) -> None:
-        """Acknowledge all that came; the recoverable ones too, or only the first `stored`."""
+        """Acknowledge the received messages; the recoverable ones too, or the first `stored`."""
         if window is not None:
             self.announce(window)
         while True:
@@ -138,12 +138,12 @@ class Peer:
                 return
 
     def announce(self, window: int) -> None:
-        """The next header says this; a smaller window is enforced from `enforce_window` on."""
+        """Announce a window in the next header; `enforce_window` enforces a smaller one."""
         self.own_window = window
         self._window_limit = max(self._window_limit, window)
 
     def enforce_window(self) -> None:
-        """From here on the daemon must know our last WindowSize."""
+        """Require from now on that the daemon respects the last announced WindowSize."""
         self._window_limit = max(1, self.own_window)
 
     def _next_header(self, stored: int | None = None) -> Session:
@@ -180,7 +180,7 @@ class Peer:
         )
 
     def final_ack(self, message: Message, message_class: int) -> None:
-        """Tell the daemon the fate of one of its transactional messages (QB 2.2.5)."""
+        """Report the fate of a transactional message of the daemon (QB 2.2.5)."""
         self.send(
             wire.final_ack(
                 source=self.owner.guid,
@@ -193,7 +193,7 @@ class Peer:
     # -- receiving --
 
     def read(self, timeout_s: float = TIMEOUT_S) -> wire.Packet:
-        """The next packet, checked and counted.  Raises TimeoutError, Closed, Violation."""
+        """Return the next packet, checked and counted.  Raises TimeoutError, Closed, Violation."""
         packet = wire.parse(self.connection.frame(timeout_s))
         if isinstance(packet, Session):
             self._take_header(packet)
@@ -206,7 +206,7 @@ class Peer:
     def wait(
         self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S, what: str = "it"
     ) -> None:
-        """Read until something holds."""
+        """Read until `condition` holds."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             try:
@@ -215,7 +215,7 @@ class Peer:
                 raise TimeoutError(f"waited {timeout_s} s for {what}; {self}") from None
 
     def read_for(self, seconds: float) -> int:
-        """Read all that comes for a while; how many packets that were."""
+        """Read all packets that arrive within `seconds`; return their number."""
         deadline = time.monotonic() + seconds
         packets = 0
         while (left := deadline - time.monotonic()) > 0:
@@ -227,7 +227,7 @@ class Peer:
         return packets
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> Message:
-        """The next ordinary message (no order or final ack) from the daemon."""
+        """Return the next ordinary message (no order or final ack) of the daemon."""
         self.wait(lambda: bool(self.inbox), timeout_s, "a message")
         return self.inbox.pop(0)
 
@@ -236,12 +236,12 @@ class Peer:
         return [self.receive(deadline - time.monotonic()) for _ in range(count)]
 
     def wait_acknowledged(self, number: int | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        """Until AckSequenceNumber covers all that we sent, or the first `number`."""
+        """Wait until AckSequenceNumber covers all sent messages, or the first `number`."""
         target = self.sent if number is None else number
         self.wait(lambda: self.acknowledged >= target, timeout_s, f"session ack {target}")
 
     def wait_stored(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Until every recoverable message that we sent has its bit."""
+        """Wait until the bit of every sent recoverable message has arrived."""
         self.wait(lambda: not self.unstored, timeout_s, "the recoverable bits")
 
     def wait_order_ack(self, sequence_id: int, number: int, timeout_s: float = TIMEOUT_S) -> None:
@@ -249,7 +249,7 @@ class Peer:
         self.wait(lambda: acked.get(sequence_id, 0) >= number, timeout_s, f"order ack {number}")
 
     def expect_closed(self, timeout_s: float = TIMEOUT_S) -> None:
-        """The daemon ends the session; what it still says is checked as always."""
+        """Wait until the daemon closes the session; check the packets before the end as usual."""
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -263,7 +263,7 @@ class Peer:
         self.connection.close()
 
     def _take_header(self, header: Session) -> None:
-        """QB 3.1.5.5 and MQ 2.2.20.4, from the side that is acknowledged."""
+        """Check and apply a SessionHeader: QB 3.1.5.5 and MQ 2.2.20.4, at the acknowledged end."""
         self.session_acks.append(header)
         self.remote_window = header.window
         acknowledged = self.sent - ((self.sent - header.acknowledged) & 0xFFFF)
@@ -359,7 +359,7 @@ class Peer:
             "QB 3.1.1.6.2",
             f"order ack {number} of sequence {sequence_id:#x}, of which {highest} were sent",
         )
-        # What comes by two sessions at once is not read in the order in which it was said.
+        # Packets of two concurrent sessions are not read in the order of their transmission.
         before = self._order_acked.get(sequence_id, 0)
         require(number >= before, "QB 3.1.1.6.2", f"order ack {number} after {before}")
         self._order_acked[sequence_id] = number
@@ -368,11 +368,11 @@ class Peer:
         self.order_acks.append(message)
 
     def _check_order_address(self, message: Message) -> None:
-        """QB 3.1.7.17: to the textual address of our end; over a relay to the source's GUID."""
+        """Check QB 3.1.7.17: the textual address of this end, or over a relay the source's GUID."""
         if self.owner.relayed:
             require(message.destination.kind == 3, "QB 3.1.7.17", "no private name by its number")
             require(message.destination.number == 4, "QB 3.1.7.17", "not to the order queue")
-            require(message.address != wire.NULL_GUID, "QB 3.1.7.17", "to nobody's order queue")
+            require(message.address != wire.NULL_GUID, "QB 3.1.7.17", "a null QueueManagerAddress")
             return
         address = self.connection.sock.getsockname()[0]
         expected = f"TCP:{address}\\PRIVATE$\\order_queue$"

@@ -1,4 +1,4 @@
-"""Proxies whose connections a test cuts: between two daemons, and at a control socket."""
+"""Proxies that cut connections for a test: between two daemons, and at a control socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Proxy:
-    """A TCP proxy between two daemons whose cable can be pulled."""
+    """A TCP proxy between two daemons, for tests that cut the connection."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -33,20 +33,20 @@ class Proxy:
         return f"DIRECT=TCP:127.0.0.1:{self.port}\\private$\\{queue}"
 
     def cut(self) -> None:
-        """End every connection that runs through; new ones are let in."""
+        """Close every connection through the proxy; new ones are accepted."""
         with self._lock:
             for sock in self._sockets:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def wait_passed(self, count: int, timeout_s: float = 2.0) -> None:
-        """Until so many more bytes went through, or for so long."""
+        """Wait until `count` more bytes have passed, for at most `timeout_s`."""
         goal = self.bytes_passed + count
         with self._passed:
             self._passed.wait_for(lambda: self.bytes_passed >= goal, timeout_s)
 
     def retarget(self, port: int) -> None:
-        """From now on the cable leads to another port."""
+        """Connect to another port from now on."""
         self._target_port = port
         self.cut()
 
@@ -107,7 +107,7 @@ class Proxy:
 
 
 class ControlProxy(Proxy):
-    """The same between an application and its daemon: `path` is a control socket as well."""
+    """A proxy between an application and its daemon: `path` is a control socket as well."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cut.sock"

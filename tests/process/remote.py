@@ -22,13 +22,13 @@ from tests.process.wire import Establish, Message, Parameters, require
 
 @dataclass
 class Ledger:
-    """All user messages that the daemon sent us, over all sessions."""
+    """All user messages that the daemon sent to this queue manager, over all sessions."""
 
     by_id: dict[tuple[bytes, int], Message] = field(default_factory=dict)
     numbers: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
 
     def enter(self, message: Message) -> bool:
-        """Check a message against what came before; whether it is one sent again."""
+        """Check a message against earlier ones; return whether it is a retransmission."""
         key = message.source, message.message_id
         if message.transaction is not None:
             place = message.transaction.sequence_id, message.transaction.number
@@ -50,32 +50,32 @@ class Ledger:
 
 
 class RemoteQueueManager:
-    """A queue manager somewhere else: what outlives its sessions."""
+    """A remote queue manager: the state that its sessions share."""
 
     def __init__(self, guid: bytes | None = None) -> None:
         self.guid = guid or os.urandom(16)
         self.ledger = Ledger()
         self.daemon_guid: bytes | None = None
-        self.relayed = False  # its acknowledgments may be of and for somebody else
+        self.relayed = False  # its acknowledgments may name a third queue manager
         self.highest_sent: dict[int, int] = {}  # sequence id -> highest number ever built
-        self.order_acked: dict[int, int] = {}  # sequence id -> highest order ack that came
+        self.order_acked: dict[int, int] = {}  # sequence id -> highest received order ack
         self._message_ids = itertools.count(1)
-        self._ids_of: dict[tuple[str, int, int], int] = {}  # of transactional ones, which keep them
+        self._ids_of: dict[tuple[str, int, int], int] = {}  # of transactional messages
         self._timestamp = wire.now_s() - 1000
         self._ordinals = itertools.count(1)
         self._open: list[Connection | Listener] = []
 
-    # -- making messages --
+    # -- building messages --
 
     def next_id(self) -> int:
         return next(self._message_ids)
 
     def new_sequence(self) -> int:
-        """A TxSequenceID greater than all before it (QB 3.1.1.5)."""
+        """Return a TxSequenceID greater than all earlier ones (QB 3.1.1.5)."""
         return self._timestamp << 32 | next(self._ordinals)
 
     def message(self, queue: str, body: bytes = b"", **properties: object) -> bytes:
-        """A message without transaction to a private queue of the daemon."""
+        """Return a message without transaction to a private queue of the daemon."""
         properties.setdefault("message_id", self.next_id())
         properties.setdefault("destination", wire.private(queue))
         return wire.message(source=self.guid, body=body, **properties)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ class RemoteQueueManager:
         body: bytes | None = None,
         **properties: object,
     ) -> bytes:
-        """Message `number` of a sequence; its body says the number unless given."""
+        """Return message `number` of a sequence; its body is the number unless given."""
         previous = number - 1 if previous is None else previous
         body = b"%d" % number if body is None else body
         self.highest_sent[sequence_id] = max(self.highest_sent.get(sequence_id, 0), number)
@@ -110,7 +110,7 @@ class RemoteQueueManager:
         ack_timeout_ms: int = 20_000,
         source: str | None = None,
     ) -> Peer:
-        """A session that we initiated, OPEN (QB 3.1.5.3, 3.1.5.4)."""
+        """Open a session as its initiator (QB 3.1.5.3, 3.1.5.4)."""
         connection = self.adopt(Connection.open(port, source=source))
         timestamp = int(time.monotonic() * 1000) & 0xFFFFFFFF
         connection.send(wire.establish(client=self.guid, server=server, timestamp=timestamp))
@@ -139,7 +139,7 @@ class RemoteQueueManager:
         return Peer(self, connection, own_window=window, remote_window=echo.window)
 
     def listen(self, port: int = 0) -> Listener:
-        """A place for the daemon to connect to: `listener.port`."""
+        """Listen for connections of the daemon at `listener.port`."""
         listener = Listener(self, port)
         self._open.append(listener)
         return listener
@@ -168,7 +168,7 @@ class RemoteQueueManager:
 def check_establish_response(
     answer: Establish, *, client: bytes, timestamp: int, system: int
 ) -> None:
-    """QB 2.2.3.1 and 3.1.5.3.1: what an acceptor copies and what it adds."""
+    """Check QB 2.2.3.1 and 3.1.5.3.1: the fields that an acceptor copies and those that it adds."""
     require(answer.client == client, "QB 3.1.5.3.1", "ClientGuid is not that of the request")
     require(answer.timestamp == timestamp, "QB 3.1.5.3.1", "TimeStamp is not that of the request")
     same_ping = answer.operating_system & 0x100 == system & 0x100
@@ -186,11 +186,11 @@ class Listener:
         self.port: int = self.sock.getsockname()[1]
 
     def destination(self, queue: str) -> str:
-        """What `qmd send` is told."""
+        """Return the destination for `qmd send`."""
         return f"DIRECT=TCP:127.0.0.1:{self.port}\\private$\\{queue}"
 
     def accept_raw(self, timeout_s: float = TIMEOUT_S) -> Connection:
-        """A connection whose first packet has not been read.  Raises TimeoutError."""
+        """Return a connection before its first packet is read.  Raises TimeoutError."""
         self.sock.settimeout(timeout_s)
         sock, _ = self.sock.accept()
         return self.owner.adopt(Connection(sock))
@@ -203,7 +203,7 @@ class Listener:
         auto_ack: bool = True,
         connection: Connection | None = None,
     ) -> Peer:
-        """The daemon's next session, OPEN."""
+        """Accept the daemon's next session; return it OPEN."""
         connection = connection or self.accept_raw(timeout_s)
         request = self.read_request(connection, timeout_s)
         connection.send(
@@ -229,7 +229,7 @@ class Listener:
         return peer
 
     def read_request(self, connection: Connection, timeout_s: float = TIMEOUT_S) -> Establish:
-        """The daemon's EC request (QB 3.1.5.2.3), checked."""
+        """Read and check the daemon's EC request (QB 3.1.5.2.3)."""
         request = wire.parse(connection.frame(timeout_s))
         require(isinstance(request, Establish), "QB 3.1.5.2.3", f"{request} opens a session")
         assert isinstance(request, Establish)
@@ -240,7 +240,7 @@ class Listener:
         return request
 
     def read_proposal(self, connection: Connection, timeout_s: float = TIMEOUT_S) -> Parameters:
-        """The daemon's CP request (QB 3.1.5.3.2), checked."""
+        """Read and check the daemon's CP request (QB 3.1.5.3.2)."""
         proposal = wire.parse(connection.frame(timeout_s))
         require(isinstance(proposal, Parameters), "QB 3.1.5.3.2", f"{proposal} instead of CP")
         assert isinstance(proposal, Parameters)

@@ -1,7 +1,8 @@
-"""Each class of MS-MQMQ 2.2.18.1.6 that can be provoked, by a peer and by applications here:
-told to every administration queue, and kept with its reason where messages are kept.
+"""Each class of MS-MQMQ 2.2.18.1.6 that a peer or a local application can cause:
+its acknowledgment to every administration queue, and its reason in the dead-letter queues.
 
 QB 3.1.5.8.3, 3.1.5.8.8, 3.1.5.8.10, 3.1.7.2.1, 3.1.7.15.  Reports (0x0001): test_properties.py.
+
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 @dataclass(frozen=True)
 class Case:
-    """What a peer sends, what is done then, what it is told, and what is kept here."""
+    """The message of a peer, the following acts, the acknowledgment, and the stored outcome."""
 
     message_class: int
     name: str
@@ -151,7 +152,7 @@ FROM_A_PEER = [
 
 
 @pytest.mark.parametrize("case", FROM_A_PEER, ids=lambda case: case.name)
-def test_a_peer_is_told_at_all_its_administration_queues(
+def test_a_peer_is_notified_at_all_its_administration_queues(
     daemon: Daemon, remote: RemoteQueueManager, case: Case
 ):
     daemon.create("plain")
@@ -180,7 +181,7 @@ def test_a_peer_is_told_at_all_its_administration_queues(
         case.act(daemon)
 
     told = peer.receive()
-    while told.destination != theirs:  # a final ack says the same to the queue manager
+    while told.destination != theirs:  # a final ack reports the same to the queue manager
         told = peer.receive()
     assert told.message_class == case.message_class
     assert told.correlation == remote.guid + struct.pack("<I", 4711)
@@ -199,7 +200,7 @@ def test_a_peer_is_told_at_all_its_administration_queues(
 
 @dataclass(frozen=True)
 class Own:
-    """An end of a message of our own application; what is for `strict` is transactional."""
+    """An end of a message of a local application; a message for `strict` is transactional."""
 
     message_class: int
     name: str
@@ -256,7 +257,7 @@ OUR_OWN = [
 
 
 @pytest.mark.parametrize("case", OUR_OWN, ids=lambda case: case.name)
-def test_an_application_here_is_told_and_finds_its_message_with_the_reason(
+def test_a_local_application_is_notified_and_finds_its_message_with_the_reason(
     daemon: Daemon, case: Own
 ):
     daemon.create("plain")

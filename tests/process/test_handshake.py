@@ -1,4 +1,4 @@
-"""Opening a session: what is answered, what is echoed, what closes it (QB 3.1.5.3, 3.1.5.4)."""
+"""The handshake: answers, echoed fields, and errors that close it (QB 3.1.5.3, 3.1.5.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def connection(daemon: Daemon, remote: RemoteQueueManager) -> Connection:
 
 @pytest.fixture
 def bystander(daemon: Daemon) -> Iterator[Peer]:
-    """A session that has nothing to do with the misdeeds of others: it must go on delivering."""
+    """Yield an unrelated session, which must keep delivering."""
     with RemoteQueueManager() as other:
         peer = other.connect(daemon.port)
         peer.send(other.message("plain", b"before", recoverable=True))
@@ -74,7 +74,7 @@ def test_a_session_opens_and_the_answer_names_the_queue_manager(
     assert status["queue_manager"] == text
 
 
-def test_the_parameters_come_back_as_they_were_sent(daemon: Daemon, remote: RemoteQueueManager):
+def test_the_parameters_are_echoed_unchanged(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(
         daemon.port, recoverable_ack_timeout_ms=1496, ack_timeout_ms=120_000, window=17
     )
@@ -131,12 +131,12 @@ def test_a_refused_session_carries_no_message(
     connection.send_all_it_takes(remote.message("plain", b"intruder"))
 
     said = [wire.parse(data) for data in connection.expect_closed()]
-    # The bystander's own check sees what the queue holds.
+    # The bystander's own check sees the content of the queue.
     assert all(isinstance(packet, wire.Establish) and packet.refused for packet in said)
 
 
 def test_the_question_of_an_internet_scanner_is_answered(connection: Connection, bystander: Peer):
-    # Frame 3 of QB 4.1.3 with zero padding, for a ServerGuid that nobody has.
+    # Frame 3 of QB 4.1.3 with zero padding, for an unknown ServerGuid.
     head = bytes.fromhex("10c00b004c494f523c020000ffffffff00000200")
     guids = bytes(range(16)) + bytes(range(16, 32))
     connection.send(head + guids + bytes.fromhex("4ecade1d10030000") + bytes(512))
@@ -201,7 +201,7 @@ def test_messages_may_follow_the_parameters_in_one_segment(
     assert daemon.bodies("plain") == [b"quick"]
 
 
-def test_a_whole_session_in_one_segment_works(
+def test_a_complete_session_in_one_segment_works(
     daemon: Daemon, connection: Connection, remote: RemoteQueueManager
 ):
     connection.send(

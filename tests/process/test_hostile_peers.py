@@ -34,7 +34,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 @pytest.fixture
 def bystander(daemon: Daemon) -> Iterator[Bystander]:
-    """Delivers during the test, and everything of it must be there afterwards, in order."""
+    """Yield a bystander; all of its messages must be in the queue after the test, in order."""
     bystander = Bystander(daemon)
     try:
         yield bystander
@@ -46,7 +46,7 @@ def bystander(daemon: Daemon) -> Iterator[Bystander]:
 
 
 def sample(remote: RemoteQueueManager, **properties: object) -> bytes:
-    """A message with every part that has a length, to the queue `victim`."""
+    """Return a message with every part that has a length, to the queue `victim`."""
     defaults: dict[str, object] = {
         "body": b"the body of a message",
         "label": "label",
@@ -77,7 +77,7 @@ def test_a_connection_lost_at_any_offset_of_a_packet_leaves_nothing(
 def test_a_packet_that_ends_early_at_any_offset_closes_its_session(
     daemon: Daemon, bystander: Bystander
 ):
-    # PacketSize says what is there, but what is there ends within a header or the body.
+    # PacketSize is the number of sent bytes, but they end within a header or the body.
     with RemoteQueueManager() as remote:
         packet = sample(remote)
         end = len(packet.rstrip(b"\0"))
@@ -130,7 +130,7 @@ def test_an_acknowledgment_of_what_was_never_sent_closes_the_session(
     peer.expect_closed()
 
 
-def test_a_flood_of_session_acks_disturbs_nobody(daemon: Daemon, bystander: Bystander):
+def test_a_flood_of_session_acks_disturbs_no_other_session(daemon: Daemon, bystander: Bystander):
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
         flood = wire.session_ack(wire.Session()) * 1000
@@ -142,7 +142,7 @@ def test_a_flood_of_session_acks_disturbs_nobody(daemon: Daemon, bystander: Byst
     assert daemon.bodies("plain") == [b"after the flood"]
 
 
-def test_a_flood_of_tiny_messages_beyond_the_window_disturbs_nobody(
+def test_a_flood_of_tiny_messages_beyond_the_window_disturbs_no_other_session(
     daemon: Daemon, bystander: Bystander
 ):
     before = resident_bytes(daemon.pid)
@@ -158,14 +158,14 @@ def test_a_flood_of_tiny_messages_beyond_the_window_disturbs_nobody(
     assert resident_bytes(daemon.pid) - before < 50 * MB
 
 
-def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobody(
+def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_no_other_session(
     daemon: Daemon, bystander: Bystander
 ):
     before = resident_bytes(daemon.pid)
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
         packet = remote.message("plain", b"x" * 1000)
-        # Resends of one message: 100 MB in, an ack for each, and nobody reads the acks.
+        # Retransmissions of one message: 100 MB in, an ack for each, and the acks are not read.
         peer.connection.sock.settimeout(3)
         sent = 0
         try:
@@ -195,7 +195,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory_and_disturbs_nobody(
     ],
     ids=["nothing", "one byte", "http", "4 GB", "no msgpack", "empty", "deep", "60 MB announced"],
 )
-def test_junk_on_the_control_socket_disturbs_nobody(
+def test_junk_on_the_control_socket_disturbs_no_session(
     daemon: Daemon, bystander: Bystander, junk: bytes
 ):
     (path,) = (path for path in daemon.folder.rglob("*") if path.is_socket())
@@ -208,7 +208,7 @@ def test_junk_on_the_control_socket_disturbs_nobody(
     assert resident_bytes(daemon.pid) - before < 30 * MB
 
 
-def test_an_end_in_the_middle_of_everything_leaks_no_files(daemon: Daemon):
+def test_connections_that_end_at_any_stage_leak_no_files(daemon: Daemon):
     with RemoteQueueManager() as remote:
         remote.connect(daemon.port).close()
         before = open_files(daemon.pid)
@@ -219,7 +219,7 @@ def test_an_end_in_the_middle_of_everything_leaks_no_files(daemon: Daemon):
                 peer.connection.reset()
             else:
                 peer.close()
-        # The last in line has been served: the others were seen before it.
+        # The last connection has been served: the earlier ones were seen before it.
         probe = remote.connect(daemon.port)
         probe.send(remote.message("nowhere", recoverable=True))
         probe.wait_stored()

@@ -34,7 +34,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 @pytest.fixture
 def bystander(daemon: Daemon) -> Iterator[Bystander]:
-    """Delivers during the test, and everything of it must be there afterwards, in order."""
+    """Yield a bystander; all of its messages must be in the queue after the test, in order."""
     bystander = Bystander(daemon)
     try:
         yield bystander
@@ -72,14 +72,14 @@ def test_a_transactional_packet_of_4_mb_is_delivered(daemon: Daemon, remote: Rem
     assert body(message) == content
 
 
-def test_a_packet_over_4_mb_is_refused_before_it_is_there(
+def test_a_packet_over_4_mb_is_refused_before_it_arrives(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
     packet = remote.message("plain", bytes(wire.PACKET_BYTES_MAX), recoverable=True)
     assert len(packet) > wire.PACKET_BYTES_MAX
 
-    # Only the header goes out: nobody may wait for the announced rest.
+    # Only the header is sent: the daemon must not wait for the announced rest.
     peer.connection.send(packet[:16])
 
     peer.expect_closed()
@@ -94,7 +94,7 @@ def test_announced_but_unsent_megabytes_cost_no_memory(daemon: Daemon, bystander
             peer.connection.send(
                 packet[:8] + struct.pack("<I", wire.PACKET_BYTES_MAX) + packet[12:]
             )
-        # A session that is answered proves that the fifty were read.
+        # An answered session proves that the fifty announcements were read.
         probe = remote.connect(daemon.port)
         probe.send(remote.message("plain", recoverable=True))
         probe.wait_stored()
@@ -150,7 +150,7 @@ def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemo
         for packet in packets:
             peer.count(packet)
         with held_disk(daemon.folder):
-            # Within the window, as fast as the daemon reads; 240 MB are on offer.
+            # Within the window, as fast as the daemon reads; 240 MB are available.
             peer.connection.sock.settimeout(1)
             try:
                 while waiting:
@@ -166,7 +166,7 @@ def test_large_messages_that_wait_for_the_disk_cost_bounded_memory(daemon: Daemo
     assert grown < 100 * MB, f"{grown / MB:.0f} MB for one session"
 
 
-def test_half_open_connections_are_bounded_and_a_real_peer_still_gets_in(hosts: Hosts):
+def test_half_open_connections_are_bounded_and_a_real_peer_is_still_accepted(hosts: Hosts):
     daemon = hosts.daemon(peers={"handshakes_max": 8})
     daemon.create("plain")
     idle = [hosts.remote().adopt(Connection.open(daemon.port)) for _ in range(40)]

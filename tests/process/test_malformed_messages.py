@@ -44,7 +44,7 @@ def _plain(**properties: object) -> bytes:
 
 
 def _properties(**changes: int) -> bytes:
-    """A packet whose MessagePropertiesHeader has other numbers in it than it should."""
+    """Return a packet with false numbers in its MessagePropertiesHeader."""
     packet = _plain(label="lbl", extension=b"ext")
     at = len(packet) - len(wire.pad4(bytes(56 + 8 + 3 + 4)))
     for name, value in changes.items():
@@ -69,7 +69,7 @@ def _label_not_terminated() -> bytes:
 
 
 def _name(raw: bytes, count: int | None = None) -> bytes:
-    """A destination of just these bytes."""
+    """Return a destination of exactly these bytes."""
 
     class Raw(wire.Name):
         def build(self) -> bytes:
@@ -79,7 +79,7 @@ def _name(raw: bytes, count: int | None = None) -> bytes:
 
 
 def _security(**sizes: int) -> bytes:
-    """A SecurityHeader whose sizes are others than its data."""
+    """Return a SecurityHeader with sizes that differ from its data."""
     header = bytearray(wire.security_header(b"\1" * 28))
     for name, value in sizes.items():
         offset, layout = {
@@ -204,7 +204,7 @@ ODD_NAMES = {
 
 
 class Unchecked(wire.Name):
-    """A direct name of any characters, half surrogates too."""
+    """A direct name of arbitrary characters, lone surrogates too."""
 
     def build(self) -> bytes:
         raw = self.text.encode("utf-16-le", "surrogatepass") + b"\0\0"
@@ -213,11 +213,11 @@ class Unchecked(wire.Name):
 
 @pytest.mark.parametrize("name", ODD_NAMES)
 @pytest.mark.parametrize("where", ["response", "admin"])
-def test_a_message_with_an_odd_reply_name_takes_no_other_with_it(
+def test_a_message_with_an_odd_reply_name_affects_no_other(
     daemon: Daemon, remote: RemoteQueueManager, name: str, where: str
 ):
-    # Whether such a message is delivered or its session closed: its neighbours must get through,
-    # the queue must stay readable, and nothing may be removed that was not printed.
+    # Such a message may be delivered, or its session closed.  Other messages must be delivered,
+    # the queue must stay readable, and only printed messages may be removed.
     odd: dict[str, object] = {where: Unchecked(7, text=ODD_NAMES[name])}
     if where == "admin":
         odd["ack_bits"] = wire.PA | wire.NA
@@ -272,7 +272,7 @@ ODD_LABELS = {
 
 
 @pytest.mark.parametrize("name", ODD_LABELS)
-def test_a_message_with_an_odd_label_takes_no_other_with_it(
+def test_a_message_with_an_odd_label_affects_no_other(
     daemon: Daemon, remote: RemoteQueueManager, name: str
 ):
     raw = ODD_LABELS[name]

@@ -27,13 +27,13 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
     return clean(shared)
 
 
-def test_an_order_ack_says_what_the_specification_fixes(daemon: Daemon, remote: RemoteQueueManager):
+def test_an_order_ack_has_the_specified_fields(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port)
 
     peer.send(remote.transactional("orders", FIRST, 1))
     peer.wait_order_ack(FIRST, 1)
 
-    # Its form, its address and its numbers are checked by the peer as it comes.
+    # The peer checks its form, address and numbers on arrival.
     (ack,) = peer.order_acks
     assert ack.message_class == wire.ORDER_ACK
     assert ack.order_body() == (FIRST, 1, 0)
@@ -80,7 +80,7 @@ def test_a_rejected_gap_is_order_acknowledged_with_the_current_number(
     assert len(daemon.receive("orders")) == 1
 
 
-def test_an_order_ack_lost_with_its_session_comes_again_on_the_next(
+def test_an_order_ack_lost_with_its_session_is_repeated_on_the_next(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     packets = [remote.transactional("orders", FIRST, number) for number in range(1, 11)]
@@ -105,7 +105,7 @@ def test_when_nothing_was_accepted_there_is_nothing_to_order_acknowledge(
 
     peer.send(remote.transactional("orders", FIRST, 2))
     peer.wait_stored()
-    # An order ack, were there one, would have left by now: 500 ms is its timer.
+    # An order ack would have arrived by now: its timer is 500 ms.
     peer.read_for(1.0)
 
     assert peer.order_acks == []

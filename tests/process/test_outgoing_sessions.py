@@ -18,7 +18,7 @@ from tests.process.remote import Listener, RemoteQueueManager
 
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
-    """Never sends again by itself: whatever comes twice has another reason."""
+    """Start a daemon without timed retransmission: a duplicate must have another cause."""
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
@@ -62,7 +62,7 @@ def test_the_recoverable_ack_timeout_is_eight_round_trips(daemon: Daemon, listen
     daemon.send(listener.destination("q"), b"x", "--express")
     connection = listener.accept_raw()
     request = listener.read_request(connection)
-    # The delay that is measured; and nobody speaks before the answer.
+    # The delay to measure; the peer sends nothing before the answer.
     connection.expect_silence(0.3)
     connection.send(
         wire.establish(
@@ -89,7 +89,7 @@ def test_the_peer_of_an_outgoing_session_may_send_over_it_too(daemon: Daemon, li
     assert daemon.bodies("here") == [b"back"]
 
 
-def test_a_peer_that_is_not_there_yet_is_tried_again(daemon: Daemon, remote: RemoteQueueManager):
+def test_a_connection_to_an_absent_peer_is_retried(daemon: Daemon, remote: RemoteQueueManager):
     listener = remote.listen()
     destination = listener.destination("q")
     listener.sock.close()
@@ -102,7 +102,7 @@ def test_a_peer_that_is_not_there_yet_is_tried_again(daemon: Daemon, remote: Rem
     assert again.accept().receive().body == b"patience"
 
 
-def test_a_refused_session_is_tried_again(daemon: Daemon, listener: Listener):
+def test_a_refused_session_is_retried(daemon: Daemon, listener: Listener):
     daemon.send(listener.destination("q"), b"x", "--recoverable")
     first = listener.accept_raw()
     request = listener.read_request(first)
@@ -119,7 +119,7 @@ def test_a_refused_session_is_tried_again(daemon: Daemon, listener: Listener):
     assert listener.accept().receive().body == b"x"
 
 
-def test_an_answer_for_somebody_else_closes_the_session(daemon: Daemon, listener: Listener):
+def test_an_answer_with_another_client_guid_closes_the_session(daemon: Daemon, listener: Listener):
     daemon.send(listener.destination("q"), b"x", "--recoverable")
     first = listener.accept_raw()
     request = listener.read_request(first)
@@ -154,7 +154,7 @@ def test_anything_but_the_ec_response_closes_the_session(
     assert listener.accept().receive().body == b"x"
 
 
-def test_a_peer_that_never_finishes_the_handshake_is_given_up(hosts: Hosts):
+def test_an_unfinished_handshake_is_abandoned(hosts: Hosts):
     daemon = hosts.daemon(delivery=QUICK, peers={"handshake_timeout": "500ms"})
     listener = hosts.remote().listen()
     daemon.send(listener.destination("q"), b"x", "--recoverable")
@@ -181,7 +181,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("name", NONSENSE)
-def test_a_peer_that_answers_with_nonsense_is_left_and_tried_again(
+def test_after_a_nonsensical_answer_the_session_is_closed_and_retried(
     daemon: Daemon, listener: Listener, name: str
 ):
     daemon.send(listener.destination("q"), b"x", "--recoverable")
@@ -202,7 +202,7 @@ def test_a_peer_that_reads_nothing_costs_bounded_memory(hosts: Hosts):
         daemon.cli("send", listener.destination("q"), "--recoverable", "--file", "-", input=content)
     before = resident_bytes(daemon.pid)
     peer = listener.accept(auto_ack=False)
-    peer.receive(30)  # so it has begun to send, and from here on nobody reads
+    peer.receive(30)  # the daemon has begun to send, and the peer stops reading
     daemon.json("status")
     daemon.json("status")
 

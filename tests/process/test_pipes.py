@@ -40,7 +40,7 @@ def command(daemon: Daemon) -> list[str]:
 
 
 def into_head(daemon: Daemon, lines: int, *arguments: str) -> tuple[list[str], int, str]:
-    """`qmd ... | head -LINES`: the lines that `head` shows, the exit code and errors of qmd."""
+    """Run `qmd ... | head -LINES`: return the lines, and the exit code and errors of qmd."""
     with subprocess.Popen(
         [*command(daemon), *arguments],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The daemon as a process: starting, stopping, who may talk to it, what it leaves on disk."""
+"""The daemon as a process: start, stop, access rights, and its resources."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_busy_daemon_stops_and_keeps_what_it_acknowledged(hosts: Hosts):
     daemon.start()
     kept = [int(body(message)) for message in daemon.peek("orders")]
 
-    # The waiting receiver may have taken the first one.
+    # The waiting receiver may have taken the first message.
     assert kept in (list(range(1, len(kept) + 1)), list(range(2, len(kept) + 2)))
     assert kept[-1] >= acknowledged if kept else acknowledged <= 1
 
@@ -103,7 +103,7 @@ def test_it_stops_although_a_peer_does_not_read(hosts: Hosts):
     assert daemon.terminate() == 0
 
 
-def test_it_can_be_started_and_stopped_again_and_again(hosts: Hosts):
+def test_it_can_be_started_and_stopped_repeatedly(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("plain")
     for number in range(3):
@@ -114,7 +114,7 @@ def test_it_can_be_started_and_stopped_again_and_again(hosts: Hosts):
     assert daemon.bodies("plain") == [b"0", b"1", b"2"]
 
 
-def test_it_tells_the_service_manager_that_it_lives_and_that_it_stops(hosts: Hosts, tmp_path: Path):
+def test_it_notifies_the_service_manager_of_its_life_and_its_stop(hosts: Hosts, tmp_path: Path):
     daemon = hosts.daemon(start=False)
     path = f"/tmp/qmd-notify-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -143,7 +143,7 @@ def test_it_tells_the_service_manager_that_it_lives_and_that_it_stops(hosts: Hos
 
 
 def refused_start(daemon: Daemon) -> tuple[int, str]:
-    """Exit code and words of a `serve` that has to fail by itself."""
+    """Return the exit code and the output of a `serve` that must fail."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
         cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
@@ -151,7 +151,7 @@ def refused_start(daemon: Daemon) -> tuple[int, str]:
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def test_a_second_daemon_on_the_same_folder_is_refused_and_the_first_goes_on(daemon: Daemon):
+def test_a_second_daemon_on_the_same_folder_is_refused_and_the_first_continues(daemon: Daemon):
     code, words = refused_start(daemon)
 
     assert code != 0
@@ -185,7 +185,7 @@ def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
     data = daemon.folder / "data"
     (data / "lock").unlink()
     if replaced:
-        (data / "lock").touch(mode=0o600)  # it stays, and other tests look at this folder
+        (data / "lock").touch(mode=0o600)  # it stays for other tests, which use this folder
     other = hosts.daemon(start=False, queue_manager={"data": str(data)})
 
     code, words = refused_start(other)
@@ -201,7 +201,7 @@ def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
     assert daemon.bodies("plain") == [b"x"]
 
 
-def test_a_daemon_whose_port_is_taken_says_so(hosts: Hosts, daemon: Daemon):
+def test_a_daemon_reports_an_occupied_port(hosts: Hosts, daemon: Daemon):
     other = hosts.daemon(start=False, listen={"port": daemon.port})
 
     code, words = refused_start(other)
@@ -221,7 +221,7 @@ def test_the_socket_of_a_killed_daemon_is_no_obstacle(hosts: Hosts):
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root to be refused as root")
-def test_it_does_not_run_as_root_unless_told_to(hosts: Hosts):
+def test_it_does_not_run_as_root_without_the_setting(hosts: Hosts):
     daemon = hosts.daemon(start=False, queue_manager={"run_as_root": False})
 
     code, words = refused_start(daemon)
@@ -269,7 +269,7 @@ def test_init_never_touches_an_existing_configuration(hosts: Hosts):
 # --- closed by default --------------------------------------------------------------------
 
 
-def test_the_data_folder_and_the_control_socket_are_not_for_everybody(daemon: Daemon):
+def test_the_data_folder_and_the_control_socket_are_private(daemon: Daemon):
     sockets = [path for path in daemon.folder.rglob("*") if path.is_socket()]
     data = database(daemon.folder).parent
 
@@ -298,13 +298,13 @@ def test_it_listens_on_the_loopback_address_only(daemon: Daemon):
     assert listening == [f"0100007F:{daemon.port:04X}"]
 
 
-def test_a_peer_that_is_not_on_the_list_is_closed_before_a_word(hosts: Hosts):
+def test_a_connection_of_an_unlisted_peer_is_closed_without_an_answer(hosts: Hosts):
     daemon = hosts.daemon(peers={"allow": ["127.0.0.2", "10.0.0.0/8"]})
     daemon.create("plain")
     remote = hosts.remote()
-    stranger = remote.adopt(Connection.open(daemon.port))
-    stranger.send_all_it_takes(wire.establish(client=remote.guid))
-    assert stranger.expect_closed() == []
+    unlisted = remote.adopt(Connection.open(daemon.port))
+    unlisted.send_all_it_takes(wire.establish(client=remote.guid))
+    assert unlisted.expect_closed() == []
 
     friend = remote.connect(daemon.port, source="127.0.0.2")
     friend.send(remote.message("plain", b"x", recoverable=True))
@@ -313,7 +313,7 @@ def test_a_peer_that_is_not_on_the_list_is_closed_before_a_word(hosts: Hosts):
     assert daemon.bodies("plain") == [b"x"]
 
 
-def test_bodies_do_not_get_into_the_log(hosts: Hosts):
+def test_bodies_are_not_logged(hosts: Hosts):
     daemon = hosts.daemon(log={"level": "debug"})
     daemon.create("plain")
     remote = hosts.remote()
@@ -328,10 +328,10 @@ def test_bodies_do_not_get_into_the_log(hosts: Hosts):
     assert "TOP-SECRET" not in daemon.tail(10**6)
 
 
-# --- what it costs ------------------------------------------------------------------------
+# --- resources ----------------------------------------------------------------------------
 
 
-def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
+def test_an_idle_daemon_uses_little_memory_and_no_processor_time(hosts: Hosts):
     daemon = hosts.daemon()
     assert daemon.process is not None
     ticks = Path(f"/proc/{daemon.process.pid}/stat")
@@ -340,7 +340,7 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
         values = ticks.read_text().rpartition(")")[2].split()
         return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
-    # What its start has left to do it does first, however long that takes.
+    # The work of the start comes first, however long it takes.
     end = time.monotonic() + END_S
     while True:
         before = cpu_s()
@@ -352,7 +352,7 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
     assert busy_s <= 0.02
 
 
-def test_memory_does_not_grow_with_what_waits_on_disk(hosts: Hosts):
+def test_memory_does_not_grow_with_messages_on_disk(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()

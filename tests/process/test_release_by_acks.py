@@ -18,7 +18,7 @@ from tests.process.remote import Listener, RemoteQueueManager
 
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
-    """Never sends again by itself: whatever comes twice has another reason."""
+    """Start a daemon without timed retransmission: a duplicate must have another cause."""
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
@@ -43,7 +43,7 @@ def test_only_its_bit_releases_a_recoverable_message(daemon: Daemon, listener: L
     peer = listener.accept(auto_ack=False)
     peer.receive_many(6)
 
-    # All are counted; 1, 2 and 4 are stored.
+    # All four are counted; 1, 2 and 4 are stored.
     peer.session_ack(stored=0, recoverable_acknowledged=1, recoverable_flags=0b1011)
     peer.send(listener.owner.message("here", recoverable=True))
     peer.wait_stored()
@@ -92,7 +92,9 @@ def test_an_express_message_is_released_by_the_count(daemon: Daemon, listener: L
     daemon.receive("here")
 
 
-def test_what_was_acknowledged_is_gone_from_the_outgoing_queue(daemon: Daemon, listener: Listener):
+def test_an_acknowledged_message_is_deleted_from_the_outgoing_queue(
+    daemon: Daemon, listener: Listener
+):
     destination = listener.destination("q")
     daemon.send(destination, b"1", "--recoverable")
     daemon.send(destination, b"2", "--express")
@@ -141,8 +143,8 @@ def test_bits_of_more_than_one_header_add_up(daemon: Daemon, listener: Listener)
     daemon.receive("here")
 
 
-def test_a_peer_that_stops_acknowledging_is_left_and_tried_again(hosts: Hosts):
-    # The wire's AckTimeout is at least 20 s; our own patience is a setting.
+def test_a_session_without_acknowledgments_is_closed_and_retried(hosts: Hosts):
+    # The wire's AckTimeout is at least 20 s; the daemon's own limit is a setting.
     daemon = hosts.daemon(delivery={**QUICK, "resend": ["1h"], "ack_timeout": "500ms"})
     listener = hosts.remote().listen()
     daemon.send(listener.destination("q"), b"x", "--recoverable")
@@ -159,7 +161,9 @@ def test_a_peer_that_stops_acknowledging_is_left_and_tried_again(hosts: Hosts):
 # --- order acks ---------------------------------------------------------------------------
 
 
-def test_when_all_is_order_acknowledged_a_new_sequence_begins(daemon: Daemon, listener: Listener):
+def test_when_all_messages_are_order_acknowledged_a_new_sequence_begins(
+    daemon: Daemon, listener: Listener
+):
     destination = listener.destination("q")
     send(daemon, destination, b"1", b"2", b"3")
     peer = listener.accept()
@@ -176,7 +180,7 @@ def test_when_all_is_order_acknowledged_a_new_sequence_begins(daemon: Daemon, li
 
 
 def test_an_order_ack_has_no_bit_before_its_effect_is_on_disk(daemon: Daemon, listener: Listener):
-    # MQ 2.2.20.4: a bit says "persisted".  What it says is that the sender is done with messages.
+    # MQ 2.2.20.4: a bit means "persisted".  The persisted fact is that the sender may release.
     send(daemon, listener.destination("q"), b"1", b"2")
     peer = listener.accept()
     sequence = sequence_of(peer.receive_many(2)[0])
@@ -188,7 +192,7 @@ def test_an_order_ack_has_no_bit_before_its_effect_is_on_disk(daemon: Daemon, li
     peer.wait_stored()
 
 
-def test_what_an_acknowledged_order_ack_released_never_comes_again(hosts: Hosts):
+def test_a_message_released_by_an_acknowledged_order_ack_is_never_sent_again(hosts: Hosts):
     daemon = hosts.daemon(delivery=SLOW)
     listener = hosts.remote().listen()
     send(daemon, listener.destination("q"), *[b"%d" % n for n in range(1, 11)])
@@ -219,7 +223,7 @@ def test_while_one_message_is_not_order_acknowledged_the_sequence_goes_on(
     assert (sequence_of(message), place(message)) == (old, (4, 3))
 
 
-def test_an_order_ack_releases_what_it_covers_and_nothing_more(daemon: Daemon, listener: Listener):
+def test_an_order_ack_releases_only_the_messages_that_it_covers(daemon: Daemon, listener: Listener):
     send(daemon, listener.destination("q"), b"1", b"2", b"3", b"4")
     peer = listener.accept()
     sequence = sequence_of(peer.receive_many(4)[0])
@@ -230,7 +234,7 @@ def test_an_order_ack_releases_what_it_covers_and_nothing_more(daemon: Daemon, l
     second = listener.accept()
     again = second.receive_many(2)
 
-    # The first in the queue goes out with previous 0 (digest 15.2).
+    # The first message in the queue is sent with previous 0 (digest 15.2).
     assert [(message.body, place(message)) for message in again] == [(b"3", (3, 0)), (b"4", (4, 3))]
     second.read_for(0.3)
     assert second.inbox == []
@@ -240,9 +244,7 @@ def test_an_order_ack_releases_what_it_covers_and_nothing_more(daemon: Daemon, l
     "wrong",
     ["another sequence", "an older sequence", "an absurd number of another sequence", "number 0"],
 )
-def test_an_order_ack_that_does_not_fit_releases_nothing(
-    daemon: Daemon, listener: Listener, wrong: str
-):
+def test_an_invalid_order_ack_releases_nothing(daemon: Daemon, listener: Listener, wrong: str):
     send(daemon, listener.destination("q"), b"1", b"2")
     peer = listener.accept()
     sequence = sequence_of(peer.receive_many(2)[0])
@@ -269,9 +271,7 @@ def test_an_order_ack_that_does_not_fit_releases_nothing(
     assert [place(message) for message in listener.accept().receive_many(2)] == [(1, 0), (2, 1)]
 
 
-def test_an_order_ack_of_messages_that_were_never_sent_harms_nothing(
-    daemon: Daemon, listener: Listener
-):
+def test_an_order_ack_of_unsent_messages_has_no_effect(daemon: Daemon, listener: Listener):
     destination = listener.destination("q")
     send(daemon, destination, b"1")
     peer = listener.accept()
@@ -370,7 +370,7 @@ def test_a_negative_final_ack_ends_its_message_in_the_transactional_dead_letter_
 
     assert dead["id"].endswith(f"\\{first[1].message_id}")
     assert dead["reason"]
-    # The next is linked around it.
+    # The next message is linked around it.
     assert [(message.body, place(message)) for message in again] == [(b"1", (1, 0)), (b"3", (3, 1))]
     second.order_ack(sequence, 3)
     second.wait_stored()
@@ -391,7 +391,7 @@ def test_a_final_ack_has_no_bit_before_the_dead_letter_is_on_disk(
     assert len(daemon.receive(DEADXACT)) == 1
 
 
-def test_a_negative_final_ack_of_a_message_without_dead_lettering_just_ends_it(
+def test_a_negative_final_ack_of_a_message_without_dead_lettering_deletes_it(
     daemon: Daemon, listener: Listener
 ):
     destination = listener.destination("q")
@@ -408,7 +408,7 @@ def test_a_negative_final_ack_of_a_message_without_dead_lettering_just_ends_it(
     assert shown["messages"] == 0
 
 
-def test_a_final_ack_about_somebody_elses_message_changes_nothing(
+def test_a_final_ack_for_a_message_of_another_source_changes_nothing(
     daemon: Daemon, listener: Listener
 ):
     destination = listener.destination("q")

@@ -18,7 +18,7 @@ from tests.process.remote import Listener, RemoteQueueManager
 
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
-    """Never sends again by itself: whatever comes twice has another reason."""
+    """Start a daemon without timed retransmission: a duplicate must have another cause."""
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
@@ -31,7 +31,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 @pytest.fixture(scope="module")
 def shared_quick(shared_hosts: Hosts) -> Daemon:
-    """Sends unacknowledged transactional messages again after 700 ms."""
+    """Start a daemon that retransmits unacknowledged transactional messages after 700 ms."""
     return shared_hosts.daemon(delivery=QUICK)
 
 
@@ -45,7 +45,7 @@ def listener(remote: RemoteQueueManager) -> Listener:
     return remote.listen()
 
 
-# --- sending again ------------------------------------------------------------------------
+# --- retransmission -----------------------------------------------------------------------
 
 
 def test_unacknowledged_transactional_messages_are_sent_again_on_the_same_session(
@@ -57,7 +57,7 @@ def test_unacknowledged_transactional_messages_are_sent_again_on_the_same_sessio
 
     again = peer.receive_many(3)
 
-    # The ledger has compared ids, times, numbers and contents already.
+    # The ledger has already compared ids, times, numbers and contents.
     assert [message.body for message in again] == [b"1", b"2", b"3"]
     assert [place(message) for message in again] == [(1, 0), (2, 1), (3, 2)]
     assert [m.sent_time for m in again] == [m.sent_time for m in first]
@@ -137,7 +137,7 @@ def test_a_message_that_expired_before_it_was_sent_is_never_sent(
 ):
     destination = listener.destination("q")
     daemon.send(destination, b"1", "--transactional", "--time-to-reach-queue", "1s")
-    # Connected, but nothing may be sent before the handshake is over.
+    # Connected, but the daemon must not send before the end of the handshake.
     connection = listener.accept_raw()
     daemon.wait_for(DEADXACT, 1)
     send(daemon, destination, b"2", b"3")
@@ -167,7 +167,7 @@ def test_a_sequence_begins_with_number_1_whatever_expired_before(
     daemon.receive(DEADXACT)
 
 
-def test_everything_unacknowledged_comes_again_on_the_next_session_in_order(
+def test_unacknowledged_messages_are_sent_again_on_the_next_session_in_order(
     daemon: Daemon, listener: Listener
 ):
     destination = listener.destination("q")
@@ -184,7 +184,7 @@ def test_everything_unacknowledged_comes_again_on_the_next_session_in_order(
     last.wait_stored()
 
 
-def test_after_a_kill_everything_is_sent_again_and_nothing_is_renumbered(hosts: Hosts):
+def test_after_a_kill_messages_are_sent_again_with_the_same_numbers(hosts: Hosts):
     daemon = hosts.daemon(delivery=SLOW)
     listener = hosts.remote().listen()
     destination = listener.destination("q")
@@ -206,8 +206,8 @@ def test_after_a_kill_everything_is_sent_again_and_nothing_is_renumbered(hosts: 
     daemon.kill()
     daemon.start()
     third = listener.accept()
-    # The folder may be a backup: what was sent since the first kill waits, on disk, for an order
-    # ack that shows how far the receiver is.
+    # The folder may be a backup: messages sent after the first kill wait, on disk, for an order
+    # ack that shows the position of the receiver.
     messages = third.receive_many(6)
     assert [place(message)[0] for message in messages] == list(range(5, 11))
     third.order_ack(sequence, 10)
@@ -226,7 +226,7 @@ def test_after_a_kill_everything_is_sent_again_and_nothing_is_renumbered(hosts: 
     assert place(message) == (1, 0)
 
 
-def test_after_a_kill_recoverable_messages_come_again_and_express_ones_do_not(hosts: Hosts):
+def test_after_a_kill_recoverable_messages_are_sent_again_and_express_ones_are_not(hosts: Hosts):
     daemon = hosts.daemon(delivery=SLOW)
     listener = hosts.remote().listen()
     destination = listener.destination("q")

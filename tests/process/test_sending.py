@@ -18,7 +18,7 @@ DEFAULT_TIME_TO_REACH_QUEUE_S = 345_600
 
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
-    """Never sends again by itself: whatever comes twice has another reason."""
+    """Start a daemon without timed retransmission: a duplicate must have another cause."""
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
@@ -37,9 +37,7 @@ def listener(remote: RemoteQueueManager) -> Listener:
 # --- first transmission -------------------------------------------------------------------
 
 
-def test_a_transactional_message_is_sent_as_the_specification_says(
-    daemon: Daemon, listener: Listener
-):
+def test_a_transactional_message_is_sent_as_specified(daemon: Daemon, listener: Listener):
     before = wire.now_s()
     sent_id = daemon.send(
         listener.destination("orders"), b"\0 body \xff", "--transactional", "--label", "Grüße"
@@ -54,7 +52,7 @@ def test_a_transactional_message_is_sent_as_the_specification_says(
     assert message.source == listener.owner.daemon_guid
     assert sent_id.endswith(f"\\{message.message_id}")
     assert message.recoverable
-    # On the wire it asks for final acks; a message that is not delivered is kept without it.
+    # The packet requests final acks; an undelivered message is kept without such a request.
     assert not message.flags & wire.JN
     assert message.base.time_to_reach_queue == DEFAULT_TIME_TO_REACH_QUEUE_S
     assert message.time_to_be_received == wire.FOREVER
@@ -67,9 +65,7 @@ def test_a_transactional_message_is_sent_as_the_specification_says(
 
 
 @pytest.mark.parametrize("kind", ["express", "recoverable"])
-def test_a_plain_message_is_sent_as_the_specification_says(
-    daemon: Daemon, listener: Listener, kind: str
-):
+def test_a_plain_message_is_sent_as_specified(daemon: Daemon, listener: Listener, kind: str):
     destination = listener.destination("q")
     options = ["--priority", "6", "--time-to-reach-queue", "30s", "--no-dead-letter"]
     daemon.send(destination, b"", f"--{kind}", *options)
@@ -86,7 +82,7 @@ def test_a_plain_message_is_sent_as_the_specification_says(
     assert not message.flags & wire.JN
 
 
-def test_the_priority_is_3_unless_said_otherwise(daemon: Daemon, listener: Listener):
+def test_the_default_priority_is_3(daemon: Daemon, listener: Listener):
     daemon.send(listener.destination("q"), b"x", "--express")
 
     assert listener.accept().receive().base.priority == 3
@@ -155,7 +151,7 @@ def test_the_window_of_the_peer_is_never_exceeded(daemon: Daemon, listener: List
         expected = min(window, count - received)
         peer.receive_many(expected)
         received += expected
-        # The peer itself objects to any message more; a little time for one to come.
+        # The peer itself rejects an excess message; this gives one time to arrive.
         peer.read_for(0.15)
         assert peer.inbox == []
         peer.session_ack()
@@ -197,7 +193,7 @@ def test_a_peer_that_asks_to_slow_down_gets_one_message_at_a_time(
     peer.receive()
     peer.session_ack(window=1)
     peer.send(listener.owner.message("here", recoverable=True))
-    peer.wait_stored()  # so it has read the WindowSize before
+    peer.wait_stored()  # so it has read the earlier WindowSize
     peer.enforce_window()
     send(daemon, destination, b"1", b"2", b"3", kind="recoverable")
 
@@ -208,7 +204,7 @@ def test_a_peer_that_asks_to_slow_down_gets_one_message_at_a_time(
     daemon.receive("here")
 
 
-# --- the operator's hand ------------------------------------------------------------------
+# --- acts of an operator ------------------------------------------------------------------
 
 
 def test_a_paused_outgoing_queue_sends_nothing_until_it_is_resumed(
@@ -241,7 +237,7 @@ def test_a_kick_sends_everything_unacknowledged_again(daemon: Daemon, listener: 
     peer.order_ack(sequence, 2)
 
 
-def test_outgoing_show_tells_what_waits(daemon: Daemon, listener: Listener):
+def test_outgoing_show_lists_waiting_messages(daemon: Daemon, listener: Listener):
     destination = listener.destination("shown")
     send(daemon, destination, b"1", b"2")
     peer = listener.accept()

@@ -1,4 +1,4 @@
-"""The log has no reader: the daemon serves, hears that it is to stop, and counts what it drops."""
+"""A log without a reader: the daemon serves, obeys a stop, and counts the lines that it drops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def started(daemon: Daemon, log: int) -> subprocess.Popen[bytes]:
 
 
 def make_lines(daemon: Daemon, count: int) -> None:
-    """Two lines of the log for each: a queue is made, and deleted."""
+    """Write two lines to the log per number: a queue is created, and deleted."""
     script = f"""
 from qmd.client import blocking
 with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
@@ -43,7 +43,7 @@ with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=END_S)
 
 
-def test_a_log_that_nobody_reads_stops_neither_work_nor_a_stop(daemon: Daemon):
+def test_an_unread_log_blocks_neither_work_nor_a_stop(daemon: Daemon):
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     process = started(daemon, writer)

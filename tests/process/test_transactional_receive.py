@@ -116,7 +116,7 @@ def test_the_accept_rule(daemon: Daemon, remote: RemoteQueueManager, name: str):
     peer.wait_order_ack(*state)
 
     assert daemon.bodies("orders") == expected
-    # Nothing beyond the accepted ones was ever acknowledged.
+    # Only accepted messages were ever acknowledged.
     for sequence_id, number in remote.order_acked.items():
         accepted = [
             step.number for step in CASES[name] if step.accepted and step.sequence_id == sequence_id
@@ -124,7 +124,7 @@ def test_the_accept_rule(daemon: Daemon, remote: RemoteQueueManager, name: str):
         assert number in accepted
 
 
-def test_what_is_shown_of_a_message_is_what_was_sent(daemon: Daemon, remote: RemoteQueueManager):
+def test_a_message_is_shown_with_its_sent_properties(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port)
     before = wire.now_s()
     packet = remote.transactional(
@@ -163,7 +163,7 @@ def test_streams_of_two_queues_are_independent(daemon: Daemon, remote: RemoteQue
     for number in (1, 2, 3):
         peer.send(remote.transactional("orders", FIRST, number))
         peer.send(remote.transactional("others", other, number))
-    # The same identifier to another queue is another stream too.
+    # The same identifier to another queue is another stream.
     peer.send(remote.transactional("others", other + 1, 1))
     peer.send(remote.transactional("orders", other + 1, 1))
     peer.wait_stored()
@@ -226,7 +226,7 @@ def test_a_stream_goes_on_over_another_session_while_the_first_still_exists(
 def test_the_same_stream_raced_over_three_sessions_arrives_once_and_in_order(
     daemon: Daemon, remote: RemoteQueueManager
 ):
-    # 300 duplicates of each other from three sides at once.
+    # 300 messages in triplicate, from three sessions at once.
     packets = [remote.transactional("orders", FIRST, number) for number in range(1, 301)]
     peers = [remote.connect(daemon.port) for _ in range(3)]
     errors: list[BaseException] = []
@@ -259,9 +259,7 @@ def test_priority_does_not_reorder_a_stream(daemon: Daemon, remote: RemoteQueueM
     assert daemon.bodies("orders") == [b"%d" % number for number in range(1, 9)]
 
 
-def test_headers_that_mean_nothing_to_us_are_walked_over(
-    daemon: Daemon, remote: RemoteQueueManager
-):
+def test_unused_headers_are_skipped(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port)
     sid = b"\1\5" + bytes(26)
     oddities: list[dict[str, object]] = [
@@ -302,7 +300,7 @@ def test_headers_that_mean_nothing_to_us_are_walked_over(
     assert daemon.bodies("orders") == [b"%d" % number for number in range(1, len(oddities) + 1)]
 
 
-def test_a_connector_in_the_transaction_header_is_walked_over(
+def test_a_connector_in_the_transaction_header_is_skipped(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
@@ -322,8 +320,10 @@ def test_an_expired_transactional_message_is_not_accepted_and_moves_nothing(
     old = {"sent_time": wire.now_s() - 100, "time_to_reach_queue": 10}
     peer.send(remote.transactional("orders", FIRST, 1))
     peer.send(remote.transactional("orders", FIRST, 2, **old))
-    peer.send(remote.transactional("orders", FIRST, 3, 2))  # rejected: 2 is not there
-    peer.send(remote.transactional("orders", FIRST, 3, 1))  # bridged, as the sender expires it too
+    peer.send(remote.transactional("orders", FIRST, 3, 2))  # rejected: message 2 is missing
+    peer.send(
+        remote.transactional("orders", FIRST, 3, 1)
+    )  # linked around, as the sender expires message 2 as well
     peer.wait_order_ack(FIRST, 3)
     peer.wait_stored()
 
@@ -343,7 +343,7 @@ def test_a_message_for_another_queue_manager_is_not_delivered_here(
     assert daemon.bodies("orders") == [b"ours"]
 
 
-def test_what_was_acknowledged_is_there_after_a_kill(hosts: Hosts):
+def test_acknowledged_messages_survive_a_kill(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()

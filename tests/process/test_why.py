@@ -1,6 +1,7 @@
-"""Asking what happened, over the real command line: `qmd why`, `qmd trace`, `qmd events`.
+"""The history of messages, with the real command line: `qmd why`, `qmd trace`, `qmd events`.
 
 docs/cli.md "What happened to a message"; docs/events.md.
+
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def to(receiver: Daemon, queue: str) -> str:
     return f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\{queue}"
 
 
-def test_both_sides_tell_of_a_message_that_has_arrived(pair: tuple[Daemon, Daemon]) -> None:
+def test_both_sides_report_a_message_that_has_arrived(pair: tuple[Daemon, Daemon]) -> None:
     sender, receiver = pair
     sent = sender.send(to(receiver, "orders"), b"ten screws", "--transactional")
     receiver.wait_for("orders", 1)
@@ -90,7 +91,7 @@ def test_the_trace_has_the_events_of_both_sides(pair: tuple[Daemon, Daemon]) -> 
     assert lines[0].split()[:3] == ["TIME", "HOST", "KIND"]
 
 
-def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_computer_that_is_down_is_named_with_the_remedy(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
     sent = sender.send(destination, b"x")
@@ -108,9 +109,7 @@ def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Da
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_is_said_to_do_about_a_dead_letter_can_be_done(
-    pair: tuple[Daemon, Daemon], own: bool
-) -> None:
+def test_the_remedy_for_a_dead_letter_works(pair: tuple[Daemon, Daemon], own: bool) -> None:
     sender, receiver = pair
     if own:
         sender.create("mine", transactional=True)
@@ -133,7 +132,7 @@ def test_what_is_said_to_do_about_a_dead_letter_can_be_done(
     assert told["state"] == "requeued"
 
 
-def test_a_message_that_was_received_says_so_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_received_message_is_found_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sent = sender.send("here", b"x")
     (message,) = sender.receive("here")
@@ -143,7 +142,7 @@ def test_a_message_that_was_received_says_so_by_its_lookup_id(pair: tuple[Daemon
     assert (told["message_id"], told["state"]) == (sent, "received")
 
 
-def test_a_message_that_nobody_knows_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
+def test_an_unknown_message_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     nobody = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\\7"
 
@@ -155,7 +154,7 @@ def test_a_message_that_nobody_knows_is_not_found(pair: tuple[Daemon, Daemon]) -
     assert sender.cli("trace", nobody, check=False).returncode == 3
 
 
-def test_a_queue_manager_that_does_not_know_the_question_is_asked_once(
+def test_a_queue_manager_that_cannot_answer_is_asked_once(
     pair: tuple[Daemon, Daemon], remote: RemoteQueueManager
 ) -> None:
     sender, _ = pair
@@ -178,7 +177,7 @@ def test_a_queue_manager_that_does_not_know_the_question_is_asked_once(
     assert peer.inbox == []
 
 
-def test_only_here_asks_nobody(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_local_question_asks_no_other_queue_manager(pair: tuple[Daemon, Daemon]) -> None:
     sender, receiver = pair
     sent = sender.send(to(receiver, "plain"), b"x")
     receiver.wait_for("plain", 1)
@@ -226,14 +225,14 @@ def test_the_last_events_are_printed_and_filtered(pair: tuple[Daemon, Daemon]) -
     assert len(sender.json("events", "tail", "--lines", "2")) == 2
 
 
-def test_following_shows_what_happens_from_now(pair: tuple[Daemon, Daemon]) -> None:
+def test_following_shows_new_events(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sender.send("here", b"before")
     follower = sender.spawn_cli("events", "tail", "--follow", "--lines", "1", "--json")
     assert follower.stdout is not None
     with follower.stdout as lines:
         try:
-            json.loads(lines.readline())  # the last one: it follows from here
+            json.loads(lines.readline())  # the last event: the command follows from here
 
             sent = sender.send("here", b"after")
 
@@ -244,9 +243,7 @@ def test_following_shows_what_happens_from_now(pair: tuple[Daemon, Daemon]) -> N
             assert follower.wait(END_S) == 130
 
 
-def test_an_export_goes_on_where_the_last_one_ended(
-    pair: tuple[Daemon, Daemon], tmp_path: Path
-) -> None:
+def test_an_export_continues_the_last_one(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     sender, _ = pair
     first = [sender.send("here", b"%d" % each) for each in range(5)]
     one, two = tmp_path / "one.ndjson", tmp_path / "two.ndjson"
@@ -264,7 +261,7 @@ def test_an_export_goes_on_where_the_last_one_ended(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.ndjson", "two.ndjson"]
 
 
-def test_an_export_is_of_a_time(pair: tuple[Daemon, Daemon]) -> None:
+def test_an_export_is_limited_to_a_time(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sender.send("here", b"x")
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -319,7 +316,7 @@ def test_parquet_has_the_same_events(pair: tuple[Daemon, Daemon], tmp_path: Path
 
 
 def wait_until_empty(daemon: Daemon) -> None:
-    """Everything that goes elsewhere is acknowledged."""
+    """Wait until all outgoing messages are acknowledged."""
     deadline = time.monotonic() + END_S
     while any(
         row["messages"] for row in daemon.json("outgoing", "list") if row["state"] != "waiting"

@@ -1,8 +1,9 @@
-"""What must stay true while a daemon is attacked: it serves others, answers, and stays small.
+"""Invariants of a daemon under attack: it serves others, answers, and limits its memory.
 
-`Watch` is a context manager around an attack.  Meanwhile a queue manager of its own delivers
-messages one by one, a client asks for the status again and again, and the daemon's size is read
-each time.  At the end all of it is asserted.
+`Watch` is a context manager around an attack.  Meanwhile a queue manager delivers messages one by
+one, a client requests the status repeatedly, and the memory of the daemon is measured each time.
+The invariants are asserted at the end.
+
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SIDE = "side"
 
 @dataclass
 class Figures:
-    """What was measured, in seconds and bytes."""
+    """The measurements, in seconds and bytes."""
 
     delivered: int = 0
     delivery_s: list[float] = field(default_factory=list)
@@ -45,7 +46,7 @@ class Figures:
 
 
 class Watch:
-    """`grown_bytes_max` is how much the daemon may grow, over its size at the beginning."""
+    """A watched daemon; it may grow by `grown_bytes_max` over its initial size."""
 
     def __init__(self, daemon: Daemon, *, grown_bytes_max: int = 64 * MB) -> None:
         self._daemon = daemon
@@ -90,7 +91,7 @@ class Watch:
             raise self._failures[0]
         figures.log_bytes = daemon.log.stat().st_size - self._log_before
         bodies = daemon.bodies(SIDE)
-        print(figures)  # pytest shows it on failure, and `make attack` always
+        print(figures)  # pytest shows this after a failure, and `make attack` always
         assert [int(text) for text in bodies] == list(range(figures.delivered))
         assert figures.delivered > 1
         assert max(figures.status_s) < ANSWER_S_MAX, figures
@@ -114,7 +115,7 @@ class Watch:
         self.figures.delivery_s.append(time.monotonic() - started)
 
     def _ask_for_status(self) -> None:
-        """Over a new connection each time, as the command does."""
+        """Request the status over a new connection each time, as the command does."""
         started = time.monotonic()
         with ControlClient(self._daemon.folder / "qmd.sock") as client:
             client.done("hello", 1)
@@ -126,7 +127,7 @@ class Watch:
 
 
 def _ms(times_s: list[float], share: float) -> str:
-    """A quantile, for people."""
+    """Return a quantile as text."""
     if not times_s:
         return "none"
     ordered = sorted(times_s)

@@ -1,4 +1,4 @@
-"""Building of packets.  A keyword that does not exist is a field that a test patches in bytes."""
+"""Builders of packets.  For a field without a keyword, a test patches the bytes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def message(
     trailing: bytes = b"",
     session: Session | None = None,
 ) -> bytes:
-    """A UserMessage packet; with `session` a piggybacked SessionHeader is behind PacketSize."""
+    """Build a UserMessage packet; with `session`, a SessionHeader follows behind PacketSize."""
     if transaction is not None:
         recoverable, priority = True, 0
     flags = hops | _delivery_flags(recoverable, dead_letter, journal) | PROPERTIES | extra_flags
@@ -156,7 +156,7 @@ def properties_header(
     extension: bytes,
     body: bytes,
 ) -> bytes:
-    """MQ 2.2.19.3, with the label, the extension and the body."""
+    """Build the header of MQ 2.2.19.3, with the label, the extension and the body."""
     raw_label = label.encode("utf-16-le") + b"\0\0" if label else b""
     return pad4(
         struct.pack("<BBH", ack_bits, len(raw_label) // 2, message_class)
@@ -177,7 +177,7 @@ def order_ack(
     number: int,
     host: str = "TCP:127.0.0.1",
 ) -> bytes:
-    """QB 2.2.4; DeliveryGuarantee recoverable, as QB 3.1.7.17 builds it."""
+    """Build QB 2.2.4; DeliveryGuarantee recoverable, as in QB 3.1.7.17."""
     body = struct.pack("<QII20x", sequence_id, number, number - 1)
     return message(
         source=source,
@@ -199,7 +199,7 @@ def final_ack(
     of: Message,
     host: str = "TCP:127.0.0.1",
 ) -> bytes:
-    """QB 2.2.5: the fate of the transactional message `of`."""
+    """Build QB 2.2.5: the fate of the transactional message `of`."""
     assert of.transaction is not None
     of_place = of.transaction.sequence_id, of.transaction.number, of.transaction.previous
     return final_ack_of(
@@ -223,7 +223,7 @@ def final_ack_of(
     of_message_id: int,
     host: str = "TCP:127.0.0.1",
 ) -> bytes:
-    """QB 2.2.5: the fate of whatever has this place, or has it not."""
+    """Build QB 2.2.5: the fate of the message at this position, if there is one."""
     body = struct.pack("<QII16sI", *place, of_source, of_message_id)
     return message(
         source=source,
@@ -246,7 +246,7 @@ def security_header(
     provider: bytes = b"",
     flags: int | None = None,
 ) -> bytes:
-    """MQ 2.2.20.6."""
+    """Build MQ 2.2.20.6."""
     items = (sender_id, key, signature, certificate, provider)
     if flags is None:
         flags = (1 if sender_id else 0) | 0x80
@@ -255,12 +255,12 @@ def security_header(
 
 
 def debug_header(queue: bytes = b"") -> bytes:
-    """MQ 2.2.20.8."""
+    """Build MQ 2.2.20.8."""
     return struct.pack("<HH", 1 if queue else 0, 0) + queue
 
 
 def soap_header(header: str, body: str) -> bytes:
-    """MQ 2.2.20.7."""
+    """Build MQ 2.2.20.7."""
     out = b""
     for section, text in ((0x0320, header), (0x0384, body)):
         raw = text.encode("utf-16-le") + b"\0\0"
@@ -271,7 +271,7 @@ def soap_header(header: str, body: str) -> bytes:
 def multi_queue_header(
     destinations: Iterable[str], admins: Iterable[str] = (), responses: Iterable[str] = ()
 ) -> bytes:
-    """MQ 2.2.20.1 with direct names and no signature."""
+    """Build MQ 2.2.20.1 with direct names and no signature."""
     out = b""
     for section, texts in ((0x64, destinations), (0xC8, admins), (0x12C, responses)):
         elements = [struct.pack("<H", 3) + text.encode("utf-16-le") + b"\0\0" for text in texts]

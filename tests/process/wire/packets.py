@@ -128,7 +128,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Name:
-    """A queue name of a UserHeader: its type (DQ, AQ, RQ) and what stands for it."""
+    """A queue name of a UserHeader: its type (DQ, AQ, RQ) and its value."""
 
     kind: int
     text: str = ""
@@ -156,7 +156,7 @@ def direct(text: str) -> Name:
 
 
 def private(queue: str, host: str = "TCP:127.0.0.1") -> Name:
-    """The wire's direct name of a private queue: without `DIRECT=` and without a port."""
+    """Return the direct name of a private queue on the wire: without `DIRECT=` and port."""
     return direct(f"{host}\\private$\\{queue}")
 
 
@@ -216,11 +216,11 @@ class Message:
         )
 
     def order_body(self) -> tuple[int, int, int]:
-        """(sequence id, number, previous number) of an OrderAck or FinalAck."""
+        """Return (sequence id, number, previous number) of an OrderAck or FinalAck."""
         return struct.unpack_from("<QII", self.body)
 
     def final_body(self) -> tuple[bytes, int]:
-        """(source queue manager, message id) of a FinalAck."""
+        """Return (source queue manager, message id) of a FinalAck."""
         return self.body[16:32], struct.unpack_from("<I", self.body, 32)[0]
 
 

@@ -44,7 +44,7 @@ from tests.process.wire.packets import (
 
 
 class Reader:
-    """Walks over a packet; running over its end is a violation, never an IndexError."""
+    """A cursor in a packet; a read beyond the end is a violation, never an IndexError."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -76,13 +76,13 @@ def parse_base(data: bytes) -> Base:
 
 
 def wire_length(header: Base) -> int:
-    """Bytes on the wire: a piggybacked SessionHeader is not counted in PacketSize."""
+    """Return the bytes on the wire: PacketSize does not count a piggybacked SessionHeader."""
     piggybacked = header.flags & SH and not header.flags & IN
     return header.size + (16 if piggybacked else 0)
 
 
 def parse(data: bytes) -> Packet:
-    """One whole packet as it came from the wire, SessionHeader and all."""
+    """Parse one complete packet from the wire, including a SessionHeader."""
     header = parse_base(data)
     require(len(data) == wire_length(header), "MQ 2.2.19.1", "PacketSize is not the length")
     if header.flags & IN:
@@ -199,7 +199,7 @@ class _User(NamedTuple):
 
 
 def _parse_user_header(read: Reader) -> _User:
-    """MQ 2.2.19.2."""
+    """Parse MQ 2.2.19.2."""
     source, address = read.bytes(16, "SourceQueueManager"), read.bytes(16, "QueueManagerAddress")
     to_be_received, sent_time, message_id, flags = read.unpack("IIII", "UserHeader")
     require(source != NULL_GUID, "MQ 2.2.19.2", "SourceQueueManager is null")
@@ -245,7 +245,7 @@ class _Properties(NamedTuple):
 
 
 def _parse_properties(read: Reader, *, has_connector: bool) -> _Properties:
-    """MQ 2.2.19.3."""
+    """Parse MQ 2.2.19.3."""
     start = read.at
     ack_bits, label_length, message_class = read.unpack("BBH", "MessagePropertiesHeader")
     correlation = read.bytes(20, "CorrelationID")
@@ -273,7 +273,7 @@ def _parse_properties(read: Reader, *, has_connector: bool) -> _Properties:
 
 
 def _parse_debug(read: Reader) -> bytes:
-    """MQ 2.2.20.8: the GUID of the report queue, if there is one."""
+    """Parse MQ 2.2.20.8; return the GUID of the report queue, if there is one."""
     debug_flags, reserved = read.unpack("HH", "DebugHeader")
     require(debug_flags in (0, 1), "MQ 2.2.20.8", f"DebugHeader.Flags is {debug_flags:#x}")
     require(reserved == 0, "MQ 2.2.20.8", f"DebugHeader.Reserved is {reserved:#x}")
@@ -291,7 +291,7 @@ def _parse_transaction(read: Reader) -> Transaction:
 
 
 def _parse_security(read: Reader) -> bytes:
-    """The sender id; nothing else is for the daemon to send."""
+    """Return the sender id; the daemon must not send other security data."""
     flags, *sizes = read.unpack("HHHHII", "SecurityHeader")
     require(any(sizes), "MQ 2.2.20.6", "all sizes of a SecurityHeader are zero")
     require(flags == 0x81, "MQ 2.2.20.6", f"Flags are {flags:#x}: a SID, and data, is 0x81")
@@ -318,7 +318,7 @@ def _parse_queue_lists(read: Reader) -> QueueLists:
 
 
 def _parse_element(read: Reader) -> Name:
-    """MQ 2.2.18.1.4."""
+    """Parse MQ 2.2.18.1.4."""
     (kind,) = read.unpack("H", "FormatType")
     if kind == 3:
         end = read.at
@@ -334,7 +334,7 @@ def _parse_element(read: Reader) -> Name:
 
 
 def _check_order_packet(packet: Message) -> None:
-    """What QB 2.2.4 and 2.2.5 fix for an OrderAck and a FinalAck."""
+    """Check the fixed fields of an OrderAck and a FinalAck in QB 2.2.4 and 2.2.5."""
     section = "QB 2.2.4" if packet.message_class == ORDER_ACK else "QB 2.2.5"
     require(packet.base.flags == 0, section, f"BaseHeader.Flags is {packet.base.flags:#x}, not 0")
     require(packet.base.time_to_reach_queue == FOREVER, "MQ 2.2.19.1", "TimeToReachQueue")
