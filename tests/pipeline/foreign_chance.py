@@ -1,4 +1,4 @@
-"""Fleets of foreign hosts whose messages meet faults in random mixtures."""
+"""Fleets of foreign hosts with random mixtures of faults on the way of their messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.pipeline.foreign_ways import EVERY_DAY, Way
 
 
 def fleet_of_ways(folder: Path, seed: int, ways: int = 12) -> Fleet:
-    """Writes the logs; returns what an audit of them has to find."""
+    """Write the logs; return the findings that an audit of them must have."""
     f = Fleet(random.Random(seed))
     names = ("alpha", "bravo", "charlie", "delta", "golf", "hotel", "india", "lima")
     hosts = [f.host(name) for name in names]
@@ -34,6 +34,6 @@ def fleet_of_ways(folder: Path, seed: int, ways: int = 12) -> Fleet:
                 chance.choice(FAULTS if chance.random() < 0.5 else EVERY_DAY)(way)
         way.deliver()
         if chance.random() < 0.4:
-            acknowledge_unstored(way)  # the last one of all
+            acknowledge_unstored(way)  # the last message of all
     f.write(folder, without=set(), hole=(hosts[0], 0, 0))
     return f

@@ -47,7 +47,7 @@ class Way:
 
     def reject(self) -> None:
         m, why = self.sent(), "nack_access_denied"
-        self.to.tell(self.at + 9, "refused", m, queue=m.queue, position=m.position, why=why)
+        self.to.record(self.at + 9, "refused", m, queue=m.queue, position=m.position, why=why)
         if self.chance.random() < 0.5:
             self.f.acked(m, self.at + 20)
         self.f.died(m, self.at + 25, "final_ack_received", why)
@@ -64,7 +64,7 @@ class Way:
         m = self.sent()
         self.f.handed(m, self.at + 20, self.to, "retransmitted")
         self.f.left(self.f.accepted(m, self.at + 30), self.at + 90)
-        self.to.tell(
+        self.to.record(
             self.at + 40, "duplicate", m, queue=m.queue, position=m.position, peer=self.source.guid
         )
         self.f.acked(m, self.at + 50)

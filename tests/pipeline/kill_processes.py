@@ -16,16 +16,16 @@ from qmd.client import QueueManager, connect, new_message
 from tests.process.command_line import ROOT
 
 STREAMS = 5
-BATCH_S = 420.0  # a busy machine needs long for a daemon, and the first batch of a driver
+BATCH_S = 420.0  # on a busy machine, a daemon and the first batch of a driver start slowly
 BACKLOG = 2_000  # messages that wait in each queue
 
 
 class NotJudged(Exception):
-    """Whether every message is there once could not be found out."""
+    """The run could not determine whether every message arrived once."""
 
 
 class Producer(threading.Thread):
-    """Sends numbered messages of several streams to both queues, until it is told to end."""
+    """A sender of numbered messages of several streams to both queues, until its end."""
 
     def __init__(self, socket: Path, *, pause_s: float = 0.02) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Producer(threading.Thread):
             self.failure = failure
 
     async def _send(self) -> None:
-        # The queue manager is killed meanwhile: the client finds out what became of each request.
+        # The queue manager is killed meanwhile: the client determines the outcome of each request.
         async with connect(self.socket, reconnect_s=BATCH_S) as qm:
             while not self.stopping.is_set():
                 await asyncio.sleep(self.pause_s)
@@ -60,12 +60,12 @@ class Producer(threading.Thread):
                 self.sent = numbers.stop
 
     async def _is_full(self, qm: QueueManager) -> bool:
-        """Enough is waiting: a run that is only killed would gather more and more."""
+        """Return whether enough messages wait: otherwise a run of kills would collect ever more."""
         waiting = [(await qm.show_queue(queue))["messages"] for queue in ("to_lake", "to_copy")]
         return min(waiting) > BACKLOG
 
     def end(self) -> int:
-        """How many messages each stream has."""
+        """End the producer; return the number of messages of each stream."""
         self.stopping.set()
         self.join(BATCH_S)
         if self.failure is not None:
@@ -76,7 +76,7 @@ class Producer(threading.Thread):
 
 
 class Driver:
-    """A process of `kill_driver`, with all that it starts."""
+    """A process of `kill_driver`, with all processes that it starts."""
 
     def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
         self.log = log
@@ -101,12 +101,12 @@ class Driver:
 
     @property
     def is_ready(self) -> bool:
-        """To take over."""
+        """Return whether the driver can take over."""
         return self.is_alive and b"ready\n" in self.log.read_bytes()
 
     @property
     def application(self) -> str:
-        """The name that Spark gave it, once it has."""
+        """Return the name that Spark gave the driver, once it has one."""
         found = re.search(r"^application (\S+)$", self.log.read_text(errors="replace"), re.M)
         return found[1] if found else ""
 
@@ -126,7 +126,7 @@ class Driver:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that it has started, and they."""
+    """Return the ids of the processes that it has started, and of their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

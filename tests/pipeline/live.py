@@ -15,7 +15,7 @@ from pipeline.source.options import Endpoint
 from qmd.client import blocking, new_message
 from tests.process.harness import Daemon
 
-# A busy machine: a session and its first query alone may take half a minute.
+# On a busy machine, a session and its first query alone may take half a minute.
 TIMEOUT = pytest.mark.timeout(1800)
 
 
@@ -56,7 +56,7 @@ def stream(spark: Any, place: Place, **options: Any) -> Any:
 
 
 def rows(place: Place, filters: Any = (), **options: str) -> list[dict[str, Any]]:
-    """What executors read, without Spark between: the same readers, called as it calls them."""
+    """Return the rows that executors read: their readers, called as Spark calls them."""
     return rows_of({"endpoint": place.socket, **options}, filters)
 
 
@@ -74,6 +74,6 @@ def orders(count: int, first: int = 0) -> list[str]:
 
 
 def stream_reader(place: Place, **options: Any) -> Any:
-    """What Spark's driver asks, asked without Spark."""
+    """Return the reader that Spark's driver calls, without Spark."""
     given = {"endpoint": place.socket, **{name: str(value) for name, value in options.items()}}
     return DefaultSource(given).streamReader(None)

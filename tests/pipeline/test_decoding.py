@@ -1,4 +1,4 @@
-"""Columns of packets say what `Message`, and the parser below it, say of each packet."""
+"""Columns of packets: they agree with `Message` and with the parser, for each packet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PLACE = Place("hosta", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "orders")
 
 
 def rows_of(packets, *, reasons=None, headers_only=False):
-    """Such rows as a queue manager gives; the numbers beside the packets are their places."""
+    """Return rows as a queue manager gives them; the numbers beside the packets are positions."""
     count = len(packets)
     numbers = np.arange(count, dtype=np.int64)
     return Rows(
@@ -62,7 +62,7 @@ def rows_of(packets, *, reasons=None, headers_only=False):
 
 
 def stored_packet(message):
-    """As it is kept: without a session header."""
+    """Return the packet as it is stored: without a session header."""
     base = message.base._replace(flags=message.base.flags.replace(session_header=0))
     return build_user_message(message._replace(base=base, session=None))
 
@@ -81,7 +81,7 @@ def cut_at_body(packet):
 
 
 @given(st.lists(packets, min_size=1, max_size=8))
-def test_columns_are_what_a_message_says(packets):
+def test_columns_agree_with_the_message(packets):
     batch = batch_of(rows_of(packets), PLACE, ALL)
 
     for index, packet in enumerate(packets):
@@ -97,7 +97,7 @@ def test_columns_are_what_a_message_says(packets):
 
 
 @given(st.lists(packets, min_size=1, max_size=8))
-def test_headers_alone_say_the_same_without_bodies(packets):
+def test_headers_alone_give_the_same_columns_without_bodies(packets):
     whole = batch_of(rows_of(packets), PLACE, HEADERS)
     short = [cut_at_body(packet) for packet in packets]
 
@@ -107,7 +107,7 @@ def test_headers_alone_say_the_same_without_bodies(packets):
 
 
 @given(packets, st.data())
-def test_a_spoilt_packet_is_refused_or_read_and_its_neighbours_are_not_touched(packet, data):
+def test_a_damaged_packet_is_refused_or_read_and_its_neighbours_are_unaffected(packet, data):
     bad = data.draw(spoilt(packet))
 
     try:
@@ -121,7 +121,7 @@ def test_a_spoilt_packet_is_refused_or_read_and_its_neighbours_are_not_touched(p
             assert batch.column(name)[row].equals(alone.column(name)[0]), name
 
 
-def test_ordinary_packets_are_all_read_at_once(monkeypatch):
+def test_ordinary_packets_are_decoded_together(monkeypatch):
     def parse(*arguments):
         raise AssertionError("the parser was asked")
 
@@ -134,8 +134,8 @@ def test_ordinary_packets_are_all_read_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("at", [0, 3, 6])
-def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
-    """What all have in common is worked out once; names and GUIDs here are all of one length."""
+def test_a_packet_that_differs_from_its_neighbours_keeps_its_own_values(at):
+    """Common fields are decoded once; names and GUIDs in these packets have equal lengths."""
     alike, other = ordinary(2)[0], ordinary(11)[6]
 
     batch = batch_of(rows_of([other if row == at else alike for row in range(7)]), PLACE, ALL)
@@ -147,13 +147,13 @@ def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
             assert batch.column(name)[row].equals(of.column(name)[0]), (row, name)
 
 
-def test_a_null_where_spark_is_told_that_there_is_none_is_not_handed_on():
-    """It would be read as whatever stands in its place."""
+def test_a_null_in_a_column_without_nulls_is_refused():
+    """Spark would read arbitrary bytes in its place."""
     with pytest.raises(AssertionError, match="label has nulls"):
         schema.record_batch("messages", ["label"], [pa.nulls(3, pa.string())])
 
 
-def test_reasons_are_told_of_the_messages_that_have_one():
+def test_reasons_are_given_for_the_messages_that_have_one():
     batch = batch_of(rows_of(ordinary(3), reasons=[None, "full", None]), PLACE, ["reason"])
 
     assert batch.column(0).to_pylist() == [None, "full", None]
@@ -163,7 +163,7 @@ def test_no_messages_are_no_rows():
     assert batch_of(rows_of([]), PLACE, ALL).num_rows == 0
 
 
-def test_the_types_are_those_that_spark_makes_of_the_schema(spark):
+def test_the_types_are_those_that_spark_derives_from_the_schema(spark):
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 

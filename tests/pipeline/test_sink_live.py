@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[list[Place]]:
-    """Two queue managers for all tests; each test has queues of its own."""
+    """Yield two queue managers for all tests; each test has queues of its own."""
     hosts = Hosts()
     found = [Place(hosts.daemon()) for _ in range(2)]
     with found[0].qm, found[1].qm:
@@ -39,7 +39,7 @@ def place(places: list[Place]) -> Place:
 
 
 @TIMEOUT
-def test_rows_become_messages_with_all_that_their_columns_say(spark, place):
+def test_rows_become_messages_with_all_properties_of_their_columns(spark, place):
     place.queue("written")
     place.queue("other")
     rows = [
@@ -80,7 +80,7 @@ def test_a_job_that_is_repeated_writes_nothing_and_its_order_is_that_of_its_rows
     assert bodies == list(range(1000))
 
 
-def test_a_job_that_fails_because_nobody_answers_keeps_its_own_error():
+def test_a_job_without_a_daemon_keeps_its_own_error():
     given = {"endpoint": "/nowhere/qmd.sock", "destination": "orders"}
     schema = StructType([StructField("body", StringType())])
 
@@ -88,10 +88,8 @@ def test_a_job_that_fails_because_nobody_answers_keeps_its_own_error():
 
 
 @pytest.mark.parametrize(("job_id", "left"), [("", 0), ("nightly", 1)])
-def test_a_job_that_fails_takes_back_what_tasks_have_staged_that_spark_has_not_seen_end(
-    place, job_id, left
-):
-    """Unless it has a name: another run of it may be at work."""
+def test_a_failed_job_discards_the_rows_of_unfinished_tasks(place, job_id, left):
+    """An exception is a job with a name: another run of it may be active."""
     place.queue(f"aborted{left}")
     given = {"endpoint": place.socket, "destination": f"aborted{left}"}
     schema = StructType([StructField("body", StringType())])
@@ -128,13 +126,13 @@ def test_rows_that_cannot_be_messages_are_refused_before_any_is_written(
 
 
 @TIMEOUT
-def test_a_task_that_fails_and_is_repeated_leaves_nothing_behind(spark, place, tmp_path):
+def test_a_failed_attempt_of_a_task_leaves_no_rows(spark, place, tmp_path):
     queue = place.queue("repeated", transactional=True)
     marks = str(tmp_path)
     before = {one["query"] for one in place.stages()}
 
     def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
-        """All rows, and then an error, at the first attempt of each task."""
+        """Yield all rows, and then fail, at the first attempt of each task."""
         from pathlib import Path
 
         from pyspark import TaskContext
@@ -156,5 +154,5 @@ def test_a_task_that_fails_and_is_repeated_leaves_nothing_behind(spark, place, t
     ).save()
 
     assert [int(message.body) for message in place.qm.peek_each(queue)] == list(range(200))
-    # Of the attempts that failed nothing will be sent, ever: publishing threw them away.
+    # The rows of failed attempts will never be sent: the publication discarded them.
     assert {one["query"] for one in place.stages()} <= before

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[list[Place]]:
-    """Two queue managers for all tests; each test has queues of its own."""
+    """Yield two queue managers for all tests; each test has queues of its own."""
     hosts = Hosts()
     found = [Place(hosts.daemon()) for _ in range(2)]
     with found[0].qm, found[1].qm:
@@ -37,7 +37,7 @@ def place(places: list[Place]) -> Place:
 
 
 @TIMEOUT
-def test_a_queue_is_a_table_with_real_types_and_stays_as_it_is(spark, place):
+def test_a_queue_is_a_table_with_real_types_and_is_not_changed(spark, place):
     queue = place.queue("typed", transactional=True)
     sent_before = datetime.now(UTC).replace(tzinfo=None)
     asked = {"acknowledge": 5, "admin_queue": place.queue("admin")}
@@ -103,10 +103,10 @@ def test_journals_dead_letters_and_subqueues_are_read_like_queues(place):
 
 
 @TIMEOUT
-def test_filters_are_handed_to_the_queue_manager_where_that_is_asked_for(spark, place, capsys):
+def test_filters_are_pushed_down_to_the_queue_manager_on_request(spark, place, capsys):
     queue = place.queue("filtered")
     place.send(queue, 30)
-    # It would be an error to ask for this one: only a filter that was handed on keeps it away.
+    # A read of this message would fail: only a pushed-down filter excludes it.
     table = read(spark, place, queue=f"{queue},missing", pushdown="true")
 
     filtered = table.filter((F.col("queue") == queue) & (F.col("label") == "order 2"))
@@ -116,7 +116,7 @@ def test_filters_are_handed_to_the_queue_manager_where_that_is_asked_for(spark, 
     assert [row.label for row in filtered.collect()] == ["order 2"]
 
 
-def test_filters_of_all_kinds_leave_out_much_and_nothing_that_is_wanted(place):
+def test_filters_of_all_kinds_exclude_only_unselected_rows(place):
     queue = place.queue("sifted")
     place.send(queue, 30)
     everything = rows(place, queue=queue)
@@ -150,13 +150,13 @@ def test_events_of_a_queue_manager_and_of_its_files_are_the_same_table(spark, pl
         file.parent.mkdir()
         place.daemon.cli("events", "export", str(file), "--format", form)
 
-    def told(table: Any) -> list[Any]:
+    def reported(table: Any) -> list[Any]:
         return table.filter(F.col("queue").contains("told")).orderBy("block", "index").collect()
 
-    live = told(read(spark, place, kind="events"))
+    live = reported(read(spark, place, kind="events"))
     assert [row.kind for row in live] == ["sent", "sent", "sent", "received"]
     for form in ("parquet", "ndjson"):
-        assert told(spark.read.format("qmd").load(str(tmp_path / form))) == live
+        assert reported(spark.read.format("qmd").load(str(tmp_path / form))) == live
 
 
 def test_an_exported_queue_is_the_same_table(place, tmp_path):
@@ -179,12 +179,12 @@ def test_an_exported_queue_is_the_same_table(place, tmp_path):
         ({}, r'option "queue" is missing'),
     ],
 )
-def test_what_cannot_be_read_is_said_with_its_place_and_what_to_do(place, options, said):
+def test_an_unreadable_queue_is_reported_with_its_place_and_the_remedy(place, options, said):
     with pytest.raises(SourceError, match=said):
         rows(place, **options)
 
 
 @TIMEOUT
-def test_spark_shows_what_the_source_says(spark, place):
+def test_spark_shows_the_errors_of_the_source(spark, place):
     with pytest.raises(PySparkException, match=r"nosuch.*QM-\d+"):
         read(spark, place, queue="nosuch").collect()

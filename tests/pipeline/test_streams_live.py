@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[list[Place]]:
-    """Two queue managers for all tests; each test has queues of its own."""
+    """Yield two queue managers for all tests; each test has queues of its own."""
     hosts = Hosts()
     found = [Place(hosts.daemon()) for _ in range(2)]
     with found[0].qm, found[1].qm:
@@ -40,7 +40,7 @@ def place(places: list[Place]) -> Place:
     return places[0]
 
 
-def test_a_batch_has_no_more_bytes_than_allowed_but_for_one_message_that_alone_has_more(place):
+def test_a_batch_has_no_more_bytes_than_allowed_except_for_one_larger_message(place):
     queue = place.queue("weighed", transactional=True)
     sizes = [100, 100, 100, 50_000, 100]
     place.qm.send_many([new_message(queue, bytes(size), label="x") for size in sizes])
@@ -56,7 +56,7 @@ def test_a_batch_has_no_more_bytes_than_allowed_but_for_one_message_that_alone_h
 
 
 def test_a_checkpoint_of_another_reader_is_refused_before_anything_is_read_or_consumed(place):
-    """Its positions mean other messages, or none: some would leave the queue unread."""
+    """Its positions mean other messages, or none: some would stay in the queue unread."""
     queue = place.queue("mixed")
     place.send(queue, 10)
     one = stream_reader(place, queue=queue, readerId="one")
@@ -98,7 +98,7 @@ def test_a_stream_moves_every_message_once_and_in_order_and_closes_its_last_batc
     assert place.labels(target) == orders(250)
     assert place.labels(source) == []
     place.send(source, 30, first=250)
-    with ThreadPoolExecutor() as threads:  # another one than that of the session
+    with ThreadPoolExecutor() as threads:  # another time zone than that of the session
         threads.submit(move).result()
     assert place.labels(target) == orders(280)
     assert place.labels(source) == []
@@ -133,7 +133,7 @@ def test_several_queues_are_one_stream_and_readers_of_a_journal_each_see_all(
 
 
 @TIMEOUT
-def test_an_older_query_with_the_same_reader_is_shut_out(spark, place, tmp_path):
+def test_an_older_query_with_the_same_reader_is_fenced(spark, place, tmp_path):
     queue = place.queue("fenced")
     place.send(queue, 10)
 
@@ -162,8 +162,8 @@ def test_an_older_query_with_the_same_reader_is_shut_out(spark, place, tmp_path)
 
 
 @TIMEOUT
-def test_a_new_checkpoint_counts_anew_and_loses_nothing(spark, place, tmp_path):
-    """Epochs begin at 0 again: known by the user's name alone they would pass for repeated."""
+def test_a_new_checkpoint_restarts_its_epochs_and_loses_nothing(spark, place, tmp_path):
+    """Epochs start at 0 again: under the user's name alone they would count as repeated."""
     source, target = place.queue("again"), place.queue("again.copied")
 
     for checkpoint in ("first", "second"):

@@ -180,12 +180,12 @@ def test_a_peer_is_notified_at_all_its_administration_queues(
         daemon.wait_for("plain", 1) if case.message_class != 0xC002 else None
         case.act(daemon)
 
-    told = peer.receive()
-    while told.destination != theirs:  # a final ack reports the same to the queue manager
-        told = peer.receive()
-    assert told.message_class == case.message_class
-    assert told.correlation == remote.guid + struct.pack("<I", 4711)
-    assert told.body == (b"x" if case.has_body else b"")
+    reported = peer.receive()
+    while reported.destination != theirs:  # a final ack reports the same to the queue manager
+        reported = peer.receive()
+    assert reported.message_class == case.message_class
+    assert reported.correlation == remote.guid + struct.pack("<I", 4711)
+    assert reported.body == (b"x" if case.has_body else b"")
     for queue in ("acks", "more"):
         (same,) = daemon.wait_for(queue, 1)
         assert same["class"] == case.name
@@ -281,10 +281,10 @@ def test_a_local_application_is_notified_and_finds_its_message_with_the_reason(
     for words in case.reason:
         assert words in dead["reason"]
     for queue in ("acks", "more"):
-        told = [row for row in daemon.wait_for(queue, 1) if row["class"] == case.name]
-        while not told:
-            told = [row for row in daemon.peek(queue) if row["class"] == case.name]
-        assert [row["correlation_id"] for row in told] == [sent]
+        reported = [row for row in daemon.wait_for(queue, 1) if row["class"] == case.name]
+        while not reported:
+            reported = [row for row in daemon.peek(queue) if row["class"] == case.name]
+        assert [row["correlation_id"] for row in reported] == [sent]
     _tidy(daemon)
 
 

@@ -254,9 +254,9 @@ def test_an_operator_can_give_up_waiting(daemon: Daemon, listener: Listener):
     peer = listener.accept()
     order_ack(peer, peer.receive())
 
-    (told,) = daemon.json("outgoing", "give-up", destination, "--yes")
+    (reported,) = daemon.json("outgoing", "give-up", destination, "--yes")
 
-    assert told == {"destination": destination, "given_up": 1}
+    assert reported == {"destination": destination, "given_up": 1}
     assert awaiting(daemon, destination) == (0, 0)
     (dead,) = daemon.receive(DEADXACT)
     assert dead["class"] == "nack_receive_timeout"
@@ -304,10 +304,10 @@ def test_each_end_in_a_queue_is_reported_to_the_source(
     accepted(peer, sequence, 3, time_to_be_received=1, **asking)
 
     daemon.cli("receive", "orders")
-    (told,) = daemon.json("reject", "orders", "--reason", "no such customer", "--yes")
+    (reported,) = daemon.json("reject", "orders", "--reason", "no such customer", "--yes")
     peer.wait(lambda: len(peer.final_acks) == 3, what="three final acks")
 
-    assert told["id"].endswith("\\102")
+    assert reported["id"].endswith("\\102")
     assert sorted(map(final, peer.final_acks)) == [
         (RECEIVED, 1, (remote.guid, 101)),
         (0xC002, 3, (remote.guid, 103)),
@@ -401,17 +401,17 @@ def test_the_administration_queue_is_notified_of_each_requested_end(
     daemon.cli("queue", "purge", "orders", "--yes")
     deliver(4, ack_bits=0)
     daemon.cli("receive", "orders")
-    told = peer.receive_many(3)
+    reported = peer.receive_many(3)
     peer.read_for(0.5)
 
     assert peer.inbox == []
-    assert {each.message_class: (each.correlation[16:], each.body) for each in told} == {
+    assert {each.message_class: (each.correlation[16:], each.body) for each in reported} == {
         RECEIVED: ((101).to_bytes(4, "little"), b""),
         0xC004: ((102).to_bytes(4, "little"), b"2"),
         0xC001: ((103).to_bytes(4, "little"), b"3"),
     }
-    assert all(each.recoverable == (kind != "express") for each in told)
-    assert all(each.correlation[:16] == remote.guid for each in told)
+    assert all(each.recoverable == (kind != "express") for each in reported)
+    assert all(each.correlation[:16] == remote.guid for each in reported)
 
 
 # --- both ends are daemons ---

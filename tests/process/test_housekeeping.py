@@ -224,7 +224,7 @@ def test_an_export_shows_its_progress_and_uses_little_memory(daemon: Daemon, tmp
     for _ in range(15):
         daemon.send_all("plain", [b"x" * 20_000] * 200)
     file = tmp_path / "orders.ndjson"
-    told = """
+    reported = """
 import sys
 from qmd.cli import main
 import qmd.cli.progress
@@ -249,7 +249,7 @@ finally:
         watcher = threading.Thread(target=look)
         watcher.start()
         try:
-            command = [sys.executable, "-c", told, "--config", str(daemon.config), *words]
+            command = [sys.executable, "-c", reported, "--config", str(daemon.config), *words]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, check=True, cwd=ROOT)
         finally:
             os.close(end)

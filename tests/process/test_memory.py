@@ -114,7 +114,7 @@ def wait_log(daemon: Daemon, event: str) -> None:
 
 @contextlib.contextmanager
 def sessions(daemon: Daemon, count: int, sources: int) -> Iterator[list[socket.socket]]:
-    """Open sessions of many queue managers, from `addresses` addresses."""
+    """Open sessions of many queue managers, from `sources` addresses."""
     remotes = [RemoteQueueManager() for _ in range(count)]
     try:
         peers = [

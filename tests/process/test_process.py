@@ -123,16 +123,16 @@ def test_it_notifies_the_service_manager_of_its_life_and_its_stop(hosts: Hosts, 
             notify.settimeout(END_S)
             process = daemon.spawn(NOTIFY_SOCKET=path, WATCHDOG_USEC="400000")
             daemon.process = process
-            heard: list[bytes] = []
-            while b"READY=1" not in heard:
-                heard += notify.recv(4096).split(b"\n")
+            notified: list[bytes] = []
+            while b"READY=1" not in notified:
+                notified += notify.recv(4096).split(b"\n")
             deadline = time.monotonic() + END_S
-            while heard.count(b"WATCHDOG=1") < 3 and time.monotonic() < deadline:
-                heard += notify.recv(4096).split(b"\n")
-            assert heard.count(b"WATCHDOG=1") >= 3
+            while notified.count(b"WATCHDOG=1") < 3 and time.monotonic() < deadline:
+                notified += notify.recv(4096).split(b"\n")
+            assert notified.count(b"WATCHDOG=1") >= 3
             process.terminate()
-            while b"STOPPING=1" not in heard:
-                heard += notify.recv(4096).split(b"\n")
+            while b"STOPPING=1" not in notified:
+                notified += notify.recv(4096).split(b"\n")
             assert process.wait(END_S) == 0
             daemon.process = None
         finally:

@@ -54,8 +54,8 @@ def test_a_peer_is_notified_of_a_full_queue_and_fitting_messages_are_accepted(
     over = remote.message("orders", b"z", recoverable=True, message_id=4711, **asking)
     peer.send_now(over)
 
-    told = peer.receive()
-    assert (told.message_class, told.body) == (0x8003, b"z")
+    reported = peer.receive()
+    assert (reported.message_class, reported.body) == (0x8003, b"z")
     assert [body(each)[:1] for each in daemon.receive("orders")] == [b"x", b"y"]
 
     daemon.cli("queue", "set", "strict", "--quota", "0B")

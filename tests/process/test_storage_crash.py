@@ -48,7 +48,7 @@ class Said:
         self.first, self.last = 1, 0
         self.reserved: list[int] = []
 
-    def hear(self, line: str) -> None:
+    def add(self, line: str) -> None:
         kind, *numbers = line.split()
         if kind == "reserved":
             (number,) = map(int, numbers)
@@ -70,15 +70,15 @@ def test_durable_messages_survive_many_kills(tmp_path: Path) -> None:
         with start(tmp_path / "data", batches=100_000) as worker:
             assert worker.stdout is not None
             for _ in range(rng.randrange(LINES_MAX)):
-                said.hear(worker.stdout.readline())
+                said.add(worker.stdout.readline())
             worker.kill()
             for line in worker.stdout:
                 if line.endswith("\n"):
-                    said.hear(line)
+                    said.add(line)
 
     assert said.last > KILLS
     with closing(sqlite3.connect(tmp_path / "data" / "queues.db")) as db:
-        said.hear("found {} {}".format(*found(db)))
+        said.add("found {} {}".format(*found(db)))
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -254,7 +254,7 @@ def test_durable_messages_survive_a_loss_of_power_at_any_moment(
 
     for position, record in enumerate(records):
         if record.kind == "o":
-            said.hear(record.data.decode())
+            said.add(record.data.decode())
             continue
         disk.feed(record)
         for loss in Loss:
@@ -283,7 +283,7 @@ def test_after_a_failed_sync_the_next_start_reports_only_durable_messages(
     for record in failed:
         disk.feed(record)
     for line in lines(failed):
-        said.hear(line)
+        said.add(line)
     _, last = state_after(disk, tmp_path / "before", Loss.ALL, random.Random(1))
     assert last >= said.last, "more was said to be durable than had been synced"
 
@@ -294,7 +294,7 @@ def test_after_a_failed_sync_the_next_start_reports_only_durable_messages(
     )
     for record in records[len(failed) : greeting]:
         disk.feed(record)
-    said.hear(records[greeting].data.decode())
+    said.add(records[greeting].data.decode())
 
     first, last = state_after(disk, tmp_path / "after", Loss.ALL, random.Random(1))
 

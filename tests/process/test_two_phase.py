@@ -341,7 +341,7 @@ def test_a_branch_that_prepared_after_its_deletion_is_recovered(
     daemon: Daemon, sales: postgresql.Server, decision: str
 ):
     """A recovery preceded its application: the queue manager has deleted the record."""
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
 
     async def prepare_unknown_to_all(qm: QueueManager) -> None:
         database = Database("shop", lambda: psycopg.connect(sales.dsn))
@@ -357,11 +357,11 @@ def test_a_branch_that_prepared_after_its_deletion_is_recovered(
             else:
                 await transaction.abort("thought again")
             assert await qm.list_branches() == []
-        told.update(await database.recover(qm), transaction=[transaction.id.hex()])
+        reported.update(await database.recover(qm), transaction=[transaction.id.hex()])
 
     with_client(daemon, prepare_unknown_to_all)
 
-    assert told[decision] == told["transaction"]
+    assert reported[decision] == reported["transaction"]
     assert prepared(sales) == 0
     assert sold(sales) == ([1] if decision == "commit" else [])
     assert daemon.count("orders") == (1 if decision == "commit" else 0)

@@ -58,8 +58,8 @@ def test_both_sides_report_a_message_that_has_arrived(pair: tuple[Daemon, Daemon
     receiver.wait_for("orders", 1)
     wait_until_empty(sender)
 
-    (told,) = sender.json("why", sent)
-    (peer,) = told["peers"]
+    (reported,) = sender.json("why", sent)
+    (peer,) = reported["peers"]
     assert peer["answered"], peer["explanation"]
     assert (peer["host"], peer["state"]) == ("hostb", "queued")
     text = sender.cli("why", sent).stdout.decode()
@@ -79,15 +79,15 @@ def test_the_trace_has_the_events_of_both_sides(pair: tuple[Daemon, Daemon]) -> 
     wait_until_empty(sender)
     receiver.receive("orders")
 
-    told = sender.json("trace", sent)
+    reported = sender.json("trace", sent)
 
-    assert {event["host"] for event in told} == {"hosta", "hostb"}
-    assert all(set(event) == EVENT and event["message_id"] == sent for event in told)
-    kinds = [event["kind"] for event in told]
+    assert {event["host"] for event in reported} == {"hosta", "hostb"}
+    assert all(set(event) == EVENT and event["message_id"] == sent for event in reported)
+    kinds = [event["kind"] for event in reported]
     assert kinds[0] == "sent"
     assert {"transmitted", "accepted", "order_acknowledged", "received"} <= set(kinds)
     lines = sender.cli("trace", sent).stdout.decode().splitlines()
-    assert len(lines) == len(told) + 1
+    assert len(lines) == len(reported) + 1
     assert lines[0].split()[:3] == ["TIME", "HOST", "KIND"]
 
 
@@ -118,18 +118,18 @@ def test_the_remedy_for_a_dead_letter_works(pair: tuple[Daemon, Daemon], own: bo
     sent = sender.send(to(receiver, late), b"x", "--transactional", *options)
     sender.wait_for("mine" if own else DEADXACT, 1)
 
-    (told,) = sender.json("why", sent)
-    assert told["state"] == "dead_lettered"
-    assert "has no queue" in told["sentences"][0]
+    (reported,) = sender.json("why", sent)
+    assert reported["state"] == "dead_lettered"
+    assert "has no queue" in reported["sentences"][0]
     receiver.create(late, transactional=True)
-    (remedy,) = told["remedies"]
+    (remedy,) = reported["remedies"]
     command = shlex.split(remedy.partition(": ")[2])
     assert command[:3] == ["qmd", "dead-letter", "requeue"]
     sender.cli(*command[1:])
 
     assert [body(message) for message in receiver.wait_for(late, 1)] == [b"x"]
-    (told,) = sender.json("why", sent, "--only-here")
-    assert told["state"] == "requeued"
+    (reported,) = sender.json("why", sent, "--only-here")
+    assert reported["state"] == "requeued"
 
 
 def test_a_received_message_is_found_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:
@@ -137,21 +137,21 @@ def test_a_received_message_is_found_by_its_lookup_id(pair: tuple[Daemon, Daemon
     sent = sender.send("here", b"x")
     (message,) = sender.receive("here")
 
-    (told,) = sender.json("why", str(message["lookup_id"]), "--queue", "here")
+    (reported,) = sender.json("why", str(message["lookup_id"]), "--queue", "here")
 
-    assert (told["message_id"], told["state"]) == (sent, "received")
+    assert (reported["message_id"], reported["state"]) == (sent, "received")
 
 
 def test_an_unknown_message_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
-    nobody = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\\7"
+    unknown = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\\7"
 
-    done = sender.cli("why", nobody, check=False)
+    done = sender.cli("why", unknown, check=False)
     assert done.returncode == 3
     assert b"knows nothing of this message" in done.stdout
     assert sender.cli("why", "77", check=False).returncode == 3
     assert sender.cli("why", "nonsense", check=False).returncode == 2
-    assert sender.cli("trace", nobody, check=False).returncode == 3
+    assert sender.cli("trace", unknown, check=False).returncode == 3
 
 
 def test_a_queue_manager_that_cannot_answer_is_asked_once(
@@ -182,10 +182,10 @@ def test_a_local_question_asks_no_other_queue_manager(pair: tuple[Daemon, Daemon
     sent = sender.send(to(receiver, "plain"), b"x")
     receiver.wait_for("plain", 1)
 
-    (told,) = sender.json("why", sent, "--only-here")
+    (reported,) = sender.json("why", sent, "--only-here")
 
-    assert told["peers"] == []
-    assert told["sides"] == "This is what hosta knows; nobody else was asked."
+    assert reported["peers"] == []
+    assert reported["sides"] == "This is what hosta knows; nobody else was asked."
 
 
 def test_an_outgoing_queue_shows_its_figures_and_its_connection_in_words(
@@ -215,10 +215,10 @@ def test_the_last_events_are_printed_and_filtered(pair: tuple[Daemon, Daemon]) -
     sent = [sender.send("here", b"%d" % each) for each in range(3)]
     sender.receive("here")
 
-    told = sender.json("events", "tail", "--queue", "here", "--lines", "6")
+    reported = sender.json("events", "tail", "--queue", "here", "--lines", "6")
     received = sender.json("events", "tail", "--kind", "received", "--since", "1h")
 
-    assert [event["message_id"] for event in told if event["kind"] == "sent"] == sent
+    assert [event["message_id"] for event in reported if event["kind"] == "sent"] == sent
     assert [event["message_id"] for event in received][-3:] == sent
     assert {event["kind"] for event in received} == {"received"}
     assert sender.cli("events", "tail", "--kind", "nonsense", check=False).returncode == 4
@@ -251,12 +251,12 @@ def test_an_export_continues_the_last_one(pair: tuple[Daemon, Daemon], tmp_path:
     second = [sender.send("here", b"%d" % each) for each in range(3)]
     (rest,) = sender.json("events", "export", str(two), "--from", summary["next"], "--kind", "sent")
 
-    told = [json.loads(line) for line in one.read_text().splitlines()]
-    assert [event["message_id"] for event in told][-5:] == first
-    assert all(set(event) == EVENT for event in told)
-    assert summary["events"] == len(told)
-    told = [json.loads(line) for line in two.read_text().splitlines()]
-    assert [event["message_id"] for event in told] == second
+    reported = [json.loads(line) for line in one.read_text().splitlines()]
+    assert [event["message_id"] for event in reported][-5:] == first
+    assert all(set(event) == EVENT for event in reported)
+    assert summary["events"] == len(reported)
+    reported = [json.loads(line) for line in two.read_text().splitlines()]
+    assert [event["message_id"] for event in reported] == second
     assert rest["events"] == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.ndjson", "two.ndjson"]
 
@@ -305,9 +305,9 @@ def test_parquet_has_the_same_events(pair: tuple[Daemon, Daemon], tmp_path: Path
 
     rows = parquet.read_table(file).to_pylist()
 
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(rows) == summary["events"] == len(told)
-    for row, event in zip(rows, told, strict=True):
+    reported = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == summary["events"] == len(reported)
+    for row, event in zip(rows, reported, strict=True):
         assert row.pop("time").timestamp() == pytest.approx(event["at_ms"] / 1000)
         sequence_id = row.pop("sequence_id")
         assert (None if sequence_id is None else int(sequence_id)) == event.pop("sequence_id")

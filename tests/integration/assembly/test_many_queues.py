@@ -292,10 +292,10 @@ async def test_acknowledgments_name_the_queue_of_their_copy(hosts: Hosts) -> Non
 
     await until(lambda: a.queue("admin").messages == 2)
     await a.settled()
-    told = {
+    reported = {
         Message(each).correlation_id: Message(each).response_queue for each in await a.peek("admin")
     }
-    assert told == {
+    assert reported == {
         each: f"DIRECT=TCP:127.0.0.1\\private$\\{name}"
         for each, name in zip(ids, ("one", "two"), strict=True)
     }
@@ -480,11 +480,15 @@ async def test_each_copy_has_its_own_events_with_its_queue_and_properties(
 
     for name, each in zip(names, ids, strict=True):
         number = parse_message_id(each)[1]
-        [told] = await a.storage.read(partial(events.of_message, source=a.id, number=number))
-        assert (told.kind, told.correlations, told.delivery) == ("sent", [bears], "recoverable")
+        [reported] = await a.storage.read(partial(events.of_message, source=a.id, number=number))
+        assert (reported.kind, reported.correlations, reported.delivery) == (
+            "sent",
+            [bears],
+            "recoverable",
+        )
         if name in ("one", "two", "three"):
             packet = (await a.peek(name))[-1]
-            assert (told.queue, told.places) == (a.queue(name).name, [packet.lookup_id])
+            assert (reported.queue, reported.places) == (a.queue(name).name, [packet.lookup_id])
             assert packet.expires_at_s is not None
         else:
-            assert told.queue == name
+            assert reported.queue == name

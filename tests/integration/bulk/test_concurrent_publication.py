@@ -115,9 +115,9 @@ async def test_rows_for_local_and_remote_queues_are_published_in_one_transaction
         assert await contents(a) == [b"h"] * 703
     sent = [event for event in await sent_events(a) if event.queue == name]
     for delivery, positions in (("recoverable", 0), ("transactional", 703)):
-        told = [event for event in sent if event.delivery == delivery]
-        assert sum(len(event.numbers) for event in told) == 703
-        assert sum(len(event.positions) for event in told) == positions
+        reported = [event for event in sent if event.delivery == delivery]
+        assert sum(len(event.numbers) for event in reported) == 703
+        assert sum(len(event.positions) for event in reported) == positions
 
 
 @hosted

@@ -264,13 +264,13 @@ async def test_rows_of_every_kind_are_recorded_and_stored_like_sent_messages(hos
         assert [each.expires_at_s is not None for each in found] == [
             row.time_to_be_received_s is not None for row in mine
         ]
-    told = [
+    reported = [
         correlation
         for event in await sent_events(a)
         for correlation in event.correlations
         + [b""] * (len(event.numbers) - len(event.correlations))
     ]
-    assert Counter(told) == Counter(row.correlation_id for row in rows)
+    assert Counter(reported) == Counter(row.correlation_id for row in rows)
 
 
 @hosted

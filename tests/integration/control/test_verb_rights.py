@@ -224,9 +224,9 @@ async def test_a_token_can_use_its_own_queues(hosts: Hosts) -> None:
         [sent] = await mine.done(frames.Send, [to(f"{MINE},orders")])
         assert len(sent) == 2
         await mine.done(frames.Move, "orders", MINE)
-        told = await mine.done(operator.Why, sent[1], MINE)
-        assert {place["queue"] for place in told["places"]} == {"private$\\mine"}
-        assert not told["peers"]
+        reported = await mine.done(operator.Why, sent[1], MINE)
+        assert {place["queue"] for place in reported["places"]} == {"private$\\mine"}
+        assert not reported["peers"]
         assert (await mine.done(operator.Events, "", 100, 100, MINE))["events"]
         run = await mine.done(pipeline.OpenReader, "r", [MINE])
         run = await mine.done(pipeline.OpenReader, "r", [MINE])
@@ -327,8 +327,8 @@ async def test_a_query_name_of_another_token_loses_no_rows(hosts: Hosts) -> None
         # With the same queue it counts as the same pipeline, though with other rights.
         await world.local.done(pipeline.DiscardStages, "new")
         await world.local.done(pipeline.Stage, "new", 1, 0, "c", 0, [to(MINE)])
-        told = await world.local.done(pipeline.Publish, "new", 1, [Attempt(0, "c", 1)])
-        assert not told["published"]
+        reported = await world.local.done(pipeline.Publish, "new", 1, [Attempt(0, "c", 1)])
+        assert not reported["published"]
         await still_whole(world)
 
 
@@ -341,7 +341,9 @@ def test_a_token_for_everything_has_all_rights() -> None:
 async def still_whole(world: World) -> None:
     """Assert that the other clients can complete their work."""
     await world.local.done(frames.Commit, world.transaction)
-    told = await world.local.done(pipeline.Consume, READER, world.fence, {SECRET: world.positions})
-    assert told["messages"] == world.positions
+    reported = await world.local.done(
+        pipeline.Consume, READER, world.fence, {SECRET: world.positions}
+    )
+    assert reported["messages"] == world.positions
     published = await world.local.done(pipeline.Publish, QUERY, 0, [Attempt(0, "a", 1)])
     assert published["published"]

@@ -39,13 +39,13 @@ async def test_a_message_in_a_queue_is_found_with_its_position(hosts: Hosts) -> 
     await a.create("orders")
     ids = await a.send("orders", b"1", b"2", b"3", delivery=RECOVERABLE)
 
-    told = await why(a, ids[2])
+    reported = await why(a, ids[2])
 
-    assert told["state"] == "queued"
-    (place,) = told["places"]
+    assert reported["state"] == "queued"
+    (place,) = reported["places"]
     assert (place["queue"], place["position"], place["taken"]) == ("private$\\orders", 3, False)
-    assert "third in line; nobody waits for it" in told["sentences"][0]
-    assert told["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
+    assert "third in line; nobody waits for it" in reported["sentences"][0]
+    assert reported["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
 
 
 @hosted
@@ -76,18 +76,18 @@ async def test_a_poison_message_shows_its_reason_and_its_last_failure(
     await done
     await a.settled()
 
-    told = await why(a, id_)
+    reported = await why(a, id_)
 
-    [first, *history] = told["sentences"]
+    [first, *history] = reported["sentences"]
     assert "where it was moved because: it failed 2 times; the last time: pay failed:" in first
     assert "KeyError: 'price' (that was at 2" in first
     assert not any("because" in sentence for sentence in history), "once is enough"
-    [place] = told["places"]
-    assert told["remedies"] == [
+    [place] = reported["places"]
+    assert reported["remedies"] == [
         "Mend the cause, and bring it back: qmd move 'private$\\orders;poison' 'private$\\orders'"
         f" --lookup-id {place['lookup_id']}"
     ]
-    moved = [event for event in told["events"] if event["kind"] == "moved"]
+    moved = [event for event in reported["events"] if event["kind"] == "moved"]
     assert [event["reason"] for event in moved] == ["it failed 2 times"]
 
 
@@ -128,10 +128,10 @@ async def test_the_history_finds_the_lookup_id_of_a_deleted_message(hosts: Hosts
     (message,) = await a.peek("orders")
     await a.receive("orders")
 
-    told = await why(a, str(message.lookup_id), queue="orders")
+    reported = await why(a, str(message.lookup_id), queue="orders")
 
-    assert (told["message_id"], told["state"], told["places"]) == (sent, "received", [])
-    assert "received from private$\\orders by an application" in told["sentences"][0]
+    assert (reported["message_id"], reported["state"], reported["places"]) == (sent, "received", [])
+    assert "received from private$\\orders by an application" in reported["sentences"][0]
 
 
 @pytest.mark.parametrize("text", ["", "hello", "12\\3", "99999999999999999999", "-1"])
@@ -154,10 +154,10 @@ async def test_the_reader_that_has_taken_a_message_is_named(hosts: Hosts) -> Non
     reader = Reader(who="a connection of process 4711")
     await a.take(reader, "orders")
 
-    told = await why(a, sent)
+    reported = await why(a, sent)
 
-    assert told["state"] == "taken"
-    assert "is taken by a connection of process 4711, which took" in told["sentences"][0]
+    assert reported["state"] == "taken"
+    assert "is taken by a connection of process 4711, which took" in reported["sentences"][0]
 
     a.message_receiver.leave(reader)
     assert not a.queue("orders").takers
@@ -179,9 +179,9 @@ async def test_a_message_that_a_transaction_has_taken_or_sent_names_the_transact
     (to_be_sent,) = a.transactions.send(transaction, owner, [NewMessage("orders", b"y")])
 
     assert f"is taken by transaction {transaction.hex()}" in (await why(a, there))["sentences"][0]
-    told = await why(a, to_be_sent)
-    assert told["state"] == "uncommitted"
-    assert f"It was given to transaction {transaction.hex()}" in told["sentences"][0]
+    reported = await why(a, to_be_sent)
+    assert reported["state"] == "uncommitted"
+    assert f"It was given to transaction {transaction.hex()}" in reported["sentences"][0]
 
     a.transactions.abort(transaction, owner, "")
     assert (await why(a, there))["state"] == "queued"
@@ -195,12 +195,12 @@ async def test_a_message_for_a_computer_that_is_down_waits_with_the_reason(hosts
     ids = await a.send(destination, b"1", b"2", delivery=TRANSACTIONAL)
     await until(lambda: a.sending_to(destination).link.retry.failures >= 2, "failed attempts")
 
-    told = await why(a, ids[1])
+    reported = await why(a, ids[1])
 
-    assert told["state"] == "outgoing"
-    assert "second in line, because: " in told["sentences"][0]
-    assert "the next attempt is in" in told["sentences"][0]
-    assert f"qmd outgoing kick '{destination}'" in told["remedies"][0]
+    assert reported["state"] == "outgoing"
+    assert "second in line, because: " in reported["sentences"][0]
+    assert "the next attempt is in" in reported["sentences"][0]
+    assert f"qmd outgoing kick '{destination}'" in reported["remedies"][0]
 
 
 @hosted
@@ -210,10 +210,10 @@ async def test_a_paused_queue_is_given_as_the_reason(hosts: Hosts) -> None:
     (sent,) = await a.send(destination, b"1", delivery=RECOVERABLE)
     await a.outgoing.set_paused(a.sending_to(destination), True)
 
-    told = await why(a, sent)
+    reported = await why(a, sent)
 
-    assert "an operator has paused that queue" in told["sentences"][0]
-    assert told["remedies"] == [f"Resume it: qmd outgoing resume '{destination}'."]
+    assert "an operator has paused that queue" in reported["sentences"][0]
+    assert reported["remedies"] == [f"Resume it: qmd outgoing resume '{destination}'."]
 
 
 @hosted
@@ -224,10 +224,10 @@ async def test_a_sent_message_without_an_acknowledgment_is_reported_as_such(host
         remote = await listener.session()
         await until(lambda: remote.messages, "the message")
 
-        told = await why(a, sent)
+        reported = await why(a, sent)
 
-        assert told["state"] == "in_flight"
-        assert "is not order-acknowledged yet. It is sent again in" in told["sentences"][0]
+        assert reported["state"] == "in_flight"
+        assert "is not order-acknowledged yet. It is sent again in" in reported["sentences"][0]
         remote.acknowledge()
         remote.order_ack(remote.messages[0])
         await until(lambda: not a.sending_to(listener.name("q")).messages, "the order ack")
@@ -246,12 +246,12 @@ async def test_a_dead_letter_shows_its_reason(hosts: Hosts) -> None:
     )
     await a.settled()
 
-    told = await why(a, f"{guid_text(a.id)}\\99")
+    reported = await why(a, f"{guid_text(a.id)}\\99")
 
-    assert told["state"] == "dead_lettered"
-    assert "because: There is no such queue." in told["sentences"][0]
-    lookup_id = told["places"][0]["lookup_id"]
-    assert told["remedies"][0].endswith(f": qmd dead-letter requeue --lookup-id {lookup_id}")
+    assert reported["state"] == "dead_lettered"
+    assert "because: There is no such queue." in reported["sentences"][0]
+    lookup_id = reported["places"][0]["lookup_id"]
+    assert reported["remedies"][0].endswith(f": qmd dead-letter requeue --lookup-id {lookup_id}")
 
 
 @hosted
@@ -264,11 +264,11 @@ async def test_repeated_events_are_one_sentence(hosts: Hosts) -> None:
     a.recorder.record(Kind.ORDER_ACKNOWLEDGED, [sent], queue="DIRECT=OS:b\\q", peer="b")
     await a.settled()
 
-    told = await why(a, f"{guid_text(a.id)}\\5")
+    reported = await why(a, f"{guid_text(a.id)}\\5")
 
-    assert told["state"] == "delivered"
-    assert len(told["events"]) == 42
-    (again,) = [each for each in told["sentences"] if "transmitted again" in each]
+    assert reported["state"] == "delivered"
+    assert len(reported["events"]) == 42
+    (again,) = [each for each in reported["sentences"] if "transmitted again" in each]
     assert again.startswith("It was transmitted again to b 40 times, first at ")
 
 
@@ -306,9 +306,9 @@ async def test_an_express_message_is_found_as_well(hosts: Hosts) -> None:
     (sent,) = await a.send(destination, b"x", delivery=EXPRESS)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
+    reported = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["state"] == "queued"
+    assert reported["peers"][0]["state"] == "queued"
     assert (await why(b, sent))["state"] == "queued"
 
 
@@ -320,10 +320,10 @@ async def test_a_disk_that_hangs_does_not_block_questions(hosts: Hosts) -> None:
     await a.settled()
 
     with held_disk(a):
-        told = await why(a, sent)
+        reported = await why(a, sent)
 
-    assert told["state"] == "queued"
-    assert "The disk does not keep up" in told["sentences"][-1]
+    assert reported["state"] == "queued"
+    assert "The disk does not keep up" in reported["sentences"][-1]
 
 
 def test_every_kind_of_event_has_a_sentence() -> None:
@@ -353,12 +353,14 @@ async def test_a_message_that_waits_for_its_receipt_names_its_place(hosts: Hosts
     )
     await until(lambda: not a.sending_to(destination).messages, "the order ack")
 
-    told = await why(a, sent, ask=True)
+    reported = await why(a, sent, ask=True)
 
-    assert told["state"] == "awaiting_receipt"
-    assert f"it is in {destination}, and its receipt is not confirmed yet." in told["sentences"][0]
-    assert "it goes to the transactional dead-letter queue" in told["sentences"][0]
-    assert told["peers"][0]["state"] == "queued"
+    assert reported["state"] == "awaiting_receipt"
+    assert (
+        f"it is in {destination}, and its receipt is not confirmed yet." in reported["sentences"][0]
+    )
+    assert "it goes to the transactional dead-letter queue" in reported["sentences"][0]
+    assert reported["peers"][0]["state"] == "queued"
 
     await b.receive("orders")
     await until_state(a, sent, "confirmed")
@@ -374,10 +376,10 @@ async def test_an_acknowledgment_without_a_valid_queue_is_reported(hosts: Hosts)
         *await a.send("orders", b"2", delivery=RECOVERABLE, admin_queue="strict", acknowledge=1),
     ]
 
-    told = [await why(a, each) for each in ids]
+    reported = [await why(a, each) for each in ids]
 
-    kinds = [[event["kind"] for event in each["events"]] for each in told]
+    kinds = [[event["kind"] for event in each["events"]] for each in reported]
     assert kinds == [["sent", "unacknowledged"]] * 2
-    assert "has no queue private$\\nowhere" in told[0]["events"][-1]["reason"]
-    assert "it is transactional" in told[1]["events"][-1]["reason"]
-    assert any("not acknowledged to" in sentence for sentence in told[0]["sentences"])
+    assert "has no queue private$\\nowhere" in reported[0]["events"][-1]["reason"]
+    assert "it is transactional" in reported[1]["events"][-1]["reason"]
+    assert any("not acknowledged to" in sentence for sentence in reported[0]["sentences"])

@@ -364,8 +364,8 @@ async def test_an_owed_acknowledgment_is_sent_once_after_a_restart(
     for _ in range(2):
         a = await hosts.restart(a)
 
-    told = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
-    assert [(each.message_class, each.body) for each in told] == [(timeout, b"1")]
+    reported = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
+    assert [(each.message_class, each.body) for each in reported] == [(timeout, b"1")]
     assert await a.storage.read(owed.list_all) == []
 
 
@@ -390,8 +390,8 @@ def test_the_administration_queue_gets_each_requested_acknowledgment(
         a.world.ahead_s = 12
         await hosts.reap(a)
 
-        told = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
-        assert Counter((each.message_class, each.body) for each in told) == {
+        reported = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
+        assert Counter((each.message_class, each.body) for each in reported) == {
             (MessageClass.ACK_RECEIVE, b""): 2,
             (MessageClass.NACK_RECEIVE_REJECTED, b"both"): 1,
             (MessageClass.NACK_RECEIVE_TIMEOUT, b"late"): 1,
@@ -413,10 +413,10 @@ def test_a_message_for_a_local_queue_has_arrived_with_its_commit(
         sent = await a.send("orders", b"1", acknowledge=PA, **send)
         await a.send("orders", b"2", acknowledge=NA, **send)
 
-        (told,) = [parse_user_message(each.packet) for each in await a.peek("admin")]
+        (reported,) = [parse_user_message(each.packet) for each in await a.peek("admin")]
 
-        assert told.properties.message_class == MessageClass.ACK_REACH_QUEUE
-        assert correlation_text(told.properties.correlation_id) == sent[0]
+        assert reported.properties.message_class == MessageClass.ACK_REACH_QUEUE
+        assert correlation_text(reported.properties.correlation_id) == sent[0]
         events = await a.message_lookup.why(sent[0], "", ask=False)
         assert [event["kind"] for event in events["events"]] == ["sent", "acknowledged"]
 
@@ -454,10 +454,10 @@ async def test_both_the_final_ack_and_the_acknowledgment_of_a_message_are_sent(
     await a.receive("orders")
 
     await until(lambda: final_acks(remote) and acknowledgments(remote))
-    (told,) = acknowledgments(remote)
-    assert told.message.properties.message_class == MessageClass.ACK_RECEIVE
-    assert told.message.properties.correlation_id == remote.guid + (101).to_bytes(4, "little")
-    assert told.recoverable_number
+    (reported,) = acknowledgments(remote)
+    assert reported.message.properties.message_class == MessageClass.ACK_RECEIVE
+    assert reported.message.properties.correlation_id == remote.guid + (101).to_bytes(4, "little")
+    assert reported.recoverable_number
 
 
 @hosted

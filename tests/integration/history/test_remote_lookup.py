@@ -27,15 +27,15 @@ async def test_the_receiving_queue_manager_reports_the_place_of_the_message(host
     (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
+    reported = await why(a, sent, ask=True)
 
-    assert told["state"] == "delivered"
-    (peer,) = told["peers"]
+    assert reported["state"] == "delivered"
+    (peer,) = reported["peers"]
     assert (peer["answered"], peer["host"], peer["state"]) == (True, "b", "queued")
     assert peer["queue_manager"] == guid_text(b.id)
     assert "first in line" in peer["sentences"][0]
     assert "accepted" in [event["kind"] for event in peer["events"]]
-    assert told["sides"] == ""
+    assert reported["sides"] == ""
 
 
 @hosted
@@ -47,10 +47,10 @@ async def test_the_sending_queue_manager_reports_its_side(hosts: Hosts) -> None:
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
     (message,) = await b.peek("orders")
 
-    told = await why(b, str(message.lookup_id), queue="orders", ask=True)
+    reported = await why(b, str(message.lookup_id), queue="orders", ask=True)
 
-    assert told["message_id"] == sent
-    (peer,) = told["peers"]
+    assert reported["message_id"] == sent
+    (peer,) = reported["peers"]
     assert (peer["answered"], peer["host"]) == (True, "a")
     assert "sent" in [event["kind"] for event in peer["events"]]
 
@@ -64,10 +64,10 @@ async def test_without_an_answer_of_the_peer_only_the_local_side_is_reported(hos
     (sent,) = await a.send(destination, b"x", delivery=RECOVERABLE)
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
 
-    told = await why(a, sent, ask=True)
-    assert told["peers"][0]["answered"] is False
-    assert "This is what a knows; 127.0.0.1" in told["sides"]
-    assert "did not answer" in told["sides"]
+    reported = await why(a, sent, ask=True)
+    assert reported["peers"][0]["answered"] is False
+    assert "This is what a knows; 127.0.0.1" in reported["sides"]
+    assert "did not answer" in reported["sides"]
 
     again = await why(a, sent, ask=True)
     assert "is left alone for" in again["sides"]
@@ -85,9 +85,9 @@ async def test_a_full_queue_manager_answers_questions(hosts: Hosts) -> None:
     await until(lambda: not a.sending_to(destination).messages, "the acknowledgment")
     await b.send("orders", bytes(1000 - b.usage.bytes - 170), delivery=RECOVERABLE)
 
-    told = await why(a, sent, ask=True)
+    reported = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["answered"] is True
+    assert reported["peers"][0]["answered"] is True
     assert len(b.peers.connections) == 1
 
 
@@ -103,9 +103,9 @@ async def test_a_session_is_opened_for_a_question(hosts: Hosts) -> None:
     await until(lambda: not a.peers.connections, "the end of the session")
     a.sending_to(destination).link.retry.kick(a.loop.time())
 
-    told = await why(a, sent, ask=True)
+    reported = await why(a, sent, ask=True)
 
-    assert told["peers"][0]["answered"] is True
+    assert reported["peers"][0]["answered"] is True
 
 
 @hosted
@@ -116,9 +116,11 @@ async def test_an_unreachable_computer_does_not_delay_the_answer(hosts: Hosts) -
     await a.settled()
 
     before = a.loop.time()
-    told = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
+    reported = await why(a, f"{guid_text(guid(9))}\\5", ask=True)
 
-    assert told["peers"][0]["explanation"].endswith("cannot be asked: no session with it is open.")
+    assert reported["peers"][0]["explanation"].endswith(
+        "cannot be asked: no session with it is open."
+    )
     assert a.loop.time() - before < asking.WAIT_S
 
 
@@ -248,9 +250,9 @@ async def test_an_answer_of_another_queue_manager_is_ignored(hosts: Hosts) -> No
             )
         )
 
-        told = await waiting
+        reported = await waiting
 
-        assert told["peers"][0]["sentences"] == ["It is here."]
+        assert reported["peers"][0]["sentences"] == ["It is here."]
         liar.close()
 
 

@@ -358,11 +358,11 @@ async def test_a_move_is_recorded_with_its_queues(hosts: Hosts) -> None:
     await move(a, "orders", "orders;retry")
 
     number = int(sent.rpartition("\\")[2])
-    told = await a.storage.read(
+    reported = await a.storage.read(
         partial(events.of_message, source=a.id, number=number, events_max=100)
     )
 
-    (moved,) = [event for event in told if event.kind == Kind.MOVED]
+    (moved,) = [event for event in reported if event.kind == Kind.MOVED]
     assert (moved.queue, moved.to_queue) == ("private$\\orders", "private$\\orders;retry")
 
 

@@ -65,7 +65,7 @@ def final_acks(remote: Remote) -> list[tuple[int, int]]:
     ]
 
 
-async def told(host: Host, kind: Kind) -> int:
+async def reported(host: Host, kind: Kind) -> int:
     """Return the number of messages with a recorded event of this kind."""
     blocks = await host.storage.read(lambda db: events.page(db, 0, 100_000))
     return sum(
@@ -81,7 +81,7 @@ async def test_a_source_gets_final_acks_for_its_purged_messages(hosts: Hosts) ->
 
     purged = MessageClass.NACK_QUEUE_PURGED
     await until(lambda: final_acks(remote) == [(purged, 1), (purged, 2), (purged, 3)])
-    assert await told(a, Kind.PURGED) == 3
+    assert await reported(a, Kind.PURGED) == 3
     assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
 
 
@@ -93,7 +93,7 @@ async def test_a_source_gets_final_acks_for_the_messages_of_a_deleted_queue(host
 
     deleted = MessageClass.NACK_QUEUE_DELETED
     await until(lambda: final_acks(remote) == [(deleted, 1), (deleted, 2), (deleted, 3)])
-    assert await told(a, Kind.QUEUE_DELETED) == 3
+    assert await reported(a, Kind.QUEUE_DELETED) == 3
 
 
 @hosted
@@ -215,7 +215,7 @@ async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgment
 
     await a.settled()
     assert a.queue("admin").messages == 1
-    assert await told(a, Kind.PURGED) == 1
+    assert await reported(a, Kind.PURGED) == 1
 
 
 @hosted
@@ -280,7 +280,7 @@ async def test_a_message_that_is_given_back_while_its_queue_is_deleted_ends_with
     assert (await deleting).messages == 3
     await until(lambda: len(final_acks(remote)) == 3)
     assert {each for each, _ in final_acks(remote)} == {MessageClass.NACK_QUEUE_DELETED}
-    assert await told(a, Kind.QUEUE_DELETED) == 3
+    assert await reported(a, Kind.QUEUE_DELETED) == 3
 
 
 @hosted
@@ -315,7 +315,7 @@ async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_
     assert (await deleting).messages == 2
     assert sent.done()
     assert sent_then.done()
-    assert await told(a, Kind.QUEUE_DELETED) == 2
+    assert await reported(a, Kind.QUEUE_DELETED) == 2
 
 
 @hosted

@@ -254,8 +254,8 @@ async def test_a_resend_is_recorded_for_the_old_message(hosts: Hosts) -> None:
     await resend(a, "orders", changes={"to": "other"})
 
     blocks = await a.storage.read(lambda db: events.page(db, 0, 1000))
-    told = [each for block in blocks for each in block.events if each.kind == Kind.REQUEUED]
-    assert [(each.queue, each.to_queue) for each in told] == [("private$\\orders", "other")]
+    reported = [each for block in blocks for each in block.events if each.kind == Kind.REQUEUED]
+    assert [(each.queue, each.to_queue) for each in reported] == [("private$\\orders", "other")]
 
 
 @hosted

@@ -31,8 +31,8 @@ async def kinds(host: Host, message_id: str) -> list[str]:
     """Return the kinds of the recorded events of one of the host's messages, in order."""
     await host.settled()
     number = int(message_id.rpartition("\\")[2])
-    told = await host.storage.read(lambda db: events.of_message(db, host.id, number, 100))
-    return [event.kind for event in told]
+    reported = await host.storage.read(lambda db: events.of_message(db, host.id, number, 100))
+    return [event.kind for event in reported]
 
 
 @asynccontextmanager

@@ -140,16 +140,16 @@ def test_a_negative_final_ack_makes_a_dead_letter_with_class_and_reason(
             await until(lambda: awaiting(a, name) == (0, 0))
             await a.settled()
             dead = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
-            told = await kinds(a, ids[0])
+            reported = await kinds(a, ids[0])
             if properties.get("dead_letter") is False:
                 assert dead == []
-                assert told[-1] == Kind.DISCARDED
+                assert reported[-1] == Kind.DISCARDED
             else:
                 assert bodies(dead) == [b"1"]
                 packet = parse_user_message(dead[0].packet)
                 assert packet.properties.message_class == message_class
                 assert "127.0.0.1" in (dead[0].reason or "")
-                assert told[-2:] == [Kind.FINAL_ACK_RECEIVED, Kind.DEAD_LETTERED]
+                assert reported[-2:] == [Kind.FINAL_ACK_RECEIVED, Kind.DEAD_LETTERED]
             assert a.queue(JOURNAL).messages == 0
 
     scenario(tmp_path)
@@ -289,13 +289,13 @@ async def test_another_queue_manager_cannot_confirm(hosts: Hosts) -> None:
     a = await hosts.start()
     async with (
         elsewhere(a, b"1") as (listener, remote, _),
-        listening(guid(8)) as stranger,
+        listening(guid(8)) as outsider,
     ):
         name = listener.name("orders")
         remote.order_ack(remote.messages[0])
         await arrived(a, name, 1)
-        await a.send(stranger.name("x"), b"x")
-        other = await stranger.session()
+        await a.send(outsider.name("x"), b"x")
+        other = await outsider.session()
 
         other.final_ack(remote.messages[0], RECEIVED)
 
