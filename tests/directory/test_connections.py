@@ -343,8 +343,8 @@ def test_an_outage_of_all_servers_is_reported_for_each_and_later_at_once(control
 
     first, second, status = asyncio.run(run())
 
-    assert f"{nobody[0]}: " in first
-    assert f"{nobody[1]}: " in first
+    assert f"{absent[0]}: " in first
+    assert f"{absent[1]}: " in first
     assert "UTC; the next try is in 1 s" in second
     assert status.state == "away"
     assert status.since_s > 0
