@@ -175,7 +175,7 @@ class Ledger:
             )
         }
         return [
-            f"{queue} is at {stored[source, sequence_id]} of {source.hex()[:8]}, recorded: {reported}"
+            f"{queue} is at {stored[source, sequence_id]} of {source.hex()[:8]}; log: {reported}"
             for (queue, source, sequence_id), reported in self._positions.items()
             if stored.get((source, sequence_id), reported) < reported
         ]
