@@ -30,8 +30,9 @@ from typing import Any
 
 from tests.process import test_attacks as attacks
 from tests.process.control_client import ControlClient
-from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.processes import busy_s
+from tests.process.remote import RemoteQueueManager
 from tests.process.watch import SIDE
 
 Act = Callable[..., None]
@@ -137,7 +138,7 @@ class RegularClients:
 
     def wait(self, seconds: float) -> WaitingTimes:
         waits = WaitingTimes()
-        began_s, busy_s = time.monotonic(), self._daemon.busy_s()
+        began_s, busy_before_s = time.monotonic(), busy_s(self._daemon.pid)
         end = began_s + seconds
         while (began := time.monotonic()) < end:
             self._peer.send(self._remote.message(SIDE, bytes(100), recoverable=True), timeout_s=30)
@@ -147,7 +148,7 @@ class RegularClients:
             waits.delivery_s.append(between - began)
             waits.sending_s.append(time.monotonic() - between)
             time.sleep(PAUSE_S)
-        waits.busy = (self._daemon.busy_s() - busy_s) / (time.monotonic() - began_s)
+        waits.busy = (busy_s(self._daemon.pid) - busy_before_s) / (time.monotonic() - began_s)
         return waits
 
     def close(self) -> None:
@@ -182,7 +183,7 @@ def measure(
                 with attacked(act, arguments, processors):
                     under = others.wait(seconds)
                 time.sleep(0.3)
-                daemon.empty()
+                empty_queues(daemon)
                 after = others.wait(seconds)
                 quiet = WaitingTimes(
                     (before.busy + after.busy) / 2,

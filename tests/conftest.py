@@ -1,6 +1,7 @@
-"""How hypothesis works here: by chance on a developer's machine, the same every time in CI.
+"""Settings of hypothesis: random on a developer's machine, deterministic in CI.
 
-And what several workers of pytest-xdist share out: see `Shares`.
+`Shares` distributes the tests over the workers of pytest-xdist.
+
 """
 
 import os
@@ -9,17 +10,17 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# No deadlines: how long an example takes says more about the machine than about the code.
+# No deadlines: the time of an example depends more on the machine than on the code.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
-#: Tests that take long and stand alone.  Others keep together what their file has set up.
+#: Slow and independent tests.  The other tests of a file stay together, with its fixtures.
 EACH_ALONE = (
     *("tests/crash/", "tests/netns/", "tests/simulation/"),
     *("tests/process/test_transactions.py", "tests/process/test_two_phase.py"),
 )
-#: One Spark is enough: it takes seconds to start, and a gigabyte.
+#: One Spark session is enough: it takes seconds to start, and a gigabyte.
 ALL_TOGETHER = ("tests/pipeline/",)
 #: Files among them that start neither Spark nor Java: another worker may run them meanwhile.
 WITHOUT_SPARK = tuple(
@@ -28,12 +29,12 @@ WITHOUT_SPARK = tuple(
 )
 
 
-@pytest.hookimpl(optionalhook=True)  # there may be no xdist
+@pytest.hookimpl(optionalhook=True)  # xdist may be missing
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Shares(LoadScopeScheduling):  # type: ignore[misc]
-        """What one worker does in one go, in the order of the folders: the long ones first."""
+        """The tests of one worker at a time, in the order of the folders: the slow ones first."""
 
         def _split_scope(self, nodeid: str) -> str:
             for folder in ALL_TOGETHER:

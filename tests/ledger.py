@@ -1,13 +1,14 @@
-"""The log of events beside the tables: what it tells must be what is there.
+"""The event log and the tables: both must agree.
 
     for problem in disagreements(db): ...
 
-The whole log is replayed.  Every message that it has seen is, in the end, where the log says, or
-an event says how it ended; and every message of the tables came there by an event.  So no message
-is in two places at once, or in none, without the log saying so.
+The complete log is replayed.  In the end every message of the log is at its recorded place, or an
+event records its end; and every message of the tables arrived by an event.  Thus no message is in
+two places or in none at once, unless the log records it.
 
-Express messages are nowhere in the database: `in_memory` says where they are, or None that nobody
-knows any more, because their process has ended.
+Express messages are not in the database: `in_memory` has their places, or is None when these are
+unknown because their process has ended.
+
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from storage.tables import message_id_history as history
 from storage.tables.events import Event
 from storage.tables.keys import LOOKUP_MASK, queue_id_of
 
-BLOCKS = 256  # read at once
+BLOCKS = 256  # events per read
 
 BEGINNINGS = frozenset({"sent", "relayed", "accepted", "imported"})
 COPIES = frozenset({"journaled", "dead_lettered"})
-# Whatever leaves its place does so by one of these.
+# A message leaves its place by one of these events.
 ENDS = frozenset(
     {
         "session_acknowledged",
@@ -47,24 +48,24 @@ ENDS = frozenset(
 )
 
 
-# Of what has arrived elsewhere, and is kept until it was received there.
+# Events of messages that arrived at a remote queue, and are kept until they are received there.
 ENDS_OF_WAITING = frozenset({"final_ack_received", "confirmed", "unconfirmed", "damaged"})
 
 
-# What ends so in a queue of ours, and is not transactional, is a dead letter or nothing: as told.
+# Ends in a local queue; if not transactional, the message becomes a dead letter or is deleted.
 ENDS_OF_UNRECEIVED = frozenset({"expired", "purged", "queue_deleted", "rejected"})
 WHERE_IT_WENT = frozenset({"dead_lettered", "discarded"})
 
 
-# What an outgoing queue hands to a session, and what that or its destination says then.
+# Transmissions of an outgoing queue, and the answers of the session or the destination.
 ON_ITS_WAY = frozenset({"transmitted", "retransmitted"})
 ACKNOWLEDGED = frozenset({"session_acknowledged", "order_acknowledged"})
 ARRIVALS = frozenset({"accepted", "relayed"})
-CHANGING = frozenset({"requeued", "damaged"})  # the message is another one from there on
+CHANGING = frozenset({"requeued", "damaged"})  # from here on the message has another identity
 
 
 class Message(NamedTuple):
-    """Which one it is: its source queue manager and its number there."""
+    """The identity of a message: its source queue manager and its number there."""
 
     source: bytes
     number: int
@@ -73,12 +74,12 @@ class Message(NamedTuple):
         return f"{self.source.hex()[:8]}\\{self.number}"
 
 
-Here = tuple[str, int]  # a queue of ours, and a lookup id
-Elsewhere = tuple[str, Message]  # a destination, and a message for it
+Here = tuple[str, int]  # a local queue, and a lookup id
+Elsewhere = tuple[str, Message]  # a destination, and a message to it
 
 
 class Ledger:
-    """Where every message is, by the events that were told so far."""
+    """The place of every message, by the recorded events so far."""
 
     def __init__(self) -> None:
         self.here: dict[Here, Message] = {}
@@ -86,15 +87,15 @@ class Ledger:
         self.awaiting: set[Elsewhere] = set()
         self.express: set[Here | Elsewhere] = set()
         self.problems: list[str] = []
-        self.unexplained: set[Message] = set()  # their end is told, and not where they went
+        self.unexplained: set[Message] = set()  # their end is recorded, and not their next place
         self.sizes: dict[Message, int] = {}
-        self.plain_arrivals: set[Message] = set()  # which have to be known when they come again
+        self.plain_arrivals: set[Message] = set()  # these must be known when they arrive again
         self._plain: set[Message] = set()
-        self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest that came
-        self._left: set[Elsewhere] = set()  # what was told to be on its way
+        self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest received position
+        self._left: set[Elsewhere] = set()  # messages that were recorded as outgoing
         self._has_started = self._has_restarted = False
 
-    def tell(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         if event.kind == "started":
             self._start()
         for listed in (event.places, event.positions, event.sizes):
@@ -142,7 +143,7 @@ class Ledger:
         )
 
     def _is_copy_refused(self, event: Event, message: Message, place: int | None) -> bool:
-        """Of a message to several queues, by one of ours; from elsewhere it was never there."""
+        """Return whether a local queue refuses a copy of a message to several queues."""
         return (
             event.kind == "refused"
             and place is not None
@@ -155,7 +156,7 @@ class Ledger:
             self._wrong(event, message, f"has {size} bytes, and had {known}")
 
     def _follow(self, event: Event, message: Message, position: int) -> None:
-        """The order of a stream: what comes in it comes once, and behind what came before."""
+        """Check the order of a stream: each message arrives once, behind the earlier ones."""
         stream = event.queue, event.source, event.sequence_id
         before = self._positions.get(stream, 0)
         if position <= before:
@@ -166,7 +167,7 @@ class Ledger:
         return self._has_restarted or (event.queue, message) in self._left
 
     def ahead_of(self, db: sqlite3.Connection) -> list[str]:
-        """Streams that have not come as far as was told."""
+        """Return the streams that have not reached their recorded position."""
         stored = {
             (source, int.from_bytes(sequence_id)): number
             for source, sequence_id, number in db.execute(
@@ -174,14 +175,14 @@ class Ledger:
             )
         }
         return [
-            f"{queue} has come to {stored[source, sequence_id]} of {source.hex()[:8]}, told: {told}"
-            for (queue, source, sequence_id), told in self._positions.items()
-            if stored.get((source, sequence_id), told) < told
+            f"{queue} is at {stored[source, sequence_id]} of {source.hex()[:8]}; log: {reported}"
+            for (queue, source, sequence_id), reported in self._positions.items()
+            if stored.get((source, sequence_id), reported) < reported
         ]
 
     def _start(self) -> None:
-        # What was told to a batch that a failure kept from the disk is told nowhere: of what an
-        # earlier process had handed out its successor may hear for the first time.
+        # Events of a batch that a failure kept from the disk are recorded nowhere: a process may
+        # get answers for messages that only its predecessor sent.
         self._has_restarted = self._has_started
         self._has_started = True
         for place in self.express:
@@ -214,7 +215,7 @@ class Ledger:
 
     def _move(self, event: Event, message: Message, place: int | None) -> None:
         here = self.here
-        # It keeps its arrival, and perhaps its level: the place that it leaves is known.
+        # The message keeps its arrival, and possibly its level: the place that it leaves is known.
         left = (event.queue, place or 0)
         if here.get(left) != message:
             others = (each for each in here if each[0] == event.queue and here[each] == message)
@@ -245,12 +246,12 @@ class Ledger:
 
 
 def holds_ended(queue: str) -> bool:
-    """Whether it is a dead-letter queue or a journal: what is in it has met its end before."""
+    """Return whether the queue holds ended messages: a dead-letter queue or a journal."""
     return queue.startswith("system$;") or queue.endswith(";journal")
 
 
 def is_elsewhere(queue: str) -> bool:
-    """Whether an event's queue is no queue of ours, but the destination of outgoing messages."""
+    """Return whether an event's queue is the destination of outgoing messages, and not local."""
     return queue.startswith(("DIRECT=", "PRIVATE=", "PUBLIC="))
 
 
@@ -260,37 +261,40 @@ def disagreements(
     *,
     seen: Counter[str] | None = None,
 ) -> list[str]:
-    """Where log and tables contradict each other, as sentences; none if the log does not begin with
-    the folder.  `seen` counts what the log tells of: of how many messages each kind
-    of event, apart for what is on its way elsewhere."""
+    """Return the contradictions of log and tables, as sentences; none if the log is incomplete.
+
+    `seen` counts the recorded messages by kind of event; outgoing messages are counted apart.
+    """
     ledger = Ledger()
     after = 0
     while blocks := events.page(db, after, BLOCKS):
         if after == 0 and blocks[0].id != 1:
-            return []  # its beginning was dropped
+            return []  # its beginning was deleted
         if after == 0 and blocks[0].events[0].bytes:
-            return []  # there were messages before there was a log
+            return []  # there were messages before the first event
         after = blocks[-1].id
         for block in blocks:
             for event in block.events:
-                ledger.tell(event)
+                ledger.record(event)
                 if seen is not None:
                     where = " on its way" if is_elsewhere(event.queue) else ""
                     seen[f"{event.kind}{where}"] += len(event.numbers)
     if not after:
         return []
     found_here, found_elsewhere, found_awaiting, sizes = _tables(db)
-    told_here = {place: each for place, each in ledger.here.items() if place not in ledger.express}
-    told_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
+    reported_here = {
+        place: each for place, each in ledger.here.items() if place not in ledger.express
+    }
+    reported_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
     problems = ledger.problems
     problems += [f"{each} ended, and nobody says where it went" for each in ledger.unexplained]
-    for where in sorted(told_here.keys() | found_here.keys()):
-        told, found = told_here.get(where), found_here.get(where)
-        if told != found:
-            problems.append(f"at {where} the log has {told}, and the table {found}")
-    for name, message in told_elsewhere - found_elsewhere:
+    for where in sorted(reported_here.keys() | found_here.keys()):
+        reported, found = reported_here.get(where), found_here.get(where)
+        if reported != found:
+            problems.append(f"at {where} the log has {reported}, and the table {found}")
+    for name, message in reported_elsewhere - found_elsewhere:
         problems.append(f"for {name} the log has {message}, and the table has not")
-    for name, message in found_elsewhere - told_elsewhere:
+    for name, message in found_elsewhere - reported_elsewhere:
         problems.append(f"for {name} the table has {message}, and the log has not")
     for name, message in ledger.awaiting ^ found_awaiting:
         place = "log" if (name, message) in ledger.awaiting else "table"
@@ -316,7 +320,7 @@ def disagreements(
 
 
 def was_history_trimmed(db: sqlite3.Connection) -> bool:
-    """Whether some of the ids of plain messages were dropped, as too many or too old."""
+    """Return whether ids of plain messages were deleted, as too many or too old."""
     count, last = db.execute(
         "SELECT count(*), coalesce(max(position), 0) FROM message_id_history"
     ).fetchone()

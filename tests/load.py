@@ -1,7 +1,8 @@
-"""Busy processes beside the tests: `make test LOAD=1`, or `pytest -p tests.load --load 1`.
+"""A load of processes beside the tests: `make test LOAD=1`, or `pytest -p tests.load --load 1`.
 
-So many for each processor that nothing runs without having to wait for its turn.  They end with
-the process that has started them, however that ends: Linux kills them with it.
+There are so many per processor that each process must wait for its turn.  They end with the process
+that started them, however it ends: Linux kills them.
+
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pytest
 
 _LOADS = pytest.StashKey["Load"]()
 
-# Asks to be killed with its parent, and looks whether that has ended before it could ask.
+# Request to be killed with the parent, and check that it has not ended before the request.
 _BUSY = """
 import ctypes, os, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -29,7 +30,7 @@ while os.getppid() == parent:
 
 
 class Load:
-    """While it is open, `per_core` processes for each processor do nothing but work."""
+    """While it is open, `per_core` processes per processor compute continuously."""
 
     def __init__(self, per_core: int) -> None:
         self._count = per_core * len(os.sched_getaffinity(0))

@@ -1,8 +1,9 @@
-"""How long a test waits for an event that has to come: one end for all of them.
+"""The limit of a test's wait for an event that must happen: one limit for all tests.
 
-The end is there so that a failure is reported, and not to measure anything: a test that passes
-does not wait for it, and a machine that has ten times as much to do passes as well.  A test that
-waits for something *not* to happen has a time of its own, and may only become weaker by a load.
+The limit only ends the wait of a failed test; it measures nothing: a passing test does not wait
+for it, and passes also on a machine under ten times the load.  A test that waits for something
+*not* to happen has a time of its own, and may only become weaker under load.
+
 """
 
 END_S = 150.0

@@ -1,14 +1,15 @@
-"""Everything that takes long, for a given time: `make soak HOURS=1`.
+"""All slow tests, for a given time: `make soak HOURS=1`.
 
     hostile networks     ────────────────────────────────  real daemons, all of the time
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
     transactions         ──────────────────                applications and daemons are killed
     live sessions                   ──                     any packet at any time
-    damaged folders                   ──                   what `qmd check` says, and repairs
+    damaged folders                   ──                   findings and repairs of `qmd check`
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
-Prints what each did.  Exit code 1 when any of them found something; what cannot be done on this
-machine is skipped and named.
+Prints the result of each.  Exit code 1 when any of them has found an error; parts that this machine
+cannot run are skipped and named.
+
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUR_S = 3600.0
-# In an hour, and as many as belong to a shorter time.
+# Numbers per hour; a shorter time has proportionally fewer.
 CYCLES = 2000
 LIVES = 20
 TRANSACTIONS = 10_000
@@ -43,7 +44,7 @@ class Result(NamedTuple):
 
 
 class Part:
-    """A program under way; its output goes to a file of its own."""
+    """A running program; its output goes to a file of its own."""
 
     def __init__(self, name: str, folder: Path, *arguments: str) -> None:
         self.name = name
@@ -60,7 +61,7 @@ class Part:
         self._process.wait()
 
     def wait(self) -> Result:
-        """Until it is over; prints how it went."""
+        """Wait until it ends; print its result."""
         code = self._process.wait()
         text = self._log.read_text(errors="replace").replace("\r\x1b[K", "").strip()
         failed = code not in (0, SKIPPED)
@@ -114,14 +115,14 @@ def _crashes(folder: Path, seconds: float) -> Result:
 
 
 def _relayed(folder: Path) -> Result:
-    """A relay is killed at each of its acts; `make test` tries a few."""
+    """Kill a relay at each of its acts; `make test` tries a few."""
     os.environ["CRASH"] = "full"
     arguments = ("-q", "-p", "no:cacheprovider", "tests/crash/test_relayed.py")
     return Part("relays", folder, "pytest", *arguments).wait()
 
 
 def _live(folder: Path, share: float) -> Result:
-    """Any packet at any time, to a whole queue manager; `make test` tries a few."""
+    """Send any packet at any time to a complete queue manager; `make test` tries a few."""
     os.environ["LIVE_EXAMPLES"] = str(max(10, round(LIVE_EXAMPLES * share)))
     machines = ("tests/properties/test_live_machine.py", "tests/properties/test_live_sender.py")
     arguments = ("-q", "-p", "no:cacheprovider", *machines)
@@ -129,7 +130,7 @@ def _live(folder: Path, share: float) -> Result:
 
 
 def _folders(folder: Path, share: float) -> Result:
-    """`qmd check` and `--repair` on folders of killed storages, daemons and simulated worlds."""
+    """Run `qmd check` and `--repair` on folders of killed daemons and simulated worlds."""
     return Part(
         *("folders", folder, "tests.crash.folders"),
         *("--first", str(random.randrange(SEEDS_MAX))),
@@ -140,7 +141,7 @@ def _folders(folder: Path, share: float) -> Result:
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:
-    """A block of seeds that nobody has seen, and another, until the time is over."""
+    """Run a block of new seeds, and another one, until the time is over."""
     number = 0
     while number == 0 or time.monotonic() < end:
         number += 1

@@ -1,6 +1,7 @@
-"""The packets of a data folder's tables, whole: what a copy shares with others is put behind it.
+"""The packets of a data folder's tables, each with the parts that it shares with other copies.
 
-And what packets take in memory, where they share it likewise.
+Also the memory that packets take, where they share parts likewise.
+
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from qmd.message.shared_packet import Packet
 
 
 def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tuple[int, bytes]]:
-    """Of `message`, `outgoing` or `awaiting`, in the order of `key`; of any schema."""
+    """Yield packets of `message`, `outgoing` or `awaiting`, by `key`; of any schema version."""
     columns = {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
     if "part_id" not in columns:
         yield from db.execute(f"SELECT {key}, packet FROM {table} ORDER BY {key}")
@@ -26,7 +27,7 @@ def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tu
 
 
 def missing_parts(db: sqlite3.Connection) -> list[int]:
-    """Parts that a row names and that are not there, or have another length: there must be none."""
+    """Return named parts that are missing or have another length: there must be none."""
     return [
         part_id
         for table in ("message", "outgoing", "awaiting")
@@ -38,7 +39,7 @@ def missing_parts(db: sqlite3.Connection) -> list[int]:
 
 
 def unshared_parts(db: sqlite3.Connection) -> list[int]:
-    """Parts that no row names: there must be none."""
+    """Return parts that no row names: there must be none."""
     named = " UNION ".join(
         f"SELECT part_id FROM {table} WHERE part_id IS NOT NULL"
         for table in ("message", "outgoing", "awaiting")
@@ -48,7 +49,7 @@ def unshared_parts(db: sqlite3.Connection) -> list[int]:
 
 
 def memory_bytes(packets: Iterable[Packet]) -> int:
-    """What they take together: of a part that several go on with, once."""
+    """Return the memory of these packets together; a shared part counts once."""
     size = 0
     parts: set[int] = set()
     for packet in packets:

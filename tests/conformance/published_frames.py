@@ -1,4 +1,4 @@
-"""The bytes of MS-MQQB 4.1.1 to 4.1.8, as the dumps have them; repeats are written as products."""
+"""The bytes of MS-MQQB 4.1.1 to 4.1.8, as in the dumps; repeated bytes are written as products."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_frame_2_is_the_ping_response() -> None:
     assert build_ping(ping) == published.PING_RESPONSE
 
 
-def test_our_answer_to_frame_1_is_frame_2_but_for_the_noise_in_its_flags() -> None:
+def test_the_answer_to_frame_1_is_frame_2_except_for_undefined_flags() -> None:
     answer = ping_response(parse_ping(published.PING_REQUEST), queue_manager=SERVER, refused=False)
 
     assert answer == b"\x01\x00" + published.PING_RESPONSE[2:]
@@ -102,7 +102,7 @@ def test_frame_3_is_a_request_to_establish_a_connection() -> None:
     assert build_establish_connection(packet) == published.ESTABLISH_REQUEST
 
 
-def test_frame_4_is_what_we_answer_to_such_a_request() -> None:
+def test_frame_4_is_the_answer_to_such_a_request() -> None:
     client = bytes.fromhex("0523741F5EBE7741BC77C4DD7719E474")
     server = bytes.fromhex("EB6A3A3C67F5434187D385CF4D68CEB4")
     packet = establish_connection(
@@ -127,7 +127,7 @@ def test_frames_5_and_6_are_connection_parameters(frame: bytes) -> None:
 
 
 def frame_7() -> UserMessage:
-    """The message of frame 7, its body continued as the dump begins it."""
+    """Return the message of frame 7; its body is continued as the dump begins it."""
     name, label = wide_text("OS:a04bm02\\q"), wide_text("mqsender label")
     sid = bytes.fromhex("010500000000000515000000AD4A9EBD36D9FA3D63A656DAE8030000")
     body = b"a\0" * 1000
@@ -181,7 +181,7 @@ def test_frame_7_is_refused_where_its_dump_stops() -> None:
 
 
 def test_every_header_of_frame_7_can_be_read_from_the_dump_alone() -> None:
-    """With the three sizes that speak of the missing bytes set to what is there."""
+    """Set the three sizes that count the missing bytes to the present number."""
     dump = bytearray(published.USER_MESSAGE_AS_FAR_AS_PRINTED) + bytes(2)
     body = len(published.USER_MESSAGE_AS_FAR_AS_PRINTED) - 222
     dump[8:12] = len(dump).to_bytes(4, "little")
@@ -205,12 +205,12 @@ def test_frame_8_is_a_session_acknowledgment() -> None:
     assert parse_session_ack(published.SESSION_ACK) == header
     assert parse_plainly(SessionAck, published.SESSION_ACK) == packet
     assert build_plainly(packet) == published.SESSION_ACK
-    # The reserved byte is arbitrary; everything else of ours is the same.
+    # The reserved byte is arbitrary; all other bytes of the built packet are equal.
     ours = build_session_ack(header)
     assert ours[:1] + b"\xcd" + ours[2:] == published.SESSION_ACK
 
 
-def test_the_frames_that_run_over_tcp_come_out_of_one_stream() -> None:
+def test_the_frames_of_tcp_are_divided_from_one_stream() -> None:
     frames = [
         published.ESTABLISH_REQUEST,
         published.PARAMETERS_REQUEST,

@@ -1,4 +1,4 @@
-"""Packets worked out by hand from the tables of the specification."""
+"""Packets that were computed by hand from the tables of the specification."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def name(text: str) -> str:
 
 
 def express_message() -> UserMessage:
-    """The smallest useful message: no label, the body "ABC"."""
+    """Return the smallest useful message: no label, the body "ABC"."""
     queue = wide_text(QUEUE)
     return UserMessage(
         BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 176, 345_600),
@@ -162,7 +162,7 @@ def test_connection_parameters() -> None:
 
 
 def test_a_session_ack_with_recoverable_messages_stored() -> None:
-    """Recoverable 6, 7 and 8 are on disk, 12 packets came, 3 were sent, 1 of them recoverable."""
+    """Recoverable 6, 7 and 8 are stored; 12 packets received, 3 sent, 1 of them recoverable."""
     packet = build_session_ack(SessionHeader(12, 6, 0b111, 3, 1, 64, 0))
 
     assert packet == dump(
@@ -172,7 +172,7 @@ def test_a_session_ack_with_recoverable_messages_stored() -> None:
 
 
 def acknowledgment(message_class: str, body: str) -> bytes:
-    """Base header, user header with the order queue, properties, label; then the 36 bytes."""
+    """Return base header, user header with order queue, properties, label; then 36 bytes."""
     return dump(f"""
         10 00 00 00  4C 49 4F 52  04 01 00 00  FF FF FF FF
         {SOURCE.hex()}
@@ -201,7 +201,7 @@ def test_an_order_ack() -> None:
     assert packet == acknowledgment("FF 00", body)
 
 
-def test_an_order_ack_to_a_queue_manager_that_is_known_by_its_guid() -> None:
+def test_an_order_ack_to_the_guid_of_a_queue_manager() -> None:
     peer = bytes(range(0x50, 0x60))
     packet = build_order_ack(
         source_queue_manager=SOURCE,

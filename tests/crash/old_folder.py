@@ -18,7 +18,7 @@ from tests.crash.control import Control
 from tests.crash.forge import Forge
 from tests.crash.machine import Machine
 from tests.crash.matrix import scratch
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 LIFETIME_S = 0xFFFFFFFF  # without end: the folder has to open years from now

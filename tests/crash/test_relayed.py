@@ -22,8 +22,9 @@ from tests.crash.shim import Fault
 from tests.ledger import disagreements
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.harness import free_port
-from tests.process.peer import Closed, Listener, RemoteQueueManager
+from tests.process.remote import Listener, RemoteQueueManager
 
 EACH = 3  # transactional messages, and recoverable ones
 PATIENCE_S = END_S

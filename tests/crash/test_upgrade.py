@@ -12,7 +12,7 @@ from tests.crash.control import Control
 from tests.crash.machine import Machine
 from tests.crash.old_folder import COUNT, PEER, SEQUENCE
 from tests.crash.shim import Fault
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 EVERYTHING = "cwtsdu"
 DEAD_LETTERS = r"DIRECT=OS:.\SYSTEM$;DEADLETTER"

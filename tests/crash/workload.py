@@ -31,8 +31,10 @@ from tests.crash.promises import (
 from tests.crash.shim import Fault
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.harness import free_port
-from tests.process.peer import Closed, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 
 EXPRESS, RECOVERABLE, TRANSACTIONAL, AUTOMATIC = 0, 1, 2, 3
 LARGE_BYTES = 25_000

@@ -1,4 +1,4 @@
-"""Certificates for one test: an authority, and what it signs."""
+"""Certificates for one test: an authority, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAYS = 2
 
 
 class Authority:
-    """A CA of our own; `file` is its certificate."""
+    """A certificate authority; `file` is its certificate."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self.file = folder / f"{name}.pem"
@@ -29,7 +29,7 @@ class Authority:
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def sign(self, folder: Path, name: str, *, hosts: tuple[str, ...]) -> tuple[Path, Path]:
-        """A certificate that is good for `hosts`, and its key: the two files."""
+        """Sign a certificate for `hosts`; return its file and that of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (
             _builder(_name(name), self._name, key)
@@ -40,7 +40,7 @@ class Authority:
         )
         certificate_file, key_file = folder / "cert.pem", folder / "key.pem"
         certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        key_file.touch(mode=0o600)  # Samba refuses a key that others may read
+        key_file.touch(mode=0o600)  # Samba refuses a key that other users may read
         key_file.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,

@@ -1,4 +1,4 @@
-"""A real Active Directory for the tests: one template, a copy of it for each module."""
+"""A real Active Directory for the tests: one template, and a copy of it for each module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.directory.hosts import Hosts, two_computers
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A provisioned domain that nobody starts; several workers make it once."""
+    """Return a provisioned domain that is never started; several workers make it once."""
     if problem := why_not():
         pytest.skip(f"no Active Directory: {problem}")
     shared = tmp_path_factory.getbasetemp()
@@ -33,7 +33,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 def controller(
     template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DomainController]:
-    """A domain controller that runs, with nothing in it yet."""
+    """Yield a running domain controller with an empty domain."""
     controller = DomainController(tmp_path_factory.mktemp("domain") / "dc")
     controller.copy(template)
     controller.start()
@@ -45,6 +45,6 @@ def controller(
 def hosts(
     controller: DomainController, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Hosts]:
-    """Two computers of the domain that run qmd."""
+    """Yield two computers of the domain that run qmd."""
     with contextlib.ExitStack() as stack:
         yield two_computers(controller, tmp_path_factory.mktemp("hosts"), stack)

@@ -1,4 +1,4 @@
-"""What a test puts into its domain, and how it asks."""
+"""Objects of a test in its domain, and look-ups of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 60.0
 
 
 def access(controller: DomainController, **changes: Any) -> Access:
-    """As the administrator, with a password over TLS; or otherwise, by `changes`."""
+    """Connect as the administrator, with a password over TLS; `changes` changes that."""
     given = Access(
         user=controller.admin,
         password_file=controller.password_file,
@@ -50,7 +50,7 @@ async def directory(
     lists: str = "",
     **changes: Any,
 ) -> AsyncIterator[ActiveDirectory]:
-    """The directory as the queue manager has it; it connects when it is first asked."""
+    """Return the directory as a queue manager has it; it connects at the first look-up."""
     found = ActiveDirectory(
         servers or (server(controller),),
         access(controller, **changes),
@@ -66,7 +66,7 @@ async def directory(
 
 
 class Domain:
-    """Makes objects in the domain, one after another, as an administrator would."""
+    """An administrator that makes objects in the domain."""
 
     def __init__(self, controller: DomainController, connection: LdapConnection) -> None:
         self._connection = connection
@@ -77,7 +77,7 @@ class Domain:
         self.services = f"CN=MsmqServices,CN=Services,{self.configuration}"
 
     async def add(self, dn: str, kind: str, **attributes: object) -> bytes:
-        """Returns its objectGUID.  `mSMQ__Name` stands for `mSMQ-Name`."""
+        """Add an object; return its objectGUID.  `mSMQ__Name` stands for `mSMQ-Name`."""
         given = {"objectClass": [kind.encode()]}
         for name, value in attributes.items():
             values = value if isinstance(value, list) else [value]
@@ -95,7 +95,7 @@ class Domain:
         return tuple(page.entries[0].attributes.get(attribute.lower(), ()))
 
     async def computer(self, name: str, *, host: str = "", below: str = "", **more: object) -> str:
-        """Its distinguished name."""
+        """Add a computer; return its distinguished name."""
         dn = ldap_names.child(name, below or self.computers)
         attributes: dict[str, object] = {"sAMAccountName": f"{name}$", "userAccountControl": 4096}
         if host:
@@ -104,13 +104,13 @@ class Domain:
         return dn
 
     async def queue_manager(self, computer: str, **attributes: object) -> str:
-        """Below that computer; its distinguished name."""
+        """Add a queue manager below that computer; return its distinguished name."""
         dn = f"CN=msmq,{computer}"
         await self.add(dn, "mSMQConfiguration", **attributes)
         return dn
 
     async def queue(self, manager: str, name: str, **attributes: object) -> bytes:
-        """Its GUID."""
+        """Add a queue; return its GUID."""
         cn, extension = ldap_names.queue_object_name(name)
         if extension:
             attributes["mSMQQueueNameExt"] = extension
@@ -130,7 +130,7 @@ class Domain:
         )
 
     async def only(self, kind: str) -> str:
-        """The distinguished name of the one object of that class."""
+        """Return the distinguished name of the only object of that class."""
         wanted = FilterEquality(attribute="objectClass", value=kind.encode())
         page = await self._connection.search(self.base, Scope.SUBTREE, wanted, ("cn",))
         (entry,) = page.entries
@@ -154,5 +154,5 @@ async def administrator(controller: DomainController) -> AsyncIterator[Domain]:
 
 
 def quoted_password(password: str) -> bytes:
-    """For unicodePwd."""
+    """Return the value for unicodePwd."""
     return f'"{password}"'.encode("utf-16-le")

@@ -1,9 +1,10 @@
 """A real Active Directory: Samba's domain controller in a folder of its own, on loopback.
 
 It needs neither systemd nor the system's Samba settings, and ends with this process: `samba -i`
-stops when its input does.  Samba's LDAP ports are fixed.  Where we may open ports below 1024 each
-controller has an address 127.x.y.z of its own; elsewhere it lives in a network namespace of its
-own, and a relay leads there from free ports of 127.0.0.1.
+stops when its input ends.  Samba's LDAP ports are fixed.  Where ports below 1024 may be opened,
+each controller has an address 127.x.y.z of its own; elsewhere it runs in a network namespace of its
+own, and a relay leads to it from free ports of 127.0.0.1.
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PORTS = (389, 636, 3268, 3269, 88)
 START_S_MAX = END_S
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 SYSTEM_PYTHON = "/usr/bin/python3"
-LEFT_BEHIND = ("ldapi", "ldap_priv", "msg.sock", "smbd.tmp")  # sockets of a controller that ran
+LEFT_BEHIND = ("ldapi", "ldap_priv", "msg.sock", "smbd.tmp")  # sockets of an earlier controller
 
 REALM = "MSMQ.TEST"
 PASSWORD = "P@ssw0rd!x"
@@ -37,7 +38,7 @@ PASSWORD = "P@ssw0rd!x"
 
 @functools.cache
 def why_not() -> str:
-    """Why there can be no domain controller on this machine; "" where there can."""
+    """Return the reason why this machine cannot run a domain controller; "" where it can."""
     if shutil.which("samba", path=ENVIRONMENT["PATH"]) is None:
         return "samba is not installed"
     found = subprocess.run(
@@ -78,7 +79,7 @@ def _may_have_namespaces() -> bool:
 
 
 def free_address() -> str:
-    """A loopback address of which nobody uses our ports.  Raises PermissionError."""
+    """Return a loopback address with free ports.  Raises PermissionError."""
     while True:
         address = str(ipaddress.ip_address("127.64.0.0") + random.randrange(1, 1 << 21))
         with contextlib.suppress(FileExistsError), contextlib.ExitStack() as stack:
@@ -115,17 +116,17 @@ class DomainController:
     def url(self) -> str:
         return f"ldaps://{self.address}:{self.ports[636]}"
 
-    # Making.
+    # Preparation.
 
     def provision(self) -> None:
-        """A new domain: 3 s."""
+        """Make a new domain: 3 s."""
         self.folder.mkdir(parents=True)
         self._run("provision.py", str(self.folder), self.address, self.password, REALM)
         (self.folder / "address").write_text(self.address)
         self._certify()
 
     def copy(self, template: Path) -> None:
-        """A copy of a domain that is stopped: 0.1 s."""
+        """Make a copy of a stopped domain: 0.1 s."""
         shutil.copytree(
             template,
             self.folder,
@@ -141,11 +142,11 @@ class DomainController:
         self._certify()
 
     def fill(self, count: int) -> None:
-        """PC1 with that many queues (q0000 ...) and the list `all` of them; while it is stopped."""
+        """Add PC1 with `count` queues (q0000 ...) and their list `all` to the stopped domain."""
         self._run("fill.py", str(self.folder), str(count))
 
     def _run(self, program: str, *arguments: str) -> None:
-        """One of our programs for the system's interpreter, which has Samba's modules."""
+        """Run a program with the interpreter of the system, which has Samba's modules."""
         done = subprocess.run(
             (SYSTEM_PYTHON, "-I", str(HERE / program), *arguments),
             env=ENVIRONMENT,
@@ -161,10 +162,10 @@ class DomainController:
         self.password_file.touch(mode=0o600)
         self.password_file.write_text(self.password)
 
-    # Life.
+    # Life cycle.
 
     def start(self) -> None:
-        """Until it answers with TLS: half a second."""
+        """Start, and wait until it answers with TLS: half a second."""
         assert self._process is None
         command = ["samba", "-i", "-M", "single", "-s", str(self.folder / "smb.conf")]
         command += ["--debug-stdout", "-d", "1"]
@@ -191,7 +192,7 @@ class DomainController:
             time.sleep(0.02)
 
     def _namespace(self) -> list[str]:
-        """A socket keeps the namespace in which it was born: ours listen here, and lead there."""
+        """Open sockets that lead to its namespace: a socket keeps that of its creation."""
         for port in PORTS if not self._listeners else ():
             listener = socket.create_server(("127.0.0.1", 0), backlog=64)
             self._listeners[port] = listener
@@ -203,7 +204,7 @@ class DomainController:
         ]
 
     def stop(self) -> None:
-        """State is kept."""
+        """Stop it; its state is kept."""
         if self._process is None:
             return
         self._signal(signal.SIGCONT)
@@ -226,14 +227,14 @@ class DomainController:
         process.stdin.close()
 
     def freeze(self) -> None:
-        """It takes connections (the kernel does), and says nothing."""
+        """Freeze it: the kernel accepts connections, and they get no answer."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the server, which in a namespace is a child's child."""
+        """Send a signal to the server, which in a namespace is a grandchild."""
         assert self._process is not None
         for pid in _family(self._process.pid):
             with contextlib.suppress(ProcessLookupError):  # it ended with its child
@@ -246,8 +247,8 @@ class DomainController:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and all that came of it, the youngest first."""
+    """Return a process and all of its descendants, the youngest first."""
     children: list[str] = []
-    with contextlib.suppress(OSError):  # it is no more
+    with contextlib.suppress(OSError):  # it has ended
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [*(one for child in children for one in _family(int(child))), pid]

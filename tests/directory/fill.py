@@ -1,8 +1,9 @@
-"""Puts a computer of many queues, and a list of them, into a domain that is stopped, at one go.
+"""Put a computer with many queues, and a list of them, into a stopped domain, in one transaction.
 
     /usr/bin/python3 -I fill.py FOLDER COUNT
 
 Over LDAP every addition is a transaction with a sync of its own.
+
 """
 
 import sys

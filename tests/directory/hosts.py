@@ -40,19 +40,19 @@ def lookup(daemon: Daemon, name: str) -> dict[str, Any]:
 
 
 def fails(daemon: Daemon, *arguments: str) -> str:
-    """What a command says that does not succeed."""
+    """Return the errors of a command that must fail."""
     done = daemon.cli(*arguments, check=False)
     assert done.returncode != 0, done.stdout
     return done.stderr.decode()
 
 
 def unknown() -> str:
-    """A public queue that is not there, and that nobody has asked for before."""
+    """Return the name of a public queue that does not exist and was never looked up."""
     return f"PUBLIC={uuid.uuid4()}"
 
 
 def public(daemon: Daemon, queue: str) -> str:
-    """Creates a public queue; its format name."""
+    """Create a public queue; return its format name."""
     (made,) = daemon.json("queue", "create", queue, "--public")
     return str(made["public_name"])
 
@@ -67,8 +67,8 @@ def address(daemon: Daemon) -> str:
 
 
 def two_computers(controller: DomainController, folder: Path, stack: contextlib.ExitStack) -> Hosts:
-    """PC1 speaks to the directory as the computer that it is, PC2 as an administrator."""
-    # A name in the directory has no port: each has the usual one, on an address of its own.
+    """Start PC1 as a computer account of the directory, and PC2 as an administrator."""
+    # A name in the directory has no port: each has the default port, on an address of its own.
     addresses = {
         name: f"127.90.{random.randrange(256)}.{last}" for name, last in (("pc1", 11), ("pc2", 12))
     }
@@ -87,7 +87,7 @@ def two_computers(controller: DomainController, folder: Path, stack: contextlib.
         password.touch(mode=0o600)
         password.write_text(COMPUTER_PASSWORD)
         as_computer = {"user": f"{name.upper()}$@msmq.test", "password_file": str(password)}
-        # Lists are an administrator's matter, queues the computer's own.
+        # Lists need an administrator; a computer may change its own queues.
         as_admin = {"user": controller.admin, "password_file": str(controller.password_file)}
         settings: dict[str, Any] = {
             "queue_manager": {"name": name},

@@ -1,6 +1,7 @@
-"""Leads inherited listening sockets to ports of a network namespace, and runs a command there.
+"""Connect inherited listening sockets to ports of a network namespace, and run a command there.
 
 python3 -I into_namespace.py DESCRIPTOR:PORT,... COMMAND...
+
 """
 
 import contextlib

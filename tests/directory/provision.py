@@ -1,9 +1,10 @@
-"""Makes a Samba domain controller in one folder, without root and without the system's settings.
+"""Make a Samba domain controller in one folder, without root and without the system's settings.
 
     /usr/bin/python3 -I provision.py FOLDER ADDRESS PASSWORD REALM
 
-Samba's modules belong to the system's interpreter.  `provision` is called itself, because
-`samba-tool` would set permissions on sysvol that need root, and nobody here needs sysvol.
+Samba's modules belong to the system's interpreter.  `provision` is called directly, because
+`samba-tool` would set permissions on sysvol that need root, and these tests do not need sysvol.
+
 """
 
 import logging
@@ -21,8 +22,9 @@ for name in ("private/tls", "state/sysvol", "cache", "lock", "run", "bind-dns", 
     os.makedirs(os.path.join(folder, name), exist_ok=True)
 os.chmod(os.path.join(folder, "private"), 0o700)
 configuration = os.path.join(folder, "smb.conf")
-# Every folder is named, so that nothing outside of this one is touched; and the file is there
-# before, so that the system's own is not mixed in.
+# Every folder is named, so that no file outside of this one is changed; and the file exists
+#
+# before, so that the system's file is not used.
 with open(configuration, "w") as stream:
     stream.write(f"""[global]
   netbios name = DC1

@@ -1,4 +1,4 @@
-"""A relay before a server: it cuts, delays, and goes silent after so many bytes."""
+"""A relay before a server: it cuts, delays, and stops after a number of bytes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 
 
 class Relay:
-    """Listens on a free port of 127.0.0.1 and passes everything on, until told otherwise.
+    """A listener on a free port of 127.0.0.1 that forwards everything until it is changed.
 
-    `from_server_bytes_max`: what one connection gets of the server's bytes before it is silent.
+    `from_server_bytes_max`: the number of the server's bytes that a connection gets.
     """
 
     def __init__(self, address: str, port: int) -> None:
@@ -23,7 +23,7 @@ class Relay:
         self.from_server_bytes_max = math.inf
         self.delay_s = 0.0
         self.connections = 0
-        self.refused = False  # connections are taken and closed at once
+        self.refused = False  # connections are accepted and closed at once
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -31,7 +31,7 @@ class Relay:
         self._thread.start()
 
     def cut(self) -> None:
-        """Ends every connection there is."""
+        """End every connection."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:

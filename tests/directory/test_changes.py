@@ -1,4 +1,4 @@
-"""What the directory is told: our queue manager, its public queues, distribution lists."""
+"""Changes of the directory: the queue manager, its public queues, distribution lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = parse_format_name("DIRECT=TCP:10.0.0.5\\private$\\till")
 def accounts(
     controller: DomainController, tmp_path_factory: pytest.TempPathFactory
 ) -> SimpleNamespace:
-    """A computer that may speak for itself, and a user who may not."""
+    """Yield a computer with rights for its own objects, and a user without rights."""
     folder = tmp_path_factory.mktemp("passwords")
     accounts = SimpleNamespace()
     for name, password in (("computer", COMPUTER_PASSWORD), ("user", USER_PASSWORD)):
@@ -91,7 +91,7 @@ def test_a_computer_gets_its_id_from_the_directory_and_gets_the_same_again(
 
     assert again == machine
     assert entry.name == "PC1"
-    assert len(entry.sites) == 1  # there is only one, so it is in it
+    assert len(entry.sites) == 1  # there is only one site, so the computer is in it
 
 
 def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, machine):
@@ -117,7 +117,7 @@ def test_a_computer_adds_finds_and_deletes_its_own_queues(controller, accounts, 
     act(controller, run, **accounts.computer)
 
 
-def test_what_changes_of_a_queue_is_changed_in_its_entry(controller, accounts, machine):
+def test_a_change_of_a_queue_is_written_to_its_entry(controller, accounts, machine):
     changing = ("mSMQLabelEx", "mSMQJournal", "mSMQQueueQuota", "mSMQQueueJournalQuota")
 
     async def run(directory: ActiveDirectory) -> None:
@@ -163,7 +163,7 @@ def test_any_name_of_a_queue_can_be_registered(controller, accounts, machine, na
 
 
 @pytest.mark.parametrize("label", ["x" * 125, "ü" * 125])
-def test_a_label_that_the_directory_does_not_take_is_refused_beforehand(
+def test_a_label_that_the_directory_rejects_is_refused_beforehand(
     controller, accounts, machine, label
 ):
     with pytest.raises(EntryUnusable, match="125 characters"):
@@ -176,7 +176,7 @@ def test_a_label_that_the_directory_does_not_take_is_refused_beforehand(
         )
 
 
-def test_a_user_without_rights_is_told_so(controller, accounts, machine):
+def test_a_user_without_rights_gets_an_error(controller, accounts, machine):
     with pytest.raises(DirectoryDenied, match="insufficient access"):
         act(
             controller,
@@ -187,7 +187,7 @@ def test_a_user_without_rights_is_told_so(controller, accounts, machine):
         act(controller, lambda directory: directory.join("pc2"), **accounts.user)
 
 
-def test_a_queue_manager_that_has_another_id_than_the_directory_says_registers_nothing(
+def test_a_queue_manager_with_another_id_than_in_the_directory_registers_nothing(
     controller, accounts, machine
 ):
     with pytest.raises(DirectoryIdentityDiffers):
@@ -197,7 +197,7 @@ def test_a_queue_manager_that_has_another_id_than_the_directory_says_registers_n
         )
 
 
-def test_a_computer_that_the_directory_does_not_know_cannot_join(controller, accounts):
+def test_a_computer_that_is_not_in_the_directory_cannot_join(controller, accounts):
     with pytest.raises(NotInDirectory, match="computer pc77"):
         act(controller, lambda directory: directory.join("pc77"))
 
@@ -205,7 +205,7 @@ def test_a_computer_that_the_directory_does_not_know_cannot_join(controller, acc
 # Lists.
 
 
-def test_a_list_is_made_changed_and_deleted(controller, accounts, machine):
+def test_a_list_is_created_changed_and_deleted(controller, accounts, machine):
     async def run(directory: ActiveDirectory) -> None:
         queue = await directory.changes.register_queue(new(machine, "listed"))
         inner = await directory.changes.create_list("inner", [PublicName(queue.guid)])
@@ -235,9 +235,7 @@ def test_a_list_is_made_changed_and_deleted(controller, accounts, machine):
     act(controller, run)
 
 
-def test_an_alias_that_was_made_for_a_list_goes_with_the_last_list_that_has_it(
-    controller, accounts
-):
+def test_an_alias_made_for_a_list_is_deleted_with_the_last_such_list(controller, accounts):
     async def run(directory: ActiveDirectory) -> None:
         first = await directory.changes.create_list("first", [DIRECT])
         second = await directory.changes.create_list("second", [DIRECT])
@@ -257,7 +255,7 @@ def test_an_alias_that_was_made_for_a_list_goes_with_the_last_list_that_has_it(
 
 
 async def own_alias(controller: DomainController) -> str:
-    """The distinguished name of the only alias there is."""
+    """Return the distinguished name of the only alias."""
     async with administrator(controller) as domain:
         return await domain.only("msMQ-Custom-Recipient")
 
@@ -283,7 +281,7 @@ def test_a_queue_that_is_deleted_is_no_longer_a_member(controller, accounts, mac
     act(controller, run)
 
 
-def test_what_can_only_be_read_is_no_member(controller, accounts):
+def test_a_read_only_queue_is_no_member(controller, accounts):
     journal = parse_format_name("DIRECT=OS:pc9\\private$\\till;JOURNAL")
 
     with pytest.raises(EntryUnusable, match="only be read"):
@@ -292,7 +290,7 @@ def test_what_can_only_be_read_is_no_member(controller, accounts):
         act(controller, lambda directory: directory.list_by_name("journals"))
 
 
-def test_lists_go_where_the_configuration_says(controller, accounts, tmp_path: Path):
+def test_lists_are_created_in_the_configured_container(controller, accounts, tmp_path: Path):
     unit = f"OU=Lists,{controller.base}"
 
     async def run(found: ActiveDirectory) -> None:

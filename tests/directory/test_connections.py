@@ -1,4 +1,4 @@
-"""Who is let in and to whom we speak; and what happens when the domain controller is not there."""
+"""Connections to a domain controller: authentication, encryption, and outages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT_S = 1.0
 
 
 def ask(controller: DomainController, *servers: Server, **changes: object) -> object:
-    """Asks for all lists, on a connection of its own."""
+    """Request all lists, on a connection of its own."""
 
     async def run() -> object:
         async with directory(controller, servers, **changes) as found:
@@ -39,7 +39,7 @@ def refusal(controller: DomainController, *servers: Server, **changes: object) -
 
 
 @pytest.mark.parametrize("security", [Security.TLS, Security.START_TLS])
-def test_a_password_is_taken_over_tls(controller, security):
+def test_a_password_is_accepted_over_tls(controller, security):
     assert ask(controller, server(controller, security)) == ()
 
 
@@ -48,27 +48,27 @@ def test_a_user_is_named_by_account_or_by_distinguished_name(controller, user):
     assert ask(controller, user=user.format(controller.base)) == ()
 
 
-def test_a_password_does_not_cross_the_network_readable(controller):
+def test_a_password_is_not_sent_unencrypted(controller):
     plain = server(controller, Security.NONE)
 
     with Relay(plain.host, plain.port) as relay:
         relayed = Server(relay.address, relay.port, Security.NONE)
         text = refusal(controller, relayed)
-        # The server itself refuses it as well, where we are told to send it.
+        # The server itself refuses it as well, if the configuration permits it.
         theirs = refusal(controller, relayed, plain_allowed=True)
 
     assert "readable" in text
     assert "encryption required" in theirs
 
 
-def test_negotiate_by_ntlm_encrypts_what_has_no_tls(controller):
+def test_negotiate_by_ntlm_encrypts_connections_without_tls(controller):
     changes = {"mechanism": Mechanism.NEGOTIATE, "user": "MSMQ\\Administrator"}
 
     assert ask(controller, server(controller, Security.NONE), **changes) == ()
 
 
 @pytest.mark.parametrize("security", [Security.TLS, Security.START_TLS])
-def test_negotiate_by_ntlm_leaves_the_encryption_to_tls_where_there_is_tls(controller, security):
+def test_negotiate_by_ntlm_does_not_encrypt_over_tls(controller, security):
     changes = {"mechanism": Mechanism.NEGOTIATE, "user": "MSMQ\\Administrator"}
 
     assert ask(controller, server(controller, security), **changes) == ()
@@ -90,7 +90,7 @@ def test_negotiate_with_a_wrong_password_is_refused(controller, tmp_path):
     assert "refuses the bind as MSMQ\\Administrator" in text
 
 
-def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
+def test_a_wrong_password_is_reported_with_the_servers_text(controller, tmp_path):
     wrong = tmp_path / "password"
     wrong.touch(mode=0o600)
     wrong.write_text("Wrong-P@ss1\n")
@@ -98,7 +98,7 @@ def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
     text = refusal(controller, password_file=wrong)
 
     assert "refuses the bind as Administrator@msmq.test" in text
-    assert "52e" in text  # what Active Directory says of wrong passwords
+    assert "52e" in text  # the error of Active Directory for wrong passwords
     assert "Wrong-P@ss1" not in text
 
 
@@ -106,9 +106,7 @@ def test_a_wrong_password_is_told_with_the_servers_words(controller, tmp_path):
     ("content", "mode", "word"),
     [(b"", 0o600, "no password"), (b"\n", 0o600, "no password"), (b"x", 0o604, "open to every")],
 )
-def test_an_empty_password_or_one_for_all_to_read_is_not_used(
-    controller, tmp_path, content, mode, word
-):
+def test_an_empty_or_world_readable_password_is_not_used(controller, tmp_path, content, mode, word):
     file = tmp_path / "password"
     file.write_bytes(content)
     file.chmod(mode)
@@ -139,26 +137,26 @@ def test_a_certificate_of_another_name_is_refused(controller, security):
     assert "dc2.msmq.test" in text
 
 
-def test_the_certificate_may_name_the_host_that_the_address_is_of(controller):
+def test_the_certificate_may_name_the_host_of_the_address(controller):
     assert ask(controller, server_name=controller.host) == ()
 
 
-def test_a_ca_file_that_is_none_is_named(controller, tmp_path):
+def test_an_invalid_ca_file_is_named(controller, tmp_path):
     assert str(tmp_path / "none.pem") in refusal(controller, ca_file=tmp_path / "none.pem")
 
 
-def test_a_certificate_of_ours_that_cannot_be_read_is_named(controller, tmp_path):
+def test_an_unreadable_own_certificate_is_named(controller, tmp_path):
     text = refusal(controller, certificate_file=tmp_path / "mine.pem")
 
     assert str(tmp_path / "mine.pem") in text
 
 
-# A server that is not there, or not any more.
+# An absent or failed server.
 
 
 @contextlib.asynccontextmanager
 async def going_on() -> AsyncIterator[Callable[[], int]]:
-    """Counts how often the event loop comes round: with a loop that is held up, it does not."""
+    """Count the rounds of the event loop; a blocked loop makes none."""
     count = 0
 
     async def run() -> None:
@@ -175,7 +173,7 @@ async def going_on() -> AsyncIterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("security", [Security.TLS, Security.START_TLS])
-def test_a_server_that_stalls_before_tls_costs_its_time_out_and_nothing_else(controller, security):
+def test_a_server_that_stalls_before_tls_delays_only_its_request(controller, security):
     async def run() -> tuple[str, int]:
         where = (server(controller, security),)
         changes = {"connect_timeout_s": SHORT_S, "timeout_s": SHORT_S * 2}
@@ -228,7 +226,7 @@ def test_a_server_that_stalls_in_the_middle_of_a_search(controller):
 
 
 async def eventually(act: Callable[[], Awaitable[object]]) -> object:
-    """What `act` gives, once the directory is back."""
+    """Return the result of `act`, once the directory is back."""
     while True:
         with contextlib.suppress(DirectoryAway):
             return await act()
@@ -240,7 +238,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_silence_in_the_middle_of_an_answer_is_told_with_what_was_asked(controller):
+def test_silence_in_the_middle_of_an_answer_is_reported_with_the_request(controller):
     with Relay(controller.address, controller.ports[636]) as relay:
 
         async def run() -> str:
@@ -264,14 +262,14 @@ def test_a_slow_server_is_waited_for(controller):
         assert ask(controller, Server(relay.address, relay.port, Security.TLS)) == ()
 
 
-def test_a_lost_connection_is_made_anew_without_anybodys_notice(controller):
+def test_a_lost_connection_is_reopened_without_an_error(controller):
     with Relay(controller.address, controller.ports[636]) as relay:
 
         async def run() -> int:
             relayed = (Server(relay.address, relay.port, Security.TLS),)
             async with directory(controller, relayed) as found:
                 await found.lists()
-                await asyncio.sleep(1.1)  # what is lost sooner counts as a failure
+                await asyncio.sleep(1.1)  # an earlier loss counts as a failure
                 relay.cut()
                 await found.lists()
                 return relay.connections
@@ -279,7 +277,7 @@ def test_a_lost_connection_is_made_anew_without_anybodys_notice(controller):
         assert asyncio.run(run()) == 2
 
 
-def test_who_lets_us_in_and_hangs_up_is_not_asked_all_the_time(controller):
+def test_a_server_that_accepts_and_closes_connections_is_retried_with_a_delay(controller):
     with Relay(controller.address, controller.ports[636]) as relay:
 
         async def run() -> tuple[int, str]:
@@ -299,14 +297,14 @@ def test_who_lets_us_in_and_hangs_up_is_not_asked_all_the_time(controller):
     assert problem
 
 
-def test_a_second_server_is_asked_when_the_first_is_gone_or_silent(controller, tmp_path):
-    nobody = Server(controller.address, 9, Security.TLS)
+def test_a_second_server_is_used_when_the_first_is_gone_or_silent(controller, tmp_path):
+    absent = Server(controller.address, 9, Security.TLS)
     with Relay(controller.address, controller.ports[636]) as relay:
         relay.from_server_bytes_max = 0
         silent = Server(relay.address, relay.port, Security.TLS)
 
         async def run() -> str:
-            servers = (nobody, silent, server(controller))
+            servers = (absent, silent, server(controller))
             async with directory(controller, servers, connect_timeout_s=SHORT_S) as found:
                 await found.lists()
                 return found.status().where
@@ -331,11 +329,11 @@ def test_a_server_that_falls_silent_leaves_time_for_another(controller):
     assert before != after == controller.url
 
 
-def test_nobody_at_all_is_told_of_each_server_and_then_at_once_with_the_next_try(controller):
-    nobody = [Server(controller.address, port, Security.TLS) for port in (9, 11)]
+def test_an_outage_of_all_servers_is_reported_for_each_and_later_at_once(controller):
+    absent = [Server(controller.address, port, Security.TLS) for port in (9, 11)]
 
     async def run() -> tuple[str, str, object]:
-        async with directory(controller, nobody, retry_first_s=1.0) as found:
+        async with directory(controller, absent, retry_first_s=1.0) as found:
             texts = []
             for _ in range(2):
                 with pytest.raises(DirectoryAway) as away:
@@ -345,19 +343,19 @@ def test_nobody_at_all_is_told_of_each_server_and_then_at_once_with_the_next_try
 
     first, second, status = asyncio.run(run())
 
-    assert f"{nobody[0]}: " in first
-    assert f"{nobody[1]}: " in first
+    assert f"{absent[0]}: " in first
+    assert f"{absent[1]}: " in first
     assert "UTC; the next try is in 1 s" in second
     assert status.state == "away"
     assert status.since_s > 0
 
 
-# It is killed, and comes back.
+# A server that is killed, and started again.
 
 
 @pytest.fixture
 def mortal(template: Path, tmp_path: Path) -> AsyncIterator[DomainController]:
-    """A domain controller that may be killed."""
+    """Yield a domain controller that a test may kill."""
     controller = DomainController(tmp_path / "dc")
     controller.copy(template)
     controller.start()
@@ -365,7 +363,7 @@ def mortal(template: Path, tmp_path: Path) -> AsyncIterator[DomainController]:
     controller.close()
 
 
-def test_a_server_that_is_killed_in_a_search_is_away_at_once_and_back_after_its_start(mortal):
+def test_a_server_that_is_killed_in_a_search_fails_at_once_and_recovers(mortal):
     async def run() -> None:
         async with directory(mortal) as found:
             await found.start()
@@ -387,7 +385,7 @@ def test_a_server_that_is_killed_in_a_search_is_away_at_once_and_back_after_its_
     asyncio.run(run())
 
 
-def test_the_directory_connects_by_itself_when_the_server_comes(mortal):
+def test_the_directory_connects_by_itself_when_the_server_starts(mortal):
     mortal.stop()
 
     async def run() -> None:
@@ -401,7 +399,7 @@ def test_the_directory_connects_by_itself_when_the_server_comes(mortal):
     asyncio.run(run())
 
 
-def test_a_search_that_is_given_up_leaves_the_connection_in_order(controller):
+def test_an_abandoned_search_leaves_the_connection_usable(controller):
     async def run(found: ActiveDirectory) -> None:
         await found.lists()
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Two thousand queues and a list of all of them: pages, ranges, everything at once."""
+"""Two thousand queues and a list of all of them: pages, ranges, concurrent look-ups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real daemons send to distribution lists of a real Active Directory, which change under way."""
+"""Real daemons that send to distribution lists of a real Active Directory, during changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.directory.domain import administrator
 from tests.directory.hosts import public
 
 
-def test_a_list_is_sent_to_and_a_change_of_it_counts_for_the_next_send(hosts):
+def test_a_change_of_a_list_applies_to_the_next_send(hosts):
     first, second = (public(hosts.pc1, queue) for queue in ("till1", "till2"))
     hosts.pc2.create("copy")
     (inner,) = hosts.pc2.json("dl", "create", "inner", second, "DIRECT=OS:pc2\\private$\\copy")
@@ -31,7 +31,7 @@ def test_a_list_is_sent_to_and_a_change_of_it_counts_for_the_next_send(hosts):
     assert inner["format_name"] != name
 
 
-def test_a_list_that_somebody_else_changes_counts_after_its_age(hosts):
+def test_a_change_by_another_administrator_applies_after_the_cache_age(hosts):
     public(hosts.pc1, "late")
     (made,) = hosts.pc2.json("dl", "create", "growing")
     dn = f"CN=growing,CN=Users,{hosts.controller.base}"

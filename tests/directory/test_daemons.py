@@ -56,14 +56,14 @@ def test_a_public_queue_is_registered_used_by_others_and_unregistered(hosts):
     assert id_of("not_in_directory") in fails(hosts.pc2, "send", name, "--body-base64", "eA==")
 
 
-def test_who_has_no_rights_to_lists_is_told_so_and_queues_still_work(hosts):
+def test_without_rights_to_lists_there_is_an_error_and_queues_still_work(hosts):
     text = fails(hosts.pc1, "dl", "create", "mine", "--json")
 
     assert id_of("directory_denied") in text
 
 
 @pytest.mark.parametrize("when", ["at once", "after the connection was lost"])
-def test_with_a_silent_domain_controller_the_daemon_goes_on_and_says_precisely_why(hosts, when):
+def test_with_a_silent_domain_controller_the_daemon_works_and_reports_it(hosts, when):
     queue = f"private$\\going-{when.split()[0]}"
     hosts.pc1.cli("queue", "create", queue)
     assert id_of("not_in_directory") in fails(hosts.pc2, "send", unknown(), "--body-base64", "eA==")
@@ -88,7 +88,7 @@ def test_with_a_silent_domain_controller_the_daemon_goes_on_and_says_precisely_w
     until_available(hosts.pc2)
 
 
-def test_a_domain_controller_that_dies_and_comes_back_is_used_again(hosts):
+def test_a_domain_controller_that_was_killed_is_used_after_its_restart(hosts):
     name = public(hosts.pc1, "lasting")
     hosts.pc2.send(name, b"before")
     hosts.controller.kill()
@@ -111,7 +111,7 @@ def test_a_domain_controller_that_dies_and_comes_back_is_used_again(hosts):
     assert len(hosts.pc1.wait_for(".\\lasting", 2)) == 2
 
 
-def test_a_first_start_without_the_directory_says_what_it_needs(hosts, tmp_path: Path):
+def test_a_first_start_without_the_directory_reports_its_needs(hosts, tmp_path: Path):
     settings = {
         "queue_manager": {"name": "pc1"},
         "directory": {

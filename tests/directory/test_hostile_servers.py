@@ -1,4 +1,4 @@
-"""Servers that break the protocol: the connection ends with a reason, and nothing else does."""
+"""Servers that break the protocol: only the connection ends, with a reason."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ Behave = Callable[["Session"], Awaitable[None]]
 
 
 class Session:
-    """One connection to a server that a test plays."""
+    """One connection to a server that a test controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def request(self) -> int:
-        """Waits for the next request; its number."""
+        """Wait for the next request; return its number."""
         head = await self._reader.readexactly(2)
         size = head[1]
         if size & 0x80:
@@ -52,7 +52,7 @@ class Session:
         await self.send(BindResponse(await self.request(), [], SUCCESS, None))
 
     async def root(self) -> None:
-        """Answers the question that comes first on each connection."""
+        """Answer the request that comes first on each connection."""
         number = await self.request()
         await self.send(SearchResultEntry(number, [], "", ROOT))
         await self.send(SearchResultDone(number, [], SUCCESS))
@@ -77,7 +77,7 @@ def refusal(
     security: Security = Security.NONE,
     ask: Callable[[ActiveDirectory], Awaitable[object]] = ask_for_lists,
 ) -> tuple[str, int]:
-    """What a request to such a server ends with, and how many connections it took."""
+    """Return the error of a request to such a server, and the number of its connections."""
     password = tmp_path / "password"
     password.touch(mode=0o600)
     password.write_text("secret")
@@ -176,7 +176,7 @@ async def hangs_up(session: Session) -> None:
         (hangs_up, "closed the connection"),
     ],
 )
-def test_what_a_server_does_wrong_is_said(behave, word, tmp_path):
+def test_an_error_of_a_server_is_reported(behave, word, tmp_path):
     text, connections = refusal(behave, tmp_path)
 
     assert word in text
@@ -209,7 +209,7 @@ def test_pages_without_an_end_have_one(tmp_path, monkeypatch):
     assert "20 pages" in refusal(pages, tmp_path)[0]
 
 
-def test_a_text_that_is_none_names_the_object(tmp_path):
+def test_the_error_for_an_invalid_text_names_the_object(tmp_path):
     async def no_text(session: Session) -> None:
         await session.bind()
         await session.root()
@@ -221,8 +221,8 @@ def test_a_text_that_is_none_names_the_object(tmp_path):
     assert "not UTF-8" in refusal(no_text, tmp_path)[0]
 
 
-def test_what_is_sent_before_tls_has_begun_is_not_believed(tmp_path):
-    """Whoever stands in between could put an answer before the protected ones."""
+def test_answers_before_the_start_of_tls_are_ignored(tmp_path):
+    """An attacker in between could put an answer before the protected ones."""
 
     async def inject(session: Session) -> None:
         number = await session.request()
@@ -234,7 +234,7 @@ def test_what_is_sent_before_tls_has_begun_is_not_believed(tmp_path):
     assert "breaks the protocol" in text
 
 
-def test_a_server_without_tls_is_told_apart_from_one_that_is_away(tmp_path):
+def test_a_server_without_tls_is_distinguished_from_an_absent_one(tmp_path):
     async def refuse(session: Session) -> None:
         none = LDAPResult(LDAPResultCode.PROTOCOL_ERROR, "", "no TLS here", None)
         await session.send(ExtendedResponse(await session.request(), [], none, None, None))
@@ -246,27 +246,27 @@ def test_a_server_without_tls_is_told_apart_from_one_that_is_away(tmp_path):
 
 
 async def refers(session: Session) -> None:
-    """It has a part of the forest, and names another server for the rest."""
+    """Answer as a server of a part of the forest, which refers to another server for the rest."""
     elsewhere = LDAPResult(LDAPResultCode.REFERRAL, "", "", ["ldap://child.x/DC=child,DC=x"])
     await session.bind()
     while True:
         await session.send(SearchResultDone(await session.request(), [], elsewhere))
 
 
-def test_what_is_in_another_domain_is_not_in_the_directory(tmp_path):
+def test_objects_of_another_domain_are_not_in_the_directory(tmp_path):
     text, _ = refusal(refers, tmp_path, ask=lambda directory: directory.queue(bytes(range(16))))
 
     assert "has no PUBLIC=" in text
 
 
-def test_a_controller_that_has_only_a_copy_is_said_to_be_one(tmp_path):
+def test_a_read_only_controller_is_reported_as_such(tmp_path):
     async def copy(session: Session) -> None:
         await session.bind()
         number = await session.request()
         kind = PartialAttribute("objectClass", [b"mSMQQueue"])
         await session.send(SearchResultEntry(number, [], "CN=q,DC=x", [kind]))
         await session.send(SearchResultDone(number, [], SUCCESS))
-        # The response to a deletion is a result, as that to a search is, under a tag of its own.
+        # The response to a deletion is a result, like that to a search, with a tag of its own.
         number = await session.request()
         await session.send(
             b"\x30\x0c\x02\x01" + bytes((number,)) + b"\x6b\x07\x0a\x01\x0a\x04\0\x04\0"

@@ -1,4 +1,4 @@
-"""What is in a real Active Directory is found: queues, aliases, lists, computers, sites."""
+"""Look-ups in a real Active Directory: queues, aliases, lists, computers, sites."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = "long-" + "x" * 110
 
 @pytest.fixture(scope="module")
 def world(controller: DomainController) -> SimpleNamespace:
-    """Two computers with queue managers, one of them moved; queues, aliases, lists, sites."""
+    """Yield two computers with queue managers, one of them moved; queues, aliases, lists, sites."""
     return asyncio.run(_fill(controller))
 
 
@@ -91,7 +91,7 @@ async def _fill(controller: DomainController) -> SimpleNamespace:
 
 @pytest.fixture
 def ask(controller: DomainController) -> Callable[[Callable[[ActiveDirectory], Awaitable[T]]], T]:
-    """Asks the directory one thing, on a connection of its own."""
+    """Make one look-up in the directory, on a connection of its own."""
 
     def ask(act: Callable[[ActiveDirectory], Awaitable[T]], **changes: Any) -> T:
         async def run() -> T:
@@ -118,14 +118,14 @@ def test_a_public_queue_is_found_by_its_guid_with_its_computer(ask, world):
     assert queue.machine.in_routers == queue.machine.out_routers == (world.router,)
 
 
-def test_what_a_queue_does_not_say_has_its_default(ask, world):
+def test_missing_properties_of_a_queue_have_their_defaults(ask, world):
     queue = ask(lambda directory: directory.queue(world.plain))
 
     assert (queue.label, queue.transactional, queue.type) == ("", False, bytes(16))
     assert (queue.machine.addresses, queue.machine.foreign) == ((), True)
 
 
-def test_a_guid_of_something_else_is_no_queue_and_the_error_says_what_it_is(ask, world):
+def test_the_error_for_a_guid_of_another_object_names_its_class(ask, world):
     with pytest.raises(NotInDirectory) as refused:
         ask(lambda directory: directory.queue(world.outer))
 
@@ -145,13 +145,13 @@ def test_a_public_queue_is_found_by_its_path_name_wherever_its_computer_stands(a
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-def test_special_characters_in_the_name_of_a_queue_mean_nothing(ask, world, name):
+def test_special_characters_in_the_name_of_a_queue_are_literal(ask, world, name):
     found = ask(lambda directory: directory.queue_by_path(f"pc1\\{name}"))
 
     assert found.guid == world.special[name]
 
 
-def test_long_names_are_told_apart_by_what_does_not_fit(ask, world):
+def test_long_names_are_distinguished_by_their_ends(ask, world):
     async def both(directory):
         return [await directory.queue_by_path(f"pc1\\{LONG}{end}") for end in ("", "2")]
 
@@ -164,7 +164,7 @@ def test_long_names_are_told_apart_by_what_does_not_fit(ask, world):
 @pytest.mark.parametrize(
     "path", ["pc1\\missing", "pc1\\*", "nobody\\orders", "*\\orders", "bare\\orders", "pc1\\Order"]
 )
-def test_a_path_of_nothing_is_not_in_the_directory(ask, world, path):
+def test_an_unknown_path_is_not_in_the_directory(ask, world, path):
     with pytest.raises(NotInDirectory):
         ask(lambda directory: directory.queue_by_path(path))
 
@@ -180,7 +180,7 @@ def test_an_alias_is_found_by_its_name_and_by_its_distinguished_name(ask, world,
 
 
 @pytest.mark.parametrize(("name", "word"), [("broken", "nonsense"), ("empty", "no queue")])
-def test_an_alias_that_stands_for_nothing_is_unusable_and_named(ask, world, name, word):
+def test_an_alias_without_a_target_is_unusable_and_named(ask, world, name, word):
     with pytest.raises(EntryUnusable, match=word) as refused:
         ask(lambda directory: directory.alias(name))
 
@@ -208,20 +208,20 @@ def test_a_list_may_be_empty_and_may_be_of_message_queuings_own_class(ask, world
             await directory.distribution_list(world.mine, "msmq.test"),
         ]
 
-    nobody, mine = ask(both)
+    unknown, mine = ask(both)
 
-    assert nobody.members == ()
+    assert unknown.members == ()
     assert mine.members == (PublicName(world.orders),)
 
 
-def test_a_member_that_is_no_queue_spoils_the_list_and_is_named(ask, world):
+def test_a_member_that_is_no_queue_makes_the_list_unusable_and_is_named(ask, world):
     with pytest.raises(EntryUnusable, match="CN=joe") as refused:
         ask(lambda directory: directory.distribution_list(world.people))
 
     assert "people" in refused.value.text
 
 
-def test_a_list_is_found_by_its_name_and_all_lists_are_told_without_security_groups(ask, world):
+def test_lists_are_found_by_name_and_listed_without_security_groups(ask, world):
     async def both(directory):
         return await directory.list_by_name("OUTER"), await directory.lists()
 

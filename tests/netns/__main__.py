@@ -1,9 +1,10 @@
-"""`python -m tests.netns`: real daemons in a hostile network, for as long as wanted.
+"""`python -m tests.netns`: real daemons in a hostile network, for a given time.
 
     python -m tests.netns --seconds 3600 [--seed N]
 
-Exit code 0: every promise was kept.  1: what is wrong is listed, and the data stays.
-2: no such network can be made here.
+Exit code 0: every promise was kept.  1: the errors are listed, and the data stays.
+2: this machine cannot make such a network.
+
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _lived(folder: Path, seed: int, seconds: float, *, quiet: bool) -> Report:
 
     async def live() -> None:
         nonlocal report
-        world = World(network, folder, seed, tell=(lambda _: None) if quiet else _tell)
+        world = World(network, folder, seed, log=(lambda _: None) if quiet else _log)
         report = world.report
         await world.run(seconds, settle_s=SETTLE_S)
 
@@ -77,7 +78,7 @@ def _lived(folder: Path, seed: int, seconds: float, *, quiet: bool) -> Report:
     return report
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)
 
 

@@ -1,11 +1,12 @@
-"""Three computers and a router between them, in network namespaces of this one.
+"""Three computers and a router between them, in network namespaces of this machine.
 
     a ──── ┐
     b ──── r    each cable is a veth pair with addresses of its own, 10.77.N.0/24
-    c ──── ┘    whatever goes to or from c runs through a slow proxy on the router
+    c ──── ┘    all packets to and from c pass a slow proxy on the router
 
-The router loses, delays, refuses and forgets packets as it is told.  Needs root, `ip`, `tc`, `ss`
-and `nft`; nothing of it is seen outside of the namespaces, and `close` removes all of it.
+The router loses, delays, refuses and drops packets on request.  It needs root, `ip`, `tc`, `ss`
+and `nft`; nothing is visible outside of the namespaces, and `close` removes everything.
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PREFIX = "qmd-test-"
 
 
 def why_not() -> str | None:
-    """Why there can be no such network here, or None."""
+    """Return the reason why this machine cannot make such a network, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -45,19 +46,19 @@ def why_not() -> str | None:
 
 
 class Network:
-    """`open`, do harm, `heal`, `close`."""
+    """A network: `open`, faults, `heal`, `close`."""
 
     def __init__(self) -> None:
         self._names = {host: f"{_PREFIX}{os.getpid()}-{host}" for host in (*HOSTS, ROUTER)}
         self._proxy: subprocess.Popen[str] | None = None
         self._slow: list[str] = []
-        #: Packets that were lost, swallowed or answered with a reset.
+        # : Packets that were lost, dropped or answered with a reset.
         self.harmed_packets = 0
 
-    # Its life.
+    # Life cycle.
 
     def open(self) -> None:
-        """Raises subprocess.CalledProcessError."""
+        """Open the network.  Raises subprocess.CalledProcessError."""
         remove_leftovers()
         for name in self._names.values():
             _run("ip", "netns", "add", name)
@@ -85,7 +86,7 @@ class Network:
         )
 
     def start_proxy(self, delay_s: float, seed: int) -> None:
-        """Until it listens nobody reaches the computer behind it."""
+        """Start the proxy; until it listens, the computer behind it is unreachable."""
         command = [sys.executable, "-m", "tests.netns.proxy", str(PROXY_PORT)]
         self._proxy = subprocess.Popen(
             [*self.prefix(ROUTER), *command, str(delay_s), str(seed)],
@@ -105,53 +106,53 @@ class Network:
         for name in self._names.values():
             _remove(name)
 
-    # What is in it.
+    # Computers.
 
     def address(self, host: str) -> str:
         return f"10.77.{HOSTS.index(host) + 1}.2"
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """What a command begins with that shall run on that computer."""
-        # Not `ip netns exec`: that copies all mounts, which then cannot be unmounted meanwhile.
+        """Return the beginning of a command line that runs on that computer."""
+        # Not `ip netns exec`: it copies all mounts, which then cannot be unmounted meanwhile.
         return ("nsenter", f"--net=/run/netns/{self._names[host]}")
 
     def run(self, host: str, *command: str) -> str:
         return _run(*self.prefix(host), *command)
 
-    # Harm.
+    # Faults.
 
     def lose(self, percent: int) -> None:
-        """So many of all packets, in both directions."""
+        """Lose this share of all packets, in both directions."""
         self._harm("loss", f"numgen random mod 100 < {percent} counter drop")
 
     def swallow(self, *ways: tuple[str, str]) -> None:
-        """A black hole for whatever goes that way, from one computer to another."""
+        """Drop all packets from one computer to another."""
         rule = "ip saddr {} ip daddr {} counter drop"
         self._harm("loss", *(rule.format(self._net(a), self._net(b)) for a, b in ways))
 
     def refuse(self, percent: int) -> None:
-        """Answer so many of all packets with a reset of their connection."""
+        """Answer this share of all packets with a reset of their connection."""
         self._harm(
             "refusal",
             f"meta l4proto tcp numgen random mod 100 < {percent} counter reject with tcp reset",
         )
 
     def isolate(self, host: str) -> None:
-        """Nothing leaves or reaches it, and nobody is told."""
+        """Drop all packets from and to a computer, without an error to either side."""
         self.run(ROUTER, "ip", "link", "set", "dev", host, "down")
 
     def reconnect(self, host: str) -> None:
         self.run(ROUTER, "ip", "link", "set", "dev", host, "up")
 
     def slow(self, rate: str) -> None:
-        """Every cable carries so little towards its computer."""
+        """Limit the rate of every cable towards its computer."""
         for host in HOSTS:
             shaping = ("tbf", "rate", rate, "burst", "4k", "latency", "1s")
             self.run(ROUTER, "tc", "qdisc", "replace", "dev", host, "root", *shaping)
             self._slow.append(host)
 
     def abort_connections(self, host: str) -> None:
-        """As if a middlebox had ended them: this side is told so, the other one by a reset."""
+        """Abort connections as a middlebox does: both ends get a reset."""
         self.run(host, "ss", "-K", f"( dport = :{PORT} or sport = :{PORT} )")
 
     def heal(self) -> None:
@@ -170,7 +171,7 @@ class Network:
         self._nft(f"flush chain inet q {chain}", *added)
 
     def _nft(self, *lines: str) -> None:
-        """All of it or nothing."""
+        """Apply all rules or none."""
         script = "".join(f"{line}\n" for line in lines)
         _run(*self.prefix(ROUTER), "nft", "-f", "-", input=script)
 
@@ -179,7 +180,7 @@ class Network:
 
 
 def remove_leftovers() -> None:
-    """Namespaces of runs that were killed; they bear the number of a process that is no more."""
+    """Remove namespaces of killed runs; their names have the number of a process that has ended."""
     for line in _run("ip", "netns", "list").splitlines():
         name = line.partition(" ")[0]
         owner = name.removeprefix(_PREFIX).partition("-")[0]

@@ -2,8 +2,9 @@
 
     python -m tests.netns.proxy PORT DELAY_S SEED
 
-The firewall redirects connections here; where they were meant to go, the kernel remembers.  Every
-byte arrives, in order and late: what a bad line does that TCP still calls a line.
+The firewall redirects connections to this proxy; the kernel keeps their original destination.
+Every byte arrives, in order and late: the worst line that TCP permits.
+
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Iterator
 
 SO_ORIGINAL_DST = 80  # linux/netfilter_ipv4.h
 CHUNK_BYTES = 16 * 1024
-CHUNKS_MAX = 64  # on their way, in each direction of a connection: 1 MiB
+CHUNKS_MAX = 64  # in transit, in each direction of a connection: 1 MiB
 STALL_CHANCE = 0.01  # of a chunk
 STALL_S = 3.0
-# The largest piece of a chunk: a byte or two, a part of a header, a segment, all of it.
+# The largest piece of a chunk: a byte or two, a part of a header, a segment, the complete chunk.
 PIECES = (2, 20, 200, 1460, CHUNK_BYTES)
 
 Chunk = tuple[float, bytes]
@@ -36,7 +37,7 @@ class Proxy:
         try:
             far, to_far = await asyncio.open_connection(*_original_destination(to_near))
         except OSError:
-            to_near.transport.abort()  # nobody is there, and the caller is told at once
+            to_near.transport.abort()  # the destination is closed: reset the caller
             return
         try:
             async with asyncio.TaskGroup() as ways:
@@ -69,7 +70,7 @@ class Proxy:
             if self._chance.random() < STALL_CHANCE:
                 await asyncio.sleep(self._chance.random() * STALL_S)
             if not data:
-                raise ConnectionResetError  # the other end is gone: so are we
+                raise ConnectionResetError  # the other end has closed: close this one too
             for piece in self._pieces(data):
                 writer.write(piece)
                 await writer.drain()
@@ -78,7 +79,7 @@ class Proxy:
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         most = self._chance.choice(PIECES)
         if most * 1000 < len(data):
-            most = 1460  # thousands of segments would only keep this machine busy
+            most = 1460  # thousands of segments would only load this machine
         while data:
             size = self._chance.randint(1, most)
             yield data[:size]

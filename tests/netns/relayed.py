@@ -2,11 +2,13 @@
 
     python -m tests.netns.relayed --messages 100000 [--seed N] [--ipv6]
 
-Two of them send transactional messages to lists of queues that overlap; now and then one is cut
-off, or killed, the router too.  In the end each queue has got each message of each source that was
-for it, once, in the order in which the source had committed them.
+Two of them send transactional messages to overlapping lists of queues; at intervals a daemon is cut
+off or killed, the router too.  In the end each queue must have each message of each source to that
+queue, once, in the order in which the source committed them.
 
-Exit code 0: so it was.  1: what is wrong is listed, and the data stays.  2: no such network here.
+Exit code 0: this holds.  1: the errors are listed, and the data stays.  2: this machine cannot
+make such a network.
+
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from benchmarks.pair import Daemon, nothing_is_left, run, stopped_at_end
 from qmd.client import QueueManager, new_message
 from tests.netns.star import EVERYBODY, HOSTS, ROUTER, Star, why_not
 
-BATCH = 50  # messages to lists, handed over at once: one commit
-QUIET_S = 0.5  # when all is settled: would a doubled message come?
+BATCH = 50  # messages to lists, sent together: one commit
+QUIET_S = 0.5  # time for a duplicate after all is settled
 RECONNECT_S = 120.0
 BODY_BYTES = 200
 LISTED_MAX = 40
@@ -51,7 +53,7 @@ TIMERS = {
 
 @dataclass
 class Report:
-    """What was done, and what is wrong."""
+    """The acts of a run, and its errors."""
 
     sent: int = 0
     copies: int = 0
@@ -66,7 +68,7 @@ class Report:
 
 
 class World:
-    """One run in a `star` that is open."""
+    """One run in an open `star`."""
 
     def __init__(
         self,
@@ -75,12 +77,12 @@ class World:
         seed: int,
         *,
         ipv6: bool = False,
-        tell: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         self.report = Report()
         self._star = star
         self._chance = random.Random(seed)
-        self._tell = tell
+        self._log = log
         self._ipv6 = ipv6
         self._sent_all = asyncio.Event()
         self._settled = asyncio.Event()
@@ -107,7 +109,7 @@ class World:
         return {"QMD_ROUTING_ROUTES": f"* via {gate}"}
 
     def _name(self, source: str, queue: str) -> str:
-        """The queue as `source` calls it."""
+        """Return the name of the queue at `source`."""
         star, host = self._star, QUEUES[queue]
         if host == ROUTER:
             address = star.gate6(source) if self._ipv6 else star.gate(source)
@@ -118,7 +120,7 @@ class World:
         return f"DIRECT=TCP:{address}\\private$\\{queue}"
 
     async def run(self, messages: int, *, settle_s: float) -> Report:
-        """So many messages to lists; harm until they are handed over, then all has to arrive."""
+        """Send so many messages to lists, with faults until all are sent; then all must arrive."""
         daemons = list(self._daemons.values())
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
@@ -172,7 +174,7 @@ class World:
             self.report.sent += min(BATCH, messages - first)
 
     async def _receive(self, queue: str) -> None:
-        """Until all is settled, and then nothing came for a while."""
+        """Receive until all is settled, and then no message arrives for a while."""
         client = self._clients[QUEUES[queue]]
         is_last = False
         while not is_last:
@@ -181,13 +183,13 @@ class World:
                 source, number, _ = message.body.decode().split(" ")
                 self._arrived[queue, source].append(int(number))
 
-    # Harm.
+    # Faults.
 
     async def _do_harm(self) -> None:
-        """One is cut off, one is killed, whoever; sometimes both at once."""
+        """Cut one daemon off, and kill one; sometimes both at once."""
         try:
             await self._pause(0.1, 0.3)
-            chance = 1.0  # the first time both
+            chance = 1.0  # both at the first time
             while not self._sent_all.is_set():
                 async with asyncio.TaskGroup() as both:
                     if self._chance.random() <= chance:
@@ -201,14 +203,14 @@ class World:
                 self._star.join(host)
 
     async def _cut(self, host: str) -> None:
-        self._tell(f"  cut {host}")
+        self._log(f"  cut {host}")
         self.report.cuts += 1
         self._star.cut(host)
         await self._pause(0.2, 3.0)
         self._star.join(host)
 
     async def _kill(self, host: str) -> None:
-        self._tell(f"  kill {host}")
+        self._log(f"  kill {host}")
         self.report.kills += 1
         daemon = self._daemons[host]
         await daemon.kill()
@@ -263,15 +265,15 @@ def lived(
     *,
     settle_s: float,
     ipv6: bool = False,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> Report:
-    """A whole run, with a network of its own."""
+    """Make a complete run with a network of its own."""
     star = Star()
     star.open()
     try:
 
         async def live() -> Report:
-            return await World(star, folder, seed, ipv6=ipv6, tell=tell).run(
+            return await World(star, folder, seed, ipv6=ipv6, log=log).run(
                 messages, settle_s=settle_s
             )
 
@@ -298,7 +300,7 @@ def main(arguments: list[str]) -> int:
         chosen.seed,
         settle_s=600.0,
         ipv6=chosen.ipv6,
-        tell=(lambda _: None) if chosen.quiet else print,
+        log=(lambda _: None) if chosen.quiet else print,
     )
     print(
         f"seed {chosen.seed}: {report.sent:,} messages to lists, {report.copies:,} copies;"

@@ -1,11 +1,12 @@
-"""Four computers that reach each other over a fifth one's queue manager only.
+"""Four computers that reach each other only over the queue manager of a fifth one.
 
     a ──┐   ┌── c        each cable is a veth pair with addresses of its own, 10.78.N.0/24 and
         ├─r─┤            fd78:N::/64; r has the address .1 on each of them
-    b ──┘   └── d        and forwards no packets: messages get through, connections do not
+    b ──┘   └── d        and forwards no packets: messages pass, connections do not
 
-Needs root, `ip` and `nsenter`; nothing of it is seen outside of the namespaces, and `close` removes
-all of it.
+It needs root, `ip` and `nsenter`; nothing is visible outside of the namespaces, and `close` removes
+everything.
+
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PREFIX = "qmd-test-"
 
 
 def why_not() -> str | None:
-    """Why there can be no such network here, or None."""
+    """Return the reason why this machine cannot make such a network, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -40,13 +41,13 @@ def why_not() -> str | None:
 
 
 class Star:
-    """`open`, cut and join, `close`."""
+    """A network: `open`, cut and join, `close`."""
 
     def __init__(self) -> None:
         self._names = {host: f"{_PREFIX}{os.getpid()}-star-{host}" for host in EVERYBODY}
 
     def open(self) -> None:
-        """Raises subprocess.CalledProcessError."""
+        """Open the network.  Raises subprocess.CalledProcessError."""
         remove_leftovers()
         for name in self._names.values():
             _run("ip", "netns", "add", name)
@@ -62,7 +63,7 @@ class Star:
                          "nodad")  # fmt: skip
                 self.run(where, "ip", "link", "set", "dev", device, "up")
             self.run(host, "ip", "link", "set", "dev", "lo", "up")
-            # Addresses of others are known to be somewhere, and nothing answers there.
+            # Routes to the other addresses exist, and no computer answers there.
             self.run(host, "ip", "route", "add", "default", "via", self.gate(host))
 
     def close(self) -> None:
@@ -76,21 +77,21 @@ class Star:
         return f"fd78:{HOSTS.index(host) + 1}::2" if host != ROUTER else "fd78:1::1"
 
     def gate(self, host: str) -> str:
-        """Where a computer finds the router."""
+        """Return the router's address for a computer."""
         return f"10.78.{HOSTS.index(host) + 1}.1"
 
     def gate6(self, host: str) -> str:
         return f"fd78:{HOSTS.index(host) + 1}::1"
 
     def prefix(self, host: str) -> tuple[str, ...]:
-        """What a command begins with that shall run on that computer."""
+        """Return the beginning of a command line that runs on that computer."""
         return ("nsenter", f"--net=/run/netns/{self._names[host]}")
 
     def run(self, host: str, *command: str) -> str:
         return _run(*self.prefix(host), *command)
 
     def cut(self, host: str) -> None:
-        """Nothing leaves or reaches it, and nobody is told."""
+        """Drop all packets from and to a computer, without an error to either side."""
         self.run(ROUTER, "ip", "link", "set", "dev", host, "down")
 
     def join(self, host: str) -> None:
@@ -98,5 +99,5 @@ class Star:
         if ":" not in self.run(
             ROUTER, "ip", "-6", "address", "show", "dev", host, "scope", "global"
         ):
-            number = HOSTS.index(host) + 1  # the kernel has taken it away with the cable
+            number = HOSTS.index(host) + 1  # the kernel has removed it with the cable
             self.run(ROUTER, "ip", "address", "add", f"fd78:{number}::1/64", "dev", host, "nodad")

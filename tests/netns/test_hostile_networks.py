@@ -1,4 +1,4 @@
-"""Three real daemons, a network that does its worst, and kills: exactly once, in order."""
+"""Three real daemons with a hostile network and kills: exactly once, in order."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SETTLE_S = END_S
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_whatever_the_network_does_messages_arrive_once_and_in_order(tmp_path: Path):
+def test_in_a_hostile_network_messages_arrive_once_and_in_order(tmp_path: Path):
     if why := why_not():
         pytest.skip(why)
     network = Network()

@@ -7,7 +7,7 @@ import pytest
 from tests.netns.relayed import lived
 from tests.netns.star import why_not
 
-MESSAGES = 4000  # which are under way when the harm begins, on a quick machine too
+MESSAGES = 4000  # messages in transit when the faults begin, also on a fast machine
 
 
 @pytest.mark.process
@@ -25,7 +25,7 @@ def test_over_a_router_that_is_killed_too_each_queue_gets_its_messages_once_and_
         seed=1,
         settle_s=120.0,
         ipv6=ipv6,
-        tell=lambda _: None,
+        log=lambda _: None,
     )
 
     assert not report.wrong

@@ -1,8 +1,9 @@
-"""Three daemons in a hostile network, killed as well, and what became of their messages.
+"""Three daemons in a hostile network, with kills, and the outcome of their messages.
 
-Each stream is sent by one computer and received by another for as long as the harm goes on.  Then
-the network is healed, everybody serves, and all has to arrive: transactional messages exactly once
-and in order, recoverable ones exactly once, no express one twice, and none lost but by a kill.
+Each stream is sent by one computer and received by another for the time of the faults.  Then the
+network is healed, all daemons serve, and all messages must arrive: transactional ones exactly once
+and in order, recoverable ones exactly once, no express one twice, and none lost without a kill.
+
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from benchmarks.verdict import broken_promises_of
 from qmd.client import Properties, QueueManager
 from tests.netns.network import HOSTS, Network
 
-RECONNECT_S = 120.0  # a client's patience with a daemon that is being killed again and again
-QUIET_S = 0.5  # when all is settled: would a doubled message come?
+RECONNECT_S = 120.0  # limit of a client's wait for a daemon that is killed repeatedly
+QUIET_S = 0.5  # time for a duplicate after all is settled
 DELAY_S = 0.5
 BURST_MESSAGES = 20
-PAUSE_S = 0.7  # between two bursts of a stream, on average
-RESTART_S = 0.5  # of a daemon that was killed, by which phases become longer
+PAUSE_S = 0.7  # average time between two bursts of a stream
+RESTART_S = 0.5  # of a killed daemon, which makes phases longer
 DAY_S = 86_400
-MESSAGES_MAX_PER_S = 100  # of one stream: three times what chance gives
+MESSAGES_MAX_PER_S = 100  # of one stream: three times the random number
 MESSAGES_MAX = 10_000  # at least so many
 
-# Timers as a careful operator of such lines would set them, so that an hour holds many recoveries.
+# Timers as an operator of such lines sets them, so that an hour has many recoveries.
 TIMERS = {
     "QMD_DELIVERY_ACK_TIMEOUT": "3s",
     "QMD_DELIVERY_CONNECT_TIMEOUT": "3s",
@@ -45,7 +46,7 @@ TIMERS = {
 
 @dataclass
 class Stream:
-    """Messages of one kind from one computer to a queue of its own on another."""
+    """Messages of one kind from one computer to a queue on another one."""
 
     source: str
     target: str
@@ -57,7 +58,7 @@ class Stream:
         return f"{self.source}_{self.tally.delivery}"
 
     def end(self, sent: int) -> None:
-        """No more than so many were handed over."""
+        """End the stream; no more than `sent` messages were sent."""
         self.tally.total = sent
         del self.tally.ids[sent:]
         del self.tally.arrivals[sent:]
@@ -68,7 +69,7 @@ def streams(messages_max: int) -> list[Stream]:
         Stream("a", "b", Tally("transactional", messages_max)),
         Stream("b", "a", Tally("recoverable", messages_max)),
         Stream("b", "a", Tally("express", messages_max)),
-        # Its source keeps copies until it hears that they were received.
+        # The source keeps copies until their receipt is confirmed.
         Stream(
             "a",
             "c",
@@ -82,7 +83,7 @@ def streams(messages_max: int) -> list[Stream]:
 
 @dataclass
 class Report:
-    """What was done, and what is wrong."""
+    """The acts of a run, and its errors."""
 
     harm: Counter[str] = field(default_factory=Counter)
     kills: int = 0
@@ -95,16 +96,16 @@ class Report:
 
 
 class World:
-    """One run in a `network` that is open.  `tell` gets a line for each thing that happens."""
+    """One run in an open `network`.  `report` gets a line per act."""
 
     def __init__(
-        self, network: Network, folder: Path, seed: int, tell: Callable[[str], None] = print
+        self, network: Network, folder: Path, seed: int, log: Callable[[str], None] = print
     ) -> None:
         self.report = Report()
         self._network = network
         self._chance = random.Random(seed)
         self._seed = seed
-        self._tell = tell
+        self._log = log
         self._streams: list[Stream] = []
         self._daemons = {
             host: Daemon(
@@ -123,7 +124,7 @@ class World:
         self._phase = 0
 
     async def run(self, seconds: float, *, settle_s: float) -> Report:
-        """Do harm for so long, then give everything `settle_s` to arrive."""
+        """Cause faults for `seconds`, then wait up to `settle_s` for all messages."""
         self._streams = streams(MESSAGES_MAX + round(seconds * MESSAGES_MAX_PER_S))
         daemons = list(self._daemons.values())
         async with AsyncExitStack() as stack:
@@ -155,7 +156,7 @@ class World:
         return self.report
 
     async def _settle(self, settle_s: float) -> None:
-        """All has to end somewhere, and none of it in a dead-letter queue."""
+        """Wait until each message has ended, and none in a dead-letter queue."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -179,7 +180,7 @@ class World:
         self.report.settled_s = loop.time() - started
 
     async def _nothing_is_counted(self) -> None:
-        """Copies whose receipt is not confirmed yet take up room, and nothing else does."""
+        """Wait until no copy with an unconfirmed receipt is stored."""
         while True:
             states = [await client.status() for client in self._clients.values()]
             if not any(state["bytes"] for state in states):
@@ -218,7 +219,7 @@ class World:
         stream.end(number)
 
     async def _receive(self, stream: Stream) -> None:
-        """Until all is settled, and then nothing came for a while."""
+        """Receive until all is settled, and then no message arrives for a while."""
         is_last = False
         while not is_last:
             is_last = self._settled.is_set()
@@ -226,10 +227,10 @@ class World:
             async for message in client.receive_each(stream.queue, timeout_s=QUIET_S):
                 stream.tally.arrived(message.body, message.id)
 
-    # Harm.
+    # Faults.
 
     async def _do_harm(self, seconds: float) -> None:
-        """Every kind in an order of chance, again and again, with kills in all of them."""
+        """Cause every kind of fault in random order, repeatedly, with kills in all of them."""
         loop = asyncio.get_running_loop()
         kinds: list[Callable[[float], Awaitable[None]]] = [
             *(self._lose, self._slow, self._flap, self._swallow, self._swallow_one_way),
@@ -245,7 +246,7 @@ class World:
                         break
                     name = kind.__name__.removeprefix("_")
                     self.report.harm[name] += 1
-                    self._tell(f"{loop.time() - end + seconds:7.1f} s  {name}")
+                    self._log(f"{loop.time() - end + seconds:7.1f} s  {name}")
                     async with asyncio.TaskGroup() as phase:
                         phase.create_task(_awaited(kind(phase_s)))
                         if kind != self._half_open and self._chance.random() < 0.7:
@@ -294,7 +295,7 @@ class World:
             await asyncio.sleep(self._chance.random())
 
     async def _half_open(self, seconds: float) -> None:
-        """One dies while nobody can hear it; the others believe that they are connected."""
+        """Kill a daemon while it is cut off; the others believe that they are connected."""
         host = self._chance.choice(HOSTS)
         self._network.isolate(host)
         await self._kill(host)
@@ -310,7 +311,7 @@ class World:
         await self._kill(self._chance.choice(HOSTS))
 
     async def _start_what_stopped(self) -> None:
-        """Nothing that a network does may end a daemon: that is wrong, and the run goes on."""
+        """Restart an ended daemon: no fault of a network may end one, so this is an error."""
         for daemon in self._daemons.values():
             process = daemon.process
             if process is not None and process.returncode is not None:
@@ -323,7 +324,7 @@ class World:
     async def _kill(self, host: str) -> None:
         daemon = self._daemons[host]
         self.report.kills += 1
-        self._tell(f"           kill {host}")
+        self._log(f"           kill {host}")
         await daemon.kill()
         await daemon.start()
 

@@ -13,14 +13,15 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, free_port
+from tests.process.command_line import ROOT
+from tests.process.harness import free_port
 
 START_S = END_S
 WORKERS = 2
 
 
 class Cluster:
-    """`with Cluster(folder) as cluster:` a master at `cluster.master`, with its workers."""
+    """`with Cluster(folder) as cluster:` has a master at `cluster.master`, and its workers."""
 
     def __init__(self, folder: Path, *, workers: int = WORKERS) -> None:
         import pyspark
@@ -45,7 +46,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "PYSPARK_PYTHON": sys.executable,
-            # Executors begin in folders of their own, and import what the driver does.
+            # Executors start in folders of their own, and import the packages of the driver.
             "PYTHONPATH": str(ROOT),
         }
 

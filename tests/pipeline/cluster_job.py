@@ -1,8 +1,9 @@
-"""What runs on the cluster: a batch read, a batch write, a stream from queue to queue.
+"""A job for the cluster: a batch read, a batch write, a stream from queue to queue.
 
     python -m tests.pipeline.cluster_job MASTER SOCKET FOLDER
 
-Prints one line of JSON with what it saw.
+Prints one line of JSON with its observations.
+
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
     spark = spark_session("on a cluster", master, SETTINGS)
 
     def host(batches):  # type: ignore[no-untyped-def]
-        """Which executor has read, beside how much."""
+        """Return the executor that has read, with the number of rows."""
         import os
 
         import pyarrow as pa
@@ -52,13 +53,13 @@ def main() -> None:
     )
     writer = rows.writeStream.format("qmd").options(endpoint=socket, destination="copy")
     run_stream(writer, str(Path(folder) / "checkpoint"), once=True)
-    told = {
+    reported = {
         "rows": sum(row.rows for row in seen),
-        # .../app-.../0/... is a folder of each executor's own
+        # .../app-.../0/... is a folder of one executor
         "executors": len({row.executor for row in seen}),
         "master": spark.sparkContext.master,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""One Spark session for all tests of a worker; without Spark or Java these tests are skipped.
+"""One Spark session for all tests of a worker; without Spark or Java they are skipped.
 
 With several workers, the scheduler in tests/conftest.py gives all tests of this folder that need
 Spark or Java to one worker, so only one session is started.
+
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from tests.conftest import WITHOUT_SPARK
 
 SETTINGS = {
-    # Short jobs: what compiles fast counts more than what runs fast.
+    # For short jobs, fast compilation matters more than fast execution.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -38,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session in local mode, with its folders among the tests' own."""
+    """Yield a session in local mode, with its folders among those of the tests."""
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
     from pipeline.spark.session import NoJava, require_java, spark_session
 
@@ -56,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 **SETTINGS,
                 "spark.local.dir": str(folder / "local"),
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
-                # What a history server would show of each query, in plain text.
+                # Each query in plain text, as a history server shows it.
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.dir": str(folder / "events"),
                 "spark.eventLog.compress": "false",
@@ -68,7 +69,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def quiet_python() -> Iterator[None]:
-    """Java, and the Python processes that it starts, inherit no debug mode from the tests."""
+    """Remove the debug mode of the tests from Java, and from its Python processes."""
     kept = os.environ.pop("PYTHONASYNCIODEBUG", None)
     try:
         yield

@@ -1,8 +1,9 @@
-"""Saves the state of a job again and again, and dies each time at the next change of a file.
+"""Save the state of a job repeatedly, and die each time at the next change of a file.
 
-`python -m tests.pipeline.dying_states audit|traffic FOLDER` prints a list of [how the run ended,
-what is known then, what is known after the next run, names of files then], for each such change.
-Each run is a fork of a process that has imported everything and done nothing: that is quick.
+`python -m tests.pipeline.dying_states audit|traffic FOLDER` prints a list of [exit of the run,
+state after the run, state after the next run, names of files after it], for each such change.
+Each run is a fork of a process that has only imported the modules, which is fast.
+
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def save(kind: str, folder: Path, value: int) -> None:
 
 
 def known(kind: str, folder: Path) -> list[Any]:
-    """Which files a job has read, and one of its tables."""
+    """Return the files that a job has read, and one of its tables."""
     if kind == "audit":
         state = State.load(folder / "state")
         streams = pd.DataFrame() if state.streams is None else state.streams
@@ -47,7 +48,7 @@ def known(kind: str, folder: Path) -> list[Any]:
 
 
 def dies_at(number: int) -> None:
-    """This process kills itself at change number so much."""
+    """Make this process kill itself at change number `number`."""
     counted = 0
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -66,7 +67,7 @@ def dies_at(number: int) -> None:
 
 
 def forked(work: Callable[[], Any]) -> tuple[int, Any]:
-    """How it ended (a signal is negative), and what it returned."""
+    """Run `work` in a fork; return its exit (a signal is negative) and its result."""
     out, into = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -78,9 +79,9 @@ def forked(work: Callable[[], Any]) -> tuple[int, Any]:
             os._exit(code)
     os.close(into)
     with os.fdopen(out, "rb") as reader:
-        told = reader.read()
+        reported = reader.read()
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(told) if told else None
+    return os.waitstatus_to_exitcode(status), json.loads(reported) if reported else None
 
 
 def main(kind: str, root: Path) -> None:

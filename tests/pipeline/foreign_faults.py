@@ -1,6 +1,7 @@
-"""More of what can happen to a fleet: restored backups, aborted transactions, lines that come back.
+"""More faults of a fleet: restored backups, aborted transactions, lines that come back.
 
-As in `foreign_fleet.py` each function tells what happens, and writes down what must be found.
+As in `foreign_fleet.py`, each function records the events, and the expected findings.
+
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, MINUTE, Fleet, Hos
 
 
 def alive(f: Fleet, source: Host, to: Host, begin: float, stream: Stream, queue: str) -> None:
-    """What comes after a fault: the log goes on."""
+    """Record events after a fault, so that the log continues."""
     for n in range(3):
         f.life(Message(source, to, queue, stream), begin + n * MINUTE)
 
 
 def sender_put_back(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """From a backup: it gives numbers again, and its receiver takes the messages for known ones."""
+    """Restore a sender from a backup: it reuses numbers, and its receiver rejects the messages."""
     stream = Stream(source)
     for n in range(6):
         f.life(Message(source, to, "given-again", stream), begin + n * MINUTE)
@@ -23,7 +24,7 @@ def sender_put_back(f: Fleet, source: Host, to: Host, begin: float) -> None:
     for n in range(3):
         m, at = Message(source, to, "given-again", stream), begin + (20 + n) * MINUTE
         f.sent(m, at)
-        to.tell(at + 9, "duplicate", m, queue=m.queue, position=m.position, peer=source.guid)
+        to.record(at + 9, "duplicate", m, queue=m.queue, position=m.position, peer=source.guid)
         f.acked(m, at + 20)
         f.wrong("number_reused", m)
         f.wrong("acked_not_stored", m)
@@ -31,7 +32,7 @@ def sender_put_back(f: Fleet, source: Host, to: Host, begin: float) -> None:
 
 
 def receiver_put_back(f: Fleet, source: Host, begin: float) -> None:
-    """From a backup: what it had stored comes again, into the same blocks and places."""
+    """Restore a receiver from a backup: stored messages arrive again, at the same positions."""
     to = f.host("papa")
     stream = Stream(source)
     messages = [Message(source, to, "put-back", stream) for _ in range(6)]
@@ -51,19 +52,19 @@ def receiver_put_back(f: Fleet, source: Host, begin: float) -> None:
 
 
 def aborted_and_journaled(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Taken back twice, then received; copies in both journals, read there.  Nothing is wrong."""
+    """Take a message back twice, then receive it; both journals are read.  There is no fault."""
     stream = Stream(source)
     for n in range(5):
         m, at = Message(source, to, "aborted", stream), begin + n * MINUTE
         came = f.life(m, at, received=False)
         for after in (50, 60):
-            to.tell(at + after, "aborted", m, queue=m.queue, leaves=came)
+            to.record(at + after, "aborted", m, queue=m.queue, leaves=came)
         f.left(came, at + 80)
         for host, queue, journal in (
             (to, m.queue, f"{m.queue};journal"),
             (source, m.destination, "system$;journal"),
         ):
-            copy = host.tell(at + 85, "journaled", m, queue=queue, to_queue=journal, comes=True)
+            copy = host.record(at + 85, "journaled", m, queue=queue, to_queue=journal, comes=True)
             f.left(copy, at + 9000, host=host, queue=journal)
 
 
@@ -90,7 +91,7 @@ def late_over_the_end_of_a_sequence(f: Fleet, source: Host, to: Host, begin: flo
 
 
 def a_whole_stream(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Nothing of it was stored: lost where it was acknowledged, else it waits."""
+    """Store no message of a stream: acknowledged messages are lost, the others wait."""
     acknowledged, waiting = Stream(source), Stream(source)
     for n in range(4):
         f.sent(m := Message(source, to, "void", acknowledged), begin + n * MINUTE)
@@ -101,7 +102,7 @@ def a_whole_stream(f: Fleet, source: Host, to: Host, begin: float) -> None:
 
 
 def express_messages(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """One is lost, which is nothing; one comes twice."""
+    """Lose one express message, which is no fault; duplicate another one."""
     for n in range(6):
         m, at = Message(source, to, "express", None), begin + n * MINUTE
         m.delivery = "express"
@@ -116,7 +117,7 @@ def express_messages(f: Fleet, source: Host, to: Host, begin: float) -> None:
 
 
 def copies_for_two(f: Fleet, source: Host, to: Host, other: Host, begin: float) -> None:
-    """Each send is one message for each queue: one of the copies is lost, one is stored by both."""
+    """Send messages to two queues: one copy is lost, one is stored by both."""
     first, second = Stream(source), Stream(source)
     for n in range(6):
         at = begin + n * MINUTE
@@ -133,7 +134,7 @@ def copies_for_two(f: Fleet, source: Host, to: Host, other: Host, begin: float) 
 
 
 def refused_and_sent_again(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Also the last one of all.  Nothing is wrong."""
+    """Refuse a message and send it again, the last one too.  There is no fault."""
     stream = Stream(source)
     for n in range(6):
         m, at = Message(source, to, "refused", stream), begin + n * MINUTE
@@ -142,14 +143,14 @@ def refused_and_sent_again(f: Fleet, source: Host, to: Host, begin: float) -> No
             continue
         f.sent(m, at)
         why = "nack_access_denied"
-        to.tell(at + 9, "refused", m, queue=m.queue, position=m.position, why=why)
+        to.record(at + 9, "refused", m, queue=m.queue, position=m.position, why=why)
         f.acked(m, at + 20)
         dead = f.died(m, at + 25, "final_ack_received", why)
-        source.tell(at + HOUR, "requeued", m, queue="system$;deadxact", leaves=dead)
+        source.record(at + HOUR, "requeued", m, queue="system$;deadxact", leaves=dead)
 
 
 def the_line_comes_back(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """What had expired at its sender is stored all the same."""
+    """Store a message that has expired at its sender."""
     stream = Stream(source)
     alive(f, source, to, begin, stream, "ghosts")
     f.sent(m := Message(source, to, "ghosts", stream), begin + 4 * MINUTE)
@@ -186,7 +187,7 @@ def all_the_other_way_round(f: Fleet, source: Host, to: Host, begin: float) -> N
 
 
 def more_faults(f: Fleet) -> None:
-    """Each once by day, and once over midnight, between hosts by turns."""
+    """Record each fault once by day, and once over midnight, between changing hosts."""
     hosts = [f.host(name) for name in ("quebec", "romeo", "sierra", "tango")]
     for n, happens in enumerate(_HAPPENINGS * 2):
         source, to, _ = (hosts[(n + each) % 4] for each in range(3))

@@ -1,8 +1,9 @@
-"""Event logs written one event at a time, by another hand than the generator's.
+"""Event logs that are written one event at a time, independently of the generator.
 
-`pipeline.generator` and the audit could be wrong in the same way.  Here nothing is shared with
-either but the columns of docs/events.md: a host tells what happens when, and what must be found is
-written down where it is done.
+`pipeline.generator` and the audit could be wrong in the same way.  This module shares only the
+columns of docs/events.md with them: a host records an event with its time, and the expected
+finding is recorded where the event is made.
+
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ class Host:
     def __init__(self, name: str, chance: random.Random) -> None:
         self.name = name
         self.guid = str(uuid.UUID(int=chance.getrandbits(128), version=4))
-        self.ahead_ms = 0  # of its clock
+        self.ahead_ms = 0  # error of its clock
         self.later_name = (1 << 62, name)
-        self.put_back = (1 << 62, 0)  # when from a backup, and of when that is
+        self.put_back = (1 << 62, 0)  # time of the backup, and time of its restoration
         self.events: list[Event] = []
         self.messages = self.streams = 0
 
-    def tell(self, at: float, kind: str, message: Message | None = None, **more: Any) -> Event:
+    def record(self, at: float, kind: str, message: Message | None = None, **more: Any) -> Event:
         event = {"at": int(at), "kind": kind, "message": message, **more}
         self.events.append(event)
         return event
 
     def rows(self) -> list[Event]:
-        """As its log has them: what happens within some ms is one block."""
+        """Return the rows of its log: events within some milliseconds are one block."""
         rows: list[Event] = []
         block = index = arrivals = 0
         last = -DAY
@@ -120,7 +121,7 @@ class Message:
 
 @dataclass
 class Fleet:
-    """Hosts, and what an audit has to find."""
+    """Hosts, and the findings that an audit must have."""
 
     chance: random.Random
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -130,39 +131,43 @@ class Fleet:
     def host(self, name: str) -> Host:
         if name not in self.hosts:
             made = self.hosts[name] = Host(name, self.chance)
-            made.tell(MIDNIGHT + 1, "started")
-            made.tell(MIDNIGHT + 2 * DAY - 1000, "started")
+            made.record(MIDNIGHT + 1, "started")
+            made.record(MIDNIGHT + 2 * DAY - 1000, "started")
         return self.hosts[name]
 
     def wrong(self, kind: str, message: Message) -> None:
         self.findings[kind, message.id, 0, 0] += 1
 
-    # The parts of a message's life.
+    # The stages of a message.
 
     def sent(self, m: Message, at: float) -> None:
-        m.source.tell(at, "sent", m, queue=m.destination, position=m.position, delivery=m.delivery)
+        m.source.record(
+            at, "sent", m, queue=m.destination, position=m.position, delivery=m.delivery
+        )
         self.handed(m, at + 1, m.to)
 
     def handed(self, m: Message, at: float, peer: Host, kind: str = "transmitted") -> None:
-        m.source.tell(at, kind, m, queue=m.destination, position=m.position, peer=peer.guid)
+        m.source.record(at, kind, m, queue=m.destination, position=m.position, peer=peer.guid)
 
     def accepted(self, m: Message, at: float, **other: Any) -> Event:
-        """By its destination, but for what is `other`wise: host, peer, position."""
-        return (other.get("host") or m.to).tell(
+        """Accept a message at its destination, unless `other` names host, peer or position."""
+        return (other.get("host") or m.to).record(
             at, "accepted", m, queue=m.queue, position=other.get("position", m.position),
             delivery=m.delivery, comes=True, peer=(other.get("peer") or m.source).guid,
         )  # fmt: skip
 
     def acked(self, m: Message, at: float, peer: Host | None = None) -> None:
         kind = "order_acknowledged" if m.stream else "session_acknowledged"
-        m.source.tell(
+        m.source.record(
             at, kind, m, queue=m.destination, position=m.position, peer=(peer or m.to).guid
         )
 
     def left(self, came: Event, at: float, kind: str = "received", **other: Any) -> None:
         m = came["message"]
         host = other.get("host") or m.to
-        host.tell(at, kind, m, queue=other.get("queue", m.queue), leaves=came, why=other.get("why"))
+        host.record(
+            at, kind, m, queue=other.get("queue", m.queue), leaves=came, why=other.get("why")
+        )
 
     def life(self, m: Message, at: float, *, received: bool = True) -> Event:
         self.sent(m, at)
@@ -173,15 +178,15 @@ class Fleet:
         return came
 
     def died(self, m: Message, at: float, kind: str, why: str) -> Event:
-        """At its source, which keeps it."""
-        m.source.tell(at, kind, m, queue=m.destination, why=why)
-        return m.source.tell(
+        """End a message at its source, which keeps it as a dead letter."""
+        m.source.record(at, kind, m, queue=m.destination, why=why)
+        return m.source.record(
             at + 1, "dead_lettered", m, queue=m.destination, why=why, comes=True,
             to_queue="system$;deadxact",
         )  # fmt: skip
 
     def write(self, folder: Path, *, without: set[str], hole: tuple[Host, float, float]) -> None:
-        """Each host in another way: files of a day, of two hosts, without order, twice, as text."""
+        """Write the hosts in different ways: by day, two in a file, unordered, twice, as text."""
         for host in self.hosts.values():
             rows = host.rows()
             if host is hole[0]:
@@ -217,7 +222,7 @@ def _write(path: Path, rows: list[Event]) -> None:
 
 
 def several_in_one_stream(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Neighbours with different faults, one after the other."""
+    """Give neighbours different faults, one after the other."""
     stream = Stream(source)
     at = begin
 
@@ -256,7 +261,7 @@ def several_in_one_stream(f: Fleet, source: Host, to: Host, begin: float) -> Non
     f.wrong("lost", m)
     stream.sequence, stream.number = 2, 0
     good(3)
-    for other in (1, -1):  # two with each other's numbers
+    for other in (1, -1):  # two messages with each other's numbers
         f.sent(m := message(), at)
         f.accepted(m, at + 9, position=(m.position[0], m.position[1] + other))
         f.acked(m, at + 20)
@@ -271,20 +276,20 @@ def several_in_one_stream(f: Fleet, source: Host, to: Host, begin: float) -> Non
     f.life(m := message(), at)
     f.wrong("number_reused", m)
     good(2)
-    f.sent(m := message(), at)  # the last one of all
+    f.sent(m := message(), at)  # the last message of all
     f.acked(m, at + 9)
     f.wrong("acked_not_stored", m)
     after = Stream(source)
-    for n in range(3):  # the log of the destination goes on
+    for n in range(3):  # the log of the destination continues
         f.life(Message(source, to, "others", after), at + (n + 5) * MINUTE)
 
 
 def a_restart_sends_again(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Under another sequence id, what had been stored under the first one."""
+    """Restart a sender: under another sequence id it resends stored messages of the first one."""
     stream = Stream(source)
     for n in range(4):
         f.life(m := Message(source, to, "again", stream), begin + n * MINUTE)
-    source.tell(begin + 10 * MINUTE, "started")
+    source.record(begin + 10 * MINUTE, "started")
     stream = Stream(source)
     f.handed(m, begin + 11 * MINUTE, to, "retransmitted")
     f.accepted(m, begin + 11 * MINUTE + 9, position=stream.next())
@@ -294,7 +299,7 @@ def a_restart_sends_again(f: Fleet, source: Host, to: Host, begin: float) -> Non
 
 
 def dead_letters_are_read(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """By a program, or sent again as other messages: nothing is wrong."""
+    """Read dead letters by a program, or send them again as new messages: there is no fault."""
     stream, again = Stream(source), Stream(source)
     for n in range(6):
         m, at = Message(source, to, "dead", stream), begin + n * MINUTE
@@ -313,7 +318,7 @@ def dead_letters_are_read(f: Fleet, source: Host, to: Host, begin: float) -> Non
 
 
 def moved_and_redirected(f: Fleet, source: Host, to: Host, other: Host, begin: float) -> None:
-    """Into a subqueue and back; and from the tenth on to another computer.  Nothing is wrong."""
+    """Move messages to a subqueue and back; redirect them from the tenth on.  No fault."""
     stream = Stream(source)
     for n in range(20):
         m, at = Message(source, to, "moved", stream), begin + n * MINUTE
@@ -321,25 +326,25 @@ def moved_and_redirected(f: Fleet, source: Host, to: Host, other: Host, begin: f
         f.sent(m, at)
         came = f.accepted(m, at + 10, host=host)
         f.acked(m, at + 20, host)
-        host.tell(at + 99, "moved", m, queue=m.queue, to_queue=f"{m.queue};locked", leaves=came)
+        host.record(at + 99, "moved", m, queue=m.queue, to_queue=f"{m.queue};locked", leaves=came)
         f.left(came, at + 200, host=host, queue=f"{m.queue};locked")
 
 
 def two_relays(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """Plain messages over two others: one expires there, one is lost behind the last of them."""
+    """Send plain messages over two relays: one expires there, one is lost behind the second."""
     first, second = f.host("relay1"), f.host("relay2")
     for n in range(8):
         m, at = Message(source, to, "far", None), begin + n * MINUTE
         queue = f"{m.destination} for others"
         f.sent(m, at)
-        first.tell(at + 10, "relayed", m, queue=queue, delivery="recoverable", peer=source.guid)
+        first.record(at + 10, "relayed", m, queue=queue, delivery="recoverable", peer=source.guid)
         f.acked(m, at + 20, first)
         if n == 2:
-            first.tell(at + 5000, "expired", m, queue=queue, why="nack_reach_queue_timeout")
+            first.record(at + 5000, "expired", m, queue=queue, why="nack_reach_queue_timeout")
             continue
-        second.tell(at + 40, "relayed", m, queue=queue, delivery="recoverable", peer=first.guid)
-        first.tell(at + 50, "session_acknowledged", m, queue=queue, peer=second.guid)
-        second.tell(at + 80, "session_acknowledged", m, queue=queue, peer=to.guid)
+        second.record(at + 40, "relayed", m, queue=queue, delivery="recoverable", peer=first.guid)
+        first.record(at + 50, "session_acknowledged", m, queue=queue, peer=second.guid)
+        second.record(at + 80, "session_acknowledged", m, queue=queue, peer=to.guid)
         if n == 4:
             f.wrong("acked_not_stored", m)
         else:
@@ -347,11 +352,11 @@ def two_relays(f: Fleet, source: Host, to: Host, begin: float) -> None:
 
 
 def a_relay_without_a_log(f: Fleet, source: Host, to: Host, begin: float) -> None:
-    """What it has not passed on is undecided, and not lost."""
+    """Omit the log of a relay: messages that it kept are undecided, and not lost."""
     relay = f.host("relay3")
     for n in range(6):
         m, at = Message(source, to, "farther", None), begin + n * MINUTE
-        m.source.tell(at, "sent", m, queue=m.destination, delivery=m.delivery)
+        m.source.record(at, "sent", m, queue=m.destination, delivery=m.delivery)
         f.handed(m, at + 1, relay)
         f.acked(m, at + 20, relay)
         if n != 3:
@@ -360,7 +365,7 @@ def a_relay_without_a_log(f: Fleet, source: Host, to: Host, begin: float) -> Non
 
 
 def renamed(f: Fleet, source: Host, begin: float) -> None:
-    """A computer gets another name; under both of them it is asked for what it has acknowledged."""
+    """Rename a computer; it is asked under both names for the messages that it acknowledged."""
     to = f.host("kilo")
     to.later_name = (int(begin) + HOUR, "kilo-new")
     stream = Stream(source)
@@ -376,7 +381,7 @@ def renamed(f: Fleet, source: Host, begin: float) -> None:
 def foreign_fleet(
     folder: Path, seed: int = 1, more: Callable[[Fleet], None] = lambda fleet: None
 ) -> Fleet:
-    """Writes the logs; returns what an audit of them has to find."""
+    """Write the logs; return the findings that an audit of them must have."""
     f = Fleet(random.Random(seed))
     alpha, bravo, charlie, delta, echo, lima, mike, november = map(
         f.host, ("alpha", "bravo", "charlie", "delta", "echo", "lima", "mike", "november")

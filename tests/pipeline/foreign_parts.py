@@ -1,4 +1,4 @@
-"""Parts of the logs of a fleet: what is there when some files are late, lost or not shipped yet."""
+"""Parts of the logs of a fleet, as they exist when some files are late, lost or not yet shipped."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from qmd.cli.event_files import arrow_schema
 
 Key = tuple[str, str, int, int]
 
-#: What later files may make of a finding: what is lost so far may come all the same, and what came
-#: once may come again.
+# Later files may change a finding: a message lost so far may arrive, and a message that arrived
+# once may arrive again.
 _BECOMES = {
     "lost": ("reordered", "duplicated", "acked_not_stored"),
     "reordered": ("duplicated",),
@@ -31,7 +31,7 @@ _DAY_MS = 86_400_000
 
 
 def logs_of(folder: Path) -> dict[str, Any]:
-    """The whole log of each queue manager, from the files of a fleet."""
+    """Return the complete log of each queue manager, from the files of a fleet."""
     logs = defaultdict(list)
     for file in find_files([str(folder)]):
         table = _table_of(file.path)
@@ -51,7 +51,7 @@ def _table_of(path: str) -> Any:
 
 
 def write_a_part(chance: random.Random, logs: dict[str, Any], folder: Path) -> set[str]:
-    """Of each log all, nothing or something.  Returns the names of the hosts that have all."""
+    """Write all, none or a part of each log.  Return the names of the hosts with complete logs."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     whole = set()
@@ -69,7 +69,7 @@ _WHAT = ("nothing", "beginning", "beginning", "end", "without", "without", "here
 
 
 def _kept(chance: random.Random, what: str, log: Any) -> Any:
-    """Which events: whole blocks, as daemons ship them."""
+    """Return the selected events: complete blocks, as daemons ship them."""
     block = log["block"].to_numpy()
     first, last = int(block.min()), int(block.max())
     count = last - first + 1
@@ -94,7 +94,7 @@ def _kept(chance: random.Random, what: str, log: Any) -> Any:
 
 
 def accused_falsely(found: Counter[Key], true: Counter[Key]) -> list[Key]:
-    """What was found, and is neither true of the whole fleet nor becomes what is."""
+    """Return the findings that are neither true of the complete fleet nor can become true."""
     return [
         finding
         for finding in found - true

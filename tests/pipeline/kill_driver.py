@@ -1,10 +1,11 @@
-"""A driver that is killed and started again: one queue into Parquet, another into a third queue.
+"""A driver that is killed and restarted: one queue to Parquet, another one to a third queue.
 
     python -m tests.pipeline.kill_driver SOCKET FOLDER [--once] [--wait] [--master M] [--seed N]
 
-What Spark does not write down differs at every start, by the seed: partitions, and how much a batch
-may have.  With --once it reads what is there, closes its last batches and ends.  With --wait it
-starts Spark, says so, and touches no queue before a line comes: what takes long is over by then.
+Settings that Spark does not store differ at each start, by the seed: the number of partitions, and
+the limit of a batch.  With --once it reads all present messages, closes its last batches and ends.
+With --wait it starts Spark, reports that, and touches no queue before it reads a line from standard
+input; the slow start is then over.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LIMITS = (50, 200, 1000, 5000)  # of one batch
 COLUMNS = "position, queue, label, body"
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("socket")
     parser.add_argument("folder", type=Path)
@@ -29,7 +30,11 @@ def main() -> None:
     parser.add_argument("--wait", action="store_true")
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
     chance = random.Random(arguments.seed)
     spark = spark_session(
         "kills",
@@ -54,7 +59,7 @@ def main() -> None:
         spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
         print("ready", flush=True)
         if not sys.stdin.readline():
-            return  # whoever wanted it is gone
+            return  # the parent process has ended
 
     def read(queue: str, reader: str) -> object:
         return (
@@ -85,7 +90,7 @@ def main() -> None:
     ]
     print("started", flush=True)
     if not arguments.once:
-        # The first that fails ends the driver: whoever started it starts another one.
+        # The first query that fails ends the driver; its parent starts another one.
         spark.streams.awaitAnyTermination()
     for query in queries:
         query.awaitTermination()

@@ -1,27 +1,27 @@
-"""Drivers, workers and the queue manager are killed at random: is every message there, once?
+"""Random kills of drivers, workers and the queue manager: every message must arrive once.
 
     python -m tests.pipeline.kills [--kills 200] [--minutes N] [--seed N] [--cluster] [--standby N]
 
-Two streams run all the time: from one queue to Parquet files, from another one to a third queue;
-and somebody sends to both.  A kill is a SIGKILL of
+Two streams run continuously: from one queue to Parquet files, and from another one to a third
+queue; a producer sends to both.  A kill is a SIGKILL of
 
-    driver      the whole of it, Java and Python; another one begins with its checkpoint
-    daemon      the queue manager; it is started again at once
+    driver      the driver, Java and Python; another one continues with its checkpoint
+    daemon      the queue manager; it is restarted at once
     worker      a Python process of Spark that reads or writes
-    executor    with --cluster: the Java process of one, and what it has begun; a standalone
-                master with two workers starts another
+    executor    with --cluster: the Java process of an executor, with its descendants; a
+                standalone master with two workers starts another one
 
-Spark takes long to start.  So a driver that is started already stands by, touches nothing, and
-takes over as soon as the one before it is killed; the other kinds of kills fill the time that its
-successor needs.
+Spark starts slowly.  Therefore a started driver stands by, touches nothing, and takes over as soon
+as the previous one is killed; the other kinds of kills fill the time that its successor needs.
 
-With --minutes the last kill is the one of that time.  In the end everything is read to the last
-message, and every message of every stream has to be in the files and in the third queue exactly
-once, and in order; nothing may be left in the others.
+With --minutes the kills end after that time.  In the end all messages are read, and every message
+of every stream must be in the files and in the third queue exactly once, and in order; the other
+queues must be empty.
 
-The last line says how many kills of each kind there were and what came of them; the exit code is 0
-when every message is there once and in order, 1 when one is not, 2 when that could not be judged:
-the run was interrupted, or something did not start within minutes.  Nothing is left running.
+The last line gives the number of kills of each kind and their outcomes.  The exit code is 0 when
+every message arrived once and in order, 1 when one did not, and 2 without a result: the run was
+interrupted, or a process did not start within minutes.  No process is left running.
+
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ import json
 import operator
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
@@ -46,130 +44,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qmd.client import QueueManager, connect, new_message
+from qmd.client import connect
 from tests.pipeline.cluster import Cluster
-from tests.process.harness import ROOT, Daemon
+from tests.pipeline.kill_processes import (
+    BATCH_S,
+    STREAMS,
+    Driver,
+    NotJudged,
+    Producer,
+    command_line,
+    descendants,
+)
+from tests.process.harness import Daemon
 
-STREAMS = 5
-BATCH_S = 420.0  # a busy machine needs long for a daemon, and the first batch of a driver
 DRAIN_S = 1800.0
-STALLS_MAX = 5  # drivers in one run that did not come to a batch in that time
-BACKLOG = 2_000  # messages that wait in each queue
+STALLS_MAX = 5  # drivers in one run without a batch in that time
 KINDS = ("driver", "daemon", "worker", "executor")
 CHECKPOINTS = ("lake_checkpoint", "copy_checkpoint")
 
 
 class NotExact(AssertionError):
-    """A message is lost, doubled or out of order."""
-
-
-class NotJudged(Exception):
-    """Whether every message is there once could not be found out."""
-
-
-class Producer(threading.Thread):
-    """Sends numbered messages of several streams to both queues, until it is told to end."""
-
-    def __init__(self, socket: Path, *, pause_s: float = 0.02) -> None:
-        super().__init__(daemon=True)
-        self.socket = socket
-        self.pause_s = pause_s
-        self.stopping = threading.Event()
-        self.sent = 0  # messages of each stream in each queue
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._send())
-        except BaseException as failure:
-            self.failure = failure
-
-    async def _send(self) -> None:
-        # The queue manager is killed meanwhile: the client finds out what became of each request.
-        async with connect(self.socket, reconnect_s=BATCH_S) as qm:
-            while not self.stopping.is_set():
-                await asyncio.sleep(self.pause_s)
-                if await self._is_full(qm):
-                    continue
-                numbers = range(self.sent, self.sent + 5)
-                await qm.send_many(
-                    [
-                        new_message(queue, str(number), label=f"stream {stream}")
-                        for number in numbers
-                        for stream in range(STREAMS)
-                        for queue in ("to_lake", "to_copy")
-                    ]
-                )
-                self.sent = numbers.stop
-
-    async def _is_full(self, qm: QueueManager) -> bool:
-        """Enough is waiting: a run that is only killed would gather more and more."""
-        waiting = [(await qm.show_queue(queue))["messages"] for queue in ("to_lake", "to_copy")]
-        return min(waiting) > BACKLOG
-
-    def end(self) -> int:
-        """How many messages each stream has."""
-        self.stopping.set()
-        self.join(BATCH_S)
-        if self.failure is not None:
-            raise NotJudged(f"the producer failed: {self.failure!r}")
-        if self.is_alive():
-            raise NotJudged("the producer does not end")
-        return self.sent
-
-
-class Driver:
-    """A process of `kill_driver`, with all that it starts."""
-
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
-        self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.kill_driver", *command],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                env=environment,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
-
-    @property
-    def is_ready(self) -> bool:
-        """To take over."""
-        return self.is_alive and b"ready\n" in self.log.read_bytes()
-
-    @property
-    def application(self) -> str:
-        """The name that Spark gave it, once it has."""
-        found = re.search(r"^application (\S+)$", self.log.read_text(errors="replace"), re.M)
-        return found[1] if found else ""
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(b"go\n")
-            self.process.stdin.flush()
-
-    def kill(self) -> None:
-        for pid in [self.pid, *descendants(self.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+    """A message is lost, duplicated or out of order."""
 
 
 class Kills:
-    """One run in a folder of its own.  `standby`: how many drivers wait for their turn."""
+    """One run in a folder of its own.  `standby` is the number of drivers that stand by."""
 
     def __init__(self, folder: Path, seed: int, *, cluster: bool = False, standby: int = 0) -> None:
         self.folder = folder
@@ -177,7 +76,7 @@ class Kills:
         self.daemon = Daemon(folder / "a")
         self.daemon.start_s = BATCH_S
         self.socket = self.daemon.folder / "qmd.sock"
-        # Those that stand by have executors too.
+        # Drivers that stand by have executors too.
         workers = 2 * (1 + standby)
         self.cluster = Cluster(folder / "cluster", workers=workers) if cluster else None
         self.driver: Driver | None = None
@@ -215,7 +114,7 @@ class Kills:
         )
 
     def _fill_up(self) -> None:
-        """Those that stand by; some may have ended by themselves."""
+        """Start drivers that stand by; some may have ended by themselves."""
         for each in [each for each in self.standby if not each.is_alive]:
             each.kill()
             self.standby.remove(each)
@@ -229,7 +128,7 @@ class Kills:
         self.driver = None
 
     def committed(self) -> list[int]:
-        """The last batch that is in its sink, of each stream."""
+        """Return the last batch of each stream that its sink has committed."""
         found = []
         for checkpoint in CHECKPOINTS:
             names = []
@@ -239,24 +138,24 @@ class Kills:
         return found
 
     def wait_for_batches(self, more: int) -> None:
-        """Until both streams have done so many batches; one that has failed is started again."""
+        """Wait until both streams have finished `count` batches; restart a failed driver."""
         wanted = [batch + more for batch in self.committed()]
         deadline = time.monotonic() + BATCH_S
         while any(map(operator.lt, self.committed(), wanted)):
             if self.driver is not None and not self.driver.is_alive:
                 self._begin_again()
             if time.monotonic() > deadline:
-                told = f"no batch for {BATCH_S:.0f} s:\n{self.log()}"
+                reported = f"no batch for {BATCH_S:.0f} s:\n{self.log()}"
                 self.done["no batch in time"] += 1
                 if self.done["no batch in time"] > STALLS_MAX:
-                    raise NotJudged(told)
-                print(told, flush=True)
+                    raise NotJudged(reported)
+                print(reported, flush=True)
                 self._begin_again()
                 deadline = time.monotonic() + BATCH_S
             time.sleep(0.05)
 
     def _begin_again(self) -> None:
-        """A query fails when its queue manager is away for long, or a worker dies too often."""
+        """Start a driver again: a query fails after a long outage of its daemon or many kills."""
         self.done["driver ended by itself"] += 1
         self.kill_driver()
         self.start_driver()
@@ -269,7 +168,7 @@ class Kills:
     # -- killing --
 
     def kill(self, what: str) -> None:
-        """Kills are counted when something was there to be killed."""
+        """Kill a process; count the kill if there was one."""
         if what == "driver":
             self.kill_driver()
             self.start_driver()
@@ -280,7 +179,7 @@ class Kills:
         self.done[what] += 1
 
     def _kill_one(self, words: str) -> None:
-        """A process of the driver at work with these words in its command line."""
+        """Kill a process of the active driver with these words in its command line."""
         deadline = time.monotonic() + BATCH_S
         while not (found := self._processes(words)):
             if time.monotonic() > deadline:
@@ -314,11 +213,11 @@ class Kills:
         kinds: list[str],
         *,
         for_s: float = float("inf"),
-        tell: Any = lambda text: None,
+        report: Any = lambda text: None,
     ) -> None:
-        """So many kills, or fewer when the time is over.
+        """Run so many kills, or fewer when the time is over.
 
-        Raises NotExact, with all that is wrong; whatever else it raises, nothing was judged.
+        Raises NotExact, with all errors; after any other exception there is no result.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(self._end)
@@ -337,23 +236,25 @@ class Kills:
             for number in range(kills):
                 if time.monotonic() > ends:
                     break
-                # One kind after the other, so that a short run has them all.
+                # The kinds alternate, so that a short run has them all.
                 what = kinds[number] if number < len(kinds) else self._any(kinds)
                 time.sleep(self.chance.random() * 1.5)
                 self.kill(what)
-                if self.chance.random() < 0.7:  # else the next comes on its heels
+                if self.chance.random() < 0.7:  # otherwise the next kill would follow immediately
                     self.wait_for_batches(1)
                 minutes = (time.monotonic() - began) / 60
-                tell(
+                report(
                     f"{number + 1} of {kills} after {minutes:.1f} min: {what},"
                     f" batches {self.committed()}, {2 * STREAMS * producer.sent} sent"
                 )
             self.wait_for_batches(1)
             sent = producer.end()
-            tell(f"{2 * STREAMS * sent} messages were sent; reading all that is left")
+            report(f"{2 * STREAMS * sent} messages were sent; reading all that is left")
             self._drain()
             self.verify(sent)
-            tell(f"exact: {2 * STREAMS * sent} messages, each once and in order; {self.summary()}")
+            report(
+                f"exact: {2 * STREAMS * sent} messages, each once and in order; {self.summary()}"
+            )
 
     def summary(self) -> str:
         kills = {kind: self.done[kind] for kind in KINDS if self.done[kind]}
@@ -363,7 +264,7 @@ class Kills:
         )
 
     def _any(self, kinds: list[str]) -> str:
-        """A driver, whenever another one can take over at once; else something that is quick."""
+        """Choose a kind: the driver if another one can take over at once, otherwise a fast one."""
         self._fill_up()
         if any(each.is_ready for each in self.standby) and "driver" in kinds:
             return "driver"
@@ -383,15 +284,15 @@ class Kills:
             except subprocess.TimeoutExpired as late:
                 raise NotJudged(f"the last run does not end:\n{self.log()}") from late
             last, self.driver = self.driver, None
-            last.kill()  # what it may have left
+            last.kill()  # possible remains of the killed process
             if code != 0:
-                # Spark gives its Python processes ten seconds to start, busy machine or not.
+                # Spark gives its Python processes ten seconds to start, also on a busy machine.
                 self.done["last run failed"] += 1
             elif self.daemon.count("to_lake") == 0 and self.daemon.count("to_copy") == 0:
                 return
             if time.monotonic() > deadline:
-                told = last.log.read_text(errors="replace")[-4000:]
-                raise NotJudged(f"messages are left in the queues:\n{told}")
+                reported = last.log.read_text(errors="replace")[-4000:]
+                raise NotJudged(f"messages are left in the queues:\n{reported}")
 
     def _end(self) -> None:
         for each in [*self.standby, *([self.driver] if self.driver else [])]:
@@ -399,7 +300,7 @@ class Kills:
         self.standby.clear()
         self.daemon.kill()
 
-    # -- what became of them --
+    # -- results --
 
     def verify(self, sent: int) -> None:
         wrong = [
@@ -410,7 +311,7 @@ class Kills:
             raise NotExact("\n".join(wrong[:50]))
 
     def filed(self) -> Iterator[tuple[str, int]]:
-        """What readers of the Parquet folder see, in the order in which it was read."""
+        """Yield the rows that readers of the Parquet folder see, in order."""
         from pyarrow import parquet
 
         rows = []
@@ -429,7 +330,7 @@ class Kills:
 
 
 def differences(found: Iterator[tuple[str, int]], sent: int) -> Iterator[str]:
-    """What is lost, doubled or out of order."""
+    """Yield the lost, duplicated and unordered messages."""
     streams: dict[str, list[int]] = {f"stream {number}": [] for number in range(STREAMS)}
     for label, number in found:
         streams.setdefault(label, []).append(number)
@@ -446,7 +347,7 @@ def differences(found: Iterator[tuple[str, int]], sent: int) -> Iterator[str]:
 
 
 def committed_files(folder: Path) -> list[Path]:
-    """The files of Spark's own list, which is what its readers see; others are left by kills."""
+    """Return the files of Spark's own list, which its readers see; kills leave others."""
     log = folder / "_spark_metadata"
     compact = [name for name in os.listdir(log) if name.endswith(".compact")]
     newest = max((int(name.removesuffix(".compact")) for name in compact), default=-1)
@@ -457,28 +358,6 @@ def committed_files(folder: Path) -> list[Path]:
         for line in (log / name).read_text().splitlines()[1:]:
             found.append(Path(json.loads(line)["path"].removeprefix("file://")))
     return found
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes that it has started, and they."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(name))
-    found, waiting = [], [pid]
-    while waiting:
-        mine = children.get(waiting.pop(), [])
-        found += mine
-        waiting += mine
-    return found
-
-
-def command_line(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    return ""
 
 
 def main() -> int:
@@ -501,7 +380,7 @@ def main() -> int:
                 arguments.kills,
                 kinds,
                 for_s=60 * arguments.minutes,
-                tell=lambda text: print(text, flush=True),
+                report=lambda text: print(text, flush=True),
             )
         except NotExact as failure:
             print(f"{failure}\nNOT EXACT: {run.summary()}", flush=True)

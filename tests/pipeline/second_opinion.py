@@ -1,7 +1,8 @@
-"""The audit's rules once more, in one query of DuckDB that looks at every message.
+"""The rules of the audit again, in one query of DuckDB that reads every message.
 
-It knows nothing of missing logs, wrong clocks and messages without a sequence: it is asked about
-fleets that have none of these faults.
+It does not handle missing logs, wrong clocks and messages without a sequence: it runs on fleets
+without these faults.
+
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def second_opinion(folder: Path) -> Counter[tuple[str, str, int, int]]:
 
 
 def main() -> None:
-    """`python -m tests.pipeline.second_opinion FOLDER`: how many of each kind, and how long."""
+    """Print the number of findings of each kind, and the time.
+
+    `python -m tests.pipeline.second_opinion FOLDER`
+    """
     import duckdb  # noqa: F401  # not to be measured
 
     begun = time.monotonic()

@@ -14,9 +14,10 @@ from pipeline.spark.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_job import SETTINGS
-from tests.process.harness import ROOT, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts
 
-# Not beside the other tests of Spark: it would be eight times Java on one machine.
+# Not concurrent with the other tests of Spark: that would be eight Java processes.
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
@@ -26,12 +27,12 @@ pytestmark = [
 
 
 def run_on(cluster, *words):
-    """A Python module as the driver."""
+    """Run a Python module as the driver."""
     return run(cluster, sys.executable, "-m", *words)
 
 
 def submit(cluster, *words):
-    """A job by spark-submit, which says where it runs and how."""
+    """Run a job by spark-submit, with its master and its options."""
     command = Path(cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
     settings = (f"--conf={name}={value}" for name, value in SETTINGS.items())
     options = ("--master", cluster.master, *settings)
@@ -80,9 +81,9 @@ def test_source_sink_and_audit_work_on_two_workers(daemon, tmp_path):
         assert audit.returncode == 0, audit.stderr[-3000:]
         assert "nothing was lost, doubled or reordered" in audit.stdout
         assert (tmp_path / "report" / "report.html").exists()
-        told = json.loads(done.stdout.splitlines()[-1])
+        reported = json.loads(done.stdout.splitlines()[-1])
 
-        assert told == {"rows": 1000, "executors": 2, "master": cluster.master}
+        assert reported == {"rows": 1000, "executors": 2, "master": cluster.master}
         assert [int(message.body) for message in qm.peek_each("batch")] == list(range(500))
         assert [int(message.body) for message in qm.peek_each("copy")] == list(range(1000))
         assert list(qm.peek_each("orders")) == []

@@ -1,4 +1,4 @@
-"""Columns of packets say what `Message`, and the parser below it, say of each packet."""
+"""Columns of packets: they agree with `Message` and with the parser, for each packet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,23 @@ from pipeline.source.decode import fallback
 from pipeline.source.decode import packets as decoding
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
-from protocol import MalformedPacket, build_user_message
+from protocol import (
+    SIGNATURE,
+    VERSION,
+    BaseFlags,
+    BaseHeader,
+    DirectQueueName,
+    MalformedPacket,
+    MessagePropertiesHeader,
+    PropertyFlags,
+    TransactionFlags,
+    TransactionHeader,
+    UserFlags,
+    UserHeader,
+    UserMessage,
+    build_user_message,
+    wide_text,
+)
 from qmd.client import Message
 from qmd.control_protocol.messages import StoredMessage
 from tests.properties.packet_strategies import spoilt, user_messages
@@ -29,7 +45,7 @@ PLACE = Place("hosta", "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "orders")
 
 
 def rows_of(packets, *, reasons=None, headers_only=False):
-    """Such rows as a queue manager gives; the numbers beside the packets are their places."""
+    """Return rows as a queue manager gives them; the numbers beside the packets are positions."""
     count = len(packets)
     numbers = np.arange(count, dtype=np.int64)
     return Rows(
@@ -46,7 +62,7 @@ def rows_of(packets, *, reasons=None, headers_only=False):
 
 
 def stored_packet(message):
-    """As it is kept: without a session header."""
+    """Return the packet as it is stored: without a session header."""
     base = message.base._replace(flags=message.base.flags.replace(session_header=0))
     return build_user_message(message._replace(base=base, session=None))
 
@@ -65,7 +81,7 @@ def cut_at_body(packet):
 
 
 @given(st.lists(packets, min_size=1, max_size=8))
-def test_columns_are_what_a_message_says(packets):
+def test_columns_agree_with_the_message(packets):
     batch = batch_of(rows_of(packets), PLACE, ALL)
 
     for index, packet in enumerate(packets):
@@ -81,7 +97,7 @@ def test_columns_are_what_a_message_says(packets):
 
 
 @given(st.lists(packets, min_size=1, max_size=8))
-def test_headers_alone_say_the_same_without_bodies(packets):
+def test_headers_alone_give_the_same_columns_without_bodies(packets):
     whole = batch_of(rows_of(packets), PLACE, HEADERS)
     short = [cut_at_body(packet) for packet in packets]
 
@@ -91,7 +107,7 @@ def test_headers_alone_say_the_same_without_bodies(packets):
 
 
 @given(packets, st.data())
-def test_a_spoilt_packet_is_refused_or_read_and_its_neighbours_are_not_touched(packet, data):
+def test_a_damaged_packet_is_refused_or_read_and_its_neighbours_are_unaffected(packet, data):
     bad = data.draw(spoilt(packet))
 
     try:
@@ -105,7 +121,7 @@ def test_a_spoilt_packet_is_refused_or_read_and_its_neighbours_are_not_touched(p
             assert batch.column(name)[row].equals(alone.column(name)[0]), name
 
 
-def test_ordinary_packets_are_all_read_at_once(monkeypatch):
+def test_ordinary_packets_are_decoded_together(monkeypatch):
     def parse(*arguments):
         raise AssertionError("the parser was asked")
 
@@ -118,8 +134,8 @@ def test_ordinary_packets_are_all_read_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("at", [0, 3, 6])
-def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
-    """What all have in common is worked out once; names and GUIDs here are all of one length."""
+def test_a_packet_that_differs_from_its_neighbours_keeps_its_own_values(at):
+    """Common fields are decoded once; names and GUIDs in these packets have equal lengths."""
     alike, other = ordinary(2)[0], ordinary(11)[6]
 
     batch = batch_of(rows_of([other if row == at else alike for row in range(7)]), PLACE, ALL)
@@ -131,13 +147,13 @@ def test_one_that_differs_among_many_that_are_alike_keeps_what_is_its_own(at):
             assert batch.column(name)[row].equals(of.column(name)[0]), (row, name)
 
 
-def test_a_null_where_spark_is_told_that_there_is_none_is_not_handed_on():
-    """It would be read as whatever stands in its place."""
+def test_a_null_in_a_column_without_nulls_is_refused():
+    """Spark would read arbitrary bytes in its place."""
     with pytest.raises(AssertionError, match="label has nulls"):
         schema.record_batch("messages", ["label"], [pa.nulls(3, pa.string())])
 
 
-def test_reasons_are_told_of_the_messages_that_have_one():
+def test_reasons_are_given_for_the_messages_that_have_one():
     batch = batch_of(rows_of(ordinary(3), reasons=[None, "full", None]), PLACE, ["reason"])
 
     assert batch.column(0).to_pylist() == [None, "full", None]
@@ -147,7 +163,7 @@ def test_no_messages_are_no_rows():
     assert batch_of(rows_of([]), PLACE, ALL).num_rows == 0
 
 
-def test_the_types_are_those_that_spark_makes_of_the_schema(spark):
+def test_the_types_are_those_that_spark_derives_from_the_schema(spark):
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -158,84 +174,49 @@ def test_the_types_are_those_that_spark_makes_of_the_schema(spark):
 
 
 def ordinary(count, body_bytes=0):
-    """Packets as applications send them: half transactional, to few destinations."""
-    from protocol import (
-        SIGNATURE,
-        VERSION,
-        BaseFlags,
-        BaseHeader,
-        DirectQueueName,
-        MessagePropertiesHeader,
-        PropertyFlags,
-        TransactionFlags,
-        TransactionHeader,
-        UserFlags,
-        UserHeader,
-        UserMessage,
-        wide_text,
-    )
+    """Return packets as applications send them: half transactional, to few destinations."""
+    chance = random.Random(7)
+    return [
+        build_user_message(ordinary_message(number, chance.randrange(16), body_bytes))
+        for number in range(count)
+    ]
 
+
+def ordinary_message(number, property_flags, body_bytes):
     def name(text):
         wide = wide_text(text)
         return DirectQueueName(len(wide), wide)
 
-    chance = random.Random(7)
-    made = []
-    for number in range(count):
-        transactional = number % 2
-        flags = UserFlags.of(
+    is_transactional, has_admin = number % 2 == 1, number % 3 == 0
+    user = UserHeader(
+        bytes([number % 5]) * 16,
+        bytes(16),
+        0xFFFFFFFF,
+        1_700_000_000,
+        number,
+        UserFlags.of(
             delivery=1,
             properties_header=1,
-            transaction_header=transactional,
+            transaction_header=int(is_transactional),
             destination_type=7,
-            admin_type=7 if number % 3 == 0 else 0,
-        )
-        body = f"body {number}".encode().ljust(body_bytes, b".")
-        made.append(
-            build_user_message(
-                UserMessage(
-                    BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345600),
-                    UserHeader(
-                        bytes([number % 5]) * 16,
-                        bytes(16),
-                        0xFFFFFFFF,
-                        1_700_000_000,
-                        number,
-                        flags,
-                        name(f"OS:hosta\\private$\\orders{number % 4}"),
-                        name("OS:hosta\\private$\\admin") if number % 3 == 0 else None,
-                        None,
-                        None,
-                    ),
-                    TransactionHeader(TransactionFlags(0), 1 << 40, number, number - 1, None)
-                    if transactional
-                    else None,
-                    None,
-                    MessagePropertiesHeader(
-                        PropertyFlags(chance.randrange(16)),
-                        0,
-                        0,
-                        bytes(20),
-                        8,
-                        number,
-                        0,
-                        0,
-                        0,
-                        0,
-                        0,
-                        0,
-                        wide_text(f"order {number}"),
-                        b"",
-                        body,
-                    ),
-                    None,
-                    None,
-                    None,
-                    None,
-                )
-            )
-        )
-    return made
+            admin_type=7 if has_admin else 0,
+        ),
+        name(f"OS:hosta\\private$\\orders{number % 4}"),
+        name("OS:hosta\\private$\\admin") if has_admin else None,
+        None,
+        None,
+    )
+    transaction = TransactionHeader(TransactionFlags(0), 1 << 40, number, number - 1, None)
+    label, body = wide_text(f"order {number}"), f"body {number}".encode().ljust(body_bytes, b".")
+    properties = MessagePropertiesHeader(
+        PropertyFlags(property_flags),
+        *(0, 0, bytes(20), 8, number),
+        *(0, 0, 0, 0, 0, 0),
+        *(label, b"", body),
+    )
+    base = BaseHeader(VERSION, 0, BaseFlags.of(priority=3), SIGNATURE, 0, 345600)
+    sequence = transaction if is_transactional else None
+    return UserMessage(base, user, sequence, None, properties, None, None, None, None)
 
 
 def test_all_of_a_large_batch_is_one_arrow_batch():

@@ -1,4 +1,4 @@
-"""Filters that are handed on let through all that Spark's own would."""
+"""Pushed-down filters: they accept all rows that Spark's own filters accept."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -36,7 +36,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @given(st.lists(st.tuples(comparisons, st.integers(-3, 12)), max_size=4), st.integers(1, 9))
-def test_a_position_that_is_wanted_is_within_the_bounds(filters, position):
+def test_a_selected_position_is_within_the_bounds(filters, position):
     found = pushed([kind(("position",), value) for kind, value in filters])
 
     wanted = all(COMPARISONS[kind](position, value) for kind, value in filters)
@@ -45,7 +45,7 @@ def test_a_position_that_is_wanted_is_within_the_bounds(filters, position):
 
 
 @given(st.lists(st.tuples(comparisons, st.integers(-3000, 3000)), max_size=4), st.integers(-3, 3))
-def test_a_time_that_is_wanted_is_within_the_bounds(filters, arrived_ms):
+def test_a_selected_time_is_within_the_bounds(filters, arrived_ms):
     """Arrivals are whole milliseconds; filters are not."""
     filters = [(kind, START + timedelta(microseconds=value)) for kind, value in filters]
     arrived = START + timedelta(milliseconds=arrived_ms)
@@ -62,7 +62,7 @@ def test_a_time_that_is_wanted_is_within_the_bounds(filters, arrived_ms):
             assert within
 
 
-def test_texts_are_looked_for_in_parts_and_the_longest_counts():
+def test_of_several_texts_the_longest_is_pushed_down():
     found = pushed(
         [
             StringStartsWith(("label",), "or"),
@@ -87,7 +87,7 @@ def test_a_message_is_found_by_its_id():
     assert pushed([EqualTo(("id",), "nonsense")]).nothing
 
 
-def test_a_place_in_a_sequence_is_handed_on():
+def test_a_position_in_a_sequence_is_pushed_down():
     found = pushed(
         [
             EqualTo(("sequence", "id"), 1 << 40),
@@ -117,5 +117,5 @@ def test_places_are_narrowed_by_each_filter():
         EqualTo(("priority",), 3),
     ],
 )
-def test_what_the_queue_manager_does_not_know_is_left_to_spark(left):
+def test_unsupported_filters_are_left_to_spark(left):
     assert pushed([left]) == pushed([])

@@ -24,7 +24,7 @@ def daemon():
 
 
 def written(folder, *, offsets, commits):
-    """A checkpoint as Spark leaves it."""
+    """Write a checkpoint as Spark leaves it."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for number, offset in enumerate(offsets):
@@ -35,7 +35,7 @@ def written(folder, *, offsets, commits):
     return str(folder)
 
 
-def test_what_is_committed_is_received_and_what_is_only_reserved_stays(daemon, tmp_path):
+def test_committed_messages_are_received_and_reserved_ones_stay(daemon, tmp_path):
     socket = str(daemon.folder / "qmd.sock")
     options = {"endpoint": socket, "queue": "orders", "readerId": "lake"}
     with blocking.connect(socket) as qm:
@@ -46,7 +46,7 @@ def test_what_is_committed_is_received_and_what_is_only_reserved_stays(daemon, t
         for _ in range(2):
             offsets.append(reader.latestOffset(offsets[-1], reader.getDefaultReadLimit()))
         reader.stop()
-        # Batches 1 and 2 were planned; only the first one came into the sink.
+        # Batches 1 and 2 were planned; only batch 1 was written to the sink.
         checkpoint = written(tmp_path / "checkpoint", offsets=offsets, commits=[0, 1])
 
         def left():
@@ -59,7 +59,7 @@ def test_what_is_committed_is_received_and_what_is_only_reserved_stays(daemon, t
         assert left() == 6
         (again,) = daemon.json("pipeline", "finish", "--checkpoint", checkpoint)
         assert (again["messages"], left()) == (0, 6)
-        # The next run reads the second batch again, and nothing else comes between.
+        # The next run reads the second batch again, and no message in between.
         later = StreamReader(Options(options, "readStream"))
         planned = later.partitions(offsets[1], offsets[2])
         bodies = [

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where there is none."""
+"""The choice of a Java, and the error without one."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pipeline.spark.java import NoJava, java_home
 
 
 def fake_java(home, version):
-    """A folder that looks like a Java of that version; its program prints its arguments."""
+    """Make a folder that looks like a Java of that version; its program prints its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -21,7 +21,7 @@ def fake_java(home, version):
     return home
 
 
-def test_java_home_goes_before_the_path(tmp_path):
+def test_java_home_precedes_the_path(tmp_path):
     named, other = fake_java(tmp_path / "named", "21.0.1"), fake_java(tmp_path / "other", "17.0.2")
 
     found = java_home({"JAVA_HOME": str(named), "PATH": f"{other}/bin"})
@@ -50,7 +50,7 @@ def test_a_java_home_without_java_is_refused(tmp_path):
         java_home({"JAVA_HOME": str(tmp_path)})
 
 
-def test_without_any_java_one_line_says_what_to_do(tmp_path, monkeypatch):
+def test_without_any_java_one_line_gives_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(java, "_packaged", lambda: None)
     old = fake_java(tmp_path / "old", "11.0.21")
 
@@ -74,7 +74,7 @@ def test_the_packaged_java_is_run_without_the_module_that_it_lacks(tmp_path, mon
     assert java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}) == home
 
 
-def test_a_user_without_a_home_gets_a_folder_all_the_same(tmp_path, monkeypatch):
+def test_a_user_without_a_home_gets_a_folder_nevertheless(tmp_path, monkeypatch):
     real = fake_java(tmp_path / "jvm", "25.0.2") / "bin" / "java"
     monkeypatch.setattr(java, "_packaged", lambda: real)
     (tmp_path / "no folder").write_text("")
@@ -95,7 +95,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path):
     )
     environment = {
         **{name: value for name, value in os.environ.items() if name != "JAVA_HOME"},
-        # A shell and its tools, and no Java.
+        # A shell and its tools, without Java.
         "PATH": str(path_without_java(tmp_path)),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
@@ -111,7 +111,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path):
 
 
 def path_without_java(folder):
-    """A folder with links to all programs of the PATH but java."""
+    """Return a folder with links to all programs of the PATH but java."""
     programs = folder / "programs"
     programs.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):

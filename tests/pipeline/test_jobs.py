@@ -1,4 +1,4 @@
-"""Jobs over event logs: the audit finds just what is wrong; the others add up."""
+"""Jobs over event logs: the audit finds exactly the faults; the other jobs are consistent."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from pipeline.jobs.latency import latency
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from pipeline.report.outcome import write_audit
+from tests.pipeline.foreign_chance import fleet_of_ways
 from tests.pipeline.foreign_faults import more_faults
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream, foreign_fleet
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet
-from tests.pipeline.foreign_ways import fleet_of_ways
 from tests.pipeline.second_opinion import second_opinion
 
 Key = tuple[str, str, int, int]
 
-pytestmark = pytest.mark.timeout(1800)  # a machine that is busy with other things takes its time
+pytestmark = pytest.mark.timeout(1800)  # other work may slow the machine down
 
 SOAK = os.environ.get("QMD_SOAK")
 SEEDS = int(os.environ.get("QMD_SOAK_SEEDS", "6"))
 
 
 def fleet(folder: Path, faults: str, seed: int, **sizes: int) -> dict[str, Any]:
-    """A small fleet's logs in `folder`; returns the truth about them."""
+    """Write a small fleet's logs to `folder`; return the true findings."""
     wanted = {"hosts": 8, "streams": 30, "messages": 6000, "days": 2} | sizes
     return generate(Fleet(seed=seed, faults=parse_faults(faults), **wanted), folder)
 
 
 def key(finding: dict[str, Any]) -> Key:
-    """What makes two findings the same: a number that was never given has no message."""
+    """Return the identity of a finding: a number that was never used has no message."""
     if finding["kind"] != "gap":
         return finding["kind"], finding["message_id"], 0, 0
     return "gap", "", int(finding["sequence_id"]), int(finding["sequence_number"])
@@ -82,7 +82,7 @@ def audited(spark: Any, folder: Path, *, full: bool = False) -> AuditResult:
     return audit(spark, find_files([str(folder)]), State(), AuditSettings(full=full, tasks=2))
 
 
-def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) -> None:
+def test_the_audit_finds_exactly_the_faults_of_a_fleet(spark: Any, tmp_path: Path) -> None:
     truth = fleet(tmp_path / "logs", "all", seed=11, hosts=14, streams=60, messages=12_000)
 
     result = audited(spark, tmp_path / "logs")
@@ -91,7 +91,7 @@ def test_the_audit_finds_just_the_faults_of_a_fleet(spark: Any, tmp_path: Path) 
     assert about_hosts(result) == {(each["kind"], each["host"]) for each in truth["hosts"]}
 
 
-def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: Path) -> None:
+def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(spark: Any, tmp_path: Path) -> None:
     fleet = foreign_fleet(tmp_path / "logs", more=more_faults)
     before = last_stage(spark)
     broken = tmp_path / "logs" / "day=1" / "host=november" / "events.parquet"
@@ -108,7 +108,7 @@ def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: P
     broken.write_bytes(whole[: len(whole) // 2])
     result = audit(spark, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
 
-    assert found(result) <= fleet.findings  # less can be decided, and nothing else is found
+    assert found(result) <= fleet.findings  # less can be decided, and there are no other findings
     about = fleet.about_hosts | {("broken_file", "november"), ("late_log", "november")}
     assert about_hosts(result) == about
 
@@ -117,7 +117,7 @@ def test_the_audit_finds_just_what_another_hand_has_done(spark: Any, tmp_path: P
     assert [Path(file.path) for file in fresh] == [broken]  # the next audit reads it
 
 
-def test_the_audit_finds_just_what_happens_by_chance(spark: Any, tmp_path: Path) -> None:
+def test_the_audit_finds_exactly_the_random_faults(spark: Any, tmp_path: Path) -> None:
     fleet = fleet_of_ways(tmp_path, seed=1)
 
     result = audited(spark, tmp_path)
@@ -126,7 +126,7 @@ def test_the_audit_finds_just_what_happens_by_chance(spark: Any, tmp_path: Path)
     assert about_hosts(result) == fleet.about_hosts
 
 
-def test_the_quick_look_of_the_second_pass_leaves_out_nothing(tmp_path: Path) -> None:
+def test_the_quick_filter_of_the_second_pass_omits_nothing(tmp_path: Path) -> None:
     foreign_fleet(tmp_path)
     parts = [part for each in pieces(find_files([str(tmp_path)]), 1) for part in each]
     state = State()
@@ -142,9 +142,7 @@ def test_the_quick_look_of_the_second_pass_leaves_out_nothing(tmp_path: Path) ->
     assert chosen(PROBE, wanted.probe) == chosen() > 1000
 
 
-def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_full_check_and_a_second_implementation_give_the_same(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("duckdb")
     kinds = "lost,acked_not_stored,duplicated,reordered,delayed,gap,delivered_dead,expired,refused"
     truth = fleet(tmp_path / "logs", kinds, seed=12)
@@ -154,11 +152,11 @@ def test_every_message_looked_at_gives_the_same_and_so_does_a_second_opinion(
 
     assert found(result) == true(truth)
     (records,) = shuffles(spark, since=before)
-    assert records <= truth["events"]  # each event once at most
+    assert records <= truth["events"]  # each event at most once
     assert second_opinion(tmp_path / "logs") == true(truth)
 
 
-def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_path: Path) -> None:
+def test_days_are_read_once_and_late_events_are_decided_later(spark: Any, tmp_path: Path) -> None:
     logs, here = tmp_path / "logs", tmp_path / "here"
     truth = fleet(logs, "lost,acked_not_stored,duplicated=3,gap=4,expired", seed=14, hosts=5)
     days = sorted(logs.glob("day=*"))
@@ -179,15 +177,17 @@ def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_
         if (out / "state").exists():
             shutil.copytree(out / "state", before)
         write_audit(out, result, state)
-        assert found(result) <= true(truth)  # nothing is called lost for lack of a log
+        assert found(result) <= true(
+            truth
+        )  # no message is reported as lost only because a log is missing
 
     again = audit(spark, [], State.load(out / "state"), AuditSettings(tasks=2))
-    assert found(again) == true(truth)  # what is known stays known
+    assert found(again) == true(truth)  # known messages stay known
     assert sizes == [4, 6]
     assert found(result) == true(truth)
     assert parquet.read_table(out / "findings.parquet").num_rows == len(rows(result))
 
-    # A run that is cut off before it has written down what it knows is done again: nothing is
+    # A run that is killed before it has saved its state is repeated: no event is
     # counted twice.
     counted = parquet.read_table(out / "streams.parquet").to_pandas()
     shutil.rmtree(out / "state")
@@ -200,19 +200,17 @@ def test_days_are_read_once_and_what_comes_late_is_decided_then(spark: Any, tmp_
     assert sum(counted.accepted) == sum(recounted.accepted)
 
 
-def test_what_is_open_is_not_forgotten_when_its_stream_falls_silent(
-    spark: Any, tmp_path: Path
-) -> None:
-    """Lost, on its way, and stored a day later: in runs whose files say nothing else of them."""
+def test_an_open_message_is_kept_when_its_stream_ends(spark: Any, tmp_path: Path) -> None:
+    """A message is lost, on its way, and stored a day later, in runs over otherwise empty files."""
     f = ForeignFleet(random.Random(1))
     alpha, bravo = f.host("alpha"), f.host("bravo of two days")
-    f.life(Message(alpha, bravo, "stored", Stream(alpha)), MIDNIGHT + HOUR)  # clocks agree
+    f.life(Message(alpha, bravo, "stored", Stream(alpha)), MIDNIGHT + HOUR)  # the clocks agree
     lost, waiting, late = (Message(alpha, bravo, queue, Stream(alpha)) for queue in "abc")
     for m in (lost, waiting, late):
         f.sent(m, MIDNIGHT + HOUR)
     f.acked(lost, MIDNIGHT + HOUR + 30)
     f.left(f.accepted(late, MIDNIGHT + DAY + HOUR), MIDNIGHT + DAY + 2 * HOUR)
-    bravo.tell(MIDNIGHT + 2 * HOUR, "started")
+    bravo.record(MIDNIGHT + 2 * HOUR, "started")
     f.write(tmp_path, without=set(), hole=(alpha, 0, 0))
     files = find_files([str(tmp_path)])
     state = State()
@@ -234,10 +232,8 @@ def test_what_is_open_is_not_forgotten_when_its_stream_falls_silent(
     assert set(state.carried.number) == {2, 3}
 
 
-def test_days_of_plain_messages_that_come_the_other_way_round_are_no_faults(
-    spark: Any, tmp_path: Path
-) -> None:
-    """That a sender has come to a number does not say that it was read to have sent it."""
+def test_days_of_plain_messages_in_reverse_order_are_no_faults(spark: Any, tmp_path: Path) -> None:
+    """A later number of a sender does not prove that its earlier sends were read."""
     f = ForeignFleet(random.Random(1))
     alpha, bravo = f.host("alpha"), f.host("bravo of two days")
     for n in range(20):
@@ -254,7 +250,7 @@ def test_days_of_plain_messages_that_come_the_other_way_round_are_no_faults(
 
 
 def any_fleet(folder: Path, seed: int) -> Counter[Key]:
-    """One fleet of the generator's, and two of other hands, by turns; returns the truth."""
+    """Return a fleet, from the generator or the foreign hosts in turn, with the true findings."""
     if seed % 3 == 1:
         return true(fleet(folder, "all", seed=seed, hosts=6, streams=20, messages=2000))
     if seed % 3 == 2:
@@ -263,7 +259,7 @@ def any_fleet(folder: Path, seed: int) -> Counter[Key]:
 
 
 def in_any_order(spark: Any, folder: Path, seed: int, runs: int) -> tuple[AuditResult, State]:
-    """The last of some audits, to which the files of a fleet come in any order."""
+    """Return the last of several audits, which get the files of a fleet in any order."""
     files = find_files([str(folder)])
     random.Random(seed).shuffle(files)
     state = State()
@@ -272,8 +268,8 @@ def in_any_order(spark: Any, folder: Path, seed: int, runs: int) -> tuple[AuditR
     return result, state
 
 
-def test_in_which_order_files_come_makes_no_difference(spark: Any, tmp_path: Path) -> None:
-    """Faults at the ends of sequences and of files, and hosts of which a part is missing."""
+def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path) -> None:
+    """Faults at the ends of sequences and of files, and hosts with a missing part."""
     kinds = "lost,acked_not_stored=5,duplicated=3,reordered=3,delayed=3,gap=4,expired,refused"
     kinds += ",number_reused=2,restart=2,plain_duplicated=2,plain_not_stored=2,delivered_dead=2"
     truth = fleet(tmp_path, kinds, seed=31, hosts=4, streams=10, messages=800)
@@ -281,13 +277,13 @@ def test_in_which_order_files_come_makes_no_difference(spark: Any, tmp_path: Pat
     result, state = in_any_order(spark, tmp_path, seed=31, runs=3)
 
     assert found(result) == true(truth)
-    assert len(state.segments) < 60  # and not one for each message
+    assert len(state.segments) < 60  # and not one per message
     assert len(state.carried) < 500
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("seed", range(SEEDS if SOAK else 1))
-def test_in_which_order_files_come_makes_no_difference_to_any_fleet(
+def test_the_order_of_files_makes_no_difference_to_any_fleet(
     spark: Any, tmp_path: Path, seed: int
 ) -> None:
     wanted = any_fleet(tmp_path, seed)
@@ -300,7 +296,7 @@ def test_in_which_order_files_come_makes_no_difference_to_any_fleet(
         assert result.open.messages.sum() == whole.open.messages.sum()
 
 
-def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
+def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     faults = "expired=9,discarded=4,refused=5,clock=1"
     truth = fleet(logs, faults, seed=16, hosts=6, streams=20, messages=3000)
@@ -326,7 +322,7 @@ def test_the_other_jobs_add_up(spark: Any, tmp_path: Path) -> None:
     (wrong,) = truth["hosts"]
     assert tables["clocks"].iloc[0].host == wrong["host"]
     assert abs(tables["clocks"].iloc[0].offset_ms) > 4000
-    assert tables["by_route"].before_sent.sum() <= 30  # what clocks leave, of 3000
+    assert tables["by_route"].before_sent.sum() <= 30  # the error of the clocks, of 3000
     assert tables["by_route"].messages.sum() == tables["by_hour"].messages.sum()
 
     moved = traffic(spark, files, Memory(tmp_path / "3"), quota_bytes=1 << 40)

@@ -1,4 +1,4 @@
-"""Jobs that go on where their last run ended: in any order of files they say what one run says."""
+"""Incremental jobs: in any order of files they give the result of one run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.timeout(1800)
 def work(
     spark: Any, job: str, folder: Path, files: Sequence[LogFile], *, cut_off: bool = False
 ) -> dict[str, Any]:
-    """One run over `files`; `cut_off` before what it knows is valid."""
+    """Run the job over `files`; `cut_off` ends it before its state is valid."""
     memory = Memory.load(folder, job)
     fresh = memory.unseen(files)
     tables = JOBS[job](spark, fresh, memory)  # type: ignore[operator]
@@ -55,7 +55,7 @@ def work(
 
 
 def same(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """But for the steps of a histogram, of which each side may be one off."""
+    """Compare all but the steps of a histogram; each side of a step may differ by one."""
     for name, table in first.items():
         pd.testing.assert_frame_equal(
             table, second[name], rtol=2 * (STEP - 1), atol=0.5, check_dtype=False, obj=name
@@ -71,7 +71,7 @@ def in_any_order(
     chance.shuffle(files)
     for n in range(runs):
         some = sorted(files[n::runs])
-        if n and chance.random() < cut_off:  # and then again
+        if n and chance.random() < cut_off:  # and a second time
             work(spark, job, out / "many", some, cut_off=True)
         many = work(spark, job, out / "many", some)
     same(one, many)
@@ -79,27 +79,25 @@ def in_any_order(
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_in_which_order_files_come_makes_no_difference(
-    spark: Any, tmp_path: Path, job: str
-) -> None:
+def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path, job: str) -> None:
     faults = parse_faults(
         "expired=9,discarded=4,refused=5,received_dead=3,clock=1,twice=1,resent=5"
     )
     fleet = Fleet(hosts=4, streams=8, messages=900, days=2, seed=31, faults=faults)
     generate(fleet, tmp_path / "logs")
 
-    runs, cut_off = (2, 0.0) if job == "latency" else (3, 1.0)  # it takes its time
+    runs, cut_off = (2, 0.0) if job == "latency" else (3, 1.0)  # this is slow
     in_any_order(spark, tmp_path / "logs", tmp_path, job, seed=31, runs=runs, cut_off=cut_off)
 
 
 @pytest.mark.skipif(not os.environ.get("QMD_SOAK"), reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("QMD_SOAK_SEEDS", "6"))))
-def test_in_which_order_files_come_makes_no_difference_to_any_fleet(
+def test_the_order_of_files_makes_no_difference_to_any_fleet(
     spark: Any, tmp_path: Path, job: str, seed: int
 ) -> None:
-    # What is stored twice is a fault, which the audit names: how long it took is told by the copy
-    # that is read first.
+    # A message that is stored twice is a fault, which the audit reports: its latency is that of the
+    # copy that is read first.
     faults = "all,duplicated=0,plain_duplicated=0,number_reused=0,ended_twice=0"
     fleet = Fleet(hosts=12, streams=40, messages=4000, days=1 + seed % 5, seed=seed,
                   faults=parse_faults(faults))  # fmt: skip
@@ -110,13 +108,13 @@ def test_in_which_order_files_come_makes_no_difference_to_any_fleet(
 
 
 class Log:
-    """Events of a host, as rows; each its own block."""
+    """The events of a host, as rows; each is a block of its own."""
 
     def __init__(self, name: str, guid: str) -> None:
         self.name, self.guid = name, guid
         self.rows: list[dict[str, Any]] = []
 
-    def tell(self, at_ms: int, kind: str, **more: Any) -> None:
+    def record(self, at_ms: int, kind: str, **more: Any) -> None:
         row = dict.fromkeys(arrow_schema().names, "")
         row |= dict.fromkeys(("lookup_id", "sequence_id", "sequence_number", "class"))
         row |= {"schema": 1, "host": self.name, "queue_manager": self.guid, "bytes": 100}
@@ -135,16 +133,16 @@ def run(job: str, logs: Path, out: Path, *words: str) -> Result:
     return CliRunner().invoke(main, asked, standalone_mode=True)
 
 
-def test_files_that_were_read_are_not_opened_again(spark: Any, tmp_path: Path) -> None:
+def test_a_read_file_is_not_opened_again(spark: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
     for n in range(6):
-        a.tell(MIDNIGHT + n * HOUR, "sent", message_id=f"{A}\\{n}", queue="private$\\q")
+        a.record(MIDNIGHT + n * HOUR, "sent", message_id=f"{A}\\{n}", queue="private$\\q")
     a.write(logs / "first.parquet", 0, 3)
     first = run("traffic", logs, out, "--json")
     file = logs / "first.parquet"
     was = file.stat()
-    file.write_bytes(b"?" * was.st_size)  # whoever opens it fails
+    file.write_bytes(b"?" * was.st_size)  # to open this file fails
     os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
     a.write(logs / "second.parquet", 2, 6)
 
@@ -156,14 +154,14 @@ def test_files_that_were_read_are_not_opened_again(spark: Any, tmp_path: Path) -
     assert first.exit_code == second.exit_code == third.exit_code == 0
     assert "would read 1 files" in planned.output
     assert "1 were read before" in planned.output
-    told = [json.loads(each.stdout) for each in (first, second, third, again)]
-    assert [(each["files"], each["known"]) for each in told] == [(1, 0), (1, 1), (0, 2), (1, 0)]
-    assert told[3]["broken_files"] == [str(file)]
-    # What `--again` has left of it: the file that can be read.
+    reported = [json.loads(each.stdout) for each in (first, second, third, again)]
+    assert [(each["files"], each["known"]) for each in reported] == [(1, 0), (1, 1), (0, 2), (1, 0)]
+    assert reported[3]["broken_files"] == [str(file)]
+    # The remains of it after `--again`: the readable file.
     assert parquet.read_table(out / "queues.parquet").column("messages").to_pylist() == [4]
 
 
-def test_a_message_that_is_received_days_later_counts_and_clocks_are_set_meanwhile(
+def test_a_message_received_days_later_counts_although_clocks_were_set(
     spark: Any, tmp_path: Path
 ) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
@@ -172,16 +170,16 @@ def test_a_message_that_is_received_days_later_counts_and_clocks_are_set_meanwhi
     ahead = 0
     for n in range(20):
         day = n // 10
-        ahead = 0 if day else 90_000  # of the clock of b, until it is set
+        ahead = 0 if day else 90_000  # error of the clock of b, until it is set
         at = MIDNIGHT + day * DAY + (n % 10 + 1) * HOUR
         message = {"message_id": f"{A}\\{n + 1}"}
-        a.tell(at, "sent", queue=queue, **message)
-        b.tell(at + ahead + 20, "accepted", queue=place, **message)
-        a.tell(at + 40, "order_acknowledged", queue=queue, **message)
+        a.record(at, "sent", queue=queue, **message)
+        b.record(at + ahead + 20, "accepted", queue=place, **message)
+        a.record(at + 40, "order_acknowledged", queue=queue, **message)
         if n:
-            b.tell(at + ahead + 100, "received", queue=place, **message)
-    a.tell(MIDNIGHT + 2 * DAY, "started")
-    b.tell(MIDNIGHT + 9 * DAY, "received", queue=place, message_id=f"{A}\\1")
+            b.record(at + ahead + 100, "received", queue=place, **message)
+    a.record(MIDNIGHT + 2 * DAY, "started")
+    b.record(MIDNIGHT + 9 * DAY, "received", queue=place, message_id=f"{A}\\1")
     a.write(logs / "a.parquet", 0, 20)
     b.write(logs / "b.parquet", 0, 19)
     first = work(spark, "latency", out, find_files([str(logs)]))
@@ -190,12 +188,12 @@ def test_a_message_that_is_received_days_later_counts_and_clocks_are_set_meanwhi
     b.write(logs / "b2.parquet", 19)
     both = work(spark, "latency", out, find_files([str(logs)]))
 
-    assert len(kept) <= 3  # the first waits; the last one's end is not far enough behind
+    assert len(kept) <= 3  # the first message waits; the end of the last one is too recent
     assert first["by_route"].messages.to_list() == [10]
     (route,) = both["by_route"].itertuples()
     assert route.messages == 20
     assert route.before_sent == 0
-    assert abs(route.accepted_p50_ms - 20) <= 10  # half of the way there and back
+    assert abs(route.accepted_p50_ms - 20) <= 10  # half of the round trip
     assert route.accepted_p99_ms < 40
     (queue_row,) = both["by_queue"].itertuples()
     assert queue_row.received_p50_ms < 200
@@ -205,14 +203,14 @@ def test_a_message_that_is_received_days_later_counts_and_clocks_are_set_meanwhi
 
 
 @pytest.mark.parametrize("events", [0, 4])
-def test_where_no_message_is_known_at_both_ends_latency_says_so(
+def test_latency_reports_hosts_without_a_message_known_at_both_ends(
     spark: Any, tmp_path: Path, events: int
 ) -> None:
     a = Log("a", A)
     for n in range(2):
         message = {"message_id": f"{A}\\{n + 1}", "queue": "DIRECT=OS:b\\private$\\q"}
-        a.tell(MIDNIGHT + n * HOUR, "sent", **message)
-        a.tell(MIDNIGHT + n * HOUR + 40, "order_acknowledged", **message)
+        a.record(MIDNIGHT + n * HOUR, "sent", **message)
+        a.record(MIDNIGHT + n * HOUR + 40, "order_acknowledged", **message)
     a.write(tmp_path / "logs" / "a.parquet", 0, events)
 
     done = run("latency", tmp_path / "logs", tmp_path / "out")
@@ -223,21 +221,21 @@ def test_where_no_message_is_known_at_both_ends_latency_says_so(
     assert [(each["to_host"], each["messages"]) for each in routes] == [("", 2)][: events // 4]
 
 
-def test_what_was_sent_again_since_waits_no_longer(spark: Any, tmp_path: Path) -> None:
+def test_a_resent_dead_letter_waits_no_longer(spark: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
     dead = {"queue": "DIRECT=OS:b\\private$\\q", "class": "nack_reach_queue_timeout",
             "label": "order", "reason": "Its time was over."}  # fmt: skip
     for n, place in enumerate(["system$;deadxact"] * 4 + ["private$\\mine"] * 2):
-        a.tell(MIDNIGHT + n, "dead_lettered", message_id=f"{A}\\{n}", to_queue=place, **dead)
+        a.record(MIDNIGHT + n, "dead_lettered", message_id=f"{A}\\{n}", to_queue=place, **dead)
     a.write(logs / "1.parquet")
     first = work(spark, "dead-letters", out, find_files([str(logs)]))["groups"]
     before = len(a.rows)
-    a.tell(MIDNIGHT + HOUR, "requeued", message_id=f"{A}\\0", queue="system$;deadxact")
-    a.tell(MIDNIGHT + HOUR, "received", message_id=f"{A}\\1", queue="system$;deadxact")
+    a.record(MIDNIGHT + HOUR, "requeued", message_id=f"{A}\\0", queue="system$;deadxact")
+    a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\1", queue="system$;deadxact")
     for n in (4, 5):
-        a.tell(MIDNIGHT + HOUR, "received", message_id=f"{A}\\{n}", queue="private$\\mine")
-    a.tell(MIDNIGHT + HOUR, "received", message_id=f"{A}\\77", queue="private$\\others")
+        a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\{n}", queue="private$\\mine")
+    a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\77", queue="private$\\others")
     a.write(logs / "2.parquet", before)
     second = work(spark, "dead-letters", out, find_files([str(logs)]))["groups"]
 
@@ -246,13 +244,13 @@ def test_what_was_sent_again_since_waits_no_longer(spark: Any, tmp_path: Path) -
     assert second.messages.to_list() == [4, 2]
     assert second.requeued.to_list() == [1, 0]
     assert second.received.to_list() == [1, 2]
-    assert second.examples[0] == f"{A}\\2, {A}\\3"  # of those that wait
+    assert second.examples[0] == f"{A}\\2, {A}\\3"  # of the waiting ones
     assert second.command[1] == ""
     assert len(Memory.load(out, "dead-letters").read("open", pd.DataFrame())) == 2
 
 
-def test_what_an_export_left_out_is_new_when_another_one_brings_it() -> None:
-    """`--kind` and `--queue` leave out events in the middle of blocks, and their ends."""
+def test_events_omitted_by_an_export_are_new_in_a_later_one() -> None:
+    """`--kind` and `--queue` omit events in the middle of blocks, and their ends."""
     chance = np.random.default_rng(1)
     block = np.repeat(np.arange(1, 400), chance.integers(1, 6, 399))
     index = np.arange(len(block)) - np.searchsorted(block, block)
@@ -264,11 +262,11 @@ def test_what_an_export_left_out_is_new_when_another_one_brings_it() -> None:
     seen = KnownEvents(merged(parts))
 
     assert (seen.holds(host, block, index, at) == (first | second)).all()
-    assert not seen.holds(host, block, index, at + DAY).any()  # put back from a backup
+    assert not seen.holds(host, block, index, at + DAY).any()  # restored from a backup
     assert not seen.holds(host + 1, block, index, at).any()
 
 
-def test_stretches_that_follow_each_other_become_one() -> None:
+def test_adjacent_ranges_are_joined() -> None:
     block, at = np.arange(100), MIDNIGHT + np.arange(100)
     host = index = np.zeros(100, np.int64)
     cuts = [slice(60, 100), slice(0, 30), slice(30, 60)]
@@ -286,7 +284,7 @@ def test_stretches_that_follow_each_other_become_one() -> None:
     assert [*chain[60:]] == [2] * 40
 
 
-def test_files_that_may_have_events_in_common_are_read_by_one_task() -> None:
+def test_files_with_possibly_common_events_are_read_by_one_task() -> None:
     boxes = [
         [(1, 0, 10)], [(2, 0, 10)], [(1, 11, 20)], [(1, 20, 30)], [(1, 5, 6), (2, 50, 60)],
         [(2, 55, 70)], [(2, 90, 99)],
@@ -314,10 +312,10 @@ def test_messages_that_were_shipped_twice_are_archived_once(spark: Any, tmp_path
     assert [ship(1, 5), ship(6, 8), ship(1, 7)] == [5, 8, 8]
 
 
-def test_a_state_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
+def test_an_unreadable_state_is_reported_with_a_remedy(tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
-    a.tell(MIDNIGHT, "sent", message_id=f"{A}\\1", queue="private$\\q")
+    a.record(MIDNIGHT, "sent", message_id=f"{A}\\1", queue="private$\\q")
     a.write(logs / "a.parquet")
     (out / "state-traffic").mkdir(parents=True)
     (out / "state-traffic" / "state.json").write_text('{"version": 77}')

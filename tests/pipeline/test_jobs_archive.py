@@ -1,10 +1,10 @@
-"""Journals become an archive, and a slice of it is replayed in order and once, wherever it dies."""
+"""The archive of journals: a slice is replayed in order and once, although the job is killed."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.process.harness import Daemon
 
 
 class Killed(BaseException):
-    """The job ends here and now."""
+    """The job is killed here."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def qm(daemon: Daemon) -> Iterator[blocking.Blocking]:
 
 
 def job(daemon: Daemon, *words: str) -> Any:
-    """What `qmd pipeline run ... --json` prints, in this process and its session of Spark."""
+    """Run `qmd pipeline run ... --json` in this process; return its output."""
     command = ["--config", str(daemon.config), "pipeline", "run", *words, "--json"]
     done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -52,7 +52,7 @@ def job(daemon: Daemon, *words: str) -> Any:
 
 
 def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
-    """The bodies in the order of receiving, which is that of the journal."""
+    """Send and receive messages; return the bodies in the order of the journal."""
     for number in range(first, first + count):
         qm.send(
             "orders",
@@ -66,6 +66,19 @@ def journaled(qm: blocking.Blocking, first: int, count: int) -> list[bytes]:
     received = qm.receive_many("orders", count, timeout_s=5)
     assert len(received) == count
     return [message.body for message in received]
+
+
+def die_after(batches: int) -> Callable[[int, int], None]:
+    """Return a progress callback that kills the job after so many batches."""
+    left = batches
+
+    def count(sent: int, rows: int) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise Killed
+
+    return count
 
 
 def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
@@ -86,7 +99,7 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     ship()
     assert archive.compact(spark, lake, today=datetime.date(2000, 1, 1)) == []
     assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 20
-    bodies += journaled(qm, 20, 10)  # these come late
+    bodies += journaled(qm, 20, 10)  # these messages are late
     ship()
     assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 30
     assert all(day.was_done for day in archive.compact(spark, lake, today=tomorrow))
@@ -95,18 +108,12 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     def replay() -> Replay:
         return Replay(spark, archive, "test-1", batch_rows=7)
 
-    for dies_after in (1, 3):  # between a batch and the note of it, too
-
-        def die(sent: int, rows: int, left: list[int] = [dies_after]) -> None:  # noqa: B006
-            left[0] -= 1
-            if not left[0]:
-                raise Killed
-
+    for batches in (1, 3):
         with pytest.raises(Killed):
-            replay().run(qm, "again", progress=die)
+            replay().run(qm, "again", progress=die_after(batches))
         plan = archive.plan("test-1")
         assert plan is not None
-        plan["done"] -= 1  # it died before it noted that
+        plan["done"] -= 1  # the job was killed before it recorded its last batch
         archive.write_plan("test-1", plan)
     replay().run(qm, "again")
     messages = qm.peek("again", 0, 100)
@@ -124,7 +131,7 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
         Replay(spark, archive, "test-2", where="label = 'red'").run(qm, "green")
     assert other.value.code == "job_was_other"
 
-    # The same as jobs of the command line, with tables and pages.
+    # The same with jobs of the command line, with tables and pages.
     qm.create_queue("red")
     where, report = str(tmp_path / "archive"), tmp_path / "report"
     asked = ("replay", "--input", where, "--output", str(report), "--to", "red", "--job-id", "3")
@@ -138,7 +145,9 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     assert sum(sent.column("messages").to_pylist()) == 15
     assert "All 15 messages of the slice are in red" in (report / "report.html").read_text()
     days = job(daemon, "archive", "--input", lake, "--output", where)["days"]
-    assert all(day["was_done"] for day in days)  # today is not over, and whatever is was archived
+    assert all(
+        day["was_done"] for day in days
+    )  # today is not over, and all earlier days are archived
     page = (tmp_path / "archive" / "_report" / "report.html").read_text()
     assert "30 messages of" in page
     assert sum(len(each) for each in archive.plan_days(lake, today=tomorrow).values()) == 0

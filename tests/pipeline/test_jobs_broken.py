@@ -1,4 +1,4 @@
-"""What jobs do with files that are broken, and where they cannot write: they say so, and go on."""
+"""Jobs with broken files or unwritable folders: they report the fault, and continue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = "day=2026-09-21"
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The logs of five hosts, nothing wrong with them."""
+    """Return the logs of five hosts without faults."""
     folder = tmp_path_factory.mktemp("healthy") / "logs"
     faults = parse_faults("expired=4,discarded=2")
     generate(Fleet(hosts=5, streams=12, messages=1200, days=1, seed=3, faults=faults), folder)
@@ -45,7 +45,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def logs(healthy: Path, tmp_path: Path) -> Path:
-    """The same, to be broken."""
+    """Return a copy of these logs, for a test that damages them."""
     folder = tmp_path / "logs"
     subprocess.run(["cp", "-r", str(healthy), str(folder)], check=True)
     return folder
@@ -61,7 +61,7 @@ def cut(file: Path) -> None:
 
 
 def spoil(file: Path, group: int = 0) -> None:
-    """In the middle of what it holds: its end, which has the list of its parts, is whole."""
+    """Damage the middle of a file; its end, with the list of its parts, stays intact."""
     column = parquet.ParquetFile(file).metadata.row_group(group)
     at = next(
         column.column(n).data_page_offset
@@ -78,15 +78,15 @@ def run(job: str, logs: Path, out: Path, *words: str) -> Result:
     return CliRunner().invoke(main, asked, standalone_mode=True)
 
 
-# The others are done by the same function.
+# The other jobs use the same function.
 @pytest.mark.parametrize("job", ["traffic", "trace"])
-def test_a_broken_file_is_named_and_the_rest_is_done(
+def test_a_broken_file_is_named_and_the_others_are_read(
     spark: Any, logs: Path, tmp_path: Path, job: str
 ) -> None:
     table = parquet.read_table(of_host(logs, 1), columns=["kind", "message_id"])
     message = next(row["message_id"] for row in table.to_pylist() if row["kind"] == "sent")
     words = ("--message", message) if job == "trace" else ()
-    broken = [2, 3] if job == "traffic" else [2]  # a trace skips what it can
+    broken = [2, 3] if job == "traffic" else [2]  # a trace skips unreadable parts
     cut(of_host(logs, 2))
     if 3 in broken:
         spoil(of_host(logs, 3))
@@ -94,9 +94,9 @@ def test_a_broken_file_is_named_and_the_rest_is_done(
     done = run(job, logs, tmp_path / "out", *words, "--json")
 
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["broken_files"] == [str(of_host(logs, each)) for each in broken]
-    assert all(rows for name, rows in told["rows"].items() if name != "broken_files")
+    reported = json.loads(done.stdout)
+    assert reported["broken_files"] == [str(of_host(logs, each)) for each in broken]
+    assert all(rows for name, rows in reported["rows"].items() if name != "broken_files")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "of host002" in page
     assert "could not be read" in page
@@ -105,7 +105,7 @@ def test_a_broken_file_is_named_and_the_rest_is_done(
     assert table.column("host").to_pylist() == [f"host00{each}" for each in broken]
 
 
-def test_lines_that_are_cut_off_are_a_broken_file(logs: Path) -> None:
+def test_a_file_with_truncated_lines_is_broken(logs: Path) -> None:
     lines = logs / "lines.ndjson"
     rows = parquet.read_table(of_host(logs, 4)).to_pylist()
     text = "\n".join(json.dumps(row, default=str) for row in rows)
@@ -143,7 +143,7 @@ def test_files_of_older_and_newer_releases(spark: Any, logs: Path, tmp_path: Pat
     assert set(audited.findings.kind) <= {"broken_file", "no_log"}
 
 
-def test_of_a_long_file_that_is_broken_nothing_is_believed(
+def test_no_event_of_a_long_broken_file_is_used(
     spark: Any, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SPLIT_BYTES", 20_000)  # several tasks read one file
@@ -164,7 +164,7 @@ def test_of_a_long_file_that_is_broken_nothing_is_believed(
 
     assert set(broken[broken.kind == "broken_file"].host) == {"host000", "host001"}
     assert set(broken.kind) <= {"broken_file", "no_log"}
-    # Had the first audit kept what the good parts told, its messages were there twice now.
+    # If the first audit had kept the events of the good parts, they would now be present twice.
     assert set(mended.findings.kind) <= {"broken_file", "no_log"}
 
 
@@ -193,7 +193,7 @@ def test_a_day_of_the_archive_is_made_without_the_broken_file(spark: Any, tmp_pa
     assert not second.broken
 
 
-def test_where_nothing_is_to_be_read_a_job_says_so(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_a_job_without_files_reports_that(spark: Any, logs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for file in logs.rglob("*.parquet"):
         cut(file)
@@ -218,7 +218,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if made.returncode:
         pytest.skip("only root can make a small disk")
     yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a worker may stand in it
+    subprocess.run(
+        ["umount", "--lazy", str(folder)], check=True
+    )  # a worker may have it as its current folder
 
 
 def test_a_full_disk_leaves_the_last_results_as_they_were(

@@ -1,4 +1,4 @@
-"""A run of a job that dies at any moment leaves nothing behind: the next one finds the same."""
+"""A job that is killed at any moment leaves a usable state: the next run gives the same result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new
     )  # fmt: skip
 
     *died, (ended, whole, _, names) = json.loads(done.stdout)
-    assert ended == 0  # there was no further change at which it could have died
+    assert ended == 0  # there was no further change at which it could die
     assert all(each[0] == -signal.SIGKILL for each in died)
     old, new = ([1], [1, 2]) if kind == "audit" else ([], [])
     states = [
@@ -55,17 +55,19 @@ def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new
     ]
     assert whole == states[1]
     seen = [states.index(then) for _, then, _, _ in died]
-    assert seen == sorted(seen)  # all of the old one, and from one moment on all of the new one
+    assert seen == sorted(
+        seen
+    )  # the complete old state, and from one moment on the complete new one
     assert len(died) > 5
     assert seen[0] == 0
     for _, then, after, left in died:
         assert after[1] == [{"source": 3, "number": 7}]
         assert after[0] == then[0] + ["file 3"] * (kind == "audit")
-        assert left == names  # what was left behind is gone
+        assert left == names  # the remains are deleted
 
 
 def audited(spark: Any, folder: Path, files: list[Any], *, dies: bool = False) -> AuditResult:
-    """One night: what is new among `files`, with pages; it may die before its state is there."""
+    """Audit the new `files` of a night, with pages; the run may die before it saves its state."""
     state = State.load(folder / "state")
     fresh = state.unseen(sorted(files))
     result = audit(spark, fresh, state, AuditSettings(tasks=2, timelines=5))
@@ -75,7 +77,7 @@ def audited(spark: Any, folder: Path, files: list[Any], *, dies: bool = False) -
 
 
 def nights(spark: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: float) -> AuditResult:
-    """Files come in any order, in some nights; each has a page, and accuses nobody falsely."""
+    """Run several nights with files in any order; no page may contain a false finding."""
     chance = random.Random(seed)
     files = find_files([str(logs)])
     chance.shuffle(files)
@@ -90,10 +92,10 @@ def nights(spark: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: fl
     return result
 
 
-def test_a_neighbour_of_which_only_others_tell_so_far_is_left_out_of_a_picture(
+def test_a_message_without_a_known_number_is_omitted_from_a_page(
     spark: Any, tmp_path: Path
 ) -> None:
-    """It is sent and stored in files that come the night after, and has no number until then."""
+    """The message is sent and stored in files of the next night, and has no number until then."""
     f = ForeignFleet(random.Random(1))
     alpha, bravo = f.host("alpha of two days"), f.host("bravo of two days")
     stream = Stream(alpha)
@@ -131,7 +133,7 @@ def run_audit(logs: Path, out: Path, *words: str) -> Result:
     return CliRunner().invoke(main, asked, standalone_mode=True)
 
 
-def test_an_audit_with_nothing_new_says_the_same_and_failures_are_no_findings(
+def test_an_audit_without_new_files_gives_the_same_and_failures_are_no_findings(
     spark: Any, tmp_path: Path
 ) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
@@ -140,21 +142,21 @@ def test_an_audit_with_nothing_new_says_the_same_and_failures_are_no_findings(
     )
     first = run_audit(logs, out, "--json")
     assert first.exit_code == 1  # findings
-    told = json.loads(first.stdout)
+    reported = json.loads(first.stdout)
 
     some = Path(find_files([str(logs)])[0].path).read_bytes()
     (logs / "copied.parquet").write_bytes(some)
     (logs / "empty.parquet").write_bytes(b"")
     (logs / "empty.ndjson").write_bytes(b"")
     (logs / "cut.parquet").write_bytes(some[: len(some) // 2])
-    for broken in (2, 2):  # the second time they are all that is read
+    for broken in (2, 2):  # the second time only these are read
         again = run_audit(logs, out, "--json")
         assert again.exit_code == 1, again.output
         now = json.loads(again.stdout)
         assert now["findings"].pop("broken_file") == broken
-        assert (now["findings"], now["messages"]) == (told["findings"], told["messages"])
+        assert (now["findings"], now["messages"]) == (reported["findings"], reported["messages"])
 
-    # Whatever else happens ends with another code, and leaves the tables as they were.
+    # Any other failure has another code, and leaves the tables unchanged.
     before = parquet.read_table(out / "findings.parquet")
     state = out / "state" / "state.json"
     whole = state.read_text()

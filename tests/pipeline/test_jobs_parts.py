@@ -1,7 +1,8 @@
-"""What is late is not lost: audits of a part of the files accuse nobody falsely.
+"""Audits of a part of the files: late events are not lost, and no finding is false.
 
-A finding has to be true of the whole fleet, whatever part of its logs was read; and what happened
-between two hosts whose logs are whole is found.
+Each finding must be true of the complete fleet, whichever part of its logs was read; faults
+between two hosts with complete logs are found.
+
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def audited(spark: Any, folder: Path, state: State | None = None) -> AuditResult
 
 
 def a_few_lives(f: Fleet, source: str, to: str, begin: float) -> Stream:
-    """By which the clocks of two hosts are compared."""
+    """Record events that allow to compare the clocks of two hosts."""
     stream = Stream(f.host(source))
     for n in range(3):
         f.life(Message(f.host(source), f.host(to), "usual", stream), begin + n * MINUTE)
@@ -54,42 +55,43 @@ def a_few_lives(f: Fleet, source: str, to: str, begin: float) -> Stream:
 
 
 def late(f: Fleet, begin: float) -> list[tuple[str, float, float]]:
-    """What happens; returns which stretches of logs come later, and would tell that it is right."""
+    """Record events; return the ranges of logs that come later and prove that there is no fault."""
     alpha, bravo, charlie, delta = map(f.host, ("alpha", "bravo", "charlie", "delta"))
-    # It was stored twice, and it is the second time that is read: no other one overtook it, and the
+    # The message was stored twice, and the second time is read: it was not overtaken, and the
     # clock is right.
     stream = a_few_lives(f, "alpha", "bravo", begin)
     f.life(m := Message(alpha, bravo, "usual", stream), begin + 10 * MINUTE)
     f.life(Message(alpha, bravo, "usual", stream), begin + 30 * MINUTE)
     f.accepted(m, begin + 3 * HOUR)
     f.wrong("duplicated", m)
-    # It waited long: it was sent, before all that was read about its stream.
+    # The message waited long: it was sent before all events that were read about its stream.
     a_few_lives(f, "bravo", "alpha", begin)
     f.sent(m := Message(bravo, alpha, "slow", Stream(bravo)), begin + 2 * HOUR)
     f.accepted(m, begin + 6 * HOUR)
     f.acked(m, begin + 6 * HOUR + 9)
-    # It was given up, and then its receiver went on.
+    # It was given up, and then its receiver continued.
     stream = a_few_lives(f, "charlie", "delta", begin)
     f.sent(m := Message(charlie, delta, "usual", stream), begin + 10 * MINUTE)
     f.died(m, begin + 20 * MINUTE, "expired", "nack_reach_queue_timeout")
     f.life(Message(charlie, delta, "usual", stream), begin + 30 * MINUTE)
-    # Started anew, its sender sends again under a new number what was stored.
+    # A restarted sender sends a stored message again under a new number.
     stream = a_few_lives(f, "delta", "charlie", begin)
     f.life(m := Message(delta, charlie, "usual", stream), begin + 35 * MINUTE)
-    delta.tell(begin + 40 * MINUTE, "started")
+    delta.record(begin + 40 * MINUTE, "started")
     stream = Stream(delta)
     f.handed(m, begin + 41 * MINUTE, charlie, "retransmitted")
     f.accepted(m, begin + 41 * MINUTE + 9, position=stream.next())
     f.wrong("duplicated", m)
     f.life(Message(delta, charlie, "usual", stream), begin + 50 * MINUTE)
-    # Still on its way, while another stream into the same queue, older than it seems, goes on.
+    # The message is still on its way, while another stream to the same queue, which seems newer,
+    # continues.
     echo, foxtrot = f.host("echo"), f.host("foxtrot")
     first, second = Stream(echo), Stream(echo)
     for n in range(3):
         f.life(Message(echo, foxtrot, "busy", second), begin + n * HOUR)
-    foxtrot.tell(begin + 52 * MINUTE, "started")
+    foxtrot.record(begin + 52 * MINUTE, "started")
     f.sent(Message(echo, foxtrot, "busy", first), begin + 55 * MINUTE)
-    # Nobody has sent it, after one that came again.
+    # It was never sent, after one that arrived twice.
     golf, hotel = f.host("golf"), f.host("hotel")
     stream = a_few_lives(f, "golf", "hotel", begin)
     f.life(m := Message(golf, hotel, "usual", stream), begin + 5 * MINUTE)
@@ -108,7 +110,7 @@ def late(f: Fleet, begin: float) -> list[tuple[str, float, float]]:
     ]
 
 
-def test_what_is_late_is_no_fault_of_anybody(spark: Any, tmp_path: Path) -> None:
+def test_late_events_are_no_faults(spark: Any, tmp_path: Path) -> None:
     f = Fleet(random.Random(1))
     stretches = late(f, MIDNIGHT + HOUR)
     f.write(tmp_path / "logs", without=set(), hole=(f.host("alpha"), 0, 0))
@@ -145,7 +147,7 @@ def test_what_is_late_is_no_fault_of_anybody(spark: Any, tmp_path: Path) -> None
 
 
 def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> None:
-    """Of parts of each fleet what is found is true, and what they can decide is found."""
+    """Check that findings in parts of each fleet are true, and decidable faults are found."""
     for seed in seeds:
         wanted = any_fleet(folder / f"{seed}", seed)
         everything = audited(spark, folder / f"{seed}")
@@ -161,7 +163,7 @@ def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> N
                 result = audit(spark, sorted(files[run::runs]), state, AuditSettings(tasks=2))
                 assert not accused_falsely(found(result), wanted)
                 assert not wrong_clocks(result) - wrong_clocks(everything)
-            # The generator's faults need the logs of two hosts alone.
+            # The generator's faults need only the logs of two hosts.
             for each in rows(everything) if seed % 3 == 1 else []:
                 if (
                     each["kind"] not in ABOUT_HOSTS
@@ -171,16 +173,16 @@ def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> N
 
 
 def wrong_clocks(result: AuditResult) -> set[str]:
-    """But those of which it is said that it may as well be the other one's."""
+    """Return the wrong clocks, without those that may as well be the other host's."""
     of_clocks = [each for each in rows(result) if each["kind"] == "clock"]
     return {each["host"] for each in of_clocks if "there is no third host" not in each["detail"]}
 
 
-def test_whatever_part_is_read_nobody_is_accused_falsely(spark: Any, tmp_path: Path) -> None:
+def test_no_part_of_the_files_gives_a_false_finding(spark: Any, tmp_path: Path) -> None:
     check_parts(spark, tmp_path, seeds=(2,), parts=1)
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("seed", range(100, 100 + (SEEDS if SOAK else 1)))
-def test_whatever_part_of_any_fleet_is_read(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_no_part_of_any_fleet_gives_a_false_finding(spark: Any, tmp_path: Path, seed: int) -> None:
     check_parts(spark, tmp_path, (seed,), parts=6)

@@ -1,4 +1,4 @@
-"""The audit of what real daemons have written, killed in the middle: it finds nothing."""
+"""The audit of the logs of real daemons that were killed: it has no findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 
 async def exchange(folder: Path, logs: Path) -> int:
-    """Messages each way, a kill of each; returns how many were received."""
+    """Send messages each way with a kill of each daemon; return the number of received ones."""
     a, b = Daemon(folder / "a", "A"), Daemon(folder / "b", "B")
     received = 0
     async with stopped_at_end(a, b):

@@ -1,4 +1,4 @@
-"""A few kills of each kind; `make soak-pipeline` has as many as one likes."""
+"""A few kills of each kind; `make soak-pipeline` runs as many as requested."""
 
 import pytest
 
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_every_message_is_in_both_sinks_once_although_all_are_killed(tmp_path):
+def test_every_message_is_in_both_sinks_once_in_spite_of_kills(tmp_path):
     try:
         require_java()
     except NoJava as none:
@@ -24,7 +24,7 @@ def test_every_message_is_in_both_sinks_once_although_all_are_killed(tmp_path):
     Kills(tmp_path, seed=1).run(3, ["worker", "driver", "daemon"])
 
 
-def test_what_is_lost_doubled_or_out_of_order_is_noticed():
+def test_lost_duplicated_and_unordered_messages_are_detected():
     streams = [(f"stream {number}", at) for number in range(5) for at in range(4)]
 
     assert list(differences(iter(streams), 4)) == []

@@ -1,4 +1,4 @@
-"""The examples of docs/pipeline.md do what the manual says."""
+"""The examples of docs/pipeline.md: they do what the manual says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
 from qmd.client import blocking, new_message
-from tests.process.harness import ROOT, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts
 
 MANUAL = ROOT / "docs" / "pipeline.md"
 
@@ -23,7 +24,7 @@ def daemon():
     hosts.close()
 
 
-def test_the_examples_run_one_after_the_other(spark, daemon, tmp_path, capsys):
+def test_the_examples_run_in_their_order(spark, daemon, tmp_path, capsys):
     examples = re.findall(r"```python\n(.*?)```", MANUAL.read_text(), re.DOTALL)
     socket = str(daemon.folder / "qmd.sock")
     with blocking.connect(socket) as qm:

@@ -1,4 +1,4 @@
-"""What can be said to the data source, and what is said of mistakes."""
+"""The options of the data source, and the errors for mistakes."""
 
 import json
 import threading
@@ -52,7 +52,7 @@ def test_an_option_of_another_use_is_refused():
         ({"queue": ""}, '"queue" is missing'),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_option(options, said):
+def test_an_invalid_value_is_refused_with_its_option(options, said):
     with pytest.raises(SourceError) as refused:
         all_of(read(**options))
 
@@ -61,7 +61,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_option(options, said):
 
 
 def all_of(options):
-    """Whatever a read asks for."""
+    """Return all fields that a read requests."""
     return options.partitions, options.sources(), options.columns(options.kind)
 
 
@@ -80,7 +80,7 @@ def test_a_list_may_be_json_where_a_name_has_commas():
     assert found.queues == ("a,b", "c")
 
 
-def test_other_queues_of_each_queue_manager():
+def test_each_queue_manager_may_have_other_queues():
     sources = [
         {"endpoint": "/run/a.sock", "queue": "orders"},
         {"endpoint": "tls://hostb:1802", "queue": ["x", "y"], "tokenFile": "/etc/qmd/b.token"},
@@ -103,7 +103,7 @@ def test_a_stream_needs_a_name_of_its_own():
     ("queue", "shared"),
     [("orders", False), ("orders;journal", True), ("orders;journal,orders", False)],
 )
-def test_messages_of_journals_stay_where_they_are(queue, shared):
+def test_messages_of_journals_are_not_removed(queue, shared):
     assert stream(queue=queue).shared is shared
 
 
@@ -122,7 +122,7 @@ def test_without_bodies_their_columns_are_not_read():
         (Endpoint("tls://h:1", token_env="QMD_NO"), "spark.executorEnv.QMD_NO"),
     ],
 )
-def test_a_secret_that_is_not_there_is_told_with_what_to_do(endpoint, said):
+def test_a_missing_secret_is_reported_with_the_remedy(endpoint, said):
     with pytest.raises(SourceError) as refused:
         Connection(endpoint)
 
@@ -130,7 +130,7 @@ def test_a_secret_that_is_not_there_is_told_with_what_to_do(endpoint, said):
     assert "tls://h:1" in str(refused.value)
 
 
-def test_a_queue_manager_that_is_starting_is_waited_for_where_it_was_there_before(tmp_path):
+def test_a_known_queue_manager_is_waited_for_during_its_start(tmp_path):
     place = Endpoint(str(tmp_path / "qmd.sock"), reconnect_s=0.3)
 
     with pytest.raises(SourceError, match=r"qmd at .*qmd\.sock: there is no control socket"):

@@ -1,4 +1,4 @@
-"""A job runs in a folder with files that are called as packages of qmd are."""
+"""A job in a folder with files that have the names of packages of qmd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_workers_take_the_packages_of_qmd(tmp_path: Path) -> None:
+def test_workers_use_the_packages_of_qmd(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
     from pipeline.spark.session import NoJava, require_java
 

@@ -1,4 +1,4 @@
-"""Pages of reports: the verdict first, names as text, and nothing loaded from anywhere."""
+"""Pages of reports: the verdict first, names as text, and no external content."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def headline(page: str) -> str:
     return f"{found[1]}: {found[2]}"
 
 
-def test_the_verdict_says_at_once_whether_anything_was_lost() -> None:
+def test_the_verdict_begins_with_the_losses() -> None:
     assert headline(audit_page(result())) == "good: Nothing was lost, doubled or reordered."
     assert headline(audit_page(result(undecided=3))).startswith("unsure: Nothing wrong was found")
     assert headline(audit_page(result(lost()))) == "bad: Messages were lost: 1 lost."
@@ -100,7 +100,7 @@ def test_the_verdict_says_at_once_whether_anything_was_lost() -> None:
     assert headline(audit_page(result(doubled))) == "bad: Nothing was lost, but: 1 doubled."
 
 
-def test_what_to_do_comes_first_and_no_word_needs_a_colour() -> None:
+def test_remedies_come_first_and_no_word_needs_a_colour() -> None:
     page = audit_page(result(lost(), undecided=5))
 
     assert "NOT WELL" in page
@@ -111,7 +111,7 @@ def test_what_to_do_comes_first_and_no_word_needs_a_colour() -> None:
 
 @pytest.mark.parametrize("ground", ["--paper", "--ground"])
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_every_colour_stands_out_from_its_ground(mode: str, ground: str) -> None:
+def test_every_colour_contrasts_with_its_background(mode: str, ground: str) -> None:
     light, dark = re.findall(r":root \{(?: color-scheme: light dark;)?( --ink.*?)\}", STYLE, re.S)
     colors = dict(re.findall(r"(--\w+): (#\w+)", light if mode == "light" else dark))
 
@@ -126,7 +126,7 @@ def test_every_colour_stands_out_from_its_ground(mode: str, ground: str) -> None
         assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, name
 
 
-def test_the_names_of_two_hundred_hosts_do_not_meet() -> None:
+def test_the_names_of_two_hundred_hosts_do_not_overlap() -> None:
     chance = random.Random(1)
     hosts = [f"a-host-{n:03d}" for n in range(200)]
     ways = pd.DataFrame(
@@ -136,7 +136,7 @@ def test_the_names_of_two_hundred_hosts_do_not_meet() -> None:
 
     svg = plots.flow_map(ways)
 
-    # Text is turned outwards: names meet when their dots are nearer than a line is high.
+    # Text points outwards: names overlap when their dots are nearer than the height of a line.
     named = re.findall(r"rotate\([-\d.]+ ([\d.]+) ([\d.]+)\)", svg)
     points = [(float(x), float(y)) for x, y in named]
     assert len(points) == plots.NAMED_MAX
@@ -144,14 +144,14 @@ def test_the_names_of_two_hundred_hosts_do_not_meet() -> None:
     assert nearest > 9  # of 72 to an inch, at a size of 8
 
 
-def test_what_is_found_stands_below_with_where() -> None:
+def test_findings_are_listed_below_with_their_places() -> None:
     page = audit_page(result(lost()), [draw(picture())])
 
     assert page.index("Where") < page.index("hosta") < page.index(f"{SOURCE}\\7")
     assert "Lost: later messages were stored, this one was not: number 7" in page
 
 
-def test_names_are_text_whatever_they_are() -> None:
+def test_names_are_always_text() -> None:
     page = audit_page(result(lost(queue="<script>alert(1)</script>")))
 
     assert "<script" not in page
@@ -159,7 +159,7 @@ def test_names_are_text_whatever_they_are() -> None:
 
 
 def dead(waiting: int) -> dict[str, pd.DataFrame]:
-    """What the job makes of three messages that died at one host."""
+    """Return the job's result for three messages that became dead letters at one host."""
     groups = pd.DataFrame(
         {
             "host": ["hosta"],
@@ -190,7 +190,7 @@ def dead(waiting: int) -> dict[str, pd.DataFrame]:
     return {"groups": groups, "by_hour": hours}
 
 
-def test_dead_letters_that_were_sent_again_are_no_reason_to_look() -> None:
+def test_resent_dead_letters_need_no_attention() -> None:
     assert headline(dead_letters_page(dead(2))) == "unsure: 2 dead letters wait at hosta."
     assert headline(dead_letters_page(dead(0))) == "good: No dead letter waits."
     assert "On hosta" not in dead_letters_page(dead(0))
@@ -222,7 +222,7 @@ def history(*kinds: str) -> pd.DataFrame:
         (("sent", "order_acknowledged", "confirmed"), "good: An application has received it"),
     ],
 )
-def test_a_trace_says_first_what_became_of_the_message(kinds: tuple[str, ...], said: str) -> None:
+def test_a_trace_begins_with_the_fate_of_the_message(kinds: tuple[str, ...], said: str) -> None:
     page = trace_page({"events": history(*kinds)}, message=f"{SOURCE}\\7")
 
     assert headline(page).startswith(said)
@@ -239,7 +239,7 @@ def test_a_browser_shows_a_page_and_loads_nothing(tmp_path: Path) -> None:
         "trace": trace_page({"events": history("sent", "dead_lettered")}, message=SOURCE),
     }
     for name, page in pages.items():
-        # But for the name spaces of SVG, which nobody loads, there is no address in it.
+        # The page has no address except the name spaces of SVG, which browsers do not load.
         addresses = re.findall(r"""(?:src=|href=|url\()["']?([^"'\s)>]+)""", page)
         assert all(each.startswith(("#", "data:")) for each in addresses), addresses
         assert "<script" not in page

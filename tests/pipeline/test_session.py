@@ -1,4 +1,4 @@
-"""What a session of the pipeline is set up for."""
+"""The settings of a session of the pipeline."""
 
 import pytest
 
@@ -11,28 +11,28 @@ def test_a_session_works_in_utc_and_lets_filters_through(spark):
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 
 
-def test_workers_are_the_python_of_the_driver(spark):
+def test_workers_use_the_python_of_the_driver(spark):
     import sys
 
-    def told(batches):
+    def reported(batches):
         for batch in batches:
             batch["id"] = sys.executable
             yield batch
 
-    (row,) = spark.range(1).mapInPandas(told, "id string").collect()
+    (row,) = spark.range(1).mapInPandas(reported, "id string").collect()
 
     assert row.id == sys.executable
 
 
-def test_workers_import_the_installed_spark_and_not_an_archive_that_each_would_compile(spark):
-    def told(batches):
+def test_workers_import_the_installed_spark_and_not_an_archive(spark):
+    def reported(batches):
         import pyspark
 
         for batch in batches:
             batch["id"] = pyspark.__file__
             yield batch
 
-    (row,) = spark.range(1).mapInPandas(told, "id string").collect()
+    (row,) = spark.range(1).mapInPandas(reported, "id string").collect()
 
     assert ".zip" not in row.id
 
@@ -49,7 +49,7 @@ def test_a_home_of_links_is_made_once(tmp_path):
     assert light_home(tmp_path / "spark", environment) == home
 
 
-def test_java_is_started_with_one_collector_and_without_checks_of_what_numpy_has_made(monkeypatch):
+def test_java_is_started_with_one_collector_and_without_checks_of_arrow_data(monkeypatch):
     for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -69,8 +69,8 @@ def test_java_is_started_with_one_collector_and_without_checks_of_what_numpy_has
 
 
 @pytest.mark.parametrize("where", ["JAVA_TOOL_OPTIONS", "SPARK_CONF_DIR"])
-def test_a_collector_that_is_named_elsewhere_is_not_named_again(monkeypatch, tmp_path, where):
-    """Java does not start with two."""
+def test_a_collector_that_is_already_set_is_not_set_again(monkeypatch, tmp_path, where):
+    """Java does not start with two collectors."""
     (tmp_path / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions  -XX:+UseG1GC\n")
     monkeypatch.setenv(where, "-XX:+UseG1GC" if where == "JAVA_TOOL_OPTIONS" else str(tmp_path))
 

@@ -1,4 +1,4 @@
-"""Each thing is shipped once, and nothing is removed that is not there, wherever a run dies."""
+"""Shipments: every record once, and no removal before the record is at the target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOURNAL = "orders;journal"
 
 
 class Killed(BaseException):
-    """The run ends here and now."""
+    """The run is killed here."""
 
 
 class Deadly(Target):
@@ -61,7 +61,7 @@ def qm(daemon: Daemon) -> Iterator[blocking.Blocking]:
 
 
 def pass_through(qm: blocking.Blocking, queue: str, first: int, count: int) -> None:
-    """Messages come, and are received: so they are in the journal."""
+    """Send messages and receive them, so that they are in the journal."""
     for number in range(first, first + count):
         qm.send(queue, b"%d" % number, label=f"order {number}")
     assert len(qm.receive_many(queue, count, timeout_s=5)) == count
@@ -80,7 +80,7 @@ def table_of(target: Target, kind: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_every_event_and_message_is_shipped_once_wherever_a_run_dies(
+def test_every_event_and_message_is_shipped_once_with_any_kill(
     qm: blocking.Blocking, tmp_path: Path
 ) -> None:
     qm.create_queue("orders", journal=True)
@@ -93,7 +93,7 @@ def test_every_event_and_message_is_shipped_once_wherever_a_run_dies(
         deadly = Deadly(where, 1 + cycle % 2, after=cycle % 4 >= 2)
         with pytest.raises(Killed):
             ship_all(qm, deadly, notes)
-        if cycle == 5:  # nobody knows any more how far it was
+        if cycle == 5:  # its progress is no longer known
             for path in (tmp_path / "notes").glob("*.json"):
                 path.unlink()
     ship_all(qm, Target(where), notes)
@@ -113,7 +113,7 @@ def test_every_event_and_message_is_shipped_once_wherever_a_run_dies(
     assert sum(each["kind"] == "sent" for each in events) == sent
 
 
-def test_a_journal_that_is_only_read_stays_as_it_is(qm: blocking.Blocking, tmp_path: Path) -> None:
+def test_a_journal_that_is_only_read_is_not_changed(qm: blocking.Blocking, tmp_path: Path) -> None:
     qm.create_queue("kept", journal=True)
     pass_through(qm, "kept", 0, 4)
     where = str(tmp_path / "lake")
@@ -128,7 +128,7 @@ def test_a_journal_that_is_only_read_stays_as_it_is(qm: blocking.Blocking, tmp_p
     assert qm.show_queue("kept;journal")["messages"] == 5
 
 
-def test_files_there_are_kept_by_age_and_not_shipped_again(
+def test_files_at_the_target_are_kept_by_age_and_not_shipped_again(
     qm: blocking.Blocking, tmp_path: Path
 ) -> None:
     where = str(tmp_path / "lake")
@@ -154,7 +154,7 @@ def test_events_go_into_an_object_store_as_well(qm: blocking.Blocking, tmp_path:
     assert len(table_of(Target(where), "events")) == ship.done.events > 0
 
 
-def test_the_command_ships_what_runs_that_were_killed_have_left(
+def test_the_command_ships_the_remains_of_killed_runs(
     daemon: Daemon, qm: blocking.Blocking, tmp_path: Path
 ) -> None:
     qm.create_queue("busy", journal=True)
@@ -178,7 +178,7 @@ def test_the_command_ships_what_runs_that_were_killed_have_left(
     assert not list((tmp_path / "lake").rglob("*.part"))
 
 
-def test_events_wait_for_their_shipping_where_the_configuration_says_so(tmp_path: Path) -> None:
+def test_events_wait_for_their_shipping_if_configured(tmp_path: Path) -> None:
     settings = {"events": {"keep_unshipped": True, "age": "1m", "size": "1MB"}}
     daemon = Daemon(tmp_path / "qmd", settings=settings)
     daemon.start()
@@ -189,7 +189,7 @@ def test_events_wait_for_their_shipping_where_the_configuration_says_so(tmp_path
 
 
 def put_back(daemon: Daemon, backup: Path) -> None:
-    """The data of the backup take the place of the daemon's, which starts with them."""
+    """Restore the data of the backup, and start the daemon with them."""
     daemon.terminate()
     shutil.rmtree(daemon.folder / "data")
     shutil.copytree(backup, daemon.folder / "data")
@@ -197,7 +197,7 @@ def put_back(daemon: Daemon, backup: Path) -> None:
 
 
 def shipped(daemon: Daemon, lake: Path, *more: str, notes: str = "notes") -> Shipped:
-    """One run over events and the journal of `orders`."""
+    """Run one shipment of events and of the journal of `orders`."""
     folder = lake.with_name(notes)
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         noted = Notes(folder, str(lake))
@@ -218,7 +218,7 @@ def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 @pytest.mark.parametrize("after", ["few", "as many", "many"])
 @pytest.mark.parametrize("lost", ["nothing", "the notes", "the files"])
-def test_a_restored_backup_is_noticed_and_goes_on_beside_what_is_there(
+def test_a_restored_backup_is_detected_and_shipped_beside_the_existing_files(
     own_daemon: Daemon, tmp_path: Path, after: str, lost: str
 ) -> None:
     daemon, lake, backup = own_daemon, tmp_path / "lake", tmp_path / "backup"
@@ -246,13 +246,15 @@ def test_a_restored_backup_is_noticed_and_goes_on_beside_what_is_there(
         shipped(daemon, lake)
     assert refused.value.code == "ship_log_changed"
     assert "--new-epoch" in str(refused.value)
-    told = daemon.cli("ship", "--to", str(lake), "--notes", str(tmp_path / "notes"), check=False)
-    assert told.returncode == 1
-    assert b"a backup was put back" in told.stderr
+    reported = daemon.cli(
+        "ship", "--to", str(lake), "--notes", str(tmp_path / "notes"), check=False
+    )
+    assert reported.returncode == 1
+    assert b"a backup was put back" in reported.stderr
 
     done = shipped(daemon, lake, "journal", "new epoch")
     assert done.messages == count
-    again = shipped(daemon, lake, "journal")  # and goes on there, without a further word
+    again = shipped(daemon, lake, "journal")  # and continues there, without a further report
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         pass_through(qm, "orders", 900, 3)
         known = {(each["block"], each["index"], each["at_ms"]) for each in qm.events_each()}
@@ -269,11 +271,11 @@ def test_a_restored_backup_is_noticed_and_goes_on_beside_what_is_there(
     assert bodies >= {*range(100, 100 + count), *range(900, 903)}
 
 
-def test_notes_of_the_release_before_are_read(daemon: Daemon, tmp_path: Path) -> None:
+def test_notes_of_the_previous_release_are_read(daemon: Daemon, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     assert shipped(daemon, lake).events
     (note,) = (tmp_path / "notes").glob("*.json")
-    told = {key: each["last"] for key, each in json.loads(note.read_text()).items()}
-    note.write_text(json.dumps(told))
+    reported = {key: each["last"] for key, each in json.loads(note.read_text()).items()}
+    note.write_text(json.dumps(reported))
 
     assert shipped(daemon, lake).events == 0

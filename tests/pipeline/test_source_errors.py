@@ -1,7 +1,8 @@
-"""What a user sees when it does not work: the host, the reason and what to do, and nothing before.
+"""Errors of the data source: the host, the reason and the remedy come first.
 
-Each fault is a real one: another daemon's token and certificate, a daemon of another version, a
-port at which nobody listens.
+Each fault is real: another daemon's token and certificate, a daemon of another version, a closed
+port.
+
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Remote:
-    """Another queue manager, with an authority and tokens of its own."""
-    stranger = Remote(tmp_path_factory.mktemp("stranger"))
-    stranger.daemon.terminate()
-    return stranger
+def outsider(tmp_path_factory: pytest.TempPathFactory) -> Remote:
+    """Yield another queue manager, with an authority and tokens of its own."""
+    outsider = Remote(tmp_path_factory.mktemp("stranger"))
+    outsider.daemon.terminate()
+    return outsider
 
 
 def given(remote: Remote, token: Path, **options: Any) -> dict[str, str]:
@@ -61,8 +62,8 @@ def given(remote: Remote, token: Path, **options: Any) -> dict[str, str]:
     }
 
 
-def told(error: BaseException) -> str:
-    """The first line that names us, with what Spark says before it."""
+def reported(error: BaseException) -> str:
+    """Return the first line that names qmd, with Spark's lines before it."""
     text = str(error).partition("\n SQLSTATE")[0].partition("\nJVM stacktrace")[0]
     assert "Traceback" not in text
     assert "\n\tat " not in text.partition("qmd at ")[0]
@@ -72,20 +73,20 @@ def told(error: BaseException) -> str:
 def reading(spark: Any, options: dict[str, str]) -> str:
     with pytest.raises(Exception, match="qmd at") as failure:
         spark.read.format("qmd").options(**options).load().count()
-    return told(failure.value)
+    return reported(failure.value)
 
 
 def writing(spark: Any, options: dict[str, str]) -> str:
     rows = spark.range(1).selectExpr("cast(id AS string) AS body")
     with pytest.raises(Exception, match="qmd at") as failure:
         rows.write.format("qmd").mode("append").options(**options).save()
-    return told(failure.value)
+    return reported(failure.value)
 
 
-def test_a_token_that_is_not_known_there_is_told_at_once_to_reader_and_writer(
-    spark: Any, remote: Remote, stranger: Remote
+def test_an_unknown_token_is_reported_at_once_to_reader_and_writer(
+    spark: Any, remote: Remote, outsider: Remote
 ) -> None:
-    options = given(remote, stranger.token("read", "write", name="stranger"))
+    options = given(remote, outsider.token("read", "write", name="stranger"))
     place = f"qmd at tls://localhost:{remote.port}: "
 
     for text in (reading(spark, options), writing(spark, options)):
@@ -94,18 +95,18 @@ def test_a_token_that_is_not_known_there_is_told_at_once_to_reader_and_writer(
         assert "QM-" in text
 
 
-def test_a_certificate_of_another_authority_is_told_with_what_to_do(
-    spark: Any, remote: Remote, stranger: Remote
+def test_a_certificate_of_another_authority_is_reported_with_the_remedy(
+    spark: Any, remote: Remote, outsider: Remote
 ) -> None:
     token = remote.token("read", name="trusting")
 
-    text = reading(spark, given(remote, token, caFile=stranger.ca_file))
+    text = reading(spark, given(remote, token, caFile=outsider.ca_file))
 
     assert text.startswith(f"qmd at tls://localhost:{remote.port}: the certificate of ")
     assert "name the authority that signed it" in text
 
 
-def test_where_nobody_listens_host_and_port_are_told(spark: Any, remote: Remote) -> None:
+def test_a_closed_port_is_reported_with_host_and_port(spark: Any, remote: Remote) -> None:
     endpoint = f"tls://localhost:{free_port()}"
     token = remote.token("read", "write", name="nobody")
     options = given(remote, token, endpoint=endpoint, reconnectSeconds=0)
@@ -116,7 +117,7 @@ def test_where_nobody_listens_host_and_port_are_told(spark: Any, remote: Remote)
         assert "[remote] enabled" in text
 
 
-def test_a_queue_that_is_not_there_is_told_with_the_command_that_makes_it(
+def test_a_missing_queue_is_reported_with_the_command_that_creates_it(
     spark: Any, remote: Remote
 ) -> None:
     options = given(remote, remote.token("read", "write", name="nowhere"), queue="nowhere")
@@ -127,7 +128,7 @@ def test_a_queue_that_is_not_there_is_told_with_the_command_that_makes_it(
         assert "QM-1201" in text
 
 
-def test_a_daemon_of_another_version_is_told_as_that(
+def test_a_daemon_of_another_version_is_reported(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = Daemon(tmp_path / "a")
@@ -147,7 +148,7 @@ def test_a_daemon_of_another_version_is_told_as_that(
         daemon.terminate()
 
 
-def test_express_messages_are_refused_before_any_work_and_it_says_why(
+def test_express_messages_are_refused_before_any_work_with_the_reason(
     spark: Any, remote: Remote
 ) -> None:
     options = given(remote, remote.token("write", name="express"), delivery="express")

@@ -1,4 +1,4 @@
-"""The data source over TLS: the token's file or variable is where it is used, and nowhere else."""
+"""The data source over TLS: only the place that uses the token reads its file or variable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def given(remote: Remote, **options: str) -> dict[str, str]:
 
 
 def bodies(reader: LiveReader | StreamReader, partitions: list[object]) -> list[int]:
-    """What executors read, which get the reader and its partitions as pickles."""
+    """Return the bodies that executors read; they get the reader and its partitions as pickles."""
     copy = pickle.loads(pickle.dumps(reader))
     return [
         int(body)
@@ -58,7 +58,7 @@ def bodies(reader: LiveReader | StreamReader, partitions: list[object]) -> list[
     ]
 
 
-def test_a_queue_elsewhere_is_read_with_a_token_from_a_file_or_a_variable(remote, monkeypatch):
+def test_a_remote_queue_is_read_with_a_token_from_a_file_or_a_variable(remote, monkeypatch):
     token = remote.token("read", name="table")
     monkeypatch.setenv("SALES_TOKEN", token.read_text().strip())
 
@@ -69,14 +69,14 @@ def test_a_queue_elsewhere_is_read_with_a_token_from_a_file_or_a_variable(remote
         assert token.read_text().strip().encode() not in pickle.dumps((reader, partitions))
 
 
-def test_a_token_that_is_not_good_enough_is_told_with_the_place(remote):
+def test_an_insufficient_token_is_reported_with_its_place(remote):
     token = remote.token("write", name="other")
 
     with pytest.raises(SourceError, match=rf"qmd at tls://localhost:{remote.port}: .*QM-\d+"):
         LiveReader(Options(given(remote, tokenFile=str(token)), "read")).partitions()
 
 
-def test_a_stream_elsewhere_reserves_reads_again_and_consumes(remote):
+def test_a_remote_stream_reserves_repeats_reads_and_consumes(remote):
     token = remote.token("read", "write", "admin", name="stream")
     options = given(remote, tokenFile=str(token), readerId="lake", maxMessagesPerTrigger="7")
     first = StreamReader(Options(options, "readStream"))
@@ -84,7 +84,7 @@ def test_a_stream_elsewhere_reserves_reads_again_and_consumes(remote):
     end = first.latestOffset(start, first.getDefaultReadLimit())
     assert bodies(first, first.partitions(start, end)) == list(range(7))
 
-    # The driver has died without writing that down; another one begins where it began.
+    # The driver died without recording that; another one starts at the same position.
     again = StreamReader(Options(options, "readStream"))
     assert again.latestOffset(start, again.getDefaultReadLimit()) == end
     assert bodies(again, again.partitions(start, end)) == list(range(7))

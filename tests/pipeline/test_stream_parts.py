@@ -1,4 +1,4 @@
-"""How a range is cut, and what of a stream is written down."""
+"""The partitions of a range, and the stored state of a stream."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_parts_follow_each_other_and_none_is_empty(after, size, count):
     assert len(cut) == min(count, size)
 
 
-def test_the_same_ends_are_the_same_text_whatever_their_order():
+def test_equal_ends_are_equal_texts_in_any_order():
     one = offset_of("lake", {"b": ("/run/b", 2), "a": ("/run/a", 1)})
     other = offset_of("lake", {"a": ("/run/a", 1), "b": ("/run/b", 2)})
 
@@ -39,7 +39,7 @@ def test_an_offset_of_another_release_is_refused():
 
 
 def checkpoint(folder, *, offsets, commits):
-    """A checkpoint as Spark writes it."""
+    """Write a checkpoint as Spark writes it."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir()
     for number, lines in offsets.items():

@@ -1,4 +1,4 @@
-"""Fixtures of the process tests: real daemons, independent peers, always cleaned up."""
+"""Fixtures of the process tests: real daemons and independent peers, with their clean-up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.remote import RemoteQueueManager
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failure shows what the daemons logged."""
+    """Add the logs of the daemons to the report of a failed test."""
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
@@ -32,7 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
-    """Whatever one test starts."""
+    """Yield the processes of one test."""
     hosts = Hosts()
     try:
         yield hosts
@@ -42,7 +42,7 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def shared_hosts() -> Iterator[Hosts]:
-    """Whatever the tests of one file share."""
+    """Yield the processes that the tests of one file share."""
     hosts = Hosts()
     try:
         yield hosts
@@ -52,17 +52,17 @@ def shared_hosts() -> Iterator[Hosts]:
 
 @pytest.fixture
 def clean(request: pytest.FixtureRequest) -> Callable[[Daemon], Daemon]:
-    """A daemon that several tests share, as if nothing had happened before.
+    """Return a function that gives a shared daemon in its initial state.
 
-    Tests leave nothing behind, but one that failed may have: then the daemon is started again,
-    dead or dying or not, and its queues are emptied.
+    A test leaves no messages behind unless it fails.  After a failure the daemon is restarted,
+    in whatever state it is, and its queues are emptied.
     """
 
     def clean(daemon: Daemon) -> Daemon:
         failed = request.session.testsfailed
         if failed != _failed_before.setdefault(daemon, failed):
             daemon.restart()
-            daemon.empty()
+            empty_queues(daemon)
             _failed_before[daemon] = failed
         return daemon
 
@@ -74,6 +74,6 @@ _failed_before: dict[Daemon, int] = {}
 
 @pytest.fixture
 def remote() -> Iterator[RemoteQueueManager]:
-    """An independent queue manager somewhere else."""
+    """Yield an independent remote queue manager."""
     with RemoteQueueManager() as remote:
         yield remote

@@ -1,4 +1,4 @@
-"""The other end of the control socket, written anew: it can also say what no client would say.
+"""An independent client of the control socket, which can send requests that no client sends.
 
 A frame is a u32 length and one MessagePack array: verb, number, fields.
 """
@@ -29,7 +29,7 @@ class ControlClient:
         self._number = 0
 
     def send(self, verb: str, *fields: Any) -> int:
-        """Ask, and do not wait.  Returns the number of the request."""
+        """Send a request without a wait for its reply; return the number of the request."""
         self._number += 1
         self.send_frame(msgspec.msgpack.encode([verb, self._number, *fields]))
         return self._number
@@ -44,7 +44,7 @@ class ControlClient:
             raise EOFError("the daemon hung up") from error
 
     def reply(self, number: int) -> list[Any]:
-        """["done", number, result] or ["refused", number, code, text, remedy]."""
+        """Return ["done", number, result] or ["refused", number, code, text, remedy]."""
         while number not in self._replies:
             reply = self.read()
             self._replies[reply[1]] = reply
@@ -54,18 +54,18 @@ class ControlClient:
         return self.reply(self.send(verb, *fields))
 
     def done(self, verb: str, *fields: Any) -> Any:
-        """The result of a request that must succeed."""
+        """Return the result of a request that must succeed."""
         kind, _, result, *rest = self.ask(verb, *fields)
         assert kind == "done", (verb, fields, result, *rest)
         return result
 
     def settle(self) -> None:
-        """Until everything asked before was dealt with and is on disk, or will never be."""
+        """Wait until earlier requests are processed, with their effects on disk or impossible."""
         self.ask("outcome", b"nobody's")
         self.ask("status")
 
     def read(self) -> list[Any]:
-        """The next reply, whatever it answers."""
+        """Return the next reply, to any request."""
         self._fill(4)
         (size,) = struct.unpack_from("<I", self._buffer)
         self._fill(4 + size)
@@ -75,7 +75,7 @@ class ControlClient:
         return list(reply)
 
     def expect_end(self) -> None:
-        """The daemon hangs up, whatever it still says."""
+        """Wait until the daemon closes the connection; ignore replies before the end."""
         try:
             while True:
                 self.read()

@@ -1,9 +1,10 @@
-"""An application that sends the messages of the source document's example, again and again.
+"""An application that sends the messages of the source document's example, repeatedly.
 
     python -m tests.process.many_worker SOCKET Q1 Q2 Q3 COUNT
 
-Each transaction sends M1 to Q1 and Q2, M2 to Q2 and Q3, and M3 to Q2; whatever breaks, it is done
-once, in order.
+Each transaction sends M1 to Q1 and Q2, M2 to Q2 and Q3, and M3 to Q2; it is done once and in
+order, in spite of any failure.
+
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.patience import END_S
 
 
 async def example(qm: QueueManager, queues: list[str], round_: int) -> None:
-    """One transaction of three messages; which, from whoever asks for its outcome."""
+    """Send three messages in one transaction; the request for its outcome gives its number."""
     q1, q2, q3 = queues
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own, in a folder of its own, on a Unix socket."""
+"""A PostgreSQL server in a folder of its own, on a Unix socket."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
 
 def initdb() -> str | None:
-    """Where it is; None when PostgreSQL is not installed."""
+    """Return the path of initdb; None when PostgreSQL is not installed."""
     return shutil.which("initdb", path=os.pathsep.join([*map(str, BINARIES), os.environ["PATH"]]))
 
 
 class Server:
-    """`start`, `kill`, again and again; `close` removes it."""
+    """A server with `start` and `kill`, which can be repeated; `close` removes it."""
 
     def __init__(self) -> None:
         found = initdb()
@@ -69,9 +69,9 @@ class Server:
                 time.sleep(0.05)
 
     def kill(self) -> None:
-        """As a crash would end it: at once, with all of its children."""
+        """Kill the server at once with all of its child processes, as a crash does."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGQUIT)  # "immediate": it recovers at its start
+        self._process.send_signal(signal.SIGQUIT)  # mode "immediate": the next start recovers
         self._process.wait(END_S)
         self._process = None
 

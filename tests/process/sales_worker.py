@@ -20,7 +20,7 @@ from tests.patience import END_S
 
 async def work(socket: str, dsn: str, destination: str) -> None:
     database = Database("shop", lambda: psycopg.connect(dsn))
-    # On a busy machine a daemon that is killed again and again is up for moments only.
+    # On a busy machine, a daemon that is killed repeatedly runs only for moments.
     async with connect(socket, reconnect_s=120) as qm:
         while True:
             try:
@@ -41,7 +41,7 @@ async def work(socket: str, dsn: str, destination: str) -> None:
 
 
 async def main() -> None:
-    """It may begin in a moment when the daemon is down."""
+    """Run the application; it may start while the daemon is down."""
     deadline = time.monotonic() + END_S
     while True:
         try:

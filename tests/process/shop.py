@@ -1,6 +1,7 @@
 """Services for the tests, run with `qmd service run tests.process.shop:...`.
 
-What an operation is told to do is in its arguments; what it has seen goes to the queue `seen`.
+The arguments of an operation say what it does; its observations go to the queue `seen`.
+
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from qmd.service import Service, current_call, operation, proxy, service
 class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay_s=0.5):
     @operation
     async def order(self, number: int, fails: int = 0, slow_s: float = 0.0) -> None:
-        """Raises as often as it is told to."""
+        """Raise an error as often as the arguments say."""
         call = current_call()
         assert call.transaction is not None
         await call.transaction.send("seen", f"{number} for the {call.attempt}. time")
@@ -27,7 +28,7 @@ class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay
 
     @operation
     async def relay(self, number: int, fails: int = 0) -> None:
-        """Sends and receives with the client itself; what it does apart from the call stays."""
+        """Send and receive with the client itself; effects outside of the call remain."""
         call = current_call()
         assert await call.qm.receive("parts") is not None
         await call.qm.send("seen", f"relayed {number} for the {call.attempt}. time")
@@ -54,7 +55,7 @@ class Shop(Service, queue="shop", receive_retries=1, retry_cycles=1, retry_delay
 
     @operation
     async def forward(self, number: int) -> None:
-        """Calls another service within its own transaction."""
+        """Call another service within the transaction of this one."""
         await proxy(Shop, current_call().qm).order(number)
         await asyncio.sleep(0)
 

@@ -1,11 +1,13 @@
-"""Ten thousand transactions of an application that is killed, and of daemons that are.
+"""Ten thousand transactions while the application and the daemons are killed.
 
     python -m tests.process.soak_transactions [--transactions N] [--seed N] [--with-postgresql]
 
-Each receives one message, sends it to three other computers, and a reply to a queue here; with a
-database, it is written there too.  Whoever is next at random is killed: the application, its queue
-manager, one of the others, PostgreSQL; or the application's socket is cut; until all is received.
-Then every queue, and the table, has to hold each message once, in the order of the commits.
+Each transaction receives one message, sends it to three other computers, and sends a reply to a
+local queue; with a database, it also writes a row.  Until all messages are received, a process
+chosen at random is killed: the application, its queue manager, one of the others, or PostgreSQL;
+or the application's socket is cut.  At the end every queue, and the table, must hold each message
+once, in the order of the commits.
+
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from typing import Any
 
 from tests.patience import END_S
 from tests.process import postgresql
-from tests.process.harness import ROOT, ControlProxy, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Hosts, body
+from tests.process.proxy import ControlProxy
 
 QUICK: dict[str, Any] = {"resend": ["500ms", "1s"], "retry_first": "20ms", "retry_max": "100ms"}
-STEP = 1000  # messages that are sent at once
+STEP = 1000  # messages per send
 PATIENCE_S = END_S
 
 
@@ -67,7 +71,7 @@ def _run(
     worker = _start(words)
     kills: Counter[str] = Counter()
     while worker.poll() is None or near.count("in"):
-        if worker.poll() is not None:  # on a busy machine nothing may come for two seconds
+        if worker.poll() is not None:  # on a busy machine no message may arrive for two seconds
             worker = _start(words)
         time.sleep(dice.uniform(0.1, 1.0))
         victim = dice.choice(victims)

@@ -1,12 +1,13 @@
-"""A process that stores and deletes messages, and says on stdout what it was told to be durable.
+"""A process that stores and deletes messages, and prints those that were reported as durable.
 
     python -m tests.process.storage_worker FOLDER BATCHES
 
-    found FIRST LAST       at the start: messages FIRST to LAST are there, whole and without a gap
-    reserved NUMBER        a block of 10 numbers from here on is its own
-    durable FIRST LAST     from now on they are these
+    found FIRST LAST       at the start: messages FIRST to LAST exist, intact and without a gap
+    reserved NUMBER        a block of 10 numbers from here on is reserved
+    durable FIRST LAST     from now on these messages are durable
 
-It ends without closing anything: after its batches, or, with status 3, when storing has failed.
+It ends without closing its files: after its batches, or, with status 3, after a failed store.
+
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from storage.tables.keys import arrival_of, message_key
 
 QUEUE_ID = 16
 SOURCE = b"the-other-manager"[:16]
-WINDOW = 3  # batches that are given before the first of them is durable
+WINDOW = 3  # batches that are submitted before the first of them is durable
 #: Small, so that checkpoints happen.
 OPTIONS = StorageOptions(disk_reserve_bytes=0, disk_watermark_bytes=0, wal_autocheckpoint_pages=20)
 
@@ -36,7 +37,7 @@ def key(number: int) -> int:
 
 
 def found(db: sqlite3.Connection) -> tuple[int, int]:
-    """The first and the last message that are there; they must fit together."""
+    """Return the first and the last stored message, after a check that they are contiguous."""
     (sequence,) = sequences.list_all(db) or [None]
     rows = messages.page(db, QUEUE_ID, rows_max=100_000)
     last = 0 if sequence is None else sequence.number

@@ -1,4 +1,4 @@
-"""What an application does inside `async with qm.transaction()` is part of it, or is refused."""
+"""Operations inside `async with qm.transaction()` join the transaction, or are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 
 class _Changed(Exception):
-    """The application has changed its mind."""
+    """The application has decided to abort."""
 
 
 async def waiting(qm: QueueManager, queue: str) -> list[bytes]:
@@ -53,7 +53,7 @@ async def waiting(qm: QueueManager, queue: str) -> list[bytes]:
 
 
 @with_client
-async def test_after_a_failed_send_every_verb_and_the_commit_say_so(qm: QueueManager) -> None:
+async def test_after_a_failed_send_every_verb_and_the_commit_are_refused(qm: QueueManager) -> None:
     await qm.send("orders", b"an order")
     transaction = qm.transaction()
     await transaction.begin()
@@ -84,7 +84,7 @@ async def test_after_a_failed_send_every_verb_and_the_commit_say_so(qm: QueueMan
 
 
 @with_client
-async def test_a_block_whose_send_failed_ends_with_that(qm: QueueManager) -> None:
+async def test_a_block_ends_with_the_error_of_its_failed_send(qm: QueueManager) -> None:
     async def work() -> None:
         async with qm.transaction() as transaction:
             await transaction.send("invoices", b"1")
@@ -98,7 +98,7 @@ async def test_a_block_whose_send_failed_ends_with_that(qm: QueueManager) -> Non
 
 
 @with_client
-async def test_a_send_that_never_left_the_program_dooms_its_transaction_too(
+async def test_a_send_that_fails_in_the_client_dooms_its_transaction_too(
     qm: QueueManager,
 ) -> None:
     too_large = bytes(qm.message_bytes_max + 1)
@@ -130,11 +130,11 @@ async def test_a_receive_that_fails_dooms_nothing(qm: QueueManager) -> None:
     assert await waiting(qm, "invoices") == [b"1"]
 
 
-# The transaction around it.
+# The enclosing transaction.
 
 
 @with_client
-async def test_what_is_sent_and_received_inside_commits_or_aborts_with_it(
+async def test_sends_and_receives_inside_commit_or_abort_with_it(
     qm: QueueManager,
 ) -> None:
     await qm.send_many([new_message("orders", b"%d" % number) for number in range(6)])
@@ -229,7 +229,7 @@ async def test_an_iteration_inside_receives_with_the_transaction(qm: QueueManage
 
 
 @with_client
-async def test_what_cannot_be_part_of_it_is_refused_and_does_nothing(qm: QueueManager) -> None:
+async def test_verbs_that_cannot_join_are_refused_without_effect(qm: QueueManager) -> None:
     await qm.send("plain", b"x")
     pipeline = qm.pipeline
 
@@ -285,7 +285,7 @@ async def test_what_cannot_be_part_of_it_is_refused_and_does_nothing(qm: QueueMa
 
 
 @with_client
-async def test_what_is_not_to_be_part_of_it_says_so(qm: QueueManager) -> None:
+async def test_verbs_outside_of_the_transaction_are_marked(qm: QueueManager) -> None:
     await qm.send("plain", b"x")
     with contextlib.suppress(_Changed):
         async with qm.transaction():
@@ -300,7 +300,7 @@ async def test_what_is_not_to_be_part_of_it_says_so(qm: QueueManager) -> None:
 
 
 @with_client
-async def test_the_innermost_is_joined_and_each_client_has_its_own(
+async def test_the_innermost_transaction_of_each_client_is_joined(
     qm: QueueManager, other: QueueManager
 ) -> None:
     with contextlib.suppress(_Changed):
@@ -332,7 +332,7 @@ async def test_blocks_may_end_in_any_order(qm: QueueManager) -> None:
 
 
 @with_client
-async def test_tasks_that_it_starts_join_and_are_refused_when_it_has_ended(
+async def test_tasks_join_the_transaction_and_are_refused_after_its_end(
     qm: QueueManager,
 ) -> None:
     ended = asyncio.Event()
@@ -369,7 +369,7 @@ async def test_tasks_that_it_starts_join_and_are_refused_when_it_has_ended(
 
 
 @with_client
-async def test_behind_its_commit_a_block_does_nothing_more(qm: QueueManager) -> None:
+async def test_after_its_commit_a_block_has_no_effect(qm: QueueManager) -> None:
     async with qm.transaction() as transaction:
         await qm.send("orders", b"1")
         await transaction.commit()
@@ -380,7 +380,7 @@ async def test_behind_its_commit_a_block_does_nothing_more(qm: QueueManager) -> 
 
 
 @with_client
-async def test_a_generator_of_the_application_that_is_left_early_harms_nobody(
+async def test_an_abandoned_generator_of_the_application_has_no_effect(
     qm: QueueManager,
 ) -> None:
     async def orders() -> AsyncIterator[bytes]:
@@ -402,7 +402,7 @@ async def test_a_generator_of_the_application_that_is_left_early_harms_nobody(
 # Without `await`.
 
 
-def test_without_await_it_is_the_same(daemon: Daemon) -> None:
+def test_the_blocking_client_behaves_the_same(daemon: Daemon) -> None:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
 
         def bodies(queue: str) -> list[bytes]:

@@ -1,8 +1,9 @@
-"""The daemon under attack: it serves others, answers, and stays small, in memory and in its log.
+"""The daemon under attack: it serves others, answers, and limits its memory and its log.
 
-The numbers are small, so that every run of the tests has time for them; `make attack` takes the
-full ones (ATTACK=full), and prints what it measured.  The attackers are processes of their own, so
-that they do not slow down the ones who measure.
+The numbers are small, so that each run of the tests has time for them; `make attack` uses the
+full numbers (ATTACK=full), and prints the measurements.  The attackers are separate processes, so
+that they do not slow down the clients that measure.
+
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.connection import Closed
 from tests.process.control_client import ControlClient
-from tests.process.harness import Daemon, Hosts
-from tests.process.peer import Closed, RemoteQueueManager
+from tests.process.data_folder import held_disk
+from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.remote import RemoteQueueManager
 from tests.process.watch import MB, SIDE, Watch
 
 FULL = os.environ.get("ATTACK") == "full"
@@ -36,7 +39,7 @@ ATTACK_S_MAX = 600 if FULL else 60
 
 
 def scaled(few: int, many: int) -> int:
-    """How many: in every run of the tests, and in `make attack`."""
+    """Return the number for each run of the tests, or the number for `make attack`."""
     return many if FULL else few
 
 
@@ -50,7 +53,7 @@ def daemon(shared_hosts: Hosts) -> Daemon:
 
 @pytest.fixture
 def attack() -> Iterator[Callable[..., None]]:
-    """Runs a function in a process of its own, to its end; it must not fail."""
+    """Run a function in a process of its own, to its end; it must not fail."""
     context = multiprocessing.get_context("forkserver")
     started: list[multiprocessing.process.BaseProcess] = []
 
@@ -68,7 +71,7 @@ def attack() -> Iterator[Callable[..., None]]:
 
 
 def open_files(wanted: int) -> int:
-    """Raise the limit of open files as far as is allowed; how many there may then be."""
+    """Raise the limit of open files as far as allowed; return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = min(wanted + 200, hard) if hard != resource.RLIM_INFINITY else wanted + 200
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
@@ -79,7 +82,7 @@ def open_files(wanted: int) -> int:
 
 
 def stay_silent(port: int, count: int) -> None:
-    """Connect, all at once, say nothing, and try again when thrown out."""
+    """Open connections, send nothing, and reconnect after each disconnect."""
     sockets = []
     for number in range(open_files(count)):
         sock = socket.socket()
@@ -92,7 +95,7 @@ def stay_silent(port: int, count: int) -> None:
         sock.close()
 
 
-def test_connections_that_never_speak(daemon: Daemon, attack: Callable[..., None]):
+def test_silent_connections(daemon: Daemon, attack: Callable[..., None]):
     with Watch(daemon):
         attack(stay_silent, daemon.port, scaled(2_000, 10_000))
 
@@ -101,7 +104,7 @@ def test_connections_that_never_speak(daemon: Daemon, attack: Callable[..., None
 
 
 def connect_and_leave(port: int, count: int) -> None:
-    """A whole handshake, and the end; over and over."""
+    """Complete a handshake and close the connection, repeatedly."""
     with RemoteQueueManager() as remote:
         for _ in range(count):
             remote.connect(port).close()
@@ -113,7 +116,7 @@ def test_sessions_that_come_and_go(daemon: Daemon, attack: Callable[..., None]):
 
 
 def send_byte_by_byte(port: int, senders: int) -> None:
-    """Each byte of a handshake and a message is a packet of TCP."""
+    """Send a handshake and a message, with one TCP segment per byte."""
     remotes = [RemoteQueueManager() for _ in range(senders)]
     streams = [
         wire.establish(client=remote.guid)
@@ -146,7 +149,7 @@ def test_senders_of_single_bytes(daemon: Daemon, attack: Callable[..., None]):
 
 
 def announce_much(port: int, count: int, sent_bytes: int) -> None:
-    """Before and after the handshake: 4 MB are announced, and some of them come."""
+    """Announce 4 MB before and after the handshake, and send some of them."""
     with RemoteQueueManager() as remote:
         packet = remote.message("plain", recoverable=True)
         giant = packet[:8] + struct.pack("<I", wire.PACKET_BYTES_MAX) + packet[12:]
@@ -159,7 +162,7 @@ def announce_much(port: int, count: int, sent_bytes: int) -> None:
                 sock.sendall(giant)
         for size in (0, 19, 0x400001, 0x7FFFFFFF, 0xFFFFFFFF):
             peer = remote.connect(port)
-            peer.send_raw(packet[:8] + struct.pack("<I", size) + packet[12:])
+            peer.connection.send(packet[:8] + struct.pack("<I", size) + packet[12:])
             peer.expect_closed()
         for sock in early + late:
             sock.close()
@@ -168,7 +171,7 @@ def announce_much(port: int, count: int, sent_bytes: int) -> None:
 def test_giant_packets_that_are_announced(daemon: Daemon, attack: Callable[..., None]):
     count, sent_bytes = scaled(50, 200), 300_000
 
-    # What came may be held, in a buffer that has room for more.
+    # The received part may stay in a buffer that has room for more.
     with Watch(daemon, grown_bytes_max=3 * count * sent_bytes + 64 * MB):
         attack(announce_much, daemon.port, count, sent_bytes)
 
@@ -177,7 +180,7 @@ def test_giant_packets_that_are_announced(daemon: Daemon, attack: Callable[..., 
 
 
 def flood(port: int, kind: str, count: int) -> None:
-    """Packets as fast as they are taken, whatever the window says."""
+    """Send packets as fast as they are read, without regard to the window."""
     drawn = random.Random(kind)
     with RemoteQueueManager() as remote:
         peer = remote.connect(port)
@@ -196,7 +199,7 @@ def flood(port: int, kind: str, count: int) -> None:
 
 
 def flood_over_many(port: int, connections: int, kind: str, count: int) -> None:
-    """The same over as many sessions at once, each sending as much as its socket takes."""
+    """Flood over many sessions at once; each sends as much as its socket accepts."""
     drawn = random.Random(kind)
     with RemoteQueueManager() as remote, selectors.DefaultSelector() as selector:
         packets = [_flooding(remote, kind, drawn) for _ in range(50)]
@@ -213,7 +216,7 @@ def flood_over_many(port: int, connections: int, kind: str, count: int) -> None:
                 assert isinstance(key.fileobj, socket.socket)
                 rest = key.data
                 if not rest:
-                    for end, packet in zip(ends, packets, strict=True):  # none is a duplicate
+                    for end, packet in zip(ends, packets, strict=True):  # no packet is a duplicate
                         struct.pack_into("<I", block, end - len(packet) + 56, remote.next_id())
                     rest, count = bytes(block), count - len(packets)
                 with contextlib.suppress(BlockingIOError):
@@ -246,7 +249,7 @@ def test_floods_of_tiny_messages(daemon: Daemon, attack: Callable[..., None], ki
     with Watch(daemon):
         attack(flood, daemon.port, kind, scaled(5_000, 300_000))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 @pytest.mark.parametrize("kind", ["unknown queue", "refused"])
@@ -254,18 +257,18 @@ def test_floods_over_many_sessions(daemon: Daemon, attack: Callable[..., None], 
     with Watch(daemon, grown_bytes_max=scaled(100, 256) * MB):
         attack(flood_over_many, daemon.port, scaled(100, 900), kind, scaled(5_000, 300_000))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_express_messages_that_are_refused_wait_for_the_disk_too(daemon: Daemon):
-    """Nobody is answered for them, and so nothing else would hold back who sends them."""
+    """Refused express messages get no answer, so only the disk can slow their sender down."""
     with RemoteQueueManager() as remote:
         sock = remote.connect(daemon.port).connection.sock
-        # Several times as much as sockets hold, and commits are asked to.
+        # Several times the capacity of the sockets; commits must happen.
         flood = memoryview(b"".join(remote.message("nowhere", bytes(3000)) for _ in range(15_000)))
         sent = 0
         sock.setblocking(False)
-        with daemon.held_disk():
+        with held_disk(daemon.folder):
             while sent < len(flood) and select.select([], [sock], [], 2.0)[1]:
                 sent += sock.send(flood[sent : sent + MB])
 
@@ -273,7 +276,7 @@ def test_express_messages_that_are_refused_wait_for_the_disk_too(daemon: Daemon)
 
 
 def send_from_many(port: int, sources: int) -> None:
-    """Streams of as many queue managers, as if they came over a router."""
+    """Send the streams of many queue managers, as a router does."""
     with RemoteQueueManager() as remote:
         remote.relayed = True
         peer = remote.connect(port)
@@ -293,7 +296,7 @@ def test_streams_of_a_thousand_sources(daemon: Daemon, attack: Callable[..., Non
         attack(send_from_many, daemon.port, sources)
 
     assert daemon.count("orders") == sources
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_order_acks_beyond_what_was_sent(daemon: Daemon):
@@ -308,7 +311,7 @@ def test_order_acks_beyond_what_was_sent(daemon: Daemon):
             peer.order_ack(sequence.sequence_id, number if number % 2 else 0xFFFFFFFF)
         peer.wait_acknowledged(timeout_s=ATTACK_S_MAX)
 
-        # None of them was believed; one that is true is.
+        # No false one was accepted; a true one is.
         (queue,) = [row for row in daemon.json("outgoing", "list") if row["messages"]]
         assert queue["messages"] == 2
         peer.order_ack(sequence.sequence_id, 2)
@@ -322,7 +325,7 @@ def test_order_acks_beyond_what_was_sent(daemon: Daemon):
 
 
 def never_read(port: int, connections: int, megabytes: int) -> None:
-    """Send what has to be answered, and leave the answers where they are."""
+    """Send requests for answers, and do not read the answers."""
     with RemoteQueueManager() as remote:
         packet = remote.message("plain", b"x" * 500, recoverable=True)
         peers = [remote.connect(port) for _ in range(connections)]
@@ -339,7 +342,7 @@ def test_peers_that_never_read(daemon: Daemon, attack: Callable[..., None]):
     with Watch(daemon):
         attack(never_read, daemon.port, scaled(4, 20), scaled(2, 50))
 
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_receivers_that_never_read(daemon: Daemon):
@@ -351,7 +354,7 @@ def test_receivers_that_never_read(daemon: Daemon):
             for listener in listeners:
                 message = [listener.destination("q"), content, "", 1]
                 client.done("send", [message] * scaled(12, 40))
-        # They take the session and its first bytes, and nothing more.
+        # They accept the session and its first bytes, and read no more.
         peers = [listener.accept() for listener in listeners]
         time.sleep(scaled(1, 5))
         for peer in peers:
@@ -366,7 +369,7 @@ def test_receivers_that_never_read(daemon: Daemon):
 
 
 def send_garbage(path: Path, connections: int) -> None:
-    """Bytes of any kind, in frames and out of them."""
+    """Send arbitrary bytes, inside and outside of frames."""
     drawn = random.Random(1)
     for number in range(connections):
         with ControlClient(path) as client, contextlib.suppress(EOFError, OSError):
@@ -384,7 +387,7 @@ def test_garbage_on_the_control_socket(daemon: Daemon, attack: Callable[..., Non
 
 
 def send_giant_frames(path: Path, clients: int) -> None:
-    """The longest frames that are allowed, almost whole."""
+    """Send almost complete frames of the largest allowed size."""
     held = [ControlClient(path) for _ in range(clients)]
     for client in held:
         client.send_raw(struct.pack("<I", 64 * MB))
@@ -397,13 +400,13 @@ def send_giant_frames(path: Path, clients: int) -> None:
 def test_giant_frames_on_the_control_socket(daemon: Daemon, attack: Callable[..., None]):
     clients = scaled(4, 16)
 
-    # Whoever may use it may have us hold what it sent, twice while it grows.
+    # A local client may make the daemon hold its data, twice while the buffer grows.
     with Watch(daemon, grown_bytes_max=(64 + 2 * 16 * clients) * MB):
         attack(send_giant_frames, daemon.folder / "qmd.sock", clients)
 
 
 def ask_and_never_read(path: Path, requests: int) -> None:
-    """Requests with long answers, one behind the other."""
+    """Send requests with long answers, without reading the answers."""
     client = ControlClient(path)
     client.sock.settimeout(3)
     question = msgspec.msgpack.encode(["list_queues", 1, True])
@@ -427,12 +430,12 @@ def test_clients_that_never_read(daemon: Daemon, attack: Callable[..., None]):
             attack(ask_and_never_read, daemon.folder / "qmd.sock", scaled(20_000, 1_000_000))
         for number in range(300):
             client.done("delete_queue", f"private$\\many{number}")
-    daemon.empty()
+    empty_queues(daemon)
 
 
 def test_a_client_with_more_requests_than_are_taken_up_gets_all_answers(daemon: Daemon):
     with ControlClient(daemon.folder / "qmd.sock") as client:
-        # Whose answers, 17 bytes each, have room on their way: nobody reads them so far.
+        # The answers, 17 bytes each, fit into the socket buffers: they are not read so far.
         numbers = [client.send("peek", r"private$\plain", 0, 1, 0.0) for _ in range(10_000)]
 
         assert [client.reply(number)[0] for number in numbers] == ["done"] * len(numbers)

@@ -1,4 +1,4 @@
-"""`qmd check`: a damaged folder is named as such, and what can be saved of it goes on."""
+"""`qmd check`: it reports a damaged folder, and the saved part of the folder can be used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 from protocol import parse_user_message
 from storage.options import PAGE_BYTES
 from storage.rescue.database_file import DatabaseFile
+from tests.process.connection import Closed
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Listener, Peer
+from tests.process.peer import Peer
+from tests.process.remote import Listener
 from tests.process.test_hindrances import refused_start
 
 BODIES = [b"<%04d>" % number for number in range(200)]
@@ -30,7 +32,7 @@ def listener(hosts: Hosts) -> Listener:
 
 @pytest.fixture
 def daemon(hosts: Hosts, listener: Listener) -> Daemon:
-    """Messages in three places; nobody answers for those that go out."""
+    """Yield a daemon with messages in three places; the outgoing ones have no destination."""
     daemon = hosts.daemon(delivery={"retry_first": "5ms", "retry_max": "20ms"})
     daemon.create("plain")
     daemon.create("orders", transactional=True)
@@ -51,7 +53,7 @@ def check(daemon: Daemon, *options: str) -> tuple[int, str]:
 
 
 def erase_a_page(daemon: Daemon) -> set[bytes]:
-    """Destroy one with messages of the queue `plain`; the bodies that are gone with it."""
+    """Destroy a page with messages of the queue `plain`; return the lost bodies."""
     path = data(daemon) / "queues.db"
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -67,22 +69,22 @@ def erase_a_page(daemon: Daemon) -> set[bytes]:
     return {each for each in BODIES if each in content}
 
 
-def test_a_folder_in_order_is_called_so(daemon: Daemon):
+def test_an_intact_folder_is_reported_as_in_order(daemon: Daemon):
     daemon.terminate()
 
     code, words = check(daemon)
     (report,) = daemon.json("check")
 
     assert code == 0
-    assert "It is in order; 600 messages in all." in words
+    assert "The folder is in order; 600 messages in all." in words
     assert report["messages"]["private$\\plain"] == 200
     assert report["findings"] == []
     daemon.start()
     assert daemon.bodies("plain") == BODIES
 
 
-def test_a_repair_never_writes_through_a_link_that_is_in_its_way(daemon: Daemon, tmp_path: Path):
-    """Root may run it beside a folder of somebody else, who may have put one there."""
+def test_a_repair_never_writes_through_a_link(daemon: Daemon, tmp_path: Path):
+    """Root may run the repair next to a folder of another user, which may contain a link."""
     daemon.terminate()
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o755)
@@ -98,7 +100,7 @@ def test_a_repair_never_writes_through_a_link_that_is_in_its_way(daemon: Daemon,
     assert not (tmp_path / "saved").exists()
 
 
-def test_a_folder_in_use_is_left_alone(daemon: Daemon):
+def test_a_folder_in_use_is_not_changed(daemon: Daemon):
     assert daemon.process is not None
 
     code, words = check(daemon)
@@ -107,7 +109,7 @@ def test_a_folder_in_use_is_left_alone(daemon: Daemon):
     assert f"in use by process {daemon.process.pid}" in words
 
 
-def test_what_is_left_of_a_damaged_folder_is_saved_and_goes_on(
+def test_the_intact_part_of_a_damaged_folder_is_saved_and_usable(
     daemon: Daemon, listener: Listener, tmp_path: Path
 ):
     daemon.kill()
@@ -142,7 +144,7 @@ def test_what_is_left_of_a_damaged_folder_is_saved_and_goes_on(
 
 
 def accepted(listener: Listener) -> Peer:
-    """The first connections are of daemons that are gone."""
+    """Accept a session; the first connections belong to daemons that have ended."""
     while True:
         with contextlib.suppress(Closed):
             return listener.accept()
@@ -158,10 +160,10 @@ def is_lossless(line: dict[str, Any]) -> bool:
     )
 
 
-def test_a_log_with_a_flipped_bit_is_called_damaged_and_gives_all_back(
+def test_a_log_with_a_flipped_bit_is_reported_and_completely_recovered(
     daemon: Daemon, tmp_path: Path
 ):
-    """A daemon would forget all that was committed behind it."""
+    """A daemon would lose all commits behind the flipped bit."""
     daemon.kill()
     log = data(daemon) / "queues.db-wal"
     content = bytearray(log.read_bytes())
@@ -183,7 +185,7 @@ def test_a_log_with_a_flipped_bit_is_called_damaged_and_gives_all_back(
     assert {*certain} <= {*BODIES}
 
 
-def test_what_is_there_already_is_never_overwritten(daemon: Daemon, tmp_path: Path):
+def test_existing_files_are_never_overwritten(daemon: Daemon, tmp_path: Path):
     daemon.terminate()
     file = tmp_path / "saved.ndjson"
     file.write_text("precious")
@@ -201,7 +203,7 @@ def test_what_is_there_already_is_never_overwritten(daemon: Daemon, tmp_path: Pa
     assert list((daemon.folder / "data.repaired").iterdir()) == []
 
 
-def test_a_folder_is_named_by_hand_or_by_the_configuration(daemon: Daemon, tmp_path: Path):
+def test_a_folder_is_given_by_an_argument_or_by_the_configuration(daemon: Daemon, tmp_path: Path):
     daemon.terminate()
 
     assert check(daemon, str(data(daemon)))[0] == 0

@@ -1,7 +1,8 @@
-"""Each class of MS-MQMQ 2.2.18.1.6 that can be provoked, by a peer and by applications here:
-told to every administration queue, and kept with its reason where messages are kept.
+"""Each class of MS-MQMQ 2.2.18.1.6 that a peer or a local application can cause:
+its acknowledgment to every administration queue, and its reason in the dead-letter queues.
 
 QB 3.1.5.8.3, 3.1.5.8.8, 3.1.5.8.10, 3.1.7.2.1, 3.1.7.15.  Reports (0x0001): test_properties.py.
+
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from tests.process.harness import (
     Daemon,
     Hosts,
     body,
+    empty_queues,
     free_port,
 )
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"retry_first": "50ms", "retry_max": "200ms", "insecure_nacks": True}
 ENCRYPTED = wire.security_header(key=b"key!", flags=0x20 | 0x80)
@@ -44,7 +46,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 @dataclass(frozen=True)
 class Case:
-    """What a peer sends, what is done then, what it is told, and what is kept here."""
+    """The message of a peer, the following acts, the acknowledgment, and the stored outcome."""
 
     message_class: int
     name: str
@@ -150,7 +152,7 @@ FROM_A_PEER = [
 
 
 @pytest.mark.parametrize("case", FROM_A_PEER, ids=lambda case: case.name)
-def test_a_peer_is_told_at_all_its_administration_queues(
+def test_a_peer_is_notified_at_all_its_administration_queues(
     daemon: Daemon, remote: RemoteQueueManager, case: Case
 ):
     daemon.create("plain")
@@ -178,12 +180,12 @@ def test_a_peer_is_told_at_all_its_administration_queues(
         daemon.wait_for("plain", 1) if case.message_class != 0xC002 else None
         case.act(daemon)
 
-    told = peer.receive()
-    while told.destination != theirs:  # a final ack says the same to the queue manager
-        told = peer.receive()
-    assert told.message_class == case.message_class
-    assert told.correlation == remote.guid + struct.pack("<I", 4711)
-    assert told.body == (b"x" if case.has_body else b"")
+    reported = peer.receive()
+    while reported.destination != theirs:  # a final ack reports the same to the queue manager
+        reported = peer.receive()
+    assert reported.message_class == case.message_class
+    assert reported.correlation == remote.guid + struct.pack("<I", 4711)
+    assert reported.body == (b"x" if case.has_body else b"")
     for queue in ("acks", "more"):
         (same,) = daemon.wait_for(queue, 1)
         assert same["class"] == case.name
@@ -198,7 +200,7 @@ def test_a_peer_is_told_at_all_its_administration_queues(
 
 @dataclass(frozen=True)
 class Own:
-    """An end of a message of our own application; what is for `strict` is transactional."""
+    """An end of a message of a local application; a message for `strict` is transactional."""
 
     message_class: int
     name: str
@@ -255,7 +257,7 @@ OUR_OWN = [
 
 
 @pytest.mark.parametrize("case", OUR_OWN, ids=lambda case: case.name)
-def test_an_application_here_is_told_and_finds_its_message_with_the_reason(
+def test_a_local_application_is_notified_and_finds_its_message_with_the_reason(
     daemon: Daemon, case: Own
 ):
     daemon.create("plain")
@@ -279,10 +281,10 @@ def test_an_application_here_is_told_and_finds_its_message_with_the_reason(
     for words in case.reason:
         assert words in dead["reason"]
     for queue in ("acks", "more"):
-        told = [row for row in daemon.wait_for(queue, 1) if row["class"] == case.name]
-        while not told:
-            told = [row for row in daemon.peek(queue) if row["class"] == case.name]
-        assert [row["correlation_id"] for row in told] == [sent]
+        reported = [row for row in daemon.wait_for(queue, 1) if row["class"] == case.name]
+        while not reported:
+            reported = [row for row in daemon.peek(queue) if row["class"] == case.name]
+        assert [row["correlation_id"] for row in reported] == [sent]
     _tidy(daemon)
 
 
@@ -290,4 +292,4 @@ def _tidy(daemon: Daemon) -> None:
     for row in daemon.json("queue", "list"):
         if row["name"] not in ("private$\\acks", "private$\\more"):
             daemon.cli("queue", "delete", row["name"], "--yes")
-    daemon.empty()
+    empty_queues(daemon)

@@ -43,11 +43,11 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 
 class _Changed(Exception):
-    """The application has changed its mind."""
+    """The application has decided to abort."""
 
 
 def with_client(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Daemon], None]:
-    """The test as a coroutine with a client, and with a second one where it takes two."""
+    """Run the test as a coroutine with a client, and with a second one if it takes two."""
 
     def run(daemon: Daemon) -> None:
         async def main() -> None:
@@ -64,7 +64,7 @@ def with_client(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[Dae
 
 
 @with_client
-async def test_a_message_is_received_from_where_it_stands(qm: QueueManager) -> None:
+async def test_a_message_is_received_at_its_position(qm: QueueManager) -> None:
     ids = [await qm.send("plain", b"%d" % number, label=f"no. {number}") for number in range(5)]
     third = (await qm.peek("plain", limit=5))[2]
 
@@ -79,7 +79,7 @@ async def test_a_message_is_received_from_where_it_stands(qm: QueueManager) -> N
 
 
 @with_client
-async def test_one_that_is_waited_for_is_received_when_it_comes(
+async def test_a_waiting_receive_gets_the_message_when_it_arrives(
     qm: QueueManager, other: QueueManager
 ) -> None:
     await qm.send("plain", b"another", label="no")
@@ -92,7 +92,7 @@ async def test_one_that_is_waited_for_is_received_when_it_comes(
 
 
 @with_client
-async def test_what_somebody_has_taken_is_not_received_by_another(
+async def test_a_taken_message_is_not_received_by_another_client(
     qm: QueueManager, other: QueueManager
 ) -> None:
     await qm.send("plain", b"x")
@@ -104,7 +104,7 @@ async def test_what_somebody_has_taken_is_not_received_by_another(
 
 
 @with_client
-async def test_who_goes_away_while_he_waits_leaves_everything_where_it_is(
+async def test_a_client_that_leaves_during_a_wait_takes_no_message(
     qm: QueueManager, other: QueueManager
 ) -> None:
     for _ in range(20):
@@ -240,7 +240,7 @@ async def test_a_message_is_sent_once_for_its_id(qm: QueueManager, other: QueueM
 
 
 @with_client
-async def test_what_an_application_says_wrong_is_an_error_of_the_clients(qm: QueueManager) -> None:
+async def test_a_mistake_of_the_application_is_an_error_of_the_client(qm: QueueManager) -> None:
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: qm.receive_chosen("plain", chosen(ids=["seventeen"])), "not a valid message id"),
         (lambda: qm.send("plain", b"", correlation_id="seventeen"), "is not a valid message id"),
@@ -268,7 +268,7 @@ async def test_journals_and_dead_letters_are_read_like_any_queue(qm: QueueManage
 
 
 @with_client
-async def test_who_has_aborted_finds_the_abort_counted(qm: QueueManager) -> None:
+async def test_an_abort_is_counted(qm: QueueManager) -> None:
     await qm.send("orders", b"x")
     for aborts in range(1, 6):
         with contextlib.suppress(_Changed):
@@ -280,7 +280,7 @@ async def test_who_has_aborted_finds_the_abort_counted(qm: QueueManager) -> None
 
 
 @with_client
-async def test_what_a_cancelled_receive_may_have_taken_is_not_removed_by_a_commit(
+async def test_a_message_of_a_cancelled_receive_is_not_removed_by_a_commit(
     qm: QueueManager, other: QueueManager
 ) -> None:
     await qm.purge_queue("orders")
@@ -297,7 +297,7 @@ async def test_what_a_cancelled_receive_may_have_taken_is_not_removed_by_a_commi
     assert message.body == b"nobody has seen it"
 
 
-def test_without_await_it_is_the_same(daemon: Daemon) -> None:
+def test_the_blocking_client_behaves_the_same(daemon: Daemon) -> None:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         with qm.transaction() as transaction:
             transaction.send("orders", b"one")
@@ -327,7 +327,7 @@ EXAMPLES = [
 def test_the_examples_of_the_manual_run(daemon: Daemon, example: str) -> None:
     program = example.replace("/run/qmd/qmd.sock", str(daemon.folder / "qmd.sock"))
     exec(compile(program, "example", "exec"), {"__name__": "example"})
-    # What it left behind is nothing to the next.
+    # The remains of one example must not affect the next.
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         for queue in ("orders", "invoices"):
             qm.purge_queue(queue)

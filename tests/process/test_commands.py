@@ -1,4 +1,4 @@
-"""The command line as a person and a script meet it: names, JSON, exit codes."""
+"""The command line for persons and scripts: names, JSON, exit codes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.command_line import run
 from tests.process.harness import (
     DEADLETTER,
     DEADXACT,
@@ -22,9 +23,8 @@ from tests.process.harness import (
     Hosts,
     body,
     free_port,
-    run,
 )
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 MESSAGE_KEYS = {
     "id", "lookup_id", "label", "body_base64", "body_type", "class", "priority", "delivery",
@@ -37,7 +37,7 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     daemon.create("orders", transactional=True)
-    daemon.warm = False  # programs as everybody starts them
+    daemon.warm = False  # real programs, as users start them
     return daemon
 
 
@@ -46,7 +46,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
     return clean(shared)
 
 
-def test_a_message_is_shown_with_at_least_the_promised_names(daemon: Daemon):
+def test_a_message_is_shown_with_at_least_the_documented_names(daemon: Daemon):
     before = datetime.now(UTC) - timedelta(seconds=2)
     sent = daemon.send(
         "plain", b"\0\1\xff", "--recoverable", "--label", "Ä label", "--priority", "5"
@@ -90,7 +90,7 @@ def test_a_transactional_message_shows_its_place_in_the_sequence(
     assert message["sequence"]["previous"] == 0
 
 
-def test_peek_leaves_everything_where_it_is(daemon: Daemon):
+def test_peek_changes_nothing(daemon: Daemon):
     daemon.send_all("plain", [b"1", b"2", b"3"], "--recoverable")
 
     first = daemon.peek("plain")
@@ -102,7 +102,7 @@ def test_peek_leaves_everything_where_it_is(daemon: Daemon):
     assert daemon.peek("plain") == []
 
 
-def test_receive_takes_one_message_unless_told_otherwise(daemon: Daemon):
+def test_receive_takes_one_message_by_default(daemon: Daemon):
     daemon.send_all("plain", [b"1", b"2", b"3", b"4"], "--recoverable")
 
     one = daemon.json("receive", "plain")
@@ -218,7 +218,7 @@ def test_qmd_config_stands_for_the_option(daemon: Daemon):
     assert json.loads(done.stdout)["listen"] == [f"127.0.0.1:{daemon.port}"]
 
 
-def test_the_system_queues_are_there_from_the_start(hosts: Hosts):
+def test_the_system_queues_exist_from_the_start(hosts: Hosts):
     daemon = hosts.daemon()
 
     for queue in (DEADXACT, DEADLETTER, JOURNAL):
@@ -246,7 +246,7 @@ def test_the_life_of_a_queue(daemon: Daemon):
     assert daemon.cli("queue", "show", "short", check=False).returncode == 3
 
 
-def test_a_queue_is_there_after_a_kill_and_still_of_its_kind(hosts: Hosts):
+def test_a_queue_and_its_kind_survive_a_kill(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     daemon.create("plain")
@@ -282,7 +282,7 @@ def test_a_queue_is_there_after_a_kill_and_still_of_its_kind(hosts: Hosts):
         (0, ["peek", "plain", "--all"]),
     ],
 )
-def test_exit_codes_mean_something(daemon: Daemon, code: int, arguments: list[str]):
+def test_exit_codes_have_their_meanings(daemon: Daemon, code: int, arguments: list[str]):
     done = daemon.cli(*arguments, check=False)
 
     assert done.returncode == code, done.stderr
@@ -292,7 +292,7 @@ def test_exit_codes_mean_something(daemon: Daemon, code: int, arguments: list[st
         assert len(done.stderr.strip().splitlines()) == (0 if code == 6 else 1)
 
 
-def test_an_unreachable_daemon_is_said_in_one_line(hosts: Hosts):
+def test_an_unreachable_daemon_is_reported_in_one_line(hosts: Hosts):
     daemon = hosts.daemon(start=False)
 
     done = daemon.cli("status", check=False)
@@ -301,7 +301,7 @@ def test_an_unreachable_daemon_is_said_in_one_line(hosts: Hosts):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_missing_configuration_is_said_in_one_line(tmp_path):
+def test_a_missing_configuration_is_reported_in_one_line(tmp_path):
     done = run(["--config", str(tmp_path / "nothing.toml"), "status"], check=False)
 
     assert done.returncode == 78
@@ -325,7 +325,7 @@ def test_receive_waits_for_a_message_that_comes_over_the_wire(
     assert daemon.receive("plain") == []
 
 
-def test_a_receiver_that_is_killed_while_waiting_takes_nothing_with_it(
+def test_a_receiver_that_is_killed_during_its_wait_takes_no_message(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     waiting = daemon.spawn_cli("receive", "plain", "--follow", "--json")
@@ -342,7 +342,7 @@ def test_a_receiver_that_is_killed_while_waiting_takes_nothing_with_it(
     assert daemon.bodies("plain") == [b"x"]
 
 
-def test_follow_prints_what_comes_until_it_is_interrupted(daemon: Daemon):
+def test_follow_prints_arriving_messages_until_it_is_interrupted(daemon: Daemon):
     following = daemon.spawn_cli("receive", "plain", "--follow", "--json")
     assert following.stdout is not None
     try:
@@ -382,7 +382,7 @@ def test_many_messages_come_out_as_one_json_object_a_line(daemon: Daemon):
     assert len(set(ids)) == 1000
 
 
-def test_a_label_cannot_steer_the_terminal(daemon: Daemon, remote: RemoteQueueManager):
+def test_a_label_cannot_control_the_terminal(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port)
     peer.send(remote.message("plain", b"\x1b[2Jbody", label="\x1b]0;owned\x07", recoverable=True))
     peer.wait_stored()
@@ -401,13 +401,13 @@ def test_a_label_cannot_steer_the_terminal(daemon: Daemon, remote: RemoteQueueMa
 def test_help_comes_quickly(arguments: list[str]):
     best_s, processor_s = map(min, zip(*(_time(arguments) for _ in range(3)), strict=True))
 
-    # 200 ms is the promise.  Where others are at work it says only what the command itself does,
-    # which takes longer when it shares the processor's caches.
+    # The limit is 200 ms.  On a busy machine only the processor time of the command counts,
+    # which is longer when other processes use the processor's caches.
     assert best_s < 0.2 or (os.getloadavg()[0] >= 1 and processor_s < 0.4)
 
 
 def _time(arguments: list[str]) -> tuple[float, float]:
-    """By the clock, and of the processor."""
+    """Return the elapsed time and the processor time."""
     started, used_s = time.monotonic(), _used_by_children_s()
     done = run([*arguments, "--help"])
     assert b"Usage" in done.stdout
@@ -432,7 +432,7 @@ def test_nothing_is_lost_when_the_reader_of_the_output_goes_away(daemon: Daemon)
     assert left >= 500 - 10 - 64 * 4, "only what was printed into the closed pipe is gone"
 
 
-def test_a_send_to_a_port_nobody_listens_on_is_accepted_and_waits(daemon: Daemon):
+def test_a_send_to_a_closed_port_is_accepted_and_waits(daemon: Daemon):
     destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
 
     daemon.send(destination, b"x", "--recoverable")

@@ -1,7 +1,8 @@
-"""The transaction confirmation process, from outside: real daemons, and an independent peer.
+"""The transaction confirmation process of real daemons, with an independent peer.
 
 QB 3.1.5.6, 3.1.5.7, 3.1.7.2.2, 3.1.7.17; "Transaction Confirmation Process".  Timers are short and
-real; nothing is asserted about when, only about what and in which order.
+real; the tests assert outcomes and their order, and no times.
+
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import pytest
 from qmd.client import NotTaken, connect
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADXACT, Daemon, Hosts, body
-from tests.process.peer import Listener, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 from tests.process.wire import Message
 
 JOURNAL = "DIRECT=OS:.\\SYSTEM$;JOURNAL"
@@ -43,7 +46,7 @@ def listener(remote: RemoteQueueManager) -> Listener:
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = END_S) -> None:
-    """Ask again and again; asking is what takes the time."""
+    """Poll until the condition holds; the polls take the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -55,7 +58,7 @@ def shown(daemon: Daemon, destination: str) -> dict[str, Any]:
 
 
 def awaiting(daemon: Daemon, destination: str) -> tuple[int, int]:
-    """Messages on their way there, and those that have arrived and wait for their receipt."""
+    """Return the numbers of messages on their way, and of those that wait for their receipt."""
     facts = shown(daemon, destination)
     return facts["messages"], facts["awaiting"]
 
@@ -73,7 +76,7 @@ def send(daemon: Daemon, destination: str, content: bytes, *options: str) -> str
 # --- the daemon is the source ---
 
 
-def test_what_is_accepted_is_kept_and_counted_until_somebody_has_received_it(
+def test_an_accepted_message_is_kept_and_counted_until_it_is_received(
     daemon: Daemon, listener: Listener
 ):
     destination = listener.destination("q")
@@ -105,7 +108,7 @@ def test_what_is_accepted_is_kept_and_counted_until_somebody_has_received_it(
 def test_each_final_ack_ends_its_message_in_its_place(
     daemon: Daemon, listener: Listener, overtaking: bool
 ):
-    """After the order ack, and before it: then it is one as well."""
+    """Send the final ack after the order ack, or before it: then it counts as both."""
     destination = listener.destination("q")
     classes = [RECEIVED, *UNRECEIVED]
     for message_class in classes:
@@ -128,7 +131,7 @@ def test_each_final_ack_ends_its_message_in_its_place(
     assert all(message["reason"] for message in dead.values())
 
 
-def test_without_a_dead_letter_the_end_is_just_an_end(daemon: Daemon, listener: Listener):
+def test_without_dead_lettering_the_message_is_deleted(daemon: Daemon, listener: Listener):
     destination = listener.destination("q")
     daemon.send(destination, b"1", "--transactional", "--no-dead-letter", "--journal")
     peer = listener.accept()
@@ -150,7 +153,7 @@ def test_a_final_ack_has_no_bit_before_its_consequence_is_on_disk(
     peer = listener.accept()
     message = peer.receive()
     order_ack(peer, message)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         peer.final_ack(message, RECEIVED)
         peer.read_for(1.0)
         assert peer.unstored == {2}
@@ -159,7 +162,7 @@ def test_a_final_ack_has_no_bit_before_its_consequence_is_on_disk(
     assert awaiting(daemon, listener.destination("q")) == (0, 0)
 
 
-def test_killed_between_order_ack_and_final_ack_it_still_waits_and_asks_again(
+def test_after_a_kill_between_order_ack_and_final_ack_it_waits_and_asks_again(
     daemon: Daemon, listener: Listener
 ):
     destination = listener.destination("q")
@@ -171,7 +174,8 @@ def test_killed_between_order_ack_and_final_ack_it_still_waits_and_asks_again(
 
     daemon.restart()
 
-    # Nothing is to be sent, and it connects all the same: whoever can tell may not reach it.
+    # No message is to be sent, and the daemon connects nevertheless: the peer with the
+    # answer may not be able to connect to it.
     second = listener.accept()
     assert awaiting(daemon, destination) == (0, 2)
     second.final_ack(one, RECEIVED)
@@ -199,7 +203,7 @@ def test_killed_while_final_acks_come_every_message_ends_in_one_place(
     again = listener.accept()
     again.auto_ack = True
 
-    for message in messages:  # the first half perhaps for the second time
+    for message in messages:  # the first half possibly for the second time
         again.final_ack(message, classes[message.message_id])
     again.wait_stored()
 
@@ -222,7 +226,7 @@ def test_unconfirmed_after_its_interval_it_is_a_dead_letter_though_the_daemon_wa
     daemon = hosts.daemon(delivery={**QUICK, "xact_delay_receive_nack": delay})
     listener = remote.listen()
     destination = listener.destination("q")
-    # A time-to-be-received is enough to ask for it.
+    # A time-to-be-received is enough to request confirmation.
     sent = daemon.send(destination, b"1", "--transactional", *options)
     send(daemon, destination, b"for ever")
     peer = listener.accept()
@@ -236,7 +240,7 @@ def test_unconfirmed_after_its_interval_it_is_a_dead_letter_though_the_daemon_wa
     assert (dead["id"], dead["class"]) == (sent, "nack_receive_timeout")
     assert "was not confirmed" in dead["reason"]
     assert awaiting(daemon, destination) == (0, 1)
-    # Too late, and told; the dead letter stays.
+    # Late, and recorded; the dead letter stays.
     again = listener.accept()
     again.final_ack(messages[0], RECEIVED)
     again.wait_stored()
@@ -250,9 +254,9 @@ def test_an_operator_can_give_up_waiting(daemon: Daemon, listener: Listener):
     peer = listener.accept()
     order_ack(peer, peer.receive())
 
-    (told,) = daemon.json("outgoing", "give-up", destination, "--yes")
+    (reported,) = daemon.json("outgoing", "give-up", destination, "--yes")
 
-    assert told == {"destination": destination, "given_up": 1}
+    assert reported == {"destination": destination, "given_up": 1}
     assert awaiting(daemon, destination) == (0, 0)
     (dead,) = daemon.receive(DEADXACT)
     assert dead["class"] == "nack_receive_timeout"
@@ -290,7 +294,7 @@ def accepted(peer: Peer, sequence: int, *numbers: int, **properties: object) -> 
 
 
 @pytest.mark.parametrize("asking", [{"dead_letter": True}, {"journal": True}])
-def test_each_end_in_a_queue_is_told_to_the_source(
+def test_each_end_in_a_queue_is_reported_to_the_source(
     daemon: Daemon, remote: RemoteQueueManager, asking: dict[str, bool]
 ):
     daemon.create("orders", transactional=True)
@@ -300,22 +304,24 @@ def test_each_end_in_a_queue_is_told_to_the_source(
     accepted(peer, sequence, 3, time_to_be_received=1, **asking)
 
     daemon.cli("receive", "orders")
-    (told,) = daemon.json("reject", "orders", "--reason", "no such customer", "--yes")
+    (reported,) = daemon.json("reject", "orders", "--reason", "no such customer", "--yes")
     peer.wait(lambda: len(peer.final_acks) == 3, what="three final acks")
 
-    assert told["id"].endswith("\\102")
+    assert reported["id"].endswith("\\102")
     assert sorted(map(final, peer.final_acks)) == [
         (RECEIVED, 1, (remote.guid, 101)),
         (0xC002, 3, (remote.guid, 103)),
         (0xC004, 2, (remote.guid, 102)),
     ]
-    if asking.get("dead_letter"):  # the source has it
+    if asking.get("dead_letter"):  # the source has processed it
         assert daemon.peek(DEADXACT) == []
     else:
         assert [body(message) for message in daemon.peek(DEADXACT)] == [b"2"]
 
 
-def test_a_purge_and_a_deletion_are_told_to_the_source(daemon: Daemon, remote: RemoteQueueManager):
+def test_a_purge_and_a_deletion_are_reported_to_the_source(
+    daemon: Daemon, remote: RemoteQueueManager
+):
     daemon.create("orders", transactional=True)
     sequence = remote.new_sequence()
     peer = remote.connect(daemon.port)
@@ -347,14 +353,14 @@ def test_a_final_ack_survives_a_kill_and_comes_with_the_next_session(
     assert [final(ack)[:2] for ack in again.final_acks] == [(RECEIVED, 1), (RECEIVED, 2)]
     wait_until(lambda: not sum(row["messages"] for row in daemon.json("outgoing", "list")))
     again.close()
-    daemon.terminate()  # a kill may bring back what was released a moment ago, and send it again
+    daemon.terminate()  # a kill may restore released messages
     daemon.start()
     third = remote.connect(daemon.port)
     third.read_for(0.5)
     assert third.final_acks == []
 
 
-def test_who_does_not_ask_hears_nothing(daemon: Daemon, remote: RemoteQueueManager):
+def test_without_a_request_no_final_ack_is_sent(daemon: Daemon, remote: RemoteQueueManager):
     daemon.create("orders", transactional=True)
     peer = remote.connect(daemon.port)
     accepted(peer, remote.new_sequence(), 1)
@@ -365,7 +371,7 @@ def test_who_does_not_ask_hears_nothing(daemon: Daemon, remote: RemoteQueueManag
 
 
 @pytest.mark.parametrize("kind", ["express", "recoverable", "transactional"])
-def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
+def test_the_administration_queue_is_notified_of_each_requested_end(
     daemon: Daemon, remote: RemoteQueueManager, kind: str
 ):
     daemon.create("orders", transactional=kind == "transactional")
@@ -395,17 +401,17 @@ def test_the_administration_queue_hears_of_each_end_that_it_asked_for(
     daemon.cli("queue", "purge", "orders", "--yes")
     deliver(4, ack_bits=0)
     daemon.cli("receive", "orders")
-    told = peer.receive_many(3)
+    reported = peer.receive_many(3)
     peer.read_for(0.5)
 
     assert peer.inbox == []
-    assert {each.message_class: (each.correlation[16:], each.body) for each in told} == {
+    assert {each.message_class: (each.correlation[16:], each.body) for each in reported} == {
         RECEIVED: ((101).to_bytes(4, "little"), b""),
         0xC004: ((102).to_bytes(4, "little"), b"2"),
         0xC001: ((103).to_bytes(4, "little"), b"3"),
     }
-    assert all(each.recoverable == (kind != "express") for each in told)
-    assert all(each.correlation[:16] == remote.guid for each in told)
+    assert all(each.recoverable == (kind != "express") for each in reported)
+    assert all(each.correlation[:16] == remote.guid for each in reported)
 
 
 # --- both ends are daemons ---
@@ -435,9 +441,10 @@ def test_both_dead_letter_queues_and_the_journal_agree_about_where_each_message_
     assert target.peek(DEADXACT) == []
 
 
-def test_both_killed_again_and_again_every_message_ends_in_one_place(hosts: Hosts):
-    """Half of them are received, half of them rejected, some expire; each is journaled at its
-    source or a dead letter there, and the two sides agree."""
+def test_with_kills_of_both_daemons_every_message_ends_in_one_place(hosts: Hosts):
+    """Half of the messages are received, half rejected, and some expire; each is journaled or a
+    dead letter at its source, and the two sides agree.
+    """
     source, target = (hosts.daemon(delivery=QUICK) for _ in range(2))
     target.create("orders", transactional=True)
     destination = f"DIRECT=TCP:127.0.0.1:{target.port}\\private$\\orders"
@@ -479,7 +486,7 @@ def test_both_killed_again_and_again_every_message_ends_in_one_place(hosts: Host
     unreceived = {body(message): message["class"] for message in dead}
     assert sorted(journaled + list(unreceived), key=int) == numbers
     assert len(dead) == len(unreceived)
-    # Given up here before the word from there came: that may be a moment ago, or lost in a kill.
+    # Given up here before the final ack arrived: it may be recent, or lost in a kill.
     late = {each for each, name in unreceived.items() if name != "nack_receive_rejected"}
     assert rejected <= unreceived.keys()
     assert set(journaled) == received - late

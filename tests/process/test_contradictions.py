@@ -1,6 +1,7 @@
-"""Two messages at one position of a sequence: the second is refused by itself, and shown.
+"""Two messages at one position of a sequence: the second is refused alone, and reported.
 
-QB 3.1.1.5, 3.1.5.8.6: who sends so was cloned or restored from a backup.
+QB 3.1.1.5, 3.1.5.8.6: such a sender was cloned or restored from a backup.
+
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 SEQUENCE = 1000 << 32 | 1
 NACK_DELETED = 0x8001
@@ -31,13 +32,13 @@ def stream(daemon: Daemon) -> dict[str, Any]:
 
 
 def another(remote: RemoteQueueManager, number: int, body: bytes) -> bytes:
-    """A message with an id of its own at a position that another one has."""
+    """Return a message with its own id at the position of another message."""
     return remote.transactional("orders", SEQUENCE, number, body=body, message_id=remote.next_id())
 
 
 @pytest.mark.parametrize(
     ("position", "restarted"),
-    [(3, False), (2, False), (3, True)],  # of earlier ones the disk keeps no ids
+    [(3, False), (2, False), (3, True)],  # the disk keeps no ids of earlier messages
     ids=["the last", "an earlier one", "the last before a restart"],
 )
 def test_another_message_at_a_known_position_is_refused_alone(

@@ -1,4 +1,4 @@
-"""Whoever may use the control socket may ask for anything, and stops nothing by it."""
+"""The control socket: no request of a permitted client stops the daemon."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
+from tests.process.processes import resident_bytes
 
 MB = 1024 * 1024
 PLAIN, EMPTY, ORDERS = "private$\\plain", "private$\\empty", "private$\\orders"
 AWAY = "DIRECT=OS:elsewhere.invalid\\private$\\q"
 
-# What a field may hold that no client of ours would write into it.
+# Values of fields that no client of qmd writes.
 NUMBERS = [0, -1, 1, 2**31, 2**32, 2**48, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
 FRACTIONS = [-1.0, 0.5, 1e12, 1e300, float("inf"), float("-inf"), float("nan")]
 TEXTS = ["", "x", "\0", "é" * 300, "a" * 70_000, PLAIN, EMPTY, ORDERS, AWAY, "SYSTEM$;DEADXACT"]
@@ -65,14 +66,14 @@ REQUESTS: dict[str, list[Any]] = {
 }
 
 
-# Inside of what they choose and import.
+# Inside of requests that choose and import messages.
 CHOICES = [[], [], "", "", "", "", None, None]
 PIECE = [1, 0, 0]
 IMPORTED = [b"packet", 1, None, 0, 0, None, None]
 
 
 def new_message(destination: str = PLAIN) -> list[Any]:
-    """The fields of a NewMessage."""
+    """Return the fields of a NewMessage."""
     head = [destination, b"body", "label", 3, 3, None, None, True, False, 0, b"", 0, b"", "", "", 0]
     return list(head)
 
@@ -102,7 +103,7 @@ def test_no_value_of_a_request_stops_the_daemon(daemon: Daemon, client: ControlC
             client.send(verb, *fields[:at], odd, *fields[at + 1 :])
         client.settle()
 
-    # Some of them created or deleted queues.
+    # Some requests created or deleted queues.
     there = {queue["name"] for queue in client.done("list_queues")}
     for name in there - {PLAIN, EMPTY, ORDERS}:
         client.done("delete_queue", name)
@@ -163,10 +164,10 @@ def test_a_message_goes_back_only_from_the_connection_that_took_it(
 
 
 @pytest.mark.parametrize(("verb", "rest"), [("remove", []), ("reject", ["damaged"])])
-def test_what_somebody_was_told_is_not_done_is_not_done_later(
+def test_a_request_that_was_reported_as_not_done_is_not_done_later(
     daemon: Daemon, client: ControlClient, verb: str, rest: list[str]
 ):
-    """A request can still wait in a connection of which its client has seen the end."""
+    """A request can still wait in a connection that its client has seen end."""
     token = bytes(range(16))
     client.done("send", [new_message()])
     ((lookup_id, *_),) = client.done("take", PLAIN)
@@ -204,9 +205,7 @@ def test_a_message_that_is_being_removed_does_not_come_back(daemon: Daemon, clie
     assert client.done("take", PLAIN) == []
 
 
-def test_a_queue_that_is_deleted_by_several_at_once_is_deleted_once(
-    daemon: Daemon, client: ControlClient
-):
+def test_concurrent_deletions_of_a_queue_delete_it_once(daemon: Daemon, client: ControlClient):
     client.done("create_queue", "private$\\brief")
     client.done("send", [new_message("private$\\brief") for _ in range(100)])
 
@@ -256,19 +255,17 @@ def test_a_frame_that_is_no_request_is_answered_and_the_connection_goes_on(
     assert client.done("status")
 
 
-def test_a_request_that_is_not_understood_is_answered_by_its_number(
-    daemon: Daemon, client: ControlClient
-):
+def test_an_unknown_request_is_answered_by_its_number(daemon: Daemon, client: ControlClient):
     numbers = [client.send("no such verb", 1, [2]), client.send("take"), client.send("peek", 5)]
 
     assert [client.reply(number)[2] for number in numbers] == ["request_not_understood"] * 3
 
 
-def test_frames_cost_memory_by_their_size_and_not_by_what_they_hold(
+def test_the_memory_of_a_frame_depends_on_its_size_and_not_its_content(
     daemon: Daemon, client: ControlClient
 ):
     client.settle()
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     elements = 4 * MB
     count = struct.pack(">I", elements)
     for inside in (
@@ -282,10 +279,10 @@ def test_frames_cost_memory_by_their_size_and_not_by_what_they_hold(
         client.send_frame(inside)
         assert client.read()[0] == "refused"
 
-    assert daemon.resident_bytes() - before < 64 * MB
+    assert resident_bytes(daemon.pid) - before < 64 * MB
 
 
-def test_a_frame_over_the_limit_ends_its_connection_before_it_comes(
+def test_a_frame_over_the_limit_ends_its_connection_before_its_content_arrives(
     daemon: Daemon, client: ControlClient
 ):
     for size in (64 * MB + 1, 0x7FFFFFFF, 0xFFFFFFFF):

@@ -1,4 +1,4 @@
-"""Messages that the disk gives back as something else: set aside and named, the rest served."""
+"""Messages that the disk returns damaged: they are set aside and reported, the rest is served."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
+from tests.process.connection import Closed
+from tests.process.data_folder import database
 from tests.process.harness import DEADLETTER, Daemon, Hosts, body
-from tests.process.peer import Closed, Listener, Peer
+from tests.process.peer import Peer
+from tests.process.remote import Listener
 from tests.process.test_two_daemons import wait_sent
 
 BODIES = [b"<%d>" % number for number in range(10)]
-VICTIM = 4  # in the middle, so that something follows
+VICTIM = 4  # in the middle, so that another message follows
 
-#: One bit of the body; the packet is a message as before.
+# One bit of the body; the packet is still a message.
 FLIP = "CAST(replace(packet, CAST('<4>' AS BLOB), CAST('<5>' AS BLOB)) AS BLOB)"
-#: Nothing that anybody could read.
+# Unreadable bytes.
 ZEROS = "zeroblob(length(packet))"
 
 
@@ -32,9 +35,9 @@ def daemon(hosts: Hosts) -> Daemon:
 
 
 def spoil(daemon: Daemon, table: str, how: str) -> None:
-    """Change the victim's packet behind the daemon's back, and start it again."""
+    """Change the victim's packet in the database while the daemon is stopped; start it again."""
     daemon.kill()
-    with contextlib.closing(sqlite3.connect(daemon.database())) as db:
+    with contextlib.closing(sqlite3.connect(database(daemon.folder))) as db:
         changed = db.execute(
             f"UPDATE {table} SET packet = {how} WHERE instr(packet, CAST('<{VICTIM}>' AS BLOB))"
         )
@@ -44,13 +47,13 @@ def spoil(daemon: Daemon, table: str, how: str) -> None:
 
 
 def events(daemon: Daemon) -> list[dict[str, Any]]:
-    # On a slow machine asyncio's debug mode writes between them.
+    # On a slow machine, the debug mode of asyncio writes lines in between.
     lines = [json.loads(line) for line in daemon.tail(100_000).splitlines() if line[:1] == "{"]
     return [line for line in lines if line["event"] == "messages_damaged"]
 
 
 def damaged(daemon: Daemon) -> list[str]:
-    """What `qmd check` says of them, when the daemon has stopped."""
+    """Return the findings of `qmd check` after a stop of the daemon."""
     assert daemon.terminate() == 0
     report = json.loads(daemon.cli("check", "--json", check=False).stdout)
     findings: list[str] = report["findings"]
@@ -62,7 +65,7 @@ LEFT = [each for number, each in enumerate(BODIES) if number != VICTIM]
 
 @pytest.mark.parametrize("how", [FLIP, ZEROS])
 @pytest.mark.parametrize("queue", ["plain", "orders"])
-def test_a_message_that_was_damaged_in_a_queue_is_not_given_to_anybody(
+def test_a_message_that_was_damaged_in_a_queue_is_not_delivered(
     daemon: Daemon, queue: str, how: str
 ):
     daemon.send_all(queue, BODIES)
@@ -81,7 +84,7 @@ def test_a_message_that_was_damaged_in_a_queue_is_not_given_to_anybody(
 
 @pytest.mark.parametrize("how", [FLIP, ZEROS])
 @pytest.mark.parametrize("delivery", ["--recoverable", "--transactional"])
-def test_a_message_that_was_damaged_on_its_way_is_not_sent_and_the_rest_is(
+def test_a_damaged_outgoing_message_is_not_sent_and_the_others_are(
     hosts: Hosts, daemon: Daemon, delivery: str, how: str
 ):
     remote = hosts.remote()
@@ -104,7 +107,7 @@ def test_a_message_that_was_damaged_on_its_way_is_not_sent_and_the_rest_is(
 
 
 def accepted(listener: Listener) -> Peer:
-    """The first connection is of the daemon that was killed."""
+    """Accept a session; the first connection belongs to the killed daemon."""
     while True:
         with contextlib.suppress(Closed):
             return listener.accept()
@@ -112,7 +115,7 @@ def accepted(listener: Listener) -> Peer:
 
 @pytest.mark.parametrize("how", [FLIP, ZEROS])
 @pytest.mark.parametrize("where", ["message", "outgoing"])
-def test_a_damaged_message_whose_time_is_over_is_no_dead_letter(
+def test_a_damaged_expired_message_is_no_dead_letter(
     hosts: Hosts, daemon: Daemon, where: str, how: str
 ):
     if where == "message":
@@ -142,7 +145,7 @@ def test_a_folder_with_damaged_messages_can_be_repaired(daemon: Daemon, tmp_path
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     aside = [line for line in lines if line["problem"]]
     assert len(lines) == len(BODIES)
-    assert [body(line) for line in aside] == [b"<5>"]  # what the disk made of it
+    assert [body(line) for line in aside] == [b"<5>"]  # the packet as the disk returned it
     (daemon.folder / "data").rename(daemon.folder / "damaged")
     (daemon.folder / "data.repaired").rename(daemon.folder / "data")
     assert daemon.cli("check").returncode == 0

@@ -1,7 +1,8 @@
-"""Messages that do not arrive: where they end up, with which reason, and who is told.
+"""Undeliverable messages: their dead-letter queues, their reasons, and the notifications.
 
 QB 3.1.5.7, 3.1.5.8.2, 3.1.7.1.2, 3.1.7.15, 3.1.7.17; "Sending Transactional Messages to Multiple
 Destinations" for the copy on the computer that hosts the queue.
+
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADLETTER, DEADXACT, Cleaner, Daemon, Hosts, body, free_port
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 
@@ -51,22 +53,22 @@ def nowhere() -> str:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = END_S) -> None:
-    """Ask again and again; asking is what takes the time."""
+    """Poll until the condition holds; the polls take the time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
 
 
 def outgoing(daemon: Daemon, port: int) -> int:
-    """Messages that wait for one address, or for an acknowledgment from there."""
+    """Return the messages that wait for one address, or for an acknowledgment of it."""
     rows = [row for row in daemon.json("outgoing", "list") if f":{port}" in row["destination"]]
     return sum(int(row["messages"]) for row in rows)
 
 
-# --- the time to reach the queue runs out at the sender -----------------------------------
+# --- the time to reach the queue ends at the sender ---------------------------------------
 
 
-def test_a_message_that_does_not_get_there_in_time_goes_to_the_dead_letter_queue(sender: Daemon):
+def test_a_message_that_does_not_arrive_in_time_goes_to_the_dead_letter_queue(sender: Daemon):
     destination = nowhere()
     options = ["--time-to-reach-queue", "1s"]
     sent = {
@@ -88,7 +90,7 @@ def test_a_message_that_does_not_get_there_in_time_goes_to_the_dead_letter_queue
     assert shown["messages"] == 0
 
 
-def test_without_dead_lettering_it_is_just_gone(sender: Daemon):
+def test_without_dead_lettering_an_expired_message_is_deleted(sender: Daemon):
     destination = nowhere()
     options = ["--time-to-reach-queue", "1s"]
     for kind in ("transactional", "recoverable", "express"):
@@ -102,7 +104,7 @@ def test_without_dead_lettering_it_is_just_gone(sender: Daemon):
     assert sender.receive(DEADXACT) == []
 
 
-def test_it_runs_out_while_the_peer_accepts_connections_but_never_answers(sender: Daemon):
+def test_it_expires_while_the_peer_accepts_connections_but_never_answers(sender: Daemon):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         destination = f"DIRECT=TCP:127.0.0.1:{silent.getsockname()[1]}\\private$\\q"
         sender.send(destination, b"late", "--transactional", "--time-to-reach-queue", "1s")
@@ -113,7 +115,7 @@ def test_it_runs_out_while_the_peer_accepts_connections_but_never_answers(sender
         sender.receive(DEADXACT)
 
 
-def test_it_runs_out_while_the_window_is_full(sender: Daemon, remote: RemoteQueueManager):
+def test_it_expires_while_the_window_is_full(sender: Daemon, remote: RemoteQueueManager):
     listener = remote.listen()
     destination = listener.destination("q")
     sender.send(destination, b"first", "--transactional")
@@ -132,7 +134,7 @@ def test_it_runs_out_while_the_window_is_full(sender: Daemon, remote: RemoteQueu
     peer.wait_stored()
 
 
-def test_it_runs_out_after_it_was_sent_but_never_order_acknowledged(
+def test_it_expires_after_it_was_sent_but_never_order_acknowledged(
     sender: Daemon, remote: RemoteQueueManager
 ):
     listener = remote.listen()
@@ -147,11 +149,11 @@ def test_it_runs_out_after_it_was_sent_but_never_order_acknowledged(
     sender.receive(DEADXACT)
 
 
-def test_what_has_arrived_in_time_is_no_dead_letter(sender: Daemon, receiver: Daemon):
+def test_a_message_that_arrived_in_time_is_no_dead_letter(sender: Daemon, receiver: Daemon):
     destination = f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\orders"
     sender.send(destination, b"in time", "--transactional", "--time-to-reach-queue", "2s")
     receiver.wait_for("orders", 1)
-    # A second one that cannot arrive proves that the two seconds are over.
+    # A second message that cannot arrive proves that the two seconds are over.
     sender.send(nowhere(), b"marker", "--recoverable", "--time-to-reach-queue", "2s")
     sender.wait_for(DEADLETTER, 1)
     sender.receive(DEADLETTER)
@@ -160,7 +162,7 @@ def test_what_has_arrived_in_time_is_no_dead_letter(sender: Daemon, receiver: Da
     assert receiver.bodies("orders") == [b"in time"]
 
 
-def test_it_runs_out_while_the_daemon_is_down_and_dead_letters_survive_a_kill(hosts: Hosts):
+def test_it_expires_while_the_daemon_is_down_and_dead_letters_survive_a_kill(hosts: Hosts):
     daemon = hosts.daemon(delivery=QUICK)
     options = ["--time-to-reach-queue", "1s"]
     for kind in ("transactional", "recoverable"):
@@ -175,11 +177,11 @@ def test_it_runs_out_while_the_daemon_is_down_and_dead_letters_survive_a_kill(ho
     assert [body(message) for message in before[1]] == [b"recoverable"]
 
 
-# --- refused at the destination: what goes over the wire ----------------------------------
+# --- refused at the destination: the packets ----------------------------------------------
 
 
 def check_final_ack(ack: wire.Message, message: bytes, message_class: int) -> None:
-    """QB 2.2.5.1: all that identifies the message is copied from it."""
+    """Check QB 2.2.5.1: all fields that identify the message are copied from it."""
     original = wire.parse(message)
     assert isinstance(original, wire.Message)
     assert original.transaction is not None
@@ -242,7 +244,7 @@ def test_without_an_admin_queue_only_the_final_ack_is_sent(
     receiver.receive(DEADXACT)
 
 
-def test_a_refused_message_that_comes_again_is_refused_again_and_kept_once(
+def test_a_retransmitted_refused_message_is_refused_again_and_kept_once(
     receiver: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(receiver.port)
@@ -278,7 +280,7 @@ def test_a_transactional_message_to_an_unknown_queue_is_answered_by_a_final_ack_
     receiver.receive(DEADXACT)
 
 
-def test_with_the_switch_an_unknown_queue_is_told_to_the_admin_queue_too(hosts: Hosts):
+def test_with_the_setting_an_unknown_queue_is_reported_to_the_admin_queue_too(hosts: Hosts):
     daemon = hosts.daemon(delivery={"insecure_nacks": True})
     remote = hosts.remote()
     peer = remote.connect(daemon.port, source="127.0.0.2")
@@ -296,7 +298,7 @@ def test_with_the_switch_an_unknown_queue_is_told_to_the_admin_queue_too(hosts: 
 
 def test_a_final_ack_waits_for_the_disk(receiver: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(receiver.port)
-    with receiver.held_disk():
+    with held_disk(receiver.folder):
         peer.send(remote.transactional("plain", remote.new_sequence(), 1))
         peer.read_for(1.0)
         assert peer.final_acks == []
@@ -367,7 +369,7 @@ def test_a_transactional_message_to_a_plain_queue_ends_in_both_dead_letter_queue
     assert len(sender.receive(DEADXACT)) == 1
 
 
-def test_without_dead_lettering_it_is_kept_only_where_the_queue_is(
+def test_without_dead_lettering_it_is_kept_only_at_the_destination(
     sender: Daemon, receiver: Daemon
 ):
     destination = destination_at(receiver, "plain")
@@ -381,7 +383,7 @@ def test_without_dead_lettering_it_is_kept_only_where_the_queue_is(
     wait_until(lambda: outgoing(sender, receiver.port) == 0)
 
 
-def test_a_transactional_message_to_an_unknown_queue_comes_back_to_the_sender(
+def test_a_transactional_message_to_an_unknown_queue_returns_to_the_sender(
     sender: Daemon, receiver: Daemon
 ):
     sent = sender.send(destination_at(receiver, "unknown"), b"lost", "--transactional")
@@ -416,7 +418,7 @@ def test_a_plain_message_to_a_transactional_queue_is_refused_with_its_class(
     sender: Daemon, receiver: Daemon, remote: RemoteQueueManager
 ):
     # For a plain message "delivered" means that the next queue manager acknowledged it (digest
-    # 20): the sender is done with it, and only the admin queue hears more.
+    # 20): the sender has deleted it, and only the admin queue gets a further notification.
     sender.send(destination_at(receiver, "orders"), b"misdirected", "--recoverable")
     peer = remote.connect(receiver.port)
     peer.send(remote.transactional("orders", remote.new_sequence(), 1, body=b"marker"))

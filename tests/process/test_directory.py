@@ -1,4 +1,4 @@
-"""Real daemons with a directory in a file: what changes under way, what breaks, what people ask."""
+"""Real daemons with a directory file: changes in operation, faulty files, and `qmd name`."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def write(daemon: Daemon, file: Path, text: str) -> None:
-    """Another file, and the daemon has looked at it."""
+    """Write another file, and wait until the daemon has read it."""
     put(file, text)
     daemon.cli("directory", "reload", check=False)
 
 
 def put(file: Path, text: str) -> None:
-    """At once, as editors do: a daemon that looks now finds no file that has been emptied only."""
+    """Replace the file atomically, as editors do: the daemon never reads an empty file."""
     new = file.with_name(f"{file.name}.new")
     new.write_text(text)
     new.replace(file)
 
 
-def test_a_list_that_changes_counts_from_the_next_question_on(start, file):
+def test_a_changed_list_applies_from_the_next_look_up_on(start, file):
     a = start("hosta")
     a.create("one", "two")
     a.cli("dl", "create", "all", "one")
@@ -113,7 +113,7 @@ def test_a_message_goes_as_the_kind_of_its_public_queue_or_is_refused(start):
     assert b"QM-1312" in other.stderr
 
 
-def test_the_members_of_a_list_stand_in_every_packet(start):
+def test_every_packet_names_the_members_of_a_list(start):
     a, b = start("hosta"), start("hostb")
     for name in ("orders", "notes"):
         b.cli("queue", "create", name, "--public")
@@ -153,7 +153,7 @@ def test_a_list_that_changes_between_two_sends_and_a_kill(start, file):
 
 
 def test_lists_that_name_one_queue_in_two_ways_promise_no_order_between_them(start):
-    """What the manual says of D1 and D2: two names are two streams, and each keeps its order."""
+    """Check the manual's statement about D1 and D2: two names are two streams, each in order."""
     a, b = start("hosta"), start("hostb")
     b.cli("queue", "create", "q1", "--public", "--transactional")
     b.create("q2", transactional=True)
@@ -214,7 +214,7 @@ def test_acknowledgments_that_wait_for_the_directory_survive_kills(hosts, start,
     assert a.peek(".\\acks") == acknowledged
 
 
-def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
+def test_a_broken_file_replaces_nothing_and_is_reported(start, file):
     a = start("hosta")
     a.cli("queue", "create", "orders", "--public")
     whole = file.read_text()
@@ -238,7 +238,7 @@ def test_a_broken_file_replaces_nothing_and_is_told_of_loudly(start, file):
     until(lambda: a.json("status")[0]["directory"]["state"] == "available")
 
 
-def test_a_daemon_whose_file_is_missing_serves_and_says_what_it_lacks(hosts, tmp_path):
+def test_a_daemon_without_its_file_serves_and_reports_that(hosts, tmp_path):
     a = hosts.daemon(directory={"kind": "file", "file": str(tmp_path / "none.toml")})
     a.create("orders")
 
@@ -251,7 +251,7 @@ def test_a_daemon_whose_file_is_missing_serves_and_says_what_it_lacks(hosts, tmp
     assert b"No such file or directory" in refused.stderr
 
 
-def test_a_signal_makes_it_read_the_file(hosts, file):
+def test_a_signal_makes_the_daemon_read_the_file(hosts, file):
     a = hosts.daemon(directory={"kind": "file", "file": str(file), "reload": "1h"})
     file.write_text('[[list]]\nname = "all"\nmembers = ["orders@hostb"]\n')
     assert a.json("dl", "list") == []
@@ -295,7 +295,7 @@ def test_lists_are_made_changed_and_deleted_and_the_file_keeps_its_comments(star
     assert b"is valid: 0 queues, 1 lists" in a.cli("directory", "check").stdout
 
 
-def test_check_says_what_is_wrong_with_a_file_and_where(hosts, tmp_path):
+def test_check_reports_each_fault_of_a_file_with_its_line(hosts, tmp_path):
     broken = tmp_path / "broken.toml"
     broken.write_text('[[list]]\nname = "all"\nmembrs = []\n')
 
@@ -321,7 +321,7 @@ def test_workgroup_mode_refuses_what_needs_a_directory(hosts):
     assert a.json("directory", "status")[0]["state"] == "none"
 
 
-def test_explain_tells_where_a_message_would_go_and_what_would_be_refused(start, file):
+def test_explain_gives_the_destinations_and_refusals_of_a_message(start, file):
     a = start("hosta")
     a.create("mine")
     guid = "00000000-0000-0000-0000-0000000000bb"
@@ -354,7 +354,7 @@ def test_explain_tells_where_a_message_would_go_and_what_would_be_refused(start,
     assert a.json("outgoing", "list") == [], "to explain is not to send"
 
 
-def test_explain_says_what_it_can_without_a_daemon(start):
+def test_explain_works_without_a_daemon(start):
     a = start("hosta")
     a.terminate()
 

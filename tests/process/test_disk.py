@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
+from tests.process.connection import Closed
+from tests.process.data_folder import database
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
 
 
 def offer(peer: Peer, remote: RemoteQueueManager, count: int, size: int) -> None:
-    """Send until all is acknowledged or the daemon hangs up."""
+    """Send until all messages are acknowledged or the daemon closes the session."""
     with contextlib.suppress(Closed, TimeoutError):
         for number in range(1, count + 1):
             content = b"%d " % number + bytes(size)
@@ -31,15 +34,15 @@ def numbers(daemon: Daemon) -> list[int]:
     return [int(body(message).split()[0]) for message in daemon.receive("orders")]
 
 
-def test_a_write_that_fails_stops_the_daemon_and_loses_nothing_acknowledged(hosts: Hosts):
+def test_a_failed_write_stops_the_daemon_and_loses_no_acknowledged_message(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
     peer = remote.connect(daemon.port)
     offer(peer, remote, 10, 1000)
     assert daemon.process is not None
-    # Files that may not grow: the next page of the write-ahead log cannot be written.
-    log = daemon.database().with_name(daemon.database().name + "-wal")
+    # Files that cannot grow: the next page of the write-ahead log cannot be written.
+    log = database(daemon.folder).with_name(database(daemon.folder).name + "-wal")
     limit = log.stat().st_size + 200_000
     resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
 
@@ -61,7 +64,7 @@ def test_a_write_that_fails_stops_the_daemon_and_loses_nothing_acknowledged(host
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 128 MB in memory; skipped where none can be mounted."""
+    """Yield a file system of 128 MB in memory; skip the test where none can be mounted."""
     folder = Path(f"/tmp/qmd-small-{os.getpid()}")
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(folder)]
@@ -77,7 +80,7 @@ def small_disk() -> Iterator[Path]:
 
 @pytest.fixture
 def cramped(hosts: Hosts, small_disk: Path) -> Daemon:
-    """A daemon whose data is on the small disk; depends on it so that it ends first."""
+    """Yield a daemon with its data on the small disk, which outlives the daemon."""
     return hosts.daemon(start=False, queue_manager={"data": str(small_disk / "data")})
 
 
@@ -86,7 +89,7 @@ def test_a_full_disk_refuses_and_can_be_drained(cramped: Daemon, hosts: Hosts, s
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
 
-    # 200 MB are offered to a disk of 128.
+    # 200 MB are sent to a disk of 128 MB.
     offer(remote.connect(daemon.port), remote, 2000, 100_000)
     acknowledged = remote.order_acked[FIRST]
     assert 0 < acknowledged < 2000
@@ -94,7 +97,7 @@ def test_a_full_disk_refuses_and_can_be_drained(cramped: Daemon, hosts: Hosts, s
     kept = numbers(daemon)
     assert kept == list(range(1, len(kept) + 1))
     assert len(kept) >= acknowledged
-    # Drained, it takes messages again.
+    # When it is drained, it accepts messages again.
     peer = remote.connect(daemon.port)
     for number in range(len(kept) + 1, len(kept) + 101):
         peer.send(remote.transactional("orders", FIRST, number, 0, body=b"%d" % number))

@@ -1,4 +1,4 @@
-"""A client in a process that was forked: it says so, and leaves the other one's work alone."""
+"""A client in a forked process: it reports the fork, and leaves the parent's client intact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import pytest
 
 from qmd.client import ClientError, QueueManager, blocking, connect, new_message
 from tests.patience import END_S
-from tests.process.harness import ROOT, Cleaner, Daemon, Hosts
+from tests.process.command_line import ROOT
+from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.processes import stopped
 from tests.process.test_client import with_client
 
 FORKED = "client_forked"
@@ -38,7 +40,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 
 def tried(work: Callable[[], object]) -> str:
-    """What came of it, as one line."""
+    """Return the outcome as one line."""
     try:
         return f"did {work()!r}"
     except ClientError as error:
@@ -48,7 +50,7 @@ def tried(work: Callable[[], object]) -> str:
 
 
 def in_fork(*works: Callable[[], object]) -> list[str]:
-    """What came of each, in a process that is forked now."""
+    """Return the outcome of each act in a process that is forked now."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,7 +84,7 @@ def emptied(qm: Any) -> Any:
     return qm
 
 
-def test_every_verb_of_a_blocking_client_says_that_it_was_forked(daemon: Daemon) -> None:
+def test_every_verb_of_a_blocking_client_reports_the_fork(daemon: Daemon) -> None:
     path = daemon.folder / "qmd.sock"
     with blocking.connect(path) as qm:
         emptied(qm).send_many([new_message("plain", b"%d" % number) for number in range(3)])
@@ -124,7 +126,7 @@ def test_every_verb_of_a_blocking_client_says_that_it_was_forked(daemon: Daemon)
         assert qm.receive("plain") is None
 
 
-def test_the_error_says_what_to_do(daemon: Daemon) -> None:
+def test_the_error_names_the_remedy(daemon: Daemon) -> None:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
 
         def error() -> str:
@@ -138,11 +140,11 @@ def test_the_error_says_what_to_do(daemon: Daemon) -> None:
     assert "connect" in found
 
 
-def test_a_future_of_the_other_process_is_not_waited_for_without_end(daemon: Daemon) -> None:
+def test_the_wait_for_a_future_of_the_other_process_ends(daemon: Daemon) -> None:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         emptied(qm)
         with qm.sender("plain") as sender:
-            with daemon.stopped():
+            with stopped(daemon.pid):
                 future = sender.send(b"x")
                 found = in_fork(future.result, future.exception)
             assert found == [FORKED] * 2
@@ -150,7 +152,7 @@ def test_a_future_of_the_other_process_is_not_waited_for_without_end(daemon: Dae
         assert [message.body for message in qm.peek_each("plain")] == [b"x"]
 
 
-def test_a_fork_beside_threads_that_wait(daemon: Daemon) -> None:
+def test_a_fork_with_waiting_threads(daemon: Daemon) -> None:
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         emptied(qm)
         bodies: list[bytes] = []
@@ -198,7 +200,7 @@ def _in_process(qm: Any, results: Any) -> None:
     results.put(tried(lambda: qm.send("plain", b"y")))
 
 
-def test_a_process_of_multiprocessing_says_so_too(daemon: Daemon) -> None:
+def test_a_process_of_multiprocessing_reports_the_fork_too(daemon: Daemon) -> None:
     context = multiprocessing.get_context("fork")
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         emptied(qm)
@@ -212,7 +214,7 @@ def test_a_process_of_multiprocessing_says_so_too(daemon: Daemon) -> None:
 
 
 @with_client
-async def test_an_awaited_client_says_so_too(qm: QueueManager) -> None:
+async def test_an_async_client_reports_the_fork_too(qm: QueueManager) -> None:
     await qm.send_many([new_message("plain", b"%d" % number) for number in range(3)])
     each = qm.receive_each("plain", timeout_s=0)
     assert (await anext(each)).body == b"0"
@@ -224,7 +226,7 @@ async def test_an_awaited_client_says_so_too(qm: QueueManager) -> None:
     held: list[Awaitable[object]] = []
 
     def step(make: Callable[[], Awaitable[object]]) -> Callable[[], object]:
-        """The coroutine as far as it gets at once, in this loop."""
+        """Run the coroutine to its first wait, in this loop."""
 
         def run() -> object:
             work = make()
@@ -290,7 +292,7 @@ time.sleep(1000)
 """
 
 
-def test_a_fork_does_not_hold_what_a_process_that_died_had_taken(daemon: Daemon) -> None:
+def test_a_fork_does_not_keep_messages_taken_by_a_dead_process(daemon: Daemon) -> None:
     path = daemon.folder / "qmd.sock"
     with blocking.connect(path) as qm:
         emptied(qm).send("plain", b"x")
@@ -309,7 +311,7 @@ def test_a_fork_does_not_hold_what_a_process_that_died_had_taken(daemon: Daemon)
             parent.wait()
             received = qm.receive("plain", timeout_s=END_S)
             assert received is not None
-            os.kill(child, 0)  # it is still there
+            os.kill(child, 0)  # the message is still in the queue
         finally:
             parent.stdin.close()
             parent.stdout.close()

@@ -1,4 +1,4 @@
-"""A disk that is full while the daemon runs: it says so, loses nothing, and recovers by itself."""
+"""A disk that fills while the daemon runs: the daemon reports it, loses nothing, and recovers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 
 from storage.tables.keys import message_key
 from tests.patience import END_S
+from tests.process.connection import Closed
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import Closed, Peer
+from tests.process.peer import Peer
 from tests.process.test_two_daemons import wait_sent
 from tests.unit.storage.support import durable, opened
 
@@ -26,14 +27,14 @@ RESERVE = {"disk_reserve": "1MB"}
 
 
 class SmallDisk:
-    """A file system of 12 MB with room for a data folder, and for something else that fills it."""
+    """A file system of 12 MB with room for a data folder, and for a file that fills it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._other = folder / "other"
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Something else takes all of the room, but for `leave_bytes`."""
+        """Write a file that leaves only `leave_bytes` free."""
         with self._other.open("wb", buffering=0) as other:
             while _write_page(other):
                 pass
@@ -69,7 +70,7 @@ def daemon(hosts: Hosts, disk: SmallDisk) -> Daemon:
 
 
 def send_until_refused(daemon: Daemon, queue: str, size: int) -> tuple[list[bytes], bytes]:
-    """The bodies that were taken, and what was said about the first that was not."""
+    """Send until a refusal; return the accepted bodies, and the text of the refusal."""
     taken: list[bytes] = []
     for number in range(1000):
         content = (b"%06d" % number).ljust(size, b".")
@@ -81,7 +82,7 @@ def send_until_refused(daemon: Daemon, queue: str, size: int) -> tuple[list[byte
     raise AssertionError("the disk is larger than all messages")
 
 
-def test_a_send_to_a_full_disk_is_refused_and_says_how_full_it_is_and_what_to_do(
+def test_a_send_to_a_full_disk_is_refused_with_the_free_space_and_a_remedy(
     daemon: Daemon, disk: SmallDisk
 ):
     taken, said = send_until_refused(daemon, "plain", 400_000)
@@ -105,12 +106,12 @@ def test_a_queue_that_filled_the_disk_can_be_emptied_and_filled_again(daemon: Da
     first = fill_and_empty()
     assert first > 6
     for _ in range(2):
-        end = time.monotonic() + END_S  # room comes back in pieces, as the database gives it back
-        while fill_and_empty() < first - 1:  # pages that were used stay in the file
+        end = time.monotonic() + END_S  # the database returns pages in portions
+        while fill_and_empty() < first - 1:  # used pages stay in the file
             assert time.monotonic() < end, "not all of the room has come back"
 
 
-def test_a_disk_that_somebody_else_filled_takes_nothing_and_gives_everything(
+def test_on_a_disk_that_another_program_filled_sends_are_refused_and_receives_succeed(
     hosts: Hosts, daemon: Daemon, disk: SmallDisk
 ):
     remote = hosts.remote()
@@ -119,7 +120,7 @@ def test_a_disk_that_somebody_else_filled_takes_nothing_and_gives_everything(
     daemon.send_all("orders", bodies)
     daemon.send_all(listener.destination("q"), bodies, "--transactional")
     disk.fill()
-    late, _ = send_until_refused(daemon, "orders", 10)  # the daemon looks once a second
+    late, _ = send_until_refused(daemon, "orders", 10)  # the daemon checks once a second
     assert daemon.json("status")[0]["disk_full"]
 
     peer = listener.accept()
@@ -134,7 +135,7 @@ def test_a_disk_that_somebody_else_filled_takes_nothing_and_gives_everything(
     assert daemon.alive
 
 
-def test_what_others_send_to_a_full_disk_is_not_acknowledged_and_comes_when_there_is_room(
+def test_messages_to_a_full_disk_are_not_acknowledged_and_arrive_when_there_is_room(
     hosts: Hosts, daemon: Daemon, disk: SmallDisk
 ):
     remote = hosts.remote()
@@ -164,12 +165,12 @@ def test_what_others_send_to_a_full_disk_is_not_acknowledged_and_comes_when_ther
         b"3",
         b"4",
         b"5",
-    ]  # exactly once, the first two have been received
+    ]  # exactly once; the first two are already received
     assert daemon.bodies("plain") == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def refuses(peer: Peer, packets: list[bytes]) -> bool:
-    """Whether the session ends without a word about these messages."""
+    """Return whether the session ends without an acknowledgment of these messages."""
     before = len(peer.session_acks)
     try:
         peer.send_many(packets)
@@ -182,7 +183,7 @@ def refuses(peer: Peer, packets: list[bytes]) -> bool:
 
 
 def wait_for_room(daemon: Daemon, size: int = 10) -> None:
-    """The daemon looks for room by itself, once a second; until then it refuses."""
+    """Wait for room: the daemon checks once a second, and refuses until then."""
     content = b"room?".ljust(size, b".")
     for _ in range(200):
         sent = daemon.cli("send", "orders", "--file", "-", input=content, check=False)
@@ -193,7 +194,7 @@ def wait_for_room(daemon: Daemon, size: int = 10) -> None:
     raise AssertionError("there is room, and nothing is taken")
 
 
-def test_a_daemon_on_a_full_disk_that_is_killed_starts_again_and_gives_what_it_has(
+def test_a_daemon_that_is_killed_on_a_full_disk_restarts_and_delivers_its_messages(
     daemon: Daemon, disk: SmallDisk
 ):
     bodies = [b"%d" % number for number in range(200)]
@@ -209,11 +210,11 @@ def test_a_daemon_on_a_full_disk_that_is_killed_starts_again_and_gives_what_it_h
     wait_for_room(daemon)
 
 
-def test_a_disk_that_is_full_to_the_last_byte_stops_no_daemon(daemon: Daemon, disk: SmallDisk):
-    """The reserve is given up, and something else takes its room as well: nothing can be written.
+def test_a_completely_full_disk_stops_no_daemon(daemon: Daemon, disk: SmallDisk):
+    """The daemon gives up its reserve, and another file takes that room too: no write succeeds.
 
-    What the daemon does for itself goes on meanwhile: it ends what is over, trims its log of
-    events, forgets outcomes and gives pages back.
+    Meanwhile the daemon's own work continues: expiry, trimming of the event log, deletion of
+    old outcomes, and release of pages.
     """
     bodies = [b"%d" % number for number in range(1500)]
     daemon.send_all("orders", bodies)
@@ -222,7 +223,7 @@ def test_a_disk_that_is_full_to_the_last_byte_stops_no_daemon(daemon: Daemon, di
     status = wait_status(daemon, lambda status: status["disk_full_s"] is not None)
     assert status["disk_full"]
     received: list[bytes] = []
-    ended = 0  # commands whose commit waited: what they removed, they did not show
+    ended = 0  # commands did not print the messages that they removed in a waiting commit
     while not status["commits_wait"]:
         assert len(received) < len(bodies), "the disk is never full to the last byte"
         try:
@@ -231,7 +232,7 @@ def test_a_disk_that_is_full_to_the_last_byte_stops_no_daemon(daemon: Daemon, di
             ended += 1
         else:
             received += map(body, some)
-        disk.fill()  # the reserve's room, and what is given back
+        disk.fill()  # the room of the reserve, and released pages
         (status,) = daemon.json("status")
     assert "the disk is full" in status["commits_wait"]
     wait_status(daemon, lambda now: now["disk_full_s"] > status["disk_full_s"] + 3)
@@ -265,7 +266,7 @@ def wait_status(daemon: Daemon, holds: Callable[[dict[str, Any]], bool]) -> dict
 
 
 def _write_page(file: BinaryIO) -> bool:
-    """False when there is no room for it."""
+    """Write a page; return False if there is no room for it."""
     try:
         file.write(bytes(4096))
     except OSError as error:
@@ -275,7 +276,7 @@ def _write_page(file: BinaryIO) -> bool:
     return True
 
 
-def test_giving_pages_back_on_a_full_disk_stops_nothing(disk: SmallDisk):
+def test_the_release_of_pages_on_a_full_disk_stops_nothing(disk: SmallDisk):
     async def scenario() -> None:
         async with opened(disk.folder / "data") as storage:
             for arrival in range(200):

@@ -1,4 +1,4 @@
-"""Opening a session: what is answered, what is echoed, what closes it (QB 3.1.5.3, 3.1.5.4)."""
+"""The handshake: answers, echoed fields, and errors that close it (QB 3.1.5.3, 3.1.5.4)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.process import wire
+from tests.process.connection import Connection
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import (
-    Connection,
-    Peer,
-    RemoteQueueManager,
-    check_establish_response,
-)
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager, check_establish_response
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +34,7 @@ def connection(daemon: Daemon, remote: RemoteQueueManager) -> Connection:
 
 @pytest.fixture
 def bystander(daemon: Daemon) -> Iterator[Peer]:
-    """A session that has nothing to do with the misdeeds of others: it must go on delivering."""
+    """Yield an unrelated session, which must keep delivering."""
     with RemoteQueueManager() as other:
         peer = other.connect(daemon.port)
         peer.send(other.message("plain", b"before", recoverable=True))
@@ -77,7 +74,7 @@ def test_a_session_opens_and_the_answer_names_the_queue_manager(
     assert status["queue_manager"] == text
 
 
-def test_the_parameters_come_back_as_they_were_sent(daemon: Daemon, remote: RemoteQueueManager):
+def test_the_parameters_are_echoed_unchanged(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(
         daemon.port, recoverable_ack_timeout_ms=1496, ack_timeout_ms=120_000, window=17
     )
@@ -134,12 +131,12 @@ def test_a_refused_session_carries_no_message(
     connection.send_all_it_takes(remote.message("plain", b"intruder"))
 
     said = [wire.parse(data) for data in connection.expect_closed()]
-    # The bystander's own check sees what the queue holds.
+    # The bystander's own check sees the content of the queue.
     assert all(isinstance(packet, wire.Establish) and packet.refused for packet in said)
 
 
 def test_the_question_of_an_internet_scanner_is_answered(connection: Connection, bystander: Peer):
-    # Frame 3 of QB 4.1.3 with zero padding, for a ServerGuid that nobody has.
+    # Frame 3 of QB 4.1.3 with zero padding, for an unknown ServerGuid.
     head = bytes.fromhex("10c00b004c494f523c020000ffffffff00000200")
     guids = bytes(range(16)) + bytes(range(16, 32))
     connection.send(head + guids + bytes.fromhex("4ecade1d10030000") + bytes(512))
@@ -204,7 +201,7 @@ def test_messages_may_follow_the_parameters_in_one_segment(
     assert daemon.bodies("plain") == [b"quick"]
 
 
-def test_a_whole_session_in_one_segment_works(
+def test_a_complete_session_in_one_segment_works(
     daemon: Daemon, connection: Connection, remote: RemoteQueueManager
 ):
     connection.send(
@@ -291,7 +288,7 @@ def test_a_second_handshake_on_an_open_session_closes_only_that_session(
 ):
     peer = remote.connect(daemon.port)
 
-    peer.send_raw(maker(remote))
+    peer.connection.send(maker(remote))
 
     peer.expect_closed()
 
@@ -302,7 +299,7 @@ def test_an_unknown_packet_type_closes_the_session(
 ):
     peer = remote.connect(daemon.port)
 
-    peer.send_raw(wire.internal(kind, bytes(16)))
+    peer.connection.send(wire.internal(kind, bytes(16)))
 
     peer.expect_closed()
     assert daemon.alive
@@ -344,7 +341,7 @@ def test_a_session_ack_of_a_wrong_size_closes_the_session(
     peer = remote.connect(daemon.port)
     packet = wire.Session().build() + bytes(16)
 
-    peer.send_raw(
+    peer.connection.send(
         wire.internal(wire.SESSION_ACK, packet[: 16 + extra], flags=wire.IN | wire.SH | 3)
     )
 
@@ -373,7 +370,7 @@ def test_a_bad_base_header_closes_at_once_without_waiting_for_the_rest(
     head = packet[:at] + value + packet[at + len(value) : 16]
     if opened:
         peer = remote.connect(daemon.port)
-        peer.send_raw(head)
+        peer.connection.send(head)
         peer.expect_closed()
     else:
         connection = remote.adopt(Connection.open(daemon.port))

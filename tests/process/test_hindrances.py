@@ -1,4 +1,4 @@
-"""What keeps a daemon from its data: it says what and what to do, and nothing is lost."""
+"""Obstacles between a daemon and its data: it reports cause and remedy, and loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import COMMAND, ROOT, Daemon, Hosts, _environment
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands
+from tests.process.data_folder import database, held_disk
+from tests.process.harness import Daemon, Hosts
 from tests.process.test_process import IS_ROOT
 
 BODIES = [b"%d" % number for number in range(20)]
@@ -22,7 +24,7 @@ BODIES = [b"%d" % number for number in range(20)]
 
 @pytest.fixture
 def daemon(hosts: Hosts) -> Daemon:
-    """One that has messages."""
+    """Yield a daemon with messages."""
     daemon = hosts.daemon()
     daemon.create("plain")
     daemon.send_all("plain", BODIES)
@@ -34,10 +36,10 @@ def data(daemon: Daemon) -> Path:
 
 
 def refused_start(daemon: Daemon, *wrapper: str) -> tuple[int, str]:
-    """Exit code and reason of a `serve` that has to fail by itself, in one line of its log."""
+    """Return the exit code and the logged reason of a `serve` that must fail."""
     done = subprocess.run(
         [*wrapper, *COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     (line,) = done.stderr.decode().splitlines()
     event: dict[str, Any] = json.loads(line)
@@ -80,13 +82,13 @@ def test_a_read_only_file_system_is_named(daemon: Daemon, clean: bool):
     assert starts_with_all(daemon)
 
 
-# Root may do everything, unless it gives up this right.
+# Root has all permissions, unless it drops this capability.
 UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="taking away the right needs to be root first")
 @pytest.mark.parametrize("name", ["data", "data/queues.db", "data/queues.db-wal", "data/lock"])
-def test_permissions_that_were_taken_away_are_named(daemon: Daemon, name: str):
+def test_withdrawn_permissions_are_named(daemon: Daemon, name: str):
     daemon.kill()
     path = daemon.folder / name
     mode = path.stat().st_mode
@@ -100,7 +102,7 @@ def test_permissions_that_were_taken_away_are_named(daemon: Daemon, name: str):
     assert starts_with_all(daemon)
 
 
-def test_a_folder_that_is_taken_away_from_a_running_daemon_is_not_needed_to_go_on(daemon: Daemon):
+def test_a_running_daemon_continues_when_its_folder_is_renamed(daemon: Daemon):
     data(daemon).chmod(0)
     try:
         daemon.send("plain", b"more")
@@ -109,8 +111,8 @@ def test_a_folder_that_is_taken_away_from_a_running_daemon_is_not_needed_to_go_o
         data(daemon).chmod(0o700)
 
 
-def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(daemon: Daemon):
-    with daemon.held_disk():
+def test_while_another_program_locks_the_database_senders_wait(daemon: Daemon):
+    with held_disk(daemon.folder):
         sender = daemon.spawn_cli("send", "private$\\plain", "late")
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(1.5)
@@ -120,9 +122,9 @@ def test_a_database_that_another_program_locks_for_a_while_makes_senders_wait(da
     assert daemon.bodies("plain") == [*BODIES, b"late"]
 
 
-def test_a_file_that_is_no_database_is_left_alone(daemon: Daemon):
+def test_a_file_that_is_no_database_is_not_changed(daemon: Daemon):
     daemon.terminate()
-    kept = daemon.database().rename(daemon.folder / "kept")
+    kept = database(daemon.folder).rename(daemon.folder / "kept")
     (data(daemon) / "queues.db").write_bytes(b"something else" * 1000)
 
     code, reason = refused_start(daemon)
@@ -141,12 +143,12 @@ def test_a_file_that_is_no_database_is_left_alone(daemon: Daemon):
         ("application_id = 7", "the database of another program"),
     ],
 )
-def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
+def test_a_database_of_a_newer_version_or_another_program_is_not_changed(
     daemon: Daemon, pragma: str, words: str
 ):
     daemon.terminate()
     name = pragma.partition(" ")[0]
-    with closing(sqlite3.connect(daemon.database())) as db:
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         (before,) = db.execute(f"PRAGMA {name}").fetchone()
         db.execute(f"PRAGMA {pragma}")
 
@@ -154,16 +156,16 @@ def test_a_database_of_a_newer_version_or_another_program_is_left_alone(
 
     assert code == 78
     assert words in reason
-    with closing(sqlite3.connect(daemon.database())) as db:
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         db.execute(f"PRAGMA {name} = {before}")
     assert starts_with_all(daemon)
 
 
 def start_failed(daemon: Daemon, exit_code: int) -> dict[str, Any]:
-    """The line of the log that says why it does not start."""
+    """Return the line of the log with the reason of the failed start."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     assert done.returncode == exit_code
     (line,) = [line for line in done.stderr.decode().splitlines() if "start_failed" in line]

@@ -1,4 +1,4 @@
-"""Housekeeping on queues, from the command line of a running daemon."""
+"""Housekeeping of queues, with the command line of a running daemon."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import DEADLETTER, ROOT, Cleaner, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import DEADLETTER, Cleaner, Daemon, Hosts, body
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_messages_are_moved_to_a_subqueue_and_back(daemon: Daemon):
     assert [body(message) for message in daemon.receive("plain")] == [b"1", b"2", b"3"]
 
 
-def test_a_move_says_which_messages_it_is_about(daemon: Daemon):
+def test_a_move_lists_its_messages(daemon: Daemon):
     daemon.send_all("plain", [b"1", b"2"])
 
     assert daemon.cli("move", "plain", "plain;retry", check=False).returncode == 2
@@ -60,7 +61,7 @@ def test_a_move_says_which_messages_it_is_about(daemon: Daemon):
     assert len(daemon.receive("plain")) == 2
 
 
-def test_nobody_sends_to_a_subqueue(daemon: Daemon):
+def test_a_send_to_a_subqueue_is_refused(daemon: Daemon):
     daemon.send("plain", b"1")
     daemon.json("move", "plain", "plain;retry", "--all")
 
@@ -71,7 +72,7 @@ def test_nobody_sends_to_a_subqueue(daemon: Daemon):
     assert [body(message) for message in daemon.receive("plain;retry")] == [b"1"]
 
 
-def test_a_purge_says_what_would_go_and_asks_before_it_goes(daemon: Daemon):
+def test_a_purge_lists_its_messages_and_asks_for_confirmation(daemon: Daemon):
     daemon.send("plain", b"1", "--label", "old")
     daemon.send("plain", b"2", "--label", "new")
 
@@ -85,7 +86,7 @@ def test_a_purge_says_what_would_go_and_asks_before_it_goes(daemon: Daemon):
     assert [body(message) for message in daemon.receive("plain")] == [b"2"]
 
 
-def test_senders_hear_of_messages_that_were_deleted_with_their_queue(daemon: Daemon):
+def test_senders_are_notified_of_messages_that_were_deleted_with_their_queue(daemon: Daemon):
     daemon.create("brief", "answers")
     daemon.send(
         "brief", b"1", "--admin-queue", r".\private$\answers", "--acknowledge", "nack-receive"
@@ -123,7 +124,7 @@ def test_dead_letters_are_grouped_shown_and_sent_again(daemon: Daemon):
     assert daemon.json("dead-letter", "list") == []
 
 
-def test_dead_letters_are_purged_after_a_question_only(daemon: Daemon):
+def test_dead_letters_are_purged_only_after_a_confirmation(daemon: Daemon):
     daemon.send("plain", b"1", "--time-to-be-received", "1s")
     daemon.wait_for(DEADLETTER, 1)
 
@@ -162,7 +163,7 @@ def test_a_body_is_edited_before_it_is_sent_again(
     assert daemon.bodies("plain") == [b"wrong"]
 
 
-def test_what_is_exported_is_imported_as_it_was(daemon: Daemon, tmp_path: Path):
+def test_exported_messages_are_imported_unchanged(daemon: Daemon, tmp_path: Path):
     file = tmp_path / "orders.ndjson"
     daemon.send(
         "plain", b"\0\xff", "--label", "Ä", "--priority", "6", "--time-to-be-received", "9m"
@@ -201,7 +202,7 @@ def test_an_export_may_be_packed(daemon: Daemon, tmp_path: Path):
     assert packed.stat().st_size * 5 < plain.stat().st_size
     daemon.json("import", "plain", str(packed))
     assert daemon.bodies("plain") == texts
-    # Through a pipe as well, also two of them one behind the other, and beside lines as they are.
+    # Also through a pipe, two packed exports in a row, and next to unpacked lines.
     daemon.cli("import", "plain", input=packed.read_bytes() * 2)
     daemon.cli("import", "plain", input=plain.read_bytes())
     assert daemon.bodies("plain") == texts * 3
@@ -218,12 +219,12 @@ def test_an_export_may_be_packed(daemon: Daemon, tmp_path: Path):
         daemon.cli("queue", "purge", "plain", "--yes")
 
 
-def test_an_export_says_how_far_it_is_and_holds_little(daemon: Daemon, tmp_path: Path):
-    """60 MB of messages; a terminal shows a bar when it has waited a second, a file gets none."""
+def test_an_export_shows_its_progress_and_uses_little_memory(daemon: Daemon, tmp_path: Path):
+    """60 MB of messages; a terminal shows a progress bar after one second, a file gets none."""
     for _ in range(15):
         daemon.send_all("plain", [b"x" * 20_000] * 200)
     file = tmp_path / "orders.ndjson"
-    told = """
+    reported = """
 import sys
 from qmd.cli import main
 import qmd.cli.progress
@@ -240,7 +241,7 @@ finally:
         shown: list[bytes] = []
 
         def look() -> None:
-            """All the time: one read gets a part, and a full terminal makes its writer wait."""
+            """Read continuously: one read gets a part, and a full terminal blocks its writer."""
             with contextlib.suppress(OSError):  # no process has the other end open any more
                 while some := os.read(terminal, 1 << 16):
                     shown.append(some)
@@ -248,7 +249,7 @@ finally:
         watcher = threading.Thread(target=look)
         watcher.start()
         try:
-            command = [sys.executable, "-c", told, "--config", str(daemon.config), *words]
+            command = [sys.executable, "-c", reported, "--config", str(daemon.config), *words]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, check=True, cwd=ROOT)
         finally:
             os.close(end)
@@ -273,7 +274,7 @@ finally:
     assert b"exporting" not in silent.stderr
 
 
-def test_a_broken_line_is_named_and_keeps_the_whole_file_out(daemon: Daemon, tmp_path: Path):
+def test_a_broken_line_is_named_and_the_complete_file_is_refused(daemon: Daemon, tmp_path: Path):
     file = tmp_path / "orders.ndjson"
     daemon.send_all("plain", [b"1", b"2", b"3"])
     daemon.json("export", "plain", str(file))
@@ -300,7 +301,7 @@ def test_a_broken_line_is_named_and_keeps_the_whole_file_out(daemon: Daemon, tmp
     assert len(daemon.receive("plain")) == 1
 
 
-def test_an_import_goes_on_where_it_was_and_doubles_nothing(daemon: Daemon, tmp_path: Path):
+def test_an_import_is_resumed_without_duplicates(daemon: Daemon, tmp_path: Path):
     file, position = tmp_path / "orders.ndjson", tmp_path / "position"
     daemon.send_all("plain", [b"%d" % number for number in range(300)])
     daemon.json("export", "plain", str(file))
@@ -329,7 +330,7 @@ def test_messages_are_imported_into_queues_of_their_kind_only(daemon: Daemon, tm
     daemon.receive("plain")
 
 
-def test_an_import_that_is_killed_is_gone_on_with(daemon: Daemon, tmp_path: Path):
+def test_a_killed_import_is_resumed(daemon: Daemon, tmp_path: Path):
     file, position = tmp_path / "orders.ndjson", tmp_path / "position"
     texts = [b"%d" % number for number in range(4000)]
     daemon.send_all("plain", texts)

@@ -1,4 +1,4 @@
-"""`make install`, tried into an empty folder."""
+"""`make install` into an empty folder."""
 
 import os
 import re
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.process
 
 
 def make(*words):
-    """Run make with the interpreter of this test, whose environment is taken as set up."""
+    """Run make with the interpreter of this test, as if its environment were complete."""
     command = ["make", "--old-file=.venv/ready", f"PY={sys.executable}", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    """A prefix of its own: everything lands below it."""
+    """Return a prefix; all files are installed below it."""
     prefix = tmp_path_factory.mktemp("prefix")
     result = make("install", f"PREFIX={prefix}")
     assert result.returncode == 0, result.stderr
@@ -35,14 +35,14 @@ def files(folder):
 
 
 def qmd(prefix, *words):
-    """The installed command: as the service runs it, with nothing of this test's environment."""
+    """Run the installed command as the service runs it, without the environment of this test."""
     command = [prefix / "bin/qmd", *words]
     return subprocess.run(
         command, cwd="/", env={}, capture_output=True, text=True, check=False, timeout=END_S
     )
 
 
-def test_every_part_lands_in_its_place(prefix):
+def test_every_part_is_installed_in_its_place(prefix):
     installed = files(prefix)
 
     assert {
@@ -69,7 +69,7 @@ def test_the_unit_names_what_was_installed(prefix):
     assert "/usr/local" not in unit
 
 
-def test_everybody_may_read_and_nobody_may_write(prefix):
+def test_installed_files_are_readable_and_not_writable_for_all_users(prefix):
     modes = {file.stat().st_mode & 0o777 for file in prefix.rglob("*") if file.is_file()}
 
     assert modes <= {0o644, 0o755}
@@ -90,7 +90,7 @@ def test_the_installed_application_needs_nothing_of_the_source_tree(prefix):
     assert result.stdout.startswith(str(prefix))
 
 
-def test_the_installed_command_says_what_it_is(prefix):
+def test_the_installed_command_prints_its_version(prefix):
     helped = qmd(prefix, "--help")
     version = qmd(prefix, "--version")
 
@@ -114,7 +114,7 @@ def test_a_packager_stages_files_that_do_not_know_the_staging_folder(tmp_path):
 
 
 def test_without_an_environment_nothing_is_installed_and_nothing_downloaded(tmp_path):
-    """Who installs is often root, and must not run pip (docs/decisions/0002)."""
+    """The installing user is often root, and must not run pip (docs/decisions/0002)."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     for name in ("Makefile", "requirements.lock", "requirements-build.lock", "pyproject.toml"):

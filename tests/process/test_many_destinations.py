@@ -1,4 +1,4 @@
-"""One message to many queues, by real daemons and a peer that knows only the wire."""
+"""One message to many queues, with real daemons and a peer that implements only the wire."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
-from tests.process.harness import ROOT, Daemon, Hosts, body
-from tests.process.peer import Listener
+from tests.process.command_line import ROOT
+from tests.process.data_folder import database
+from tests.process.harness import Daemon, Hosts, body, empty_queues
+from tests.process.remote import Listener
 from tests.process.test_two_daemons import QUICK, direct, wait_count
 from tests.stored_packets import unshared_parts
 
@@ -41,7 +43,7 @@ def beginnings(daemon: Daemon, queue: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("victim", ["the sender", "a receiver"])
-def test_the_example_of_the_source_document_holds_whoever_is_killed(hosts: Hosts, victim: str):
+def test_the_example_of_the_source_document_holds_with_any_kill(hosts: Hosts, victim: str):
     sender, near, far = (hosts.daemon(delivery=QUICK) for _ in range(3))
     near.create("q1", "q2", transactional=True)
     far.create("q3", transactional=True)
@@ -86,15 +88,15 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_all_copies_or_none(daemon: Daem
     daemon.terminate()
     assert parts_of(daemon) > 0
     daemon.start()
-    daemon.empty()
+    empty_queues(daemon)
     daemon.terminate()
     assert parts_of(daemon) == 0
     daemon.start()
 
 
 def parts_of(daemon: Daemon) -> int:
-    """How many parts of packets the disk of a daemon has that does not run; none is in vain."""
-    with closing(sqlite3.connect(daemon.database())) as db:
+    """Return the number of stored parts of packets of a stopped daemon; each must be referenced."""
+    with closing(sqlite3.connect(database(daemon.folder))) as db:
         assert not unshared_parts(db)
         return int(db.execute("SELECT count(*) FROM shared_part").fetchone()[0])
 
@@ -129,7 +131,7 @@ def test_one_queue_is_not_listed(daemon: Daemon, listener: Listener):
     assert listener.accept().receive().queues is None
 
 
-def test_a_packet_that_lists_queues_comes_to_its_own_and_the_list_is_kept(
+def test_a_packet_that_lists_queues_goes_to_its_own_and_the_list_is_kept(
     hosts: Hosts, daemon: Daemon
 ):
     daemon.create("orders")
@@ -145,7 +147,7 @@ def test_a_packet_that_lists_queues_comes_to_its_own_and_the_list_is_kept(
 
 
 def test_copies_of_an_older_sender_are_messages_like_any_other(hosts: Hosts, daemon: Daemon):
-    """Who does not know such names sends to explicit destinations, with a number for each."""
+    """A sender without such names sends to explicit destinations, with one number for each."""
     daemon.create("one", "two")
     remote = hosts.remote()
     peer = remote.connect(daemon.port)

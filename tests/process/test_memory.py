@@ -1,5 +1,4 @@
-"""What one who means ill can make the daemon hold: memory and disk have limits, and honest ones go
-on beside it."""
+"""Limits of memory and disk against hostile clients; honest clients are still served."""
 
 from __future__ import annotations
 
@@ -14,12 +13,13 @@ from pathlib import Path
 from tests.process import wire
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1_000_000
 
 
-def test_a_message_that_asks_for_a_hundred_acknowledgments_brings_its_body_back_once(hosts: Hosts):
+def test_a_message_with_a_hundred_acknowledgments_returns_its_body_once(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
@@ -27,7 +27,7 @@ def test_a_message_that_asks_for_a_hundred_acknowledgments_brings_its_body_back_
     peer = remote.connect(daemon.port)
     peer.send(
         remote.message(
-            "orders",  # which takes none that is not transactional
+            "orders",  # the queue accepts only transactional messages
             b"x" * (3_900_000),
             recoverable=True,
             ack_bits=wire.NA,
@@ -43,12 +43,12 @@ def test_a_message_that_asks_for_a_hundred_acknowledgments_brings_its_body_back_
     sizes = sorted(queue["bytes"] for queue in shown)
     assert sizes[-1] > 3_900_000
     assert sizes[-2] < 10_000
-    assert status["bytes"] < 9 * MB  # with the dead letter
+    assert status["bytes"] < 9 * MB  # including the dead letter
     stored = sum(path.stat().st_size for path in daemon.folder.rglob("queues.db*"))
     assert stored < 20 * MB
 
 
-def test_acknowledgments_bring_their_bodies_back_as_long_as_those_are_not_large(hosts: Hosts):
+def test_acknowledgments_return_bodies_that_are_not_large(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
@@ -72,13 +72,13 @@ def test_acknowledgments_bring_their_bodies_back_as_long_as_those_are_not_large(
 
 
 def unfinished(size: int) -> bytes:
-    """A packet of 4 MB but for its last byte."""
+    """Return a packet of 4 MB without its last byte."""
     remote = RemoteQueueManager()
     return remote.message("plain", b"x" * size, recoverable=True)[:-1]
 
 
 def press_on(socks: list[socket.socket], data: bytes) -> None:
-    """Send on all of them at once, until the daemon takes no more."""
+    """Send on all sessions at once, until the daemon stops reading."""
     left = dict.fromkeys(socks, memoryview(data))
     for sock in socks:
         sock.setblocking(False)
@@ -91,7 +91,7 @@ def press_on(socks: list[socket.socket], data: bytes) -> None:
             except BlockingIOError:
                 continue
             except OSError:
-                del left[sock]  # the daemon has ended it
+                del left[sock]  # the daemon has closed it
                 continue
             left[sock] = left[sock][count:]
             moved += count
@@ -114,7 +114,7 @@ def wait_log(daemon: Daemon, event: str) -> None:
 
 @contextlib.contextmanager
 def sessions(daemon: Daemon, count: int, sources: int) -> Iterator[list[socket.socket]]:
-    """Sessions of many queue managers, from so many addresses."""
+    """Open sessions of many queue managers, from `sources` addresses."""
     remotes = [RemoteQueueManager() for _ in range(count)]
     try:
         peers = [
@@ -127,17 +127,19 @@ def sessions(daemon: Daemon, count: int, sources: int) -> Iterator[list[socket.s
             remote.close()
 
 
-def test_packets_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
+def test_unfinished_packets_take_no_more_than_their_budget(hosts: Hosts):
     daemon = hosts.daemon(memory={"packets": "32MB"})
     daemon.create("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     with sessions(daemon, 100, sources=1) as socks:
         press_on(socks, unfinished(3_900_000))
 
         held = daemon.json("status")[0]["memory"]["packets"]
-        assert 8 * MB < held["bytes"] <= 21 * MB  # one address: half of it, and one packet
+        assert (
+            8 * MB < held["bytes"] <= 21 * MB
+        )  # one address may use half of the budget, and one packet
         assert held["waiting"] > 50
-        assert daemon.resident_bytes() - before < 80 * MB  # with 64 KiB for each session
+        assert resident_bytes(daemon.pid) - before < 80 * MB  # with 64 KiB for each session
 
         honest = hosts.remote().connect(daemon.port)
         honest.send(honest.owner.message("plain", b"y" * 3_900_000, recoverable=True))
@@ -145,7 +147,7 @@ def test_packets_whose_last_byte_never_comes_take_no_more_than_their_budget(host
     assert len(daemon.bodies("plain")) == 1
 
 
-def test_the_slow_end_where_others_wait_for_their_memory(hosts: Hosts):
+def test_slow_sessions_end_when_others_wait_for_memory(hosts: Hosts):
     daemon = hosts.daemon(memory={"packets": "16MB"})
     daemon.create("plain")
     with sessions(daemon, 40, sources=4) as socks:
@@ -157,7 +159,7 @@ def test_the_slow_end_where_others_wait_for_their_memory(hosts: Hosts):
     assert len(daemon.bodies("plain")) == 1
 
 
-def test_a_packet_that_is_larger_than_the_budget_gets_in(hosts: Hosts):
+def test_a_packet_that_is_larger_than_the_budget_is_received(hosts: Hosts):
     daemon = hosts.daemon(memory={"packets": "1MB", "requests": "1MB", "transactions": "1MB"})
     daemon.create("plain")
     peer = hosts.remote().connect(daemon.port)
@@ -170,17 +172,17 @@ def test_a_packet_that_is_larger_than_the_budget_gets_in(hosts: Hosts):
     assert daemon.json("status")[0]["memory"]["packets"]["bytes"] == 0
 
 
-def test_requests_whose_last_byte_never_comes_take_no_more_than_their_budget(hosts: Hosts):
+def test_unfinished_requests_take_no_more_than_their_budget(hosts: Hosts):
     daemon = hosts.daemon(memory={"requests": "32MB"})
     daemon.create("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     clients = [ControlClient(daemon.folder / "qmd.sock") for _ in range(30)]
     try:
         press_on([each.sock for each in clients], struct.pack("<I", 60 * MB) + bytes(59 * MB))
 
         held = daemon.json("status")[0]["memory"]["requests"]
-        assert 8 * MB < held["bytes"] < 90 * MB  # the oldest goes on
-        assert daemon.resident_bytes() - before < 250 * MB
+        assert 8 * MB < held["bytes"] < 90 * MB  # the oldest connection continues
+        assert resident_bytes(daemon.pid) - before < 250 * MB
         daemon.cli("send", "plain", "--file", "-", input=b"z" * 3_900_000)
     finally:
         for each in clients:
@@ -196,14 +198,14 @@ def virtual_bytes(daemon: Daemon) -> int:
 
 
 def allow_more(daemon: Daemon, more_bytes: int) -> None:
-    """From now on it may have so much memory more than it has."""
+    """Limit the memory of the daemon to its present use and a little more."""
     assert daemon.process is not None
     limit = virtual_bytes(daemon) + more_bytes
     resource.prlimit(daemon.process.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def test_a_daemon_without_memory_refuses_and_goes_on(hosts: Hosts):
-    """The budgets are larger than the memory: they do not help here."""
+def test_a_daemon_without_memory_refuses_requests_and_survives(hosts: Hosts):
+    """The budgets exceed the memory, so they do not help in this case."""
     daemon = hosts.daemon(memory={"packets": "1GB", "requests": "1GB", "transactions": "1GB"})
     daemon.create("plain", "orders")
     daemon.send("orders", b"before")

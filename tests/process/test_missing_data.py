@@ -1,4 +1,4 @@
-"""Files of the data folder that were removed, cut or damaged: the start says so and waits."""
+"""Removed, truncated or damaged files of the data folder: the start is refused with the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_HEADER_BYTES = 32
 
 @pytest.fixture
 def daemon(hosts: Hosts) -> Daemon:
-    """One that was killed with all its messages in the log; each has a commit of its own."""
+    """Yield a killed daemon with its messages in the write-ahead log, one commit each."""
     daemon = hosts.daemon()
     daemon.create("plain")
     daemon.restart()
@@ -45,7 +45,7 @@ def remove_index(daemon: Daemon) -> None:
 
 
 def flip_a_bit(daemon: Daemon) -> None:
-    """In the content of a frame in the middle of those that count."""
+    """Flip a bit in a valid frame in the middle of the log."""
     with log(daemon).open("r+b") as file:
         salts = file.read(24)[16:]
         frames = 0
@@ -125,14 +125,14 @@ DAMAGES: list[tuple[Callable[[Daemon], None], str]] = [
 
 
 def contents(daemon: Daemon) -> dict[str, bytes]:
-    """Of the files that hold messages."""
+    """Return the contents of the files that hold messages."""
     names = ("queues.db", "queues.db-wal")
     folder = daemon.folder / "data"
     return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
 
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=[each.__name__ for each, _ in DAMAGES])
-def test_a_start_refuses_to_forget_and_goes_on_when_it_may(
+def test_a_start_refuses_to_lose_data_until_it_is_permitted(
     daemon: Daemon, damage: Callable[[Daemon], None], words: str
 ):
     damage(daemon)
@@ -140,7 +140,7 @@ def test_a_start_refuses_to_forget_and_goes_on_when_it_may(
 
     code, reason = refused_start(daemon)
 
-    assert code == 78  # systemd does not start it again
+    assert code == 78  # systemd does not restart it
     assert words in reason
     for remedy in ("qmd check", "--repair", "--accept-loss"):
         assert remedy in reason
@@ -160,7 +160,7 @@ def test_a_start_refuses_to_forget_and_goes_on_when_it_may(
     daemon.restart()
 
 
-def test_what_is_brought_back_ends_the_refusal(daemon: Daemon):
+def test_restored_files_end_the_refusal(daemon: Daemon):
     kept = daemon.folder / "kept"
     shutil.move(log(daemon), kept)
     assert refused_start(daemon)[0] == 78
@@ -171,7 +171,7 @@ def test_what_is_brought_back_ends_the_refusal(daemon: Daemon):
     assert daemon.bodies("plain") == BODIES
 
 
-def test_the_log_that_is_given_up_is_kept_beside_the_database(daemon: Daemon):
+def test_an_abandoned_log_is_kept_beside_the_database(daemon: Daemon):
     flip_a_bit(daemon)
     damaged = log(daemon).read_bytes()
 
@@ -181,7 +181,7 @@ def test_the_log_that_is_given_up_is_kept_beside_the_database(daemon: Daemon):
     assert "damaged" in said["missing"]
 
 
-def test_a_folder_that_lacks_nothing_needs_no_word(daemon: Daemon):
+def test_a_complete_folder_needs_no_permission(daemon: Daemon):
     mark = (daemon.folder / "data" / "mark").read_bytes()
 
     done = daemon.cli("check", "--accept-loss")
@@ -192,7 +192,7 @@ def test_a_folder_that_lacks_nothing_needs_no_word(daemon: Daemon):
     assert daemon.bodies("plain") == BODIES
 
 
-def test_sqlite_may_bring_the_log_into_the_database_and_remove_it(daemon: Daemon):
+def test_sqlite_may_checkpoint_the_log_and_remove_it(daemon: Daemon):
     with contextlib.closing(sqlite3.connect(database(daemon))) as db:
         db.execute("SELECT count(*) FROM message").fetchone()
     assert not log(daemon).exists()
@@ -202,7 +202,7 @@ def test_sqlite_may_bring_the_log_into_the_database_and_remove_it(daemon: Daemon
     assert daemon.bodies("plain") == BODIES
 
 
-def test_an_older_copy_of_the_database_is_noticed(daemon: Daemon):
+def test_an_older_copy_of_the_database_is_detected(daemon: Daemon):
     daemon.start()
     assert daemon.terminate() == 0
     copy = daemon.folder / "copy"
@@ -221,7 +221,7 @@ def test_an_older_copy_of_the_database_is_noticed(daemon: Daemon):
     assert daemon.bodies("plain") == BODIES
 
 
-def test_the_database_of_another_queue_manager_is_noticed(daemon: Daemon, hosts: Hosts):
+def test_the_database_of_another_queue_manager_is_detected(daemon: Daemon, hosts: Hosts):
     other = hosts.daemon()
     assert other.terminate() == 0
     daemon.start()
@@ -246,9 +246,7 @@ def test_a_folder_without_a_mark_starts_and_gets_one(daemon: Daemon):
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 61, b"anything else", b"\xff" * 4096])
-def test_a_mark_that_says_nothing_does_not_keep_a_folder_from_starting(
-    daemon: Daemon, content: bytes
-):
+def test_an_empty_mark_does_not_prevent_a_start(daemon: Daemon, content: bytes):
     (daemon.folder / "data" / "mark").write_bytes(content)
 
     daemon.start()
@@ -256,7 +254,7 @@ def test_a_mark_that_says_nothing_does_not_keep_a_folder_from_starting(
     assert daemon.bodies("plain") == BODIES
 
 
-def test_an_older_mark_is_what_a_loss_of_power_may_leave(daemon: Daemon):
+def test_an_older_mark_is_accepted_after_a_loss_of_power(daemon: Daemon):
     mark = daemon.folder / "data" / "mark"
     older = mark.read_bytes()
     daemon.start()

@@ -1,4 +1,4 @@
-"""Programs with files that are called as packages of qmd are."""
+"""Programs with files that have the names of packages of qmd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import COMMAND, ROOT
+from tests.process.command_line import COMMAND, ROOT
 
 WRONG = "raise SystemExit('the wrong one')\n"
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_client_takes_the_packages_of_qmd_and_says_what_it_passes_over(folder: Path) -> None:
+def test_a_client_uses_the_packages_of_qmd_and_reports_ignored_files(folder: Path) -> None:
     (folder / "app.py").write_text(
         "from qmd.client import connect\nimport protocol\nprint(protocol.__file__)\n"
     )
@@ -70,7 +70,9 @@ def test_the_data_source_of_spark_is_found_beside_such_files(folder: Path) -> No
 
 
 @pytest.mark.parametrize("path", [str(ROOT), f".:{ROOT}"])
-def test_a_service_that_imports_such_a_file_is_refused_with_words(folder: Path, path: str) -> None:
+def test_a_service_that_imports_such_a_file_is_refused_with_a_reason(
+    folder: Path, path: str
+) -> None:
     (folder / "orders.py").write_text("from protocol import Order\n")
 
     done = run(

@@ -1,4 +1,4 @@
-"""The tests' own peer, before it judges anybody: against published bytes and against itself."""
+"""The independent peer of the tests, against published bytes and against itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.process import wire
-from tests.process.peer import Closed, Listener, Peer, RemoteQueueManager
+from tests.process.connection import Closed
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 from tests.process.wire import Violation
 
 # QB 4.1.5 and 4.1.8, and digest 27.
@@ -29,7 +31,7 @@ def two() -> Iterator[tuple[RemoteQueueManager, RemoteQueueManager]]:
 def sessions(
     left: RemoteQueueManager, right: RemoteQueueManager, **options: int
 ) -> tuple[Peer, Peer]:
-    """Both ends of one session: left is the initiator."""
+    """Return both ends of one session: left is the initiator."""
     listener = right.listen()
     ends: list[Peer] = []
     thread = threading.Thread(target=lambda: ends.append(listener.accept(**options)))  # type: ignore[arg-type]
@@ -39,21 +41,21 @@ def sessions(
     return initiator, ends[0]
 
 
-def test_the_published_connection_parameters_are_what_it_builds_and_reads():
+def test_it_builds_and_reads_the_published_connection_parameters():
     built = wire.parameters(recoverable_ack_timeout_ms=1496, ack_timeout_ms=120_000, window=64)
 
     assert built[0:1] + FRAME_5[1:2] + built[2:] == FRAME_5
     assert wire.parse(FRAME_5) == wire.Parameters(1496, 120_000, 64)
 
 
-def test_the_published_session_ack_is_what_it_builds_and_reads():
+def test_it_builds_and_reads_the_published_session_ack():
     header = wire.Session(acknowledged=1)
 
     assert wire.parse(FRAME_8) == header
     assert wire.session_ack(header)[2:] == FRAME_8[2:]
 
 
-def test_the_digests_smallest_message_is_what_it_builds():
+def test_it_builds_the_smallest_message_of_the_digest():
     packet = wire.message(
         source=b"s" * 16,
         message_id=1,
@@ -79,7 +81,7 @@ def test_the_digests_smallest_message_is_what_it_builds():
         {"security": wire.security_header(b"\1" * 28), "debug": wire.debug_header(b"q" * 16)},
     ],
 )
-def test_what_it_builds_it_reads(properties):
+def test_it_reads_the_packets_that_it_builds(properties):
     packet = wire.message(
         source=b"s" * 16, message_id=9, destination=wire.private("q"), **properties
     )
@@ -137,7 +139,7 @@ def test_an_order_ack_reaches_the_other_end(two):
     initiator.send(two[0].transactional("q", sequence, 1))
     acceptor.receive()
     acceptor.order_ack(sequence, 1)
-    # The acceptor's GUID plays the daemon's.
+    # The acceptor's GUID stands for the daemon's.
     initiator.wait_order_ack(sequence, 1)
 
     assert len(initiator.order_acks) == 1
@@ -151,12 +153,14 @@ def _more_than_the_window(left: Peer, right: Peer, owner: RemoteQueueManager) ->
 
 
 def _a_wrong_count(left: Peer, right: Peer, owner: RemoteQueueManager) -> None:
-    left.send_raw(wire.session_ack(wire.Session(sent=1)))
+    left.connection.send(wire.session_ack(wire.Session(sent=1)))
     right.read()
 
 
 def _an_ack_for_what_was_never_sent(left: Peer, right: Peer, owner: RemoteQueueManager) -> None:
-    left.send_raw(wire.session_ack(wire.Session(recoverable_acknowledged=1, recoverable_flags=1)))
+    left.connection.send(
+        wire.session_ack(wire.Session(recoverable_acknowledged=1, recoverable_flags=1))
+    )
     right.read()
 
 
@@ -189,14 +193,14 @@ def _an_order_ack_of_nothing(left: Peer, right: Peer, owner: RemoteQueueManager)
         _an_order_ack_of_nothing,
     ],
 )
-def test_it_notices(two, offence: Callable[[Peer, Peer, RemoteQueueManager], None]):
+def test_it_detects_offences(two, offence: Callable[[Peer, Peer, RemoteQueueManager], None]):
     left, right = sessions(*two, window=3)
 
     with pytest.raises(Violation):
         offence(left, right, two[0])
 
 
-def test_it_notices_that_the_other_end_hung_up(two):
+def test_it_detects_that_the_other_end_closed_the_connection(two):
     left, right = sessions(*two)
 
     right.close()
@@ -209,7 +213,7 @@ def test_the_16_bit_counters_wrap_on_both_ends(two):
     left, right = sessions(*two)
     for peer in (left, right):
         peer.auto_ack = False
-    # Both ends agree that 65,530 have passed already.
+    # Both ends agree that 65,530 messages have passed already.
     left.sent = left.acknowledged = left.recoverable_sent = 65_530
     right.received = right.received_acknowledged = right.recoverable_received = 65_530
 
@@ -222,7 +226,7 @@ def test_the_16_bit_counters_wrap_on_both_ends(two):
     assert left.session_acks[-1].acknowledged == 65_542 & 0xFFFF
 
 
-def test_a_listener_gives_the_name_to_send_to(two):
+def test_a_listener_gives_its_destination_name(two):
     listener = two[0].listen()
 
     assert isinstance(listener, Listener)

@@ -66,7 +66,7 @@ def test_the_client_bit_is_copied(client: socket.socket):
         assert struct.unpack_from("<H", client.recv(100))[0] & 1 == bit
 
 
-def test_what_is_no_request_is_ignored(daemon: Daemon, client: socket.socket):
+def test_other_datagrams_are_ignored(daemon: Daemon, client: socket.socket):
     good = request(cookie=5)
     for datagram in (
         b"",
@@ -79,12 +79,12 @@ def test_what_is_no_request_is_ignored(daemon: Daemon, client: socket.socket):
         client.send(datagram)
     client.send(good)
 
-    # The first answer of all is to the only good one.
+    # The first answer belongs to the only valid request.
     assert struct.unpack_from("<I", client.recv(100), 4)[0] == 5
     assert daemon.alive
 
 
-def test_nothing_answers_unless_it_is_switched_on(hosts: Hosts):
+def test_no_ping_is_answered_unless_it_is_enabled(hosts: Hosts):
     port = free_port()
     hosts.daemon(listen={"ping_port": port})
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:

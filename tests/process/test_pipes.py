@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import Cleaner, Daemon, Hosts, _environment
+from tests.process.command_line import environment_of_commands
+from tests.process.harness import Cleaner, Daemon, Hosts, empty_queues
 
 OUTPUT_CLOSED = 141
 INTERRUPTED = 130
@@ -30,7 +31,7 @@ def shared(shared_hosts: Hosts) -> Daemon:
 @pytest.fixture
 def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
     daemon = clean(shared)
-    daemon.empty()
+    empty_queues(daemon)
     return daemon
 
 
@@ -39,12 +40,12 @@ def command(daemon: Daemon) -> list[str]:
 
 
 def into_head(daemon: Daemon, lines: int, *arguments: str) -> tuple[list[str], int, str]:
-    """`qmd ... | head -LINES`: the lines that `head` shows, the exit code and errors of qmd."""
+    """Run `qmd ... | head -LINES`: return the lines, and the exit code and errors of qmd."""
     with subprocess.Popen(
         [*command(daemon), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=_environment(),
+        env=environment_of_commands(),
     ) as qmd:
         assert qmd.stdout is not None
         assert qmd.stderr is not None

@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import Cleaner, Daemon, Hosts, body
-from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
 
 
 def barrier(peer: Peer) -> None:
-    """All that was sent on this session before has been dealt with."""
+    """Wait until all earlier packets of this session are processed."""
     peer.send(peer.owner.message("nowhere", recoverable=True))
     peer.wait_stored()
     peer.wait_acknowledged()
@@ -184,12 +186,12 @@ def test_the_same_number_of_another_queue_manager_is_another_message(
     assert sorted(daemon.bodies("plain")) == [b"one", b"two"]
 
 
-def test_a_duplicate_that_comes_while_the_first_is_not_on_disk_is_not_acknowledged_before(
+def test_a_duplicate_is_not_acknowledged_before_the_first_copy_is_on_disk(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     packet = remote.message("plain", b"once", recoverable=True)
     one, two = remote.connect(daemon.port), remote.connect(daemon.port)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         one.send(packet)
         one.read_for(0.5)
         two.send(packet)
@@ -255,13 +257,13 @@ def test_an_expired_message_is_acknowledged_and_not_delivered(
     assert daemon.bodies("plain") == [b"forever", b"in time", b"from the future"]
 
 
-def test_a_message_that_nobody_takes_is_counted_and_the_session_stays(
+def test_an_undeliverable_message_is_counted_and_the_session_stays(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
     lost = [
         remote.message("nosuchqueue", recoverable=True),
-        remote.message("orders", recoverable=True),  # plain to a transactional queue
+        remote.message("orders", recoverable=True),  # a plain message to a transactional queue
         remote.message("plain", recoverable=True, address=b"somebody else's "),
         remote.message("x", recoverable=True, destination=wire.direct("TCP:127.0.0.1\\public")),
         remote.message("x", recoverable=True, destination=wire.direct("HTTP://host/msmq/q")),
@@ -288,7 +290,7 @@ def test_a_message_that_nobody_takes_is_counted_and_the_session_stays(
     assert daemon.bodies("DIRECT=OS:.\\SYSTEM$;DEADXACT") == []
 
 
-def test_a_plain_message_to_a_transactional_queue_brings_a_nack_when_asked_for(
+def test_a_plain_message_to_a_transactional_queue_causes_a_nack_on_request(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     # NACK_NOT_TRANSACTIONAL_MSG is none of the insecure five (digest 17.2).
@@ -320,7 +322,7 @@ def test_a_plain_message_to_a_transactional_queue_brings_a_nack_when_asked_for(
     assert nack.response.text.lower() == "tcp:127.0.0.1\\private$\\orders"
 
 
-def test_arrival_is_acknowledged_to_the_admin_queue_when_asked_for(
+def test_arrival_is_acknowledged_to_the_admin_queue_on_request(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port, source="127.0.0.2")
@@ -354,9 +356,7 @@ def test_an_admin_queue_of_our_queue_manager_is_reached_over_its_live_session(
     assert daemon.bodies("plain") == [b"body"]
 
 
-def test_an_expired_message_brings_a_nack_when_asked_for(
-    daemon: Daemon, remote: RemoteQueueManager
-):
+def test_an_expired_message_causes_a_nack_on_request(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port, source="127.0.0.2")
 
     peer.send(
@@ -372,7 +372,7 @@ def test_an_expired_message_brings_a_nack_when_asked_for(
     assert peer.receive().message_class == 0x8002
 
 
-def test_an_unknown_queue_brings_no_nack_unless_the_insecure_ones_are_allowed(hosts: Hosts):
+def test_an_unknown_queue_causes_no_nack_unless_insecure_nacks_are_allowed(hosts: Hosts):
     # QB 3.1.7.15, SendInsecureNacks; digest 17.2.
     daemon, remote = hosts.daemon(), hosts.remote()
     asked = {"admin": wire.private("admin", "TCP:127.0.0.2"), "ack_bits": wire.NA}
@@ -392,9 +392,7 @@ def test_an_unknown_queue_brings_no_nack_unless_the_insecure_ones_are_allowed(ho
     assert peer.receive().message_class == 0x8000
 
 
-def test_no_acknowledgment_is_sent_when_none_was_asked_for(
-    daemon: Daemon, remote: RemoteQueueManager
-):
+def test_no_acknowledgment_is_sent_without_a_request(daemon: Daemon, remote: RemoteQueueManager):
     peer = remote.connect(daemon.port, source="127.0.0.2")
     admin = wire.private("admin", "TCP:127.0.0.2")
 
@@ -412,7 +410,7 @@ def test_nothing_recoverable_is_acknowledged_while_the_disk_is_held_up(
     daemon: Daemon, remote: RemoteQueueManager
 ):
     peer = remote.connect(daemon.port)
-    with daemon.held_disk():
+    with held_disk(daemon.folder):
         for number in range(40):
             peer.send_now(remote.message("plain", b"%d" % number, recoverable=True))
         peer.read_for(1.5)
@@ -448,7 +446,7 @@ def test_the_window_of_a_session_header_may_change_all_the_time(
 
     for window in (1, 0xFFFF, 2, 64, 1):
         header = replace(peer._next_header(), window=window)
-        peer.send_raw(wire.session_ack(header))
+        peer.connection.send(wire.session_ack(header))
         peer.send(remote.message("plain", b"%d" % window, recoverable=True))
         peer.wait_stored()
 

@@ -1,4 +1,4 @@
-"""The daemon as a process: starting, stopping, who may talk to it, what it leaves on disk."""
+"""The daemon as a process: start, stop, access rights, and its resources."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
-from tests.process.harness import COMMAND, ROOT, Cleaner, Daemon, Hosts, _environment, body, run
-from tests.process.peer import Closed, Connection, RemoteQueueManager
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands, run
+from tests.process.connection import Closed, Connection
+from tests.process.data_folder import database
+from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 IS_ROOT = os.geteuid() == 0
@@ -78,7 +82,7 @@ def test_a_busy_daemon_stops_and_keeps_what_it_acknowledged(hosts: Hosts):
     daemon.start()
     kept = [int(body(message)) for message in daemon.peek("orders")]
 
-    # The waiting receiver may have taken the first one.
+    # The waiting receiver may have taken the first message.
     assert kept in (list(range(1, len(kept) + 1)), list(range(2, len(kept) + 2)))
     assert kept[-1] >= acknowledged if kept else acknowledged <= 1
 
@@ -99,7 +103,7 @@ def test_it_stops_although_a_peer_does_not_read(hosts: Hosts):
     assert daemon.terminate() == 0
 
 
-def test_it_can_be_started_and_stopped_again_and_again(hosts: Hosts):
+def test_it_can_be_started_and_stopped_repeatedly(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("plain")
     for number in range(3):
@@ -110,7 +114,7 @@ def test_it_can_be_started_and_stopped_again_and_again(hosts: Hosts):
     assert daemon.bodies("plain") == [b"0", b"1", b"2"]
 
 
-def test_it_tells_the_service_manager_that_it_lives_and_that_it_stops(hosts: Hosts, tmp_path: Path):
+def test_it_notifies_the_service_manager_of_its_life_and_its_stop(hosts: Hosts, tmp_path: Path):
     daemon = hosts.daemon(start=False)
     path = f"/tmp/qmd-notify-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -119,16 +123,16 @@ def test_it_tells_the_service_manager_that_it_lives_and_that_it_stops(hosts: Hos
             notify.settimeout(END_S)
             process = daemon.spawn(NOTIFY_SOCKET=path, WATCHDOG_USEC="400000")
             daemon.process = process
-            heard: list[bytes] = []
-            while b"READY=1" not in heard:
-                heard += notify.recv(4096).split(b"\n")
+            notified: list[bytes] = []
+            while b"READY=1" not in notified:
+                notified += notify.recv(4096).split(b"\n")
             deadline = time.monotonic() + END_S
-            while heard.count(b"WATCHDOG=1") < 3 and time.monotonic() < deadline:
-                heard += notify.recv(4096).split(b"\n")
-            assert heard.count(b"WATCHDOG=1") >= 3
+            while notified.count(b"WATCHDOG=1") < 3 and time.monotonic() < deadline:
+                notified += notify.recv(4096).split(b"\n")
+            assert notified.count(b"WATCHDOG=1") >= 3
             process.terminate()
-            while b"STOPPING=1" not in heard:
-                heard += notify.recv(4096).split(b"\n")
+            while b"STOPPING=1" not in notified:
+                notified += notify.recv(4096).split(b"\n")
             assert process.wait(END_S) == 0
             daemon.process = None
         finally:
@@ -139,15 +143,15 @@ def test_it_tells_the_service_manager_that_it_lives_and_that_it_stops(hosts: Hos
 
 
 def refused_start(daemon: Daemon) -> tuple[int, str]:
-    """Exit code and words of a `serve` that has to fail by itself."""
+    """Return the exit code and the output of a `serve` that must fail."""
     done = subprocess.run(
         [*COMMAND, "--config", str(daemon.config), "serve"],
-        cwd=ROOT, env=_environment(), capture_output=True, timeout=END_S, check=False,
+        cwd=ROOT, env=environment_of_commands(), capture_output=True, timeout=END_S, check=False,
     )  # fmt: skip
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
-def test_a_second_daemon_on_the_same_folder_is_refused_and_the_first_goes_on(daemon: Daemon):
+def test_a_second_daemon_on_the_same_folder_is_refused_and_the_first_continues(daemon: Daemon):
     code, words = refused_start(daemon)
 
     assert code != 0
@@ -181,7 +185,7 @@ def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
     data = daemon.folder / "data"
     (data / "lock").unlink()
     if replaced:
-        (data / "lock").touch(mode=0o600)  # it stays, and other tests look at this folder
+        (data / "lock").touch(mode=0o600)  # it stays for other tests, which use this folder
     other = hosts.daemon(start=False, queue_manager={"data": str(data)})
 
     code, words = refused_start(other)
@@ -197,7 +201,7 @@ def test_a_second_daemon_is_refused_although_the_lock_file_was_removed(
     assert daemon.bodies("plain") == [b"x"]
 
 
-def test_a_daemon_whose_port_is_taken_says_so(hosts: Hosts, daemon: Daemon):
+def test_a_daemon_reports_an_occupied_port(hosts: Hosts, daemon: Daemon):
     other = hosts.daemon(start=False, listen={"port": daemon.port})
 
     code, words = refused_start(other)
@@ -217,7 +221,7 @@ def test_the_socket_of_a_killed_daemon_is_no_obstacle(hosts: Hosts):
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root to be refused as root")
-def test_it_does_not_run_as_root_unless_told_to(hosts: Hosts):
+def test_it_does_not_run_as_root_without_the_setting(hosts: Hosts):
     daemon = hosts.daemon(start=False, queue_manager={"run_as_root": False})
 
     code, words = refused_start(daemon)
@@ -265,9 +269,9 @@ def test_init_never_touches_an_existing_configuration(hosts: Hosts):
 # --- closed by default --------------------------------------------------------------------
 
 
-def test_the_data_folder_and_the_control_socket_are_not_for_everybody(daemon: Daemon):
+def test_the_data_folder_and_the_control_socket_are_private(daemon: Daemon):
     sockets = [path for path in daemon.folder.rglob("*") if path.is_socket()]
-    data = daemon.database().parent
+    data = database(daemon.folder).parent
 
     assert stat.S_IMODE(daemon.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
@@ -294,13 +298,13 @@ def test_it_listens_on_the_loopback_address_only(daemon: Daemon):
     assert listening == [f"0100007F:{daemon.port:04X}"]
 
 
-def test_a_peer_that_is_not_on_the_list_is_closed_before_a_word(hosts: Hosts):
+def test_a_connection_of_an_unlisted_peer_is_closed_without_an_answer(hosts: Hosts):
     daemon = hosts.daemon(peers={"allow": ["127.0.0.2", "10.0.0.0/8"]})
     daemon.create("plain")
     remote = hosts.remote()
-    stranger = remote.adopt(Connection.open(daemon.port))
-    stranger.send_all_it_takes(wire.establish(client=remote.guid))
-    assert stranger.expect_closed() == []
+    unlisted = remote.adopt(Connection.open(daemon.port))
+    unlisted.send_all_it_takes(wire.establish(client=remote.guid))
+    assert unlisted.expect_closed() == []
 
     friend = remote.connect(daemon.port, source="127.0.0.2")
     friend.send(remote.message("plain", b"x", recoverable=True))
@@ -309,7 +313,7 @@ def test_a_peer_that_is_not_on_the_list_is_closed_before_a_word(hosts: Hosts):
     assert daemon.bodies("plain") == [b"x"]
 
 
-def test_bodies_do_not_get_into_the_log(hosts: Hosts):
+def test_bodies_are_not_logged(hosts: Hosts):
     daemon = hosts.daemon(log={"level": "debug"})
     daemon.create("plain")
     remote = hosts.remote()
@@ -317,17 +321,17 @@ def test_bodies_do_not_get_into_the_log(hosts: Hosts):
     peer.send(remote.message("plain", b"TOP-SECRET-BODY", recoverable=True))
     peer.send(remote.message("nowhere", b"TOP-SECRET-BODY", recoverable=True))
     peer.wait_stored()
-    peer.send_raw(b"TOP-SECRET-BODY and no packet at all")
+    peer.connection.send(b"TOP-SECRET-BODY and no packet at all")
     peer.expect_closed()
     daemon.terminate()
 
     assert "TOP-SECRET" not in daemon.tail(10**6)
 
 
-# --- what it costs ------------------------------------------------------------------------
+# --- resources ----------------------------------------------------------------------------
 
 
-def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
+def test_an_idle_daemon_uses_little_memory_and_no_processor_time(hosts: Hosts):
     daemon = hosts.daemon()
     assert daemon.process is not None
     ticks = Path(f"/proc/{daemon.process.pid}/stat")
@@ -336,7 +340,7 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
         values = ticks.read_text().rpartition(")")[2].split()
         return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
-    # What its start has left to do it does first, however long that takes.
+    # The work of the start comes first, however long it takes.
     end = time.monotonic() + END_S
     while True:
         before = cpu_s()
@@ -344,25 +348,25 @@ def test_an_idle_daemon_is_small_and_asleep(hosts: Hosts):
         if (busy_s := cpu_s() - before) <= 0.02 or time.monotonic() > end:
             break
 
-    assert daemon.resident_bytes() < 50 * MB
+    assert resident_bytes(daemon.pid) < 50 * MB
     assert busy_s <= 0.02
 
 
-def test_memory_does_not_grow_with_what_waits_on_disk(hosts: Hosts):
+def test_memory_does_not_grow_with_messages_on_disk(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
     peer = remote.connect(daemon.port)
     sequence = 1000 << 32 | 1
     content = bytes(20_000)
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
 
     peer.send_many(
         [remote.transactional("orders", sequence, n, body=content) for n in range(1, 5001)]
     )
     peer.wait_order_ack(sequence, 5000, 60)
 
-    assert daemon.resident_bytes() - before < 60 * MB, "100 MB wait on disk"
+    assert resident_bytes(daemon.pid) - before < 60 * MB, "100 MB wait on disk"
 
 
 def test_sessions_that_came_and_went_cost_nothing(daemon: Daemon):
@@ -375,8 +379,8 @@ def test_sessions_that_came_and_went_cost_nothing(daemon: Daemon):
 
     round_trip(200)
     daemon.receive("plain")
-    before = daemon.resident_bytes()
+    before = resident_bytes(daemon.pid)
     round_trip(600)
     daemon.receive("plain")
 
-    assert daemon.resident_bytes() - before < 8 * MB
+    assert resident_bytes(daemon.pid) - before < 8 * MB

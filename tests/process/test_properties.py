@@ -1,7 +1,8 @@
-"""Every property of a message, end to end: said to the command line or the client, seen on the wire
-by an independent peer in the header where it belongs, sent back by it, and shown again.
+"""Every property of a message, end to end: given to the command line or the client, checked on the
+wire in its header by an independent peer, returned by the peer, and shown again.
 
 MQ 2.2.19.1 to 2.2.20.8; QB 3.1.5.8.9 and 3.1.7.1.7 for reports.
+
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import pytest
 from qmd.client import blocking
 from tests.process import wire
 from tests.process.harness import Cleaner, Daemon, Hosts
-from tests.process.peer import Listener, Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import Listener, RemoteQueueManager
 
 QUICK = {"retry_first": "20ms", "retry_max": "100ms"}
 GUID = bytes(range(0x10, 0x20))
@@ -30,12 +32,12 @@ SID = "S-1-5-21-1-2-1001-0"
 ANSWERS = r"DIRECT=TCP:127.0.0.8\private$\answers"
 OTHER = r"DIRECT=TCP:127.0.0.9\private$\other"
 ON_WIRE = {text: wire.direct(text.removeprefix("DIRECT=")) for text in (ANSWERS, OTHER)}
-LONG_LABEL = "Öl 🛢 " + "x" * (249 - 6)  # characters of UTF-16, the barrel has two
+LONG_LABEL = "Öl 🛢 " + "x" * (249 - 6)  # characters of UTF-16; the barrel has two
 
 
 @dataclass(frozen=True)
 class Property:
-    """One row: what is said, where it is in the packet, how it is shown."""
+    """One row: the given value, its place in the packet, and its presentation."""
 
     options: list[str]
     properties: dict[str, Any]
@@ -300,7 +302,7 @@ def client(shared: Daemon) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("row", PROPERTIES.values(), ids=PROPERTIES.keys())
-def test_a_property_goes_out_in_its_header_and_comes_back(
+def test_a_property_is_sent_in_its_header_and_returned(
     daemon: Daemon, client: Any, listener: Listener, remote: RemoteQueueManager, row: Property
 ):
     destination = listener.destination("q")
@@ -322,7 +324,7 @@ def test_a_property_goes_out_in_its_header_and_comes_back(
     assert {key: got.to_json()[key] for key in row.shown} == row.shown
 
 
-def test_a_transactional_message_has_priority_0_and_says_where_it_stands(
+def test_a_transactional_message_has_priority_0_and_its_position(
     daemon: Daemon, listener: Listener
 ):
     daemon.send(listener.destination("q"), b"x", "--transactional", "--priority", "7")
@@ -363,7 +365,9 @@ def test_times_and_counts_are_those_of_the_queue_that_it_is_in(
         (["--sender-id", "me"], "security identifier"),
     ],
 )
-def test_what_no_packet_can_say_is_refused_in_words(daemon: Daemon, options: list[str], words: str):
+def test_a_property_that_no_packet_can_carry_is_refused_with_a_reason(
+    daemon: Daemon, options: list[str], words: str
+):
     refused = daemon.cli("send", "back", "x", *options, check=False)
 
     assert refused.returncode != 0

@@ -1,5 +1,4 @@
-"""Quotas from outside: to the byte, over kills, with the class that a peer is owed and the command
-that an operator needs."""
+"""Quotas: exact bytes, also after kills; the class for a peer, and the command for an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 
 def shown(daemon: Daemon, queue: str) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def test_the_bytes_are_those_of_the_packets_and_the_same_after_a_kill(
     assert shown(daemon, "orders")["bytes"] == sum(map(len, packets[1:]))
 
 
-def test_a_peer_is_told_that_a_queue_is_full_and_what_fits_is_taken(
+def test_a_peer_is_notified_of_a_full_queue_and_fitting_messages_are_accepted(
     hosts: Hosts, remote: RemoteQueueManager
 ):
     daemon = hosts.daemon()
@@ -55,8 +54,8 @@ def test_a_peer_is_told_that_a_queue_is_full_and_what_fits_is_taken(
     over = remote.message("orders", b"z", recoverable=True, message_id=4711, **asking)
     peer.send_now(over)
 
-    told = peer.receive()
-    assert (told.message_class, told.body) == (0x8003, b"z")
+    reported = peer.receive()
+    assert (reported.message_class, reported.body) == (0x8003, b"z")
     assert [body(each)[:1] for each in daemon.receive("orders")] == [b"x", b"y"]
 
     daemon.cli("queue", "set", "strict", "--quota", "0B")
@@ -65,7 +64,7 @@ def test_a_peer_is_told_that_a_queue_is_full_and_what_fits_is_taken(
     assert [each.message_class for each in peer.final_acks] == [0x8003]
 
 
-def test_a_sender_here_is_told_what_is_full_and_the_command_that_helps(hosts: Hosts):
+def test_a_local_sender_gets_the_full_quota_and_the_command_that_helps(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders")
     daemon.cli("queue", "set", "orders", "--quota", "1000B")
@@ -111,7 +110,7 @@ def test_a_file_above_the_limit_is_not_even_read(hosts: Hosts, tmp_path):
     daemon = hosts.daemon(quotas={"message_bytes_max": "1MB"})
     daemon.create("orders")
     with (tmp_path / "huge").open("wb") as sparse:
-        sparse.truncate(1 << 40)  # nobody could read that in time, or hold it
+        sparse.truncate(1 << 40)  # too large to read in time, or to hold in memory
 
     refused = daemon.cli("send", "orders", "--file", str(tmp_path / "huge"), check=False)
 

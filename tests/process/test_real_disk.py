@@ -1,4 +1,4 @@
-"""A real file system that dies, hangs or runs out of files under a daemon: ext4 and tmpfs."""
+"""A real file system that fails, hangs or has no inodes left under a daemon: ext4 and tmpfs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.process.test_hindrances import refused_start
 from tests.process.test_process import IS_ROOT
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/fs/ext4/ext4.h
-NO_LOG_FLUSH = 2  # not even the journal is written: what a loss of power does
+NO_LOG_FLUSH = 2  # not even the journal is written, as in a loss of power
 IMAGE_BYTES = 64 * 1024 * 1024
 
 pytestmark = pytest.mark.skipif(not IS_ROOT, reason="mounting a file system needs root")
 
 
 class Ext4:
-    """A file system of its own in a file; `mount` it again and again."""
+    """A file system in an image file; it can be mounted repeatedly."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "disk"
@@ -44,12 +44,12 @@ class Ext4:
             pytest.skip("this machine does not let us mount a file system")
 
     def remount(self) -> None:
-        """Without its cache: what the image holds is all there is."""
+        """Mount the file system without its cache: only the content of the image remains."""
         subprocess.run(["umount", self.folder], check=True)
         subprocess.run(["mount", "-o", "loop", self._image, self.folder], check=True)
 
     def die(self) -> None:
-        """From now on every access to it fails, and what was not synced is gone."""
+        """Make every access fail from now on; unsynced data is lost."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -57,12 +57,12 @@ class Ext4:
             os.close(descriptor)
 
     def turn_read_only(self) -> None:
-        """What the kernel does with it when it finds a fault."""
+        """Make the file system read-only, as the kernel does when it finds a fault."""
         subprocess.run(["mount", "-o", "remount,abort", self.folder], check=True)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Whoever writes to it or syncs it waits."""
+        """Freeze the file system: writes and syncs wait."""
         subprocess.run(["fsfreeze", "-f", self.folder], check=True)
         try:
             yield
@@ -85,11 +85,11 @@ def daemon(disk: Ext4, hosts: Hosts) -> Iterator[Daemon]:
     )
     daemon.create("orders", transactional=True)
     yield daemon
-    daemon.kill()  # before its file system goes
+    daemon.kill()  # before its file system disappears
 
 
 def ended(daemon: Daemon) -> int:
-    """Its exit code, once it has stopped by itself."""
+    """Wait until the daemon stops by itself; return its exit code."""
     assert daemon.process is not None
     code = daemon.process.wait(END_S)
     daemon.process = None
@@ -97,7 +97,7 @@ def ended(daemon: Daemon) -> int:
 
 
 @pytest.mark.parametrize("confirmed", [1, 700, 3000])
-def test_a_file_system_that_dies_under_load_takes_nothing_that_was_acknowledged(
+def test_a_file_system_that_fails_under_load_loses_no_acknowledged_message(
     daemon: Daemon, disk: Ext4, confirmed: int
 ):
     sender = daemon.spawn_cli("send", "orders", "{n}", "--count", "100000", "--json")
@@ -108,7 +108,7 @@ def test_a_file_system_that_dies_under_load_takes_nothing_that_was_acknowledged(
 
     disk.die()
     code = ended(daemon)
-    sender.terminate()  # it would wait for the next daemon
+    sender.terminate()  # it waits for the next daemon
     acknowledged += len(sender.communicate(timeout=END_S)[0].splitlines())
 
     assert code == 1
@@ -132,7 +132,7 @@ def test_a_file_system_that_becomes_read_only_under_load_is_named(daemon: Daemon
     refused, reason = refused_start(daemon)
 
     assert (code, refused) == (1, 1)
-    assert '"id":"QM-3016"' in daemon.tail()  # SQLite knows no more; the next start does
+    assert '"id":"QM-3016"' in daemon.tail()  # SQLite has no more details; the next start has
     assert "mount it for writing" in reason
     disk.remount()
     daemon.start()
@@ -141,7 +141,7 @@ def test_a_file_system_that_becomes_read_only_under_load_is_named(daemon: Daemon
     assert len(bodies) >= len(acknowledged)
 
 
-def test_while_the_disk_hangs_nothing_is_acknowledged_and_then_all_is(
+def test_while_the_disk_hangs_nothing_is_acknowledged_and_afterwards_everything(
     daemon: Daemon, disk: Ext4, hosts: Hosts
 ):
     remote = hosts.remote()
@@ -173,7 +173,7 @@ def test_a_daemon_that_is_killed_while_the_disk_hangs_keeps_what_it_acknowledged
         sender = daemon.spawn_cli("send", "orders", "late")
         with pytest.raises(subprocess.TimeoutExpired):
             sender.wait(1.0)
-        daemon.process.kill()  # it dies once its sync is over
+        daemon.process.kill()  # it ends when its sync is over
     daemon.kill()
     sender.terminate()
     sender.communicate()
@@ -184,7 +184,7 @@ def test_a_daemon_that_is_killed_while_the_disk_hangs_keeps_what_it_acknowledged
     assert found[100:] in ([], [b"late"])
 
 
-def test_a_file_system_without_room_for_one_more_file_is_called_full(tmp_path: Path, hosts: Hosts):
+def test_a_file_system_without_a_free_inode_is_reported_as_full(tmp_path: Path, hosts: Hosts):
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=32m,nr_inodes=40", "qmd-test", folder]

@@ -22,7 +22,7 @@ TIMERS = {
 
 
 @pytest.mark.process
-def test_what_a_host_has_taken_before_it_moved_it_takes_once_whoever_is_killed(
+def test_a_host_that_moves_accepts_each_message_once_with_any_kill(
     tmp_path: Path,
 ) -> None:
     async def live() -> list[int]:

@@ -1,4 +1,4 @@
-"""Real daemons and an independent peer: before a relay, behind one, and as one."""
+"""Relays, with real daemons and an independent peer before, behind and as the relay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import RemoteQueueManager
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"retry_first": "20ms", "retry_max": "100ms", "resend": ["500ms"]}
 QUEUE = "OS:b.example\\private$\\orders"
@@ -32,7 +32,7 @@ def until_sent(daemon: Daemon, destination: str) -> None:
 
 
 def as_passed_on(message: wire.Message) -> bytes:
-    """What a relay makes of a message: without its session header, and one hop more."""
+    """Return a message as a relay forwards it: without session header, and with one more hop."""
     packet = bytearray(message.raw)
     if packet[2] & 0x10:
         packet[2] &= ~0x10
@@ -43,7 +43,7 @@ def as_passed_on(message: wire.Message) -> bytes:
     return bytes(packet)
 
 
-def test_a_peer_sends_to_a_peer_over_a_real_relay_that_touches_nothing_but_the_hops(
+def test_a_real_relay_changes_only_the_hops_of_a_message(
     hosts: Hosts,
 ) -> None:
     with RemoteQueueManager() as source, RemoteQueueManager() as target:
@@ -71,7 +71,7 @@ def test_a_peer_sends_to_a_peer_over_a_real_relay_that_touches_nothing_but_the_h
             passed[60] &= ~HOPS
             assert bytes(passed) == packet
 
-        # It knows nothing of relays, and answers to whom it talks with.
+        # The peer does not implement relays; its answers go to the other end of the session.
         source.relayed = True
         far.order_ack(sequence, 3)
         near.wait_order_ack(sequence, 3)
@@ -79,7 +79,7 @@ def test_a_peer_sends_to_a_peer_over_a_real_relay_that_touches_nothing_but_the_h
         assert near.order_acks[-1].address == source.guid
 
 
-def test_a_peer_passes_messages_on_between_two_daemons_and_acknowledgments_back(
+def test_a_peer_forwards_messages_between_two_daemons_and_acknowledgments_back(
     hosts: Hosts,
 ) -> None:
     with RemoteQueueManager() as relay, RemoteQueueManager(relay.guid) as far_side:
@@ -106,7 +106,7 @@ def test_a_peer_passes_messages_on_between_two_daemons_and_acknowledgments_back(
         assert b.bodies("orders") == [b"1", b"2", b"3"]
 
 
-def test_a_relay_that_is_killed_again_and_again_passes_everything_on_once(hosts: Hosts) -> None:
+def test_a_relay_that_is_killed_repeatedly_forwards_every_message_once(hosts: Hosts) -> None:
     b = hosts.daemon(delivery=QUICK)
     relay = hosts.daemon(delivery=QUICK, routing=relay_to(b.port))
     route = {"routes": [f"*.example via 127.0.0.1:{relay.port}"]}

@@ -1,4 +1,4 @@
-"""What was acknowledged stays on disk for a moment, and nothing may happen to it any more."""
+"""Acknowledged messages: they stay on disk for a moment, in which no other event may end them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def outgoing(daemon: Daemon) -> dict[str, object]:
     return row
 
 
-def test_what_was_acknowledged_just_before_the_session_ended_is_not_sent_again(hosts: Hosts):
+def test_a_message_acknowledged_just_before_the_end_of_the_session_is_not_sent_again(hosts: Hosts):
     daemon = hosts.daemon(delivery=QUICK)
     remote = hosts.remote()
     listener = remote.listen()
@@ -34,7 +34,7 @@ def test_what_was_acknowledged_just_before_the_session_ended_is_not_sent_again(h
     assert len(remote.ledger.by_id) == 21
 
 
-def test_what_expires_just_after_it_was_acknowledged_is_counted_once(hosts: Hosts):
+def test_a_message_that_expires_just_after_its_acknowledgment_is_counted_once(hosts: Hosts):
     daemon = hosts.daemon()
     remote = hosts.remote()
     listener = remote.listen()
@@ -44,7 +44,7 @@ def test_what_expires_just_after_it_was_acknowledged_is_counted_once(hosts: Host
     )
     peer = listener.accept(auto_ack=False)
 
-    for _ in bodies:  # the reaper comes when it likes: one or the other is acknowledged just then
+    for _ in bodies:  # the expiry runs at any time: a message may be acknowledged at that moment
         if not peer.inbox and not peer.read_for(0.5):
             break
         peer.inbox.pop()

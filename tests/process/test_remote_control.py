@@ -1,4 +1,4 @@
-"""The control protocol from elsewhere: TLS, tokens, and clients that mean no good."""
+"""The remote control protocol: TLS, tokens, and malicious clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority, and a certificate of it for localhost."""
+    """Make a certificate authority, and a certificate of it for localhost."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
@@ -46,7 +46,7 @@ def make_certificates(folder: Path) -> None:
 
 
 class Remote:
-    """A daemon that listens for clients from elsewhere."""
+    """A daemon that listens for remote clients."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -62,7 +62,7 @@ class Remote:
         self.daemon.start()
 
     def token(self, *scopes: str, queues: tuple[str, ...] = (), name: str = "t") -> Path:
-        """A file with a new token."""
+        """Return a file with a new token."""
         path = self.folder / f"{name}.token"
         path.write_text(create(self.tokens, name, frozenset(scopes), queues) + "\n")
         return path
@@ -109,7 +109,7 @@ def closed_by_peer(connection: ssl.SSLSocket) -> bool:
     return True
 
 
-def test_a_client_elsewhere_does_what_its_token_is_for(remote: Remote) -> None:
+def test_a_remote_client_has_the_rights_of_its_token(remote: Remote) -> None:
     token = remote.token("read", "write", name="both")
     with remote.connect(token) as qm:
         qm.send("orders", b"one")
@@ -151,7 +151,7 @@ def test_the_directory_is_for_tokens_of_all_queues_and_its_lists_for_administrat
     )
 
     def refused(scopes: tuple[str, ...], queues: tuple[str, ...], name: str) -> list[set[str]]:
-        """With which codes looks and changes are refused; "" for one that is not."""
+        """Return the codes with which reads and changes are refused; "" for an accepted one."""
         found: list[set[str]] = [set(), set()]
         with remote.connect(remote.token(*scopes, queues=queues, name=name)) as qm:
             for codes, acts in zip(found, (looks, changes), strict=True):
@@ -174,7 +174,7 @@ def test_the_directory_is_for_tokens_of_all_queues_and_its_lists_for_administrat
     assert refused(("admin",), (), "dir-all") == [{""}, {""}]
 
 
-def test_a_token_reaches_its_queues_by_no_other_name(remote: Remote) -> None:
+def test_a_token_grants_its_queues_under_all_their_names_only(remote: Remote) -> None:
     token = remote.token("read", "write", queues=("orders",), name="narrow")
     spellings = (
         "secret",
@@ -205,7 +205,7 @@ def test_a_token_reaches_its_queues_by_no_other_name(remote: Remote) -> None:
         assert refused.value.code == "queue_not_granted"
 
 
-def test_who_may_only_look_cannot_send(remote: Remote) -> None:
+def test_a_token_for_reading_cannot_send(remote: Remote) -> None:
     with remote.connect(remote.token("read", name="reader")) as qm:
         qm.peek("orders")
         with pytest.raises(QueueManagerError) as refused:
@@ -218,7 +218,7 @@ def test_who_may_only_look_cannot_send(remote: Remote) -> None:
         assert refused.value.code == "scope_missing"
 
 
-def test_a_wrong_token_and_a_revoked_one_are_turned_away(remote: Remote, tmp_path: Path) -> None:
+def test_a_wrong_token_and_a_revoked_one_are_rejected(remote: Remote, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("qmd_" + "A" * 43)
     with pytest.raises(LoginRefused) as refused, remote.connect(wrong):
@@ -235,7 +235,7 @@ def test_a_wrong_token_and_a_revoked_one_are_turned_away(remote: Remote, tmp_pat
     assert refused.value.code == "token_refused"
 
 
-def test_a_certificate_of_somebody_else_is_not_trusted(remote: Remote, tmp_path: Path) -> None:
+def test_a_certificate_of_another_authority_is_not_trusted(remote: Remote, tmp_path: Path) -> None:
     token = remote.token("read", name="careful")
     make_certificates(tmp_path)
     where = f"tls://localhost:{remote.port}"
@@ -259,7 +259,7 @@ def test_a_certificate_of_somebody_else_is_not_trusted(remote: Remote, tmp_path:
     assert refused.value.code == "remote_token_unreadable"
 
 
-def test_a_token_is_in_no_text(remote: Remote) -> None:
+def test_a_token_is_in_no_output(remote: Remote) -> None:
     address = RemoteAddress("localhost", remote.port, "qmd_very-secret")
     assert "secret" not in f"{address} {address!r}"
     token = remote.token("read", name="quiet").read_text().strip()
@@ -267,7 +267,7 @@ def test_a_token_is_in_no_text(remote: Remote) -> None:
     assert token not in remote.daemon.log.read_text()
 
 
-def test_the_command_line_works_from_elsewhere(remote: Remote) -> None:
+def test_the_command_line_works_remotely(remote: Remote) -> None:
     token = remote.token("admin", name="operator")
     words = ("--host", f"localhost:{remote.port}", "--token-file", str(token))
     words += ("--ca-file", str(remote.ca_file))
@@ -275,7 +275,7 @@ def test_the_command_line_works_from_elsewhere(remote: Remote) -> None:
     assert b"operator" in remote.daemon.cli("remote", "token", "list").stdout
 
 
-# Those that mean no good.
+# Malicious clients.
 
 
 def test_nothing_is_answered_before_the_login(remote: Remote) -> None:
@@ -286,10 +286,10 @@ def test_nothing_is_answered_before_the_login(remote: Remote) -> None:
             reply = frames.decode_reply(connection.recv(length))
             assert isinstance(reply, frames.Refused)
             assert reply.code == "login_first"
-            assert closed_by_peer(connection)  # it took too long
+            assert closed_by_peer(connection)  # the login took too long
 
 
-def test_who_says_nothing_or_nonsense_is_hung_up_on(remote: Remote) -> None:
+def test_silent_and_nonsensical_connections_are_closed(remote: Remote) -> None:
     for nonsense in (
         b"",
         b"\0",
@@ -311,9 +311,9 @@ def test_who_says_nothing_or_nonsense_is_hung_up_on(remote: Remote) -> None:
         qm.peek("orders")
 
 
-def test_a_flood_of_guesses_leaves_the_daemon_alone(remote: Remote) -> None:
+def test_a_flood_of_guessed_tokens_does_not_disturb_the_daemon(remote: Remote) -> None:
     with contextlib.ExitStack() as stack:
-        for _ in range(80):  # more than may connect at once
+        for _ in range(80):  # more than the limit of connections
             with contextlib.suppress(OSError):
                 connection = stack.enter_context(remote.raw())
                 connection.sendall(frames.frame(frames.Login(1, frames.VERSION, "guess")) * 10)
@@ -323,7 +323,7 @@ def test_a_flood_of_guesses_leaves_the_daemon_alone(remote: Remote) -> None:
         qm.peek("orders")
 
 
-def test_without_tls_only_loopback_and_only_if_said_so(tmp_path: Path) -> None:
+def test_without_tls_only_loopback_is_accepted_and_only_if_configured(tmp_path: Path) -> None:
     port = free_port()
     settings = {"remote": {"enabled": True, "port": port, "plain_on_loopback": True}}
     daemon = Daemon(tmp_path / "plain", settings=settings)

@@ -1,7 +1,8 @@
-"""A sender that was restored from a backup: nothing doubled, nothing lost without a word.
+"""A sender that is restored from a backup: no duplicates, and no loss without a report.
 
-The receiver refuses sessions of the earlier run until an operator has it forget the later one; then
-the sequences go on by themselves where that is certain, and by a command where it is not.
+The receiver refuses sessions of the earlier run until an operator makes it forget the later one.
+Then a sequence continues by itself where that is certain, and by a command where it is not.
+
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 from tests.process.harness import DEADXACT, Hosts
 
-# Often enough that nobody waits, and backups differ in when they were made.
+# Short, so that the tests do not wait, and backups differ in their times.
 SETTINGS = {"delivery": {"retry_first": "200ms", "retry_max": "500ms", "resend": ["1s"]}}
 
 
@@ -28,7 +29,7 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 class Pair:
-    """A sender whose folder is copied and put back, and a receiver."""
+    """A sender with a folder that is copied and restored, and a receiver."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.receiver = hosts.daemon()
@@ -49,7 +50,7 @@ class Pair:
         eventually(lambda: self.outgoing()["messages"] == 0, "everything was acknowledged")
 
     def back_up(self) -> None:
-        """Of a daemon that was stopped, which goes on then."""
+        """Copy the folder of a stopped sender, which then continues."""
         self.sender.terminate()
         shutil.copytree(self.sender.folder, self.backup)
 
@@ -60,7 +61,7 @@ class Pair:
         self.sender.start()
 
     def forget(self) -> None:
-        """What the operator does at the receiver, as the sender's status says."""
+        """Forget the later run at the receiver, as the status of the sender advises."""
         eventually(lambda: self.sender.json("status")[0]["two_of_one_identity"], "it is refused")
         (conflict,) = self.sender.json("status")[0]["two_of_one_identity"]
         assert "qmd session forget" in conflict["remedy"]
@@ -87,7 +88,7 @@ def pair(hosts: Hosts) -> Pair:
     return Pair(hosts)
 
 
-def test_a_backup_without_anything_unacknowledged_goes_on_by_itself(pair: Pair) -> None:
+def test_a_backup_without_unacknowledged_messages_continues_by_itself(pair: Pair) -> None:
     pair.send(b"1", b"2")
     pair.drained()
     pair.back_up()
@@ -108,7 +109,7 @@ def test_a_backup_without_anything_unacknowledged_goes_on_by_itself(pair: Pair) 
 
 
 def hidden(pair: Pair) -> None:
-    """While the receiver is away two messages stay unacknowledged, and are in the backup."""
+    """Back up two unacknowledged messages, while the receiver is down."""
     pair.receiver.terminate()
     pair.send(b"2", b"3")
     pair.back_up()
@@ -118,18 +119,18 @@ def hidden(pair: Pair) -> None:
 
 
 def same_sequence(pair: Pair) -> None:
-    """The receiver is further in the sequence of the backup."""
+    """Bring the receiver further in the sequence of the backup."""
     pair.receiver.terminate()
     pair.send(b"2", b"3")
     pair.back_up()
     pair.sender.start()
-    pair.send(b"4", b"5")  # in the sequence of what waits
+    pair.send(b"4", b"5")  # in the sequence of the waiting messages
     pair.receiver.start()
     pair.drained()
 
 
 def later_sequence(pair: Pair) -> None:
-    """The receiver is in a sequence that the backup does not know."""
+    """Bring the receiver to a sequence that is not in the backup."""
     hidden(pair)
     pair.send(b"4", b"5")
     pair.drained()
@@ -137,7 +138,7 @@ def later_sequence(pair: Pair) -> None:
 
 @pytest.mark.parametrize("meanwhile", [same_sequence, later_sequence])
 @pytest.mark.parametrize("send_again", [False, True], ids=["dead letters", "send again"])
-def test_what_may_have_been_delivered_is_for_the_operator_to_decide(
+def test_the_operator_decides_about_possibly_delivered_messages(
     pair: Pair, meanwhile: Callable[[Pair], None], send_again: bool
 ) -> None:
     pair.send(b"1")
@@ -173,8 +174,8 @@ def test_what_may_have_been_delivered_is_for_the_operator_to_decide(
     assert pair.sender.cli("status", "--check").returncode == 0
 
 
-def test_what_was_unacknowledged_and_nobody_has_taken_goes_on_by_itself(pair: Pair) -> None:
-    """The backup was put back before anything of it had been sent."""
+def test_unacknowledged_messages_that_were_not_accepted_are_sent_by_themselves(pair: Pair) -> None:
+    """Restore the backup before any of its messages was sent."""
     pair.send(b"1")
     pair.drained()
     pair.receiver.terminate()
@@ -204,8 +205,8 @@ def test_a_kill_leaves_the_old_sequence_or_the_new_one(pair: Pair, tmp_path: Pat
         pair.sender.restart()
     pair.drained()
 
-    # A kill may come before the order ack of what was delivered: the next command has no way of
-    # knowing, and makes dead letters of that too, as their reason says.
+    # A kill may precede the order ack of a delivered message.  The next command has no record of
+    # the delivery, and makes a dead letter of that message too, as its reason says.
     arrived, dead = pair.arrived(), pair.dead()
     assert arrived == sorted(set(arrived)), "in order, and none twice"
     assert dead == sorted(set(dead)), "in order, and none twice"

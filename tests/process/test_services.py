@@ -16,7 +16,8 @@ import pytest
 from qmd.client import QueueManager, TransactionAborted, connect
 from qmd.service import ServiceError, proxy
 from tests.patience import END_S
-from tests.process.harness import COMMAND, DEADXACT, ROOT, Daemon, Hosts
+from tests.process.command_line import COMMAND, ROOT
+from tests.process.harness import DEADXACT, Daemon, Hosts
 from tests.process.shop import Loose, Shop, Volatile, greet
 from tests.process.test_two_daemons import QUICK, direct, wait_count
 
@@ -30,7 +31,7 @@ def daemon(hosts: Hosts) -> Daemon:
 
 
 class Services:
-    """Processes that play calls, one daemon's."""
+    """The service processes of one daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -90,11 +91,11 @@ def with_client(daemon: Daemon, work: Callable[[QueueManager], Coroutine[Any, An
 
 
 class _Changed(Exception):
-    """The client has changed its mind."""
+    """The client has decided to abort."""
 
 
 async def posted_in_vain(qm: QueueManager, *calls: Coroutine[Any, Any, Any]) -> None:
-    """In a transaction that is aborted."""
+    """Post a call in a transaction that is aborted."""
     with contextlib.suppress(_Changed):
         async with qm.transaction():
             for call in calls:
@@ -103,12 +104,12 @@ async def posted_in_vain(qm: QueueManager, *calls: Coroutine[Any, Any, Any]) -> 
 
 
 def seen(daemon: Daemon, count: int) -> list[str]:
-    """What operations have sent, in order."""
+    """Return the messages that operations have sent, in order."""
     wait_count(daemon, "seen", count)
     return [each.decode() for each in daemon.bodies("seen")]
 
 
-def test_calls_that_are_posted_while_nobody_plays_are_played_in_their_order(
+def test_calls_that_are_posted_while_no_service_runs_are_played_in_their_order(
     daemon: Daemon, services: Services
 ):
     async def post(qm: QueueManager) -> None:
@@ -144,9 +145,7 @@ def test_calls_in_a_clients_transaction_are_posted_with_it_or_cancelled(
     assert seen(daemon, 2) == ["2 for the 1. time", "3 for the 1. time"]
 
 
-def test_a_playback_that_fails_leaves_no_trace_and_is_played_again(
-    daemon: Daemon, services: Services
-):
+def test_a_failed_playback_has_no_effect_and_is_retried(daemon: Daemon, services: Services):
     with_client(daemon, lambda qm: proxy(Shop, qm).order(7, fails=1))
     services.start()
     assert seen(daemon, 1) == ["7 for the 2. time"]
@@ -155,7 +154,7 @@ def test_a_playback_that_fails_leaves_no_trace_and_is_played_again(
     assert "cannot be fulfilled" in failed["exception"]
 
 
-def test_a_call_that_goes_on_failing_waits_aside_and_is_poison_in_the_end(
+def test_a_call_that_keeps_failing_waits_for_retries_and_becomes_poison(
     daemon: Daemon, services: Services
 ):
     async def post(qm: QueueManager) -> None:
@@ -185,7 +184,7 @@ def test_a_call_that_goes_on_failing_waits_aside_and_is_poison_in_the_end(
     assert all(each["remedy"] for each in services.lines("call_failed"))
 
 
-def test_why_a_call_is_poison_is_known_after_its_service_was_started_anew(
+def test_the_reason_of_a_poison_call_survives_a_restart_of_its_service(
     daemon: Daemon, services: Services
 ):
     with_client(daemon, lambda qm: proxy(Shop, qm).order(2, fails=99))
@@ -201,9 +200,7 @@ def test_why_a_call_is_poison_is_known_after_its_service_was_started_anew(
     assert "order failed: ValueError: order 2 cannot be fulfilled" in why
 
 
-def test_any_number_of_calls_may_wait_aside_and_two_processes_bring_them_back(
-    daemon: Daemon, services: Services
-):
+def test_many_calls_may_wait_for_retries_by_two_processes(daemon: Daemon, services: Services):
     count = 150
 
     async def post(qm: QueueManager) -> None:
@@ -223,9 +220,7 @@ def test_any_number_of_calls_may_wait_aside_and_two_processes_bring_them_back(
 
 
 @pytest.mark.parametrize("name", ["Rejecting", "Dropping", "Faulting"])
-def test_what_becomes_of_poison_is_for_the_service_to_say(
-    daemon: Daemon, services: Services, name: str
-):
+def test_the_service_decides_about_its_poison_calls(daemon: Daemon, services: Services, name: str):
     with_client(daemon, lambda qm: proxy(Shop, qm).order(2, fails=99))
     process = services.start(name)
     if name == "Faulting":
@@ -239,7 +234,7 @@ def test_what_becomes_of_poison_is_for_the_service_to_say(
     assert all("failed 1 times" in each["reason"] for each in dead)
 
 
-def test_what_is_no_call_is_poison_at_once(daemon: Daemon, services: Services):
+def test_a_message_that_is_no_call_is_poison_at_once(daemon: Daemon, services: Services):
     daemon.send("shop", b"{}", "--transactional", "--label", "order")
     daemon.send("shop", b'{"number": 1}', "--transactional", "--label", "unknown")
     daemon.send("shop", b'{"number": 4}', "--transactional", "--label", "order")
@@ -272,7 +267,7 @@ def test_an_operation_may_ignore_the_playback_or_have_its_own_transaction(
     assert daemon.count("shop") == 0
 
 
-def test_what_an_operation_does_with_the_client_is_part_of_the_playback(
+def test_work_of_an_operation_with_the_client_is_part_of_the_playback(
     daemon: Daemon, services: Services
 ):
     daemon.create("parts", "noted", transactional=True)
@@ -296,7 +291,7 @@ def test_a_service_that_is_killed_in_a_call_plays_it_again(daemon: Daemon, servi
     assert daemon.count("seen") == 0
 
 
-def test_a_service_that_is_told_to_stop_finishes_its_call(daemon: Daemon, services: Services):
+def test_a_service_that_is_asked_to_stop_finishes_its_call(daemon: Daemon, services: Services):
     async def post(qm: QueueManager) -> None:
         await proxy(Shop, qm).order(1, slow_s=1.0)
         await proxy(Shop, qm).order(2)
@@ -312,7 +307,7 @@ def test_a_service_that_is_told_to_stop_finishes_its_call(daemon: Daemon, servic
     assert daemon.count("shop") == 1
 
 
-def test_a_call_crosses_hosts_with_the_delivery_cut_and_the_daemons_killed(
+def test_a_call_reaches_another_host_in_spite_of_cuts_and_kills(
     hosts: Hosts, daemon: Daemon, services: Services
 ):
     near = hosts.daemon(delivery=QUICK)
@@ -333,7 +328,9 @@ def test_a_call_crosses_hosts_with_the_delivery_cut_and_the_daemons_killed(
     assert seen(daemon, 20) == [f"{number} for the 1. time" for number in range(20)]
 
 
-def test_what_a_queue_without_transactions_loses_and_keeps(daemon: Daemon, services: Services):
+def test_a_queue_without_transactions_loses_and_keeps_calls_as_documented(
+    daemon: Daemon, services: Services
+):
     async def post(qm: QueueManager) -> None:
         loose, volatile = proxy(Loose, qm), proxy(Volatile, qm)
         await posted_in_vain(qm, loose.order(1))
@@ -373,7 +370,7 @@ def test_a_service_that_does_not_fit_its_queue_is_not_started(daemon: Daemon, se
         assert complaint in services.log.read_bytes().splitlines()[-1]
 
 
-def test_counters_are_written_for_whoever_collects_them(daemon: Daemon, services: Services):
+def test_counters_are_written_to_a_file(daemon: Daemon, services: Services):
     file = daemon.folder / "shop.prom"
     with_client(daemon, lambda qm: proxy(Shop, qm).order(1, fails=1))
     process = services.start("Shop", "--metrics", str(file))
@@ -407,9 +404,7 @@ def test_a_function_can_be_called_through_a_queue(daemon: Daemon, services: Serv
     assert seen(daemon, 1) == ["hello world"]
 
 
-def test_what_an_operation_writes_to_the_log_bears_the_id_of_its_message(
-    daemon: Daemon, services: Services
-):
+def test_log_lines_of_an_operation_have_the_id_of_its_message(daemon: Daemon, services: Services):
     with_client(daemon, lambda qm: proxy(greet, qm)("world"))
     (message,) = daemon.peek("shop")
     services.start("greet")
@@ -419,7 +414,7 @@ def test_what_an_operation_writes_to_the_log_bears_the_id_of_its_message(
         assert (line["message_id"], line["operation"]) == (message["id"], "greet")
 
 
-def test_a_delivery_that_is_cut_leaves_the_call_in_the_outgoing_queue(
+def test_a_cut_delivery_leaves_the_call_in_the_outgoing_queue(
     hosts: Hosts, daemon: Daemon, services: Services
 ):
     near = hosts.daemon(delivery=QUICK)

@@ -1,4 +1,4 @@
-"""The source distribution holds all that the repository has."""
+"""The source distribution has all files of the repository."""
 
 from __future__ import annotations
 

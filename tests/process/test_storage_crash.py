@@ -1,7 +1,8 @@
-"""Storage in real processes that are killed, or whose machine loses its power.
+"""Storage in real processes that are killed, and on machines that lose their power.
 
-A process says what is durable only after it was told so (storage_worker.py).  Whatever happens to
-it, what it said must be there afterwards, whole, once, and together with its sequence's state.
+A process prints that messages are durable only after storage reported it (storage_worker.py).
+Afterwards all of them must exist, intact, once, and with the state of their sequence.
+
 """
 
 import asyncio
@@ -41,13 +42,13 @@ def start(folder: Path, batches: int, **environment: str) -> subprocess.Popen[st
 
 
 class Said:
-    """What a process has said so far, line by line."""
+    """The output of a process so far, line by line."""
 
     def __init__(self) -> None:
         self.first, self.last = 1, 0
         self.reserved: list[int] = []
 
-    def hear(self, line: str) -> None:
+    def add(self, line: str) -> None:
         kind, *numbers = line.split()
         if kind == "reserved":
             (number,) = map(int, numbers)
@@ -61,7 +62,7 @@ class Said:
 
 
 @pytest.mark.slow
-def test_whatever_was_durable_survives_many_kills(tmp_path: Path) -> None:
+def test_durable_messages_survive_many_kills(tmp_path: Path) -> None:
     rng = random.Random(1)
     said = Said()
 
@@ -69,15 +70,15 @@ def test_whatever_was_durable_survives_many_kills(tmp_path: Path) -> None:
         with start(tmp_path / "data", batches=100_000) as worker:
             assert worker.stdout is not None
             for _ in range(rng.randrange(LINES_MAX)):
-                said.hear(worker.stdout.readline())
+                said.add(worker.stdout.readline())
             worker.kill()
             for line in worker.stdout:
                 if line.endswith("\n"):
-                    said.hear(line)
+                    said.add(line)
 
     assert said.last > KILLS
     with closing(sqlite3.connect(tmp_path / "data" / "queues.db")) as db:
-        said.hear("found {} {}".format(*found(db)))
+        said.add("found {} {}".format(*found(db)))
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
@@ -91,11 +92,11 @@ class Record(NamedTuple):
 
 
 class Loss(Enum):
-    """What becomes of writes that were not synced when the power goes."""
+    """The fate of unsynced writes in a loss of power."""
 
     NONE = auto()
     ALL = auto()
-    TORN = auto()  # the first ones are there, the next one in part
+    TORN = auto()  # the first writes are on the disk, the next one in part
     SOME_WRITES = auto()
     SOME_SECTORS = auto()
 
@@ -104,9 +105,9 @@ SECTOR_BYTES = 512
 
 
 class PowerlessDisk:
-    """What the disk may hold after the acts of a log, if the power went then.
+    """The possible contents of the disk after a logged series of acts and a loss of power.
 
-    A failed sync drops what it should have written: Linux keeps it in memory only, marked clean.
+    A failed sync drops its writes: Linux keeps them in memory only, marked clean.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -211,7 +212,7 @@ class Machine:
         self._library = library
 
     def run(self, batches: int, fail_sync: int = 0) -> list[Record]:
-        """Run a worker to its end; all records of this machine so far."""
+        """Run a worker to its end; return all records of this machine so far."""
         worker = start(
             self.folder,
             batches,
@@ -225,11 +226,11 @@ class Machine:
 
 
 def state_after(disk: PowerlessDisk, to: Path, loss: Loss, rng: random.Random) -> tuple[int, int]:
-    """Lose the power and look at what is there.  Nothing, where the first start was cut short."""
+    """Simulate a loss of power and return the state; None if the first start was interrupted."""
     to.mkdir()
     disk.write(to, loss, rng)
     with closing(sqlite3.connect(to / "queues.db")) as db:
-        db.execute("PRAGMA synchronous = OFF")  # looking needs no durability
+        db.execute("PRAGMA synchronous = OFF")  # this look needs no durability
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return found(db) if tables else (1, 0)
@@ -244,7 +245,7 @@ async def starts(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_what_was_durable_survives_a_loss_of_power_at_any_moment(
+def test_durable_messages_survive_a_loss_of_power_at_any_moment(
     power_log: Path, tmp_path: Path
 ) -> None:
     machine = Machine(power_log, tmp_path / "machine")
@@ -253,7 +254,7 @@ def test_what_was_durable_survives_a_loss_of_power_at_any_moment(
 
     for position, record in enumerate(records):
         if record.kind == "o":
-            said.hear(record.data.decode())
+            said.add(record.data.decode())
             continue
         disk.feed(record)
         for loss in Loss:
@@ -269,7 +270,7 @@ def test_what_was_durable_survives_a_loss_of_power_at_any_moment(
 
 
 @pytest.mark.parametrize("fail_sync", [*range(8, 20), 25, 30, 31])  # earlier ones: first start
-def test_after_a_failed_sync_the_next_start_speaks_of_nothing_that_can_be_lost(
+def test_after_a_failed_sync_the_next_start_reports_only_durable_messages(
     power_log: Path, tmp_path: Path, fail_sync: int
 ) -> None:
     machine = Machine(power_log, tmp_path / "machine")
@@ -282,7 +283,7 @@ def test_after_a_failed_sync_the_next_start_speaks_of_nothing_that_can_be_lost(
     for record in failed:
         disk.feed(record)
     for line in lines(failed):
-        said.hear(line)
+        said.add(line)
     _, last = state_after(disk, tmp_path / "before", Loss.ALL, random.Random(1))
     assert last >= said.last, "more was said to be durable than had been synced"
 
@@ -293,7 +294,7 @@ def test_after_a_failed_sync_the_next_start_speaks_of_nothing_that_can_be_lost(
     )
     for record in records[len(failed) : greeting]:
         disk.feed(record)
-    said.hear(records[greeting].data.decode())
+    said.add(records[greeting].data.decode())
 
     first, last = state_after(disk, tmp_path / "after", Loss.ALL, random.Random(1))
 

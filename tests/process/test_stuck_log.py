@@ -1,4 +1,4 @@
-"""The log has no reader: the daemon serves, hears that it is to stop, and counts what it drops."""
+"""A log without a reader: the daemon serves, obeys a stop, and counts the lines that it drops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, Daemon, Hosts, _environment
+from tests.process.command_line import ROOT, environment_of_commands
+from tests.process.harness import Daemon, Hosts
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def daemon(hosts: Hosts) -> Daemon:
 def started(daemon: Daemon, log: int) -> subprocess.Popen[bytes]:
     """Serve with a pipe as the log, and wait for the control socket."""
     command = [sys.executable, "-m", "qmd", "--config", str(daemon.config), "serve"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=_environment())
+    process = subprocess.Popen(command, cwd=ROOT, stderr=log, env=environment_of_commands())
     socket = Path(daemon.config).parent / "qmd.sock"
     while not socket.exists():
         assert process.poll() is None
@@ -31,7 +32,7 @@ def started(daemon: Daemon, log: int) -> subprocess.Popen[bytes]:
 
 
 def make_lines(daemon: Daemon, count: int) -> None:
-    """Two lines of the log for each: a queue is made, and deleted."""
+    """Write two lines to the log per number: a queue is created, and deleted."""
     script = f"""
 from qmd.client import blocking
 with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
@@ -42,7 +43,7 @@ with blocking.connect({str(daemon.config.parent / "qmd.sock")!r}) as qm:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=END_S)
 
 
-def test_a_log_that_nobody_reads_stops_neither_work_nor_a_stop(daemon: Daemon):
+def test_an_unread_log_blocks_neither_work_nor_a_stop(daemon: Daemon):
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     process = started(daemon, writer)

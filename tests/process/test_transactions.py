@@ -1,4 +1,4 @@
-"""Transactions of real applications: killed, cut off, and with a daemon that is killed."""
+"""Transactions of real applications during kills and cuts of the application and its daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import ROOT, ControlProxy, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Daemon, Hosts, body
+from tests.process.proxy import ControlProxy
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
 COUNT = 300
@@ -32,7 +34,7 @@ def bodies(daemon: Daemon, queue: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "victim", ["the application", "the daemon", "the receiving daemon", "the socket"]
 )
-def test_every_message_is_everywhere_once_and_in_order_whoever_is_killed(hosts: Hosts, victim: str):
+def test_every_message_is_in_every_queue_once_and_in_order_with_any_kill(hosts: Hosts, victim: str):
     near, far = hosts.daemon(delivery=QUICK), hosts.daemon(delivery=QUICK)
     near.create("in", "out", transactional=True)
     far.create("one", "two", transactional=True)
@@ -113,7 +115,7 @@ def test_a_program_that_is_interrupted_finishes_its_message(hosts: Hosts):
     assert daemon.bodies("orders") == [b"2"]
 
 
-def test_those_under_way_can_be_seen(hosts: Hosts):
+def test_open_transactions_are_listed(hosts: Hosts):
     daemon = hosts.daemon(transactions={"idle": "1s"})
     daemon.create("orders", transactional=True)
     daemon.send("orders", b"x")

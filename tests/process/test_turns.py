@@ -1,7 +1,8 @@
-"""Nobody keeps the daemon to himself: how much of a flood is taken in before others are answered.
+"""Fair shares of the daemon: how much of a flood is processed before others are served.
 
-What waits is prepared while the daemon is stopped (SIGSTOP), so that all of it is there when it
-goes on, and nothing depends on how fast anybody is.  Arrival numbers say what came before what.
+The waiting packets are prepared while the daemon is stopped (SIGSTOP), so that all are present when
+it continues, and no result depends on speed.  Arrival numbers give the order of processing.
+
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ import msgspec
 import pytest
 
 from tests.process.control_client import ControlClient
+from tests.process.data_folder import database
 from tests.process.harness import Daemon, Hosts
-from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.processes import open_files
+from tests.process.remote import RemoteQueueManager
 from tests.process.watch import MB
 
 ARRIVAL_BITS = 44  # of the key of a message
 FLOOD_MESSAGES = 2_000
 ROUNDS = 5
-SILENT, TAKEN_UP_MAX = 400, 60  # of those who only connect, before others were answered
+SILENT, TAKEN_UP_MAX = (
+    400,
+    60,
+)  # connections without requests that are accepted before others are answered
 
 
 @contextlib.contextmanager
 def stopped(daemon: Daemon) -> Iterator[None]:
-    """It does nothing meanwhile."""
+    """Stop the daemon meanwhile."""
     assert daemon.process is not None
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:
@@ -40,8 +47,8 @@ def stopped(daemon: Daemon) -> Iterator[None]:
 
 
 def arrivals(daemon: Daemon, queue: str) -> list[int]:
-    """The numbers of what is in a queue, in the order in which everything came."""
-    with contextlib.closing(sqlite3.connect(daemon.database())) as db:
+    """Return the numbers of the messages in a queue, in the order of their arrival."""
+    with contextlib.closing(sqlite3.connect(database(daemon.folder))) as db:
         rows = db.execute(
             "SELECT message.key & ? FROM message JOIN queue ON queue.id = message.key >> 48"
             " WHERE queue.key LIKE ?",
@@ -51,14 +58,14 @@ def arrivals(daemon: Daemon, queue: str) -> list[int]:
 
 
 def flooding(remote: RemoteQueueManager, port: int) -> Peer:
-    """A session that can have a whole flood under way."""
+    """Return a session with room for a complete flood."""
     peer = remote.connect(port)
     peer.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MB)
     return peer
 
 
 def pour(peer: Peer, flood: bytes) -> None:
-    """As much of it as goes; the rest follows when there is room."""
+    """Send as much as the socket accepts; the rest follows when there is room."""
     peer.connection.sock.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         assert peer.connection.sock.send(flood)
@@ -68,11 +75,12 @@ def pour(peer: Peer, flood: bytes) -> None:
     ("sessions", "messages", "answers", "before_max"),
     [(4, 2000, 2 * ROUNDS, 150), (80, 50, 2, 550)],
 )
-def test_others_have_their_turn_while_a_flood_is_taken_in(
+def test_others_are_served_while_a_flood_is_processed(
     hosts: Hosts, sessions: int, messages: int, answers: int, before_max: int
 ):
-    """`before_max`: of the flood, before others had so many answers.  Of each of many sessions
-    that keep to their window a few messages are taken before it is known what they are worth."""
+    """`before_max` limits the flood messages before others got so many answers.  Of each of many
+    sessions that keep to their window, a few messages are processed before they can be judged.
+    """
     daemon = hosts.daemon(start=True)
     daemon.create("side", "plain")
     with RemoteQueueManager() as attacker, RemoteQueueManager() as remote:
@@ -93,17 +101,17 @@ def test_others_have_their_turn_while_a_flood_is_taken_in(
     assert len(before) < before_max
 
 
-def test_thousands_who_only_connect_wait_for_those_who_have_something_to_say(hosts: Hosts):
+def test_thousands_of_idle_connections_wait_for_those_with_requests(hosts: Hosts):
     daemon = hosts.daemon(start=True)
     daemon.create("side", "plain")
     with RemoteQueueManager() as remote, contextlib.ExitStack() as silent:
         delivering = remote.connect(daemon.port)
         with ControlClient(daemon.folder / "qmd.sock") as client:
-            for _ in range(ROUNDS):  # nobody is a stranger then
+            for _ in range(ROUNDS):  # no connection is untrusted then
                 delivering.send(remote.message("side", recoverable=True))
                 delivering.send(remote.message("side", recoverable=True))
                 delivering.wait_stored()
-            files = daemon.open_files()
+            files = open_files(daemon.pid)
             with stopped(daemon):
                 for number in range(SILENT):
                     address = f"127.0.0.{2 + number % 200}", 0
@@ -113,14 +121,14 @@ def test_thousands_who_only_connect_wait_for_those_who_have_something_to_say(hos
             delivering.send(remote.message("side", b"from there", recoverable=True))
             delivering.wait_stored()
             with stopped(daemon):
-                taken_up = daemon.open_files() - files
+                taken_up = open_files(daemon.pid) - files
 
         assert taken_up < TAKEN_UP_MAX
-        RemoteQueueManager().connect(daemon.port).close()  # everybody comes in at last
+        RemoteQueueManager().connect(daemon.port).close()  # in the end every connection is accepted
 
 
-def test_what_waits_for_its_turn_is_taken_in_its_order(hosts: Hosts):
-    """Several windows at once, whatever the daemon has said; and it goes on behind them."""
+def test_waiting_packets_are_processed_in_order(hosts: Hosts):
+    """Send several windows at once, without regard to the daemon's window; then more."""
     daemon = hosts.daemon(start=True)
     daemon.create("orders", transactional=True)
     with RemoteQueueManager() as remote:
@@ -139,23 +147,23 @@ def test_what_waits_for_its_turn_is_taken_in_its_order(hosts: Hosts):
     assert [int(body) for body in daemon.bodies("orders")] == [*numbers, count + 1]
 
 
-def test_what_came_whole_before_a_fault_is_taken_though_it_waits_for_its_turn(hosts: Hosts):
+def test_complete_packets_before_a_fault_are_processed_although_they_wait(hosts: Hosts):
     daemon = hosts.daemon(start=True)
     daemon.create("plain")
     with RemoteQueueManager() as remote:
         peer = remote.connect(daemon.port)
-        count = 150  # all in one read, with what is behind them
+        count = 150  # all in one read, with the following bytes
         packets = [remote.message("plain", b"%d" % each, recoverable=True) for each in range(count)]
         for packet in packets:
             peer.count(packet)
         with stopped(daemon):
-            peer.send_raw(b"".join(packets) + b"no packet" * 10)
+            peer.connection.send(b"".join(packets) + b"no packet" * 10)
         peer.expect_closed()
 
     assert [int(body) for body in daemon.bodies("plain")] == list(range(count))
 
 
-def test_clients_have_their_turn_while_another_asks_for_much(hosts: Hosts):
+def test_clients_are_served_while_another_sends_many_requests(hosts: Hosts):
     daemon = hosts.daemon(start=True)
     daemon.create("many", "side")
     path = daemon.folder / "qmd.sock"

@@ -1,4 +1,4 @@
-"""Two real daemons, a cable that is pulled, and SIGKILL: exactly once, in order."""
+"""Two real daemons, a connection that is cut, and SIGKILL: exactly once, in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def direct(daemon: Daemon, queue: str) -> str:
 
 
 def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = END_S) -> int:
-    """Ask until so many messages are in a queue; how many there are then."""
+    """Poll until `count` messages are in a queue; return their number."""
     deadline = time.monotonic() + timeout_s
     while (found := daemon.count(queue)) < count and time.monotonic() < deadline:
         pass
@@ -41,13 +41,13 @@ def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = END_S)
 
 
 def wait_sent(daemon: Daemon, timeout_s: float = END_S) -> None:
-    """Ask until nothing is on its way any more."""
+    """Poll until no message is on its way any more."""
     deadline = time.monotonic() + timeout_s
     while any(row["messages"] for row in daemon.json("outgoing", "list")):
         assert time.monotonic() < deadline, daemon.json("outgoing", "list")
 
 
-def test_transactional_messages_arrive_once_and_in_order_whatever_is_killed_and_cut(
+def test_transactional_messages_arrive_once_and_in_order_with_any_kill_and_cut(
     hosts: Hosts, pair: tuple[Daemon, Daemon]
 ):
     sender, receiver = pair
@@ -87,14 +87,14 @@ def test_transactional_messages_arrive_once_and_in_order_whatever_is_killed_and_
     assert receiver.receive("orders") == []
 
 
-def test_kills_while_everything_is_under_way(hosts: Hosts, pair: tuple[Daemon, Daemon]):
+def test_kills_while_messages_are_in_transit(hosts: Hosts, pair: tuple[Daemon, Daemon]):
     sender, receiver = pair
     receiver.create("orders", transactional=True)
     proxy = hosts.proxy(receiver.port)
     sender.cli("outgoing", "list")
     sender.send_all(proxy.destination("orders"), texts(1, 4000), "--transactional")
 
-    # Each kill comes when a little more has passed: somewhere in the middle of things.
+    # Each kill follows a little more traffic, in the middle of the transmission.
     for victim in (receiver, sender, receiver, sender, receiver):
         proxy.wait_passed(60_000)
         victim.restart()
@@ -105,7 +105,7 @@ def test_kills_while_everything_is_under_way(hosts: Hosts, pair: tuple[Daemon, D
     wait_sent(sender)
 
 
-def test_recoverable_messages_arrive_once_whatever_is_killed_and_cut(
+def test_recoverable_messages_arrive_once_with_any_kill_and_cut(
     hosts: Hosts, pair: tuple[Daemon, Daemon]
 ):
     sender, receiver = pair
@@ -183,7 +183,7 @@ def test_both_directions_and_two_queues_at_once(hosts: Hosts, pair: tuple[Daemon
         wait_sent(daemon)
 
 
-def test_a_receiver_that_is_down_for_long_gets_everything_when_it_comes_back(
+def test_a_receiver_that_was_down_for_long_gets_all_messages_after_its_start(
     pair: tuple[Daemon, Daemon],
 ):
     sender, receiver = pair
@@ -199,7 +199,7 @@ def test_a_receiver_that_is_down_for_long_gets_everything_when_it_comes_back(
     wait_sent(sender)
 
 
-def test_a_receiver_that_lost_its_whole_state_goes_on_with_what_is_in_the_queue(
+def test_a_receiver_that_lost_its_state_continues_with_the_messages_in_the_queue(
     hosts: Hosts, pair: tuple[Daemon, Daemon]
 ):
     # The crash scenario of the source document on the EOD algorithm: previous 0 for the first.
@@ -218,13 +218,13 @@ def test_a_receiver_that_lost_its_whole_state_goes_on_with_what_is_in_the_queue(
 
     wait_count(new, "orders", 10)
     kept = [body(message) for message in new.receive("orders")]
-    # The last acknowledgment of the first ten may not have been heard.
+    # The last acknowledgment of the first ten may be lost.
     assert kept[-10:] == texts(11, 20)
     assert kept == texts(21 - len(kept), 20)
     wait_sent(sender)
 
 
-def test_consuming_while_it_arrives_loses_and_repeats_nothing(
+def test_receives_during_the_arrival_lose_and_repeat_nothing(
     hosts: Hosts, pair: tuple[Daemon, Daemon]
 ):
     sender, receiver = pair
@@ -246,7 +246,7 @@ def test_consuming_while_it_arrives_loses_and_repeats_nothing(
     assert got == texts(1, 1500)
 
 
-def test_an_acknowledgment_message_comes_back_to_an_admin_queue_here(
+def test_an_acknowledgment_message_returns_to_a_local_admin_queue(
     pair: tuple[Daemon, Daemon],
 ):
     sender, receiver = pair

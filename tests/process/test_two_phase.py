@@ -1,4 +1,4 @@
-"""Receive, write to PostgreSQL, send a reply: once, across all three, whoever is killed when."""
+"""Receive, write to PostgreSQL, send a reply: once, in all three, with a kill at any point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from qmd.client import (
 from qmd.control_protocol import transactions as transaction_frames
 from tests.patience import END_S
 from tests.process import postgresql
-from tests.process.harness import ROOT, Daemon, Hosts, body
+from tests.process.command_line import ROOT
+from tests.process.harness import Daemon, Hosts, body
 from tests.process.test_two_daemons import QUICK, direct, texts, wait_count
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -61,7 +62,7 @@ def daemon(hosts: Hosts) -> Daemon:
 
 
 class _Changed(Exception):
-    """The application has changed its mind."""
+    """The application has decided to abort."""
 
 
 def sold(server: postgresql.Server) -> list[int]:
@@ -92,7 +93,7 @@ async def book(qm: QueueManager, database: Database, number: int) -> None:
         await transaction.send("replies", b"%d" % number)
 
 
-def test_all_three_of_them_happen_or_none(daemon: Daemon, sales: postgresql.Server):
+def test_receive_row_and_reply_commit_together(daemon: Daemon, sales: postgresql.Server):
     daemon.send_all("orders", texts(1, 2))
     database = Database("shop", lambda: psycopg.connect(sales.dsn))
 
@@ -113,7 +114,9 @@ def test_all_three_of_them_happen_or_none(daemon: Daemon, sales: postgresql.Serv
     assert daemon.peek("orders")[0]["abort_count"] == 1
 
 
-def test_what_the_client_does_inside_is_part_of_all_three(daemon: Daemon, sales: postgresql.Server):
+def test_work_of_the_client_inside_is_part_of_the_transaction(
+    daemon: Daemon, sales: postgresql.Server
+):
     daemon.send_all("orders", texts(1, 2))
     database = Database("shop", lambda: psycopg.connect(sales.dsn))
 
@@ -152,7 +155,9 @@ def test_what_the_client_does_inside_is_part_of_all_three(daemon: Daemon, sales:
     assert daemon.peek("orders")[0]["abort_count"] == 2
 
 
-def test_a_database_that_cannot_prepare_aborts_it_all(daemon: Daemon, sales: postgresql.Server):
+def test_a_database_that_cannot_prepare_aborts_the_transaction(
+    daemon: Daemon, sales: postgresql.Server
+):
     daemon.send_all("orders", texts(1, 1))
     database = Database("shop", lambda: psycopg.connect(sales.dsn))
     with psycopg.connect(sales.dsn, autocommit=True) as connection:
@@ -172,7 +177,7 @@ def test_a_database_that_cannot_prepare_aborts_it_all(daemon: Daemon, sales: pos
     assert daemon.count("replies") == 0
 
 
-def test_a_driver_that_is_awaited_will_do_as_well(daemon: Daemon, sales: postgresql.Server):
+def test_an_async_driver_works_as_well(daemon: Daemon, sales: postgresql.Server):
     daemon.send_all("orders", texts(1, 1))
     database = Database("shop", lambda: psycopg.AsyncConnection.connect(sales.dsn))
 
@@ -186,10 +191,10 @@ def test_a_driver_that_is_awaited_will_do_as_well(daemon: Daemon, sales: postgre
     assert sold(sales) == [1]
 
 
-def test_a_database_that_dies_before_it_hears_the_decision_hears_it_in_the_next_transaction(
+def test_a_database_that_dies_before_the_decision_gets_it_in_the_next_transaction(
     daemon: Daemon, sales: postgresql.Server
 ):
-    """The program goes on, with the same `Database`."""
+    """The program continues with the same `Database`."""
     daemon.send_all("orders", texts(1, 2))
     deaths = iter([True])
 
@@ -217,13 +222,13 @@ def test_a_database_that_dies_before_it_hears_the_decision_hears_it_in_the_next_
 
 
 @pytest.mark.parametrize("decision", ["commit", "roll back"])
-def test_what_was_left_in_doubt_can_be_seen_and_is_recovered(
+def test_a_transaction_in_doubt_is_listed_and_recovered(
     daemon: Daemon, sales: postgresql.Server, decision: str
 ):
     daemon.send_all("orders", texts(1, 1))
 
     async def die(qm: QueueManager) -> None:
-        """As an application that is killed after it has prepared, or after its commit."""
+        """Kill the application after it has prepared, or after its commit."""
         transaction = qm.transaction()
         await transaction.begin()
         await transaction.receive("orders")
@@ -254,7 +259,9 @@ def test_what_was_left_in_doubt_can_be_seen_and_is_recovered(
     assert daemon.json("transaction", "list") == []
 
 
-def test_an_operator_can_resolve_what_nobody_else_can(daemon: Daemon, sales: postgresql.Server):
+def test_an_operator_can_resolve_an_unrecoverable_transaction(
+    daemon: Daemon, sales: postgresql.Server
+):
     daemon.send_all("orders", texts(1, 1))
 
     async def die(qm: QueueManager) -> None:
@@ -266,7 +273,7 @@ def test_an_operator_can_resolve_what_nobody_else_can(daemon: Daemon, sales: pos
     with_client(daemon, die)
     (doubtful,) = daemon.json("transaction", "list")
     asked = daemon.cli("transaction", "resolve", doubtful["transaction"], "shop", check=False)
-    assert asked.returncode != 0, "without --yes it asks, and there is nobody to answer"
+    assert asked.returncode != 0, "without --yes it asks, and standard input is empty"
     daemon.cli("transaction", "resolve", doubtful["transaction"], "shop", "--yes")
     assert daemon.json("transaction", "list") == []
     again = daemon.cli(
@@ -276,7 +283,7 @@ def test_an_operator_can_resolve_what_nobody_else_can(daemon: Daemon, sales: pos
 
 
 @pytest.mark.parametrize("victim", ["the application", "the daemon", "PostgreSQL"])
-def test_every_order_is_booked_and_answered_once_whoever_is_killed(
+def test_every_order_is_booked_and_answered_once_with_any_kill(
     hosts: Hosts, daemon: Daemon, sales: postgresql.Server, victim: str
 ):
     far = hosts.daemon(delivery=QUICK)
@@ -317,7 +324,7 @@ def test_every_order_is_booked_and_answered_once_whoever_is_killed(
     assert daemon.json("transaction", "list") == []
 
 
-def test_a_part_is_not_forgotten_while_its_transaction_is_under_way(
+def test_a_branch_is_not_deleted_while_its_transaction_is_open(
     daemon: Daemon, sales: postgresql.Server
 ):
     async def forget_too_early(qm: QueueManager) -> None:
@@ -330,11 +337,11 @@ def test_a_part_is_not_forgotten_while_its_transaction_is_under_way(
 
 
 @pytest.mark.parametrize("decision", ["commit", "roll back"])
-def test_what_prepared_after_its_part_was_forgotten_is_recovered(
+def test_a_branch_that_prepared_after_its_deletion_is_recovered(
     daemon: Daemon, sales: postgresql.Server, decision: str
 ):
-    """A recovery was faster than its application: the queue manager knows of it no more."""
-    told: dict[str, list[str]] = {}
+    """A recovery preceded its application: the queue manager has deleted the record."""
+    reported: dict[str, list[str]] = {}
 
     async def prepare_unknown_to_all(qm: QueueManager) -> None:
         database = Database("shop", lambda: psycopg.connect(sales.dsn))
@@ -350,11 +357,11 @@ def test_what_prepared_after_its_part_was_forgotten_is_recovered(
             else:
                 await transaction.abort("thought again")
             assert await qm.list_branches() == []
-        told.update(await database.recover(qm), transaction=[transaction.id.hex()])
+        reported.update(await database.recover(qm), transaction=[transaction.id.hex()])
 
     with_client(daemon, prepare_unknown_to_all)
 
-    assert told[decision] == told["transaction"]
+    assert reported[decision] == reported["transaction"]
     assert prepared(sales) == 0
     assert sold(sales) == ([1] if decision == "commit" else [])
     assert daemon.count("orders") == (1 if decision == "commit" else 0)

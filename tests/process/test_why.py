@@ -1,6 +1,7 @@
-"""Asking what happened, over the real command line: `qmd why`, `qmd trace`, `qmd events`.
+"""The history of messages, with the real command line: `qmd why`, `qmd trace`, `qmd events`.
 
 docs/cli.md "What happened to a message"; docs/events.md.
+
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pytest
 
 from qmd.client import blocking
 from tests.patience import END_S
-from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, free_port
-from tests.process.peer import RemoteQueueManager
+from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, empty_queues, free_port
+from tests.process.remote import RemoteQueueManager
 
 QUICK = {"resend": ["500ms"], "retry_first": "50ms", "retry_max": "200ms"}
 EVENT = {
@@ -44,21 +45,21 @@ def pair(shared: tuple[Daemon, Daemon], clean: Cleaner) -> Iterator[tuple[Daemon
         clean(daemon)
     yield shared
     for daemon in shared:
-        daemon.empty()
+        empty_queues(daemon)
 
 
 def to(receiver: Daemon, queue: str) -> str:
     return f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\{queue}"
 
 
-def test_both_sides_tell_of_a_message_that_has_arrived(pair: tuple[Daemon, Daemon]) -> None:
+def test_both_sides_report_a_message_that_has_arrived(pair: tuple[Daemon, Daemon]) -> None:
     sender, receiver = pair
     sent = sender.send(to(receiver, "orders"), b"ten screws", "--transactional")
     receiver.wait_for("orders", 1)
     wait_until_empty(sender)
 
-    (told,) = sender.json("why", sent)
-    (peer,) = told["peers"]
+    (reported,) = sender.json("why", sent)
+    (peer,) = reported["peers"]
     assert peer["answered"], peer["explanation"]
     assert (peer["host"], peer["state"]) == ("hostb", "queued")
     text = sender.cli("why", sent).stdout.decode()
@@ -78,19 +79,19 @@ def test_the_trace_has_the_events_of_both_sides(pair: tuple[Daemon, Daemon]) -> 
     wait_until_empty(sender)
     receiver.receive("orders")
 
-    told = sender.json("trace", sent)
+    reported = sender.json("trace", sent)
 
-    assert {event["host"] for event in told} == {"hosta", "hostb"}
-    assert all(set(event) == EVENT and event["message_id"] == sent for event in told)
-    kinds = [event["kind"] for event in told]
+    assert {event["host"] for event in reported} == {"hosta", "hostb"}
+    assert all(set(event) == EVENT and event["message_id"] == sent for event in reported)
+    kinds = [event["kind"] for event in reported]
     assert kinds[0] == "sent"
     assert {"transmitted", "accepted", "order_acknowledged", "received"} <= set(kinds)
     lines = sender.cli("trace", sent).stdout.decode().splitlines()
-    assert len(lines) == len(told) + 1
+    assert len(lines) == len(reported) + 1
     assert lines[0].split()[:3] == ["TIME", "HOST", "KIND"]
 
 
-def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_computer_that_is_down_is_named_with_the_remedy(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\q"
     sent = sender.send(destination, b"x")
@@ -108,9 +109,7 @@ def test_a_computer_that_is_down_is_named_with_what_to_do(pair: tuple[Daemon, Da
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_is_said_to_do_about_a_dead_letter_can_be_done(
-    pair: tuple[Daemon, Daemon], own: bool
-) -> None:
+def test_the_remedy_for_a_dead_letter_works(pair: tuple[Daemon, Daemon], own: bool) -> None:
     sender, receiver = pair
     if own:
         sender.create("mine", transactional=True)
@@ -119,43 +118,43 @@ def test_what_is_said_to_do_about_a_dead_letter_can_be_done(
     sent = sender.send(to(receiver, late), b"x", "--transactional", *options)
     sender.wait_for("mine" if own else DEADXACT, 1)
 
-    (told,) = sender.json("why", sent)
-    assert told["state"] == "dead_lettered"
-    assert "has no queue" in told["sentences"][0]
+    (reported,) = sender.json("why", sent)
+    assert reported["state"] == "dead_lettered"
+    assert "has no queue" in reported["sentences"][0]
     receiver.create(late, transactional=True)
-    (remedy,) = told["remedies"]
+    (remedy,) = reported["remedies"]
     command = shlex.split(remedy.partition(": ")[2])
     assert command[:3] == ["qmd", "dead-letter", "requeue"]
     sender.cli(*command[1:])
 
     assert [body(message) for message in receiver.wait_for(late, 1)] == [b"x"]
-    (told,) = sender.json("why", sent, "--only-here")
-    assert told["state"] == "requeued"
+    (reported,) = sender.json("why", sent, "--only-here")
+    assert reported["state"] == "requeued"
 
 
-def test_a_message_that_was_received_says_so_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_received_message_is_found_by_its_lookup_id(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sent = sender.send("here", b"x")
     (message,) = sender.receive("here")
 
-    (told,) = sender.json("why", str(message["lookup_id"]), "--queue", "here")
+    (reported,) = sender.json("why", str(message["lookup_id"]), "--queue", "here")
 
-    assert (told["message_id"], told["state"]) == (sent, "received")
+    assert (reported["message_id"], reported["state"]) == (sent, "received")
 
 
-def test_a_message_that_nobody_knows_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
+def test_an_unknown_message_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
-    nobody = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\\7"
+    unknown = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\\7"
 
-    done = sender.cli("why", nobody, check=False)
+    done = sender.cli("why", unknown, check=False)
     assert done.returncode == 3
     assert b"knows nothing of this message" in done.stdout
     assert sender.cli("why", "77", check=False).returncode == 3
     assert sender.cli("why", "nonsense", check=False).returncode == 2
-    assert sender.cli("trace", nobody, check=False).returncode == 3
+    assert sender.cli("trace", unknown, check=False).returncode == 3
 
 
-def test_a_queue_manager_that_does_not_know_the_question_is_asked_once(
+def test_a_queue_manager_that_cannot_answer_is_asked_once(
     pair: tuple[Daemon, Daemon], remote: RemoteQueueManager
 ) -> None:
     sender, _ = pair
@@ -178,15 +177,15 @@ def test_a_queue_manager_that_does_not_know_the_question_is_asked_once(
     assert peer.inbox == []
 
 
-def test_only_here_asks_nobody(pair: tuple[Daemon, Daemon]) -> None:
+def test_a_local_question_asks_no_other_queue_manager(pair: tuple[Daemon, Daemon]) -> None:
     sender, receiver = pair
     sent = sender.send(to(receiver, "plain"), b"x")
     receiver.wait_for("plain", 1)
 
-    (told,) = sender.json("why", sent, "--only-here")
+    (reported,) = sender.json("why", sent, "--only-here")
 
-    assert told["peers"] == []
-    assert told["sides"] == "This is what hosta knows; nobody else was asked."
+    assert reported["peers"] == []
+    assert reported["sides"] == "This is what hosta knows; nobody else was asked."
 
 
 def test_an_outgoing_queue_shows_its_figures_and_its_connection_in_words(
@@ -216,24 +215,24 @@ def test_the_last_events_are_printed_and_filtered(pair: tuple[Daemon, Daemon]) -
     sent = [sender.send("here", b"%d" % each) for each in range(3)]
     sender.receive("here")
 
-    told = sender.json("events", "tail", "--queue", "here", "--lines", "6")
+    reported = sender.json("events", "tail", "--queue", "here", "--lines", "6")
     received = sender.json("events", "tail", "--kind", "received", "--since", "1h")
 
-    assert [event["message_id"] for event in told if event["kind"] == "sent"] == sent
+    assert [event["message_id"] for event in reported if event["kind"] == "sent"] == sent
     assert [event["message_id"] for event in received][-3:] == sent
     assert {event["kind"] for event in received} == {"received"}
     assert sender.cli("events", "tail", "--kind", "nonsense", check=False).returncode == 4
     assert len(sender.json("events", "tail", "--lines", "2")) == 2
 
 
-def test_following_shows_what_happens_from_now(pair: tuple[Daemon, Daemon]) -> None:
+def test_following_shows_new_events(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sender.send("here", b"before")
     follower = sender.spawn_cli("events", "tail", "--follow", "--lines", "1", "--json")
     assert follower.stdout is not None
     with follower.stdout as lines:
         try:
-            json.loads(lines.readline())  # the last one: it follows from here
+            json.loads(lines.readline())  # the last event: the command follows from here
 
             sent = sender.send("here", b"after")
 
@@ -244,9 +243,7 @@ def test_following_shows_what_happens_from_now(pair: tuple[Daemon, Daemon]) -> N
             assert follower.wait(END_S) == 130
 
 
-def test_an_export_goes_on_where_the_last_one_ended(
-    pair: tuple[Daemon, Daemon], tmp_path: Path
-) -> None:
+def test_an_export_continues_the_last_one(pair: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     sender, _ = pair
     first = [sender.send("here", b"%d" % each) for each in range(5)]
     one, two = tmp_path / "one.ndjson", tmp_path / "two.ndjson"
@@ -254,17 +251,17 @@ def test_an_export_goes_on_where_the_last_one_ended(
     second = [sender.send("here", b"%d" % each) for each in range(3)]
     (rest,) = sender.json("events", "export", str(two), "--from", summary["next"], "--kind", "sent")
 
-    told = [json.loads(line) for line in one.read_text().splitlines()]
-    assert [event["message_id"] for event in told][-5:] == first
-    assert all(set(event) == EVENT for event in told)
-    assert summary["events"] == len(told)
-    told = [json.loads(line) for line in two.read_text().splitlines()]
-    assert [event["message_id"] for event in told] == second
+    reported = [json.loads(line) for line in one.read_text().splitlines()]
+    assert [event["message_id"] for event in reported][-5:] == first
+    assert all(set(event) == EVENT for event in reported)
+    assert summary["events"] == len(reported)
+    reported = [json.loads(line) for line in two.read_text().splitlines()]
+    assert [event["message_id"] for event in reported] == second
     assert rest["events"] == 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.ndjson", "two.ndjson"]
 
 
-def test_an_export_is_of_a_time(pair: tuple[Daemon, Daemon]) -> None:
+def test_an_export_is_limited_to_a_time(pair: tuple[Daemon, Daemon]) -> None:
     sender, _ = pair
     sender.send("here", b"x")
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -308,9 +305,9 @@ def test_parquet_has_the_same_events(pair: tuple[Daemon, Daemon], tmp_path: Path
 
     rows = parquet.read_table(file).to_pylist()
 
-    told = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(rows) == summary["events"] == len(told)
-    for row, event in zip(rows, told, strict=True):
+    reported = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == summary["events"] == len(reported)
+    for row, event in zip(rows, reported, strict=True):
         assert row.pop("time").timestamp() == pytest.approx(event["at_ms"] / 1000)
         sequence_id = row.pop("sequence_id")
         assert (None if sequence_id is None else int(sequence_id)) == event.pop("sequence_id")
@@ -319,7 +316,7 @@ def test_parquet_has_the_same_events(pair: tuple[Daemon, Daemon], tmp_path: Path
 
 
 def wait_until_empty(daemon: Daemon) -> None:
-    """Everything that goes elsewhere is acknowledged."""
+    """Wait until all outgoing messages are acknowledged."""
     deadline = time.monotonic() + END_S
     while any(
         row["messages"] for row in daemon.json("outgoing", "list") if row["state"] != "waiting"

@@ -1,10 +1,11 @@
-"""An application that lives dangerously: transactions until `in` is empty, and a log of its own.
+"""An application with transactions until `in` is empty, and a log of its own; it may be killed.
 
     python -m tests.process.transaction_worker SOCKET DESTINATION... [--dsn DSN]
 
 Each transaction receives one message from `in`, sends its body to every destination and a reply to
 the local queue `out`; with a database it writes the number there too.  One in ten is aborted on
 purpose.
+
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class _OnPurpose(Exception):
 
 async def work(socket: str, destinations: list[str], dsn: str | None) -> None:
     database = _database(dsn)
-    # On a busy machine a daemon that is killed again and again is up for moments only.
+    # On a busy machine, a daemon that is killed repeatedly runs only for moments.
     async with connect(socket, reconnect_s=120) as qm:
         while True:
             try:
@@ -60,14 +61,14 @@ def _database(dsn: str | None) -> Database | None:
 
 
 def _is_the_databases(error: Exception) -> bool:
-    """It was killed, or cannot be told yet what was decided."""
+    """Return whether the database was killed, or cannot get the decision yet."""
     import psycopg
 
     return isinstance(error, psycopg.Error | ClientError)
 
 
 async def main() -> None:
-    """It may begin in a moment when the daemon is down."""
+    """Run the application; it may start while the daemon is down."""
     parser = argparse.ArgumentParser(prog="python -m tests.process.transaction_worker")
     parser.add_argument("socket")
     parser.add_argument("destinations", nargs="*")

@@ -1,10 +1,11 @@
-"""Commands without the start of an interpreter: forks of one process that has it all imported.
+"""Commands without the start of an interpreter: forks of one process with all imports done.
 
     python -m tests.process.warm FD
 
-The tests run hundreds of commands; each costs a fork here and 150 ms as a program of its own.
-It is the same code in a process of its own, with its own standard streams and exit code.
-`tests/process/test_commands.py` runs real programs all the same.
+The tests run hundreds of commands; each costs a fork here, and 150 ms as a program.  The fork is a
+process of its own with the same code, its own standard streams and exit code.
+`tests/process/test_commands.py` nevertheless runs real programs.
+
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CODE = struct.Struct("<i")
 
 
 class Warm:
-    """The client's side, in the tests: `run` as often as wanted, from any thread."""
+    """The client of the warm process, in the tests: `run` can be called from any thread."""
 
     def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -46,7 +47,7 @@ class Warm:
     def run(
         self, arguments: list[str], *, input: bytes | None, timeout_s: float
     ) -> subprocess.CompletedProcess[bytes]:
-        """Like subprocess.run of the command line.  Raises subprocess.TimeoutExpired."""
+        """Run a command as subprocess.run does.  Raises subprocess.TimeoutExpired."""
         with (
             tempfile.TemporaryFile() as stdin,
             tempfile.TemporaryFile() as stdout,
@@ -70,7 +71,7 @@ class Warm:
             return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
 
     def close(self) -> None:
-        """The server ends with its socket."""
+        """Close the socket, which ends the server."""
         self._socket.close()
         self._process.wait(END_S)
 
@@ -89,7 +90,7 @@ def _serve(descriptor: int) -> None:
     import qmd.client
     import qmd.config  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for
     with socket.socket(fileno=descriptor) as requests:
         while True:
             data, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
@@ -103,7 +104,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _command(arguments: list[str], files: list[int]) -> NoReturn:
-    """In the child: be the command, say how it ended, end."""
+    """Run the command in the child process, report its exit code, and end."""
     code = 70
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

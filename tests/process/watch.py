@@ -1,8 +1,9 @@
-"""What must stay true while a daemon is attacked: it serves others, answers, and stays small.
+"""Invariants of a daemon under attack: it serves others, answers, and limits its memory.
 
-`Watch` is a context manager around an attack.  Meanwhile a queue manager of its own delivers
-messages one by one, a client asks for the status again and again, and the daemon's size is read
-each time.  At the end all of it is asserted.
+`Watch` is a context manager around an attack.  Meanwhile a queue manager delivers messages one by
+one, a client requests the status repeatedly, and the memory of the daemon is measured each time.
+The invariants are asserted at the end.
+
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from types import TracebackType
 
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon
-from tests.process.peer import RemoteQueueManager
+from tests.process.processes import resident_bytes
+from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
 STATUS_EVERY_S = 0.05
@@ -25,7 +27,7 @@ SIDE = "side"
 
 @dataclass
 class Figures:
-    """What was measured, in seconds and bytes."""
+    """The measurements, in seconds and bytes."""
 
     delivered: int = 0
     delivery_s: list[float] = field(default_factory=list)
@@ -44,7 +46,7 @@ class Figures:
 
 
 class Watch:
-    """`grown_bytes_max` is how much the daemon may grow, over its size at the beginning."""
+    """A watched daemon; it may grow by `grown_bytes_max` over its initial size."""
 
     def __init__(self, daemon: Daemon, *, grown_bytes_max: int = 64 * MB) -> None:
         self._daemon = daemon
@@ -58,7 +60,7 @@ class Watch:
         self._remote = RemoteQueueManager()
         self._peer = self._remote.connect(daemon.port)
         self._deliver_one()
-        self._before = daemon.resident_bytes()
+        self._before = resident_bytes(daemon.pid)
         self._log_before = daemon.log.stat().st_size
         self._started = time.monotonic()
         self._threads = [
@@ -89,7 +91,7 @@ class Watch:
             raise self._failures[0]
         figures.log_bytes = daemon.log.stat().st_size - self._log_before
         bodies = daemon.bodies(SIDE)
-        print(figures)  # pytest shows it on failure, and `make attack` always
+        print(figures)  # pytest shows this after a failure, and `make attack` always
         assert [int(text) for text in bodies] == list(range(figures.delivered))
         assert figures.delivered > 1
         assert max(figures.status_s) < ANSWER_S_MAX, figures
@@ -113,19 +115,19 @@ class Watch:
         self.figures.delivery_s.append(time.monotonic() - started)
 
     def _ask_for_status(self) -> None:
-        """Over a new connection each time, as the command does."""
+        """Request the status over a new connection each time, as the command does."""
         started = time.monotonic()
         with ControlClient(self._daemon.folder / "qmd.sock") as client:
             client.done("hello", 1)
             assert client.done("status")["queues"] >= 1
         self.figures.status_s.append(time.monotonic() - started)
-        grown = self._daemon.resident_bytes() - self._before
+        grown = resident_bytes(self._daemon.pid) - self._before
         self.figures.grown_bytes = max(self.figures.grown_bytes, grown)
         self._stop.wait(STATUS_EVERY_S)
 
 
 def _ms(times_s: list[float], share: float) -> str:
-    """A quantile, for people."""
+    """Return a quantile as text."""
     if not times_s:
         return "none"
     ordered = sorted(times_s)

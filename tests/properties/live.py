@@ -16,6 +16,7 @@ import uvloop
 
 from protocol import parse_user_message
 from qmd.control_protocol.messages import NewMessage
+from tests.integration.agreement import check_agreement
 from tests.integration.managers import (
     DEAD_LETTERS as PLAIN_DEAD_LETTERS,
 )
@@ -86,7 +87,7 @@ class QueueManager:
         return Counter(body for name in DEAD_LETTERS for body, *_ in self.contents(name))
 
     def check(self) -> None:
-        self.run(self.host.check())
+        self.run(check_agreement(self.host))
 
     def stop(self) -> None:
         try:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.process import wire
-from tests.process.peer import Peer, RemoteQueueManager
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 from tests.properties.live import EXAMPLES, PATIENCE_S, STEPS, QueueManager
 from tests.properties.packet_strategies import spoilt
 from tests.properties.receiver_oracle import (
@@ -139,7 +140,7 @@ class LiveMachine(RuleBasedStateMachine):
         packet, _ = self.draw(data, source)
         if data.draw(st.booleans()):
             packet = session.with_session_header(packet, acknowledged=data.draw(st.integers(0, 9)))
-        session.send_raw(data.draw(spoilt(packet)))
+        session.connection.send(data.draw(spoilt(packet)))
         session.connection.half_close()
         with contextlib.suppress(wire.Violation):  # it counts what may be a message, we do not
             session.expect_closed()

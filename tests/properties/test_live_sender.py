@@ -19,7 +19,9 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage
 from tests.integration.managers import JOURNAL
 from tests.process import wire
-from tests.process.peer import Closed, Peer, RemoteQueueManager
+from tests.process.connection import Closed
+from tests.process.peer import Peer
+from tests.process.remote import RemoteQueueManager
 from tests.properties.live import EXAMPLES, STEPS, QueueManager
 from tests.properties.sender_oracle import Sender, Sent
 

@@ -633,7 +633,7 @@ MUTANTS = (
         "qmd/operations/two_phase_commit.py",
         "await self._services.storage.batch.run(partial(branch_rows.add, row=row))",
         "pass",
-        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
+        "tests/process/test_two_phase.py::test_a_transaction_in_doubt_is_listed_and_recovered",
     ),
     Mutant(
         "a part of a transaction that is under way is forgotten",
@@ -641,14 +641,14 @@ MUTANTS = (
         "if self._transactions.is_under_way(transaction_id):",
         "if False:",
         "tests/process/test_two_phase.py::"
-        "test_a_part_is_not_forgotten_while_its_transaction_is_under_way",
+        "test_a_branch_is_not_deleted_while_its_transaction_is_open",
     ),
     Mutant(
         "a transaction without an outcome counts as committed",
         "qmd/operations/two_phase_commit.py",
         'decision = "roll back"',
         'decision = "commit"',
-        "tests/process/test_two_phase.py::test_what_was_left_in_doubt_can_be_seen_and_is_recovered",
+        "tests/process/test_two_phase.py::test_a_transaction_in_doubt_is_listed_and_recovered",
     ),
     Mutant(
         "who leaves during the commit has it undone",

@@ -29,17 +29,17 @@ from qmd.queues.local_queue import Reader
 from storage.rescue import check
 from storage.rescue.repair import Rescue
 from storage.tables import events
+from tests.integration.agreement import check_agreement
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 from tests.stored_packets import packets
 
 LARGE = bytes(100_000)
@@ -292,10 +292,10 @@ async def test_acknowledgments_name_the_queue_of_their_copy(hosts: Hosts) -> Non
 
     await until(lambda: a.queue("admin").messages == 2)
     await a.settled()
-    told = {
+    reported = {
         Message(each).correlation_id: Message(each).response_queue for each in await a.peek("admin")
     }
-    assert told == {
+    assert reported == {
         each: f"DIRECT=TCP:127.0.0.1\\private$\\{name}"
         for each, name in zip(ids, ("one", "two"), strict=True)
     }
@@ -430,7 +430,7 @@ async def test_express_copies_that_share_a_body_are_complete_in_every_read(
     await a.create("five")
     await a.mover.move(a.queue("three"), "five", EVERY_MESSAGE, Piece(9))
     assert await a.receive("five") == [LARGE]
-    await a.check()
+    await check_agreement(a)
     assert a.usage.express_bytes < 1.1 * len(LARGE)
     assert await a.receive("four") == [LARGE]
     assert a.usage.express_bytes == 0
@@ -450,7 +450,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     await a.send(",".join(names), LARGE, delivery=EXPRESS)
 
     assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
-    await a.check()
+    await check_agreement(a)
     with pytest.raises(Refusal, match="express messages take"):
         a.message_sender.checks.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
     for name in names:
@@ -480,11 +480,15 @@ async def test_each_copy_has_its_own_events_with_its_queue_and_properties(
 
     for name, each in zip(names, ids, strict=True):
         number = parse_message_id(each)[1]
-        [told] = await a.storage.read(partial(events.of_message, source=a.id, number=number))
-        assert (told.kind, told.correlations, told.delivery) == ("sent", [bears], "recoverable")
+        [reported] = await a.storage.read(partial(events.of_message, source=a.id, number=number))
+        assert (reported.kind, reported.correlations, reported.delivery) == (
+            "sent",
+            [bears],
+            "recoverable",
+        )
         if name in ("one", "two", "three"):
             packet = (await a.peek(name))[-1]
-            assert (told.queue, told.places) == (a.queue(name).name, [packet.lookup_id])
+            assert (reported.queue, reported.places) == (a.queue(name).name, [packet.lookup_id])
             assert packet.expires_at_s is not None
         else:
-            assert told.queue == name
+            assert reported.queue == name

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -12,82 +10,14 @@ import pytest
 
 from protocol import parse_user_message
 from qmd.bulk.message_shapes import NotUniform
-from qmd.bulk.prepared_publication import ROWS_A_TURN
 from qmd.client.new_message import Acknowledge
-from qmd.client.pipeline import each_message
-from qmd.control_protocol import messages as frames
-from qmd.control_protocol.bulk import EVERYTHING, Attempt
-from qmd.control_protocol.messages import (
-    EXPRESS,
-    RECOVERABLE,
-    TRANSACTIONAL,
-    NewMessage,
-    StoredMessage,
-)
+from qmd.control_protocol.bulk import Attempt
+from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, NewMessage, StoredMessage
 from qmd.errors import Refusal
-from qmd.queues.local_queue import Reader
-from storage.tables import events
-from storage.tables.events import Event
-from tests.integration.managers import Host, Hosts, bodies, guid, hosted, listening, until
-
-
-async def stage(
-    host: Host,
-    epoch: int,
-    part: int,
-    attempt: str,
-    *rows: bytes,
-    query: str = "etl",
-    queue: str = "orders",
-    first_row: int = 0,
-    **properties: Any,
-) -> Attempt:
-    messages = [NewMessage(queue, row, **properties) for row in rows]
-    staged = await host.staging.stage(query, epoch, part, attempt, first_row, messages)
-    return Attempt(part, attempt, staged["rows"])
-
-
-async def publish(
-    host: Host, epoch: int, *attempts: Attempt, query: str = "etl"
-) -> tuple[bool, int]:
-    done = await host.publisher.publish(query, epoch, list(attempts))
-    return done["published"], done["messages"]
-
-
-async def refused(work: Any) -> str:
-    with pytest.raises(Refusal) as error:
-        await work
-    return error.value.code
-
-
-@hosted
-async def test_discarding_a_stage_during_its_publication_refuses_the_publication(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    await a.create("orders")
-    attempts = [await stage(a, 0, part, "a", b"one", b"two") for part in range(20)]
-    work = asyncio.ensure_future(a.publisher.publish("etl", 0, attempts))
-    finish = await a.slow_read(of="FROM stage")
-    await until(lambda: a.publisher._publishing, "the publication")
-    discarded = await a.staging.discard("etl", 0, 19, "", 0)
-    finish.set()
-    assert discarded["rows"] == 2
-    assert await refused(work) == "stage_incomplete"
-    assert await a.receive("orders") == []
-
-
-async def sent_events(host: Host) -> list[Event]:
-    await host.settled()
-    blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
-    return [event for block in blocks for event in block.events if event.kind == "sent"]
-
-
-async def contents(host: Host, queue: str = "orders") -> list[bytes]:
-    rows = await host.ranges.read(
-        host.queue(queue), 0, 0, limit=9999, bytes_max=1 << 24, wanted=EVERYTHING, bodies=True
-    )
-    return bodies([message for _, message in each_message(rows)])
+from tests.integration.agreement import check_agreement
+from tests.integration.bulk.refusals import refused
+from tests.integration.bulk.stages import contents, publish, sent_events, stage
+from tests.integration.managers import Hosts, hosted, until
 
 
 @hosted
@@ -217,111 +147,6 @@ async def test_rows_keep_all_of_their_properties(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_rows_that_are_published_to_a_remote_queue_are_one_sequence(hosts: Hosts) -> None:
-    a = await hosts.start()
-    async with listening(guid(1)) as listener:
-        name = listener.name("orders")
-        rows = [b"%d" % number for number in range(20)]
-        attempt = await stage(a, 0, 0, "a", *rows, queue=name, delivery=TRANSACTIONAL)
-        assert await publish(a, 0, attempt) == (True, 20)
-        remote = await listener.session()
-        await until(lambda: len(remote.ordinary) == 20, "all of them")
-        assert remote.ordinary == rows
-        numbers = [each.message.transaction.sequence_number for each in remote.messages]  # type: ignore[union-attr]
-        assert numbers == list(range(1, 21))
-
-
-@hosted
-async def test_thousands_of_rows_for_a_remote_queue_share_one_sequence_with_concurrent_sends(
-    hosts: Hosts,
-) -> None:
-    """There are more messages than memory keeps ready, and all survive a restart."""
-    a = await hosts.start()
-    async with listening(guid(1)) as listener:
-        name = listener.name("orders")
-        rows = [b"%d" % number for number in range(2500)]
-        attempt = await stage(a, 0, 0, "a", *rows, queue=name, delivery=TRANSACTIONAL)
-        publishing = asyncio.ensure_future(publish(a, 0, attempt))
-        sent: list[bytes] = []
-        while not publishing.done() or len(sent) < 5:
-            sent.append(b"sent %d" % len(sent))
-            await a.send(name, sent[-1], delivery=TRANSACTIONAL)
-        assert await publishing == (True, 2500)
-        last = await stage(a, 1, 0, "a", *[b"last"] * 600, queue=name, delivery=TRANSACTIONAL)
-        assert await publish(a, 1, last) == (True, 600)
-        rows += [b"last"] * 600
-        queue = a.sending_to(name)
-        assert queue.messages == queue.sequence.outstanding == len(rows) + len(sent)
-        before = len(listener.remotes)
-        a = await hosts.restart(a)
-        sent.append(b"sent after a restart")
-        await a.send(name, sent[-1], delivery=TRANSACTIONAL)
-
-        await until(lambda: len(listener.remotes) > before, "another session")
-        remote = await listener.session()
-        # The folder may be a backup: what is sent since the start waits for an order ack.
-        await until(lambda: len(remote.ordinary) == len(rows) + len(sent) - 1, "those before it")
-        assert sent[-1] not in remote.ordinary
-        remote.order_ack(remote.messages[-1])
-        await until(lambda: len(remote.ordinary) == len(rows) + len(sent), "all of them")
-
-        assert [each for each in remote.ordinary if each.startswith(b"sent")] == sent
-        assert [each for each in remote.ordinary if not each.startswith(b"sent")] == rows
-        headers = [each.message.transaction for each in remote.messages]
-        assert [each.sequence_number for each in headers if each] == list(
-            range(1, len(remote.ordinary) + 1)
-        )
-        assert len({each.sequence_id for each in headers if each}) == 1
-        assert all(each.previous_number == each.sequence_number - 1 for each in headers if each)
-
-
-@hosted
-async def test_rows_for_local_and_remote_queues_are_published_in_one_transaction(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    await a.create("orders", transactional=True)
-    async with listening(guid(1)) as listener:
-        name = listener.name("orders")
-        remote = None
-        for epoch, count in enumerate((3, 700)):  # in memory, and on disk
-            parts = [
-                await stage(a, epoch, 0, "a", *[b"r"] * count, queue=name, priority=5),
-                await stage(a, epoch, 1, "a", *[b"t"] * count, queue=name, delivery=TRANSACTIONAL),
-                await stage(a, epoch, 2, "a", *[b"h"] * count),
-            ]
-            assert await publish(a, epoch, *parts) == (True, 3 * count)
-            remote = remote or await listener.session()
-        await until(lambda: len(remote.ordinary) == 2 * 703, "all of them")
-        assert Counter(remote.ordinary) == {b"r": 703, b"t": 703}
-        assert await contents(a) == [b"h"] * 703
-    sent = [event for event in await sent_events(a) if event.queue == name]
-    for delivery, positions in (("recoverable", 0), ("transactional", 703)):
-        told = [event for event in sent if event.delivery == delivery]
-        assert sum(len(event.numbers) for event in told) == 703
-        assert sum(len(event.positions) for event in told) == positions
-
-
-@hosted
-async def test_a_send_during_the_publication_to_a_remote_queue_is_delivered(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    async with listening(guid(1)) as listener:
-        name = listener.name("orders")
-        attempt = await stage(a, 0, 0, "a", *[b"r"] * 3000, queue=name, delivery=TRANSACTIONAL)
-        left = [a.services.ids._messages.left]
-        publishing = asyncio.ensure_future(publish(a, 0, attempt))
-        while not publishing.done():
-            await asyncio.sleep(0)  # a turn of the loop, in which others are served
-            left.append(a.services.ids._messages.left)
-
-        assert await publishing == (True, 3000)
-        assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
-        await listener.session()
-
-
-@hosted
 async def test_express_rows_and_invalid_rows_are_refused_when_staged(hosts: Hosts) -> None:
     a = await hosts.start()
     assert await refused(stage(a, 0, 0, "a", b"0", delivery=EXPRESS)) == "express_not_staged"
@@ -337,7 +162,7 @@ async def test_stages_count_towards_the_quota_and_have_their_own_limit(hosts: Ho
     await stage(a, 0, 0, "a", bytes(50_000))
     assert await refused(stage(a, 0, 1, "a", bytes(50_000))) == "stages_full"
     assert await refused(a.send("orders", bytes(60_000))) == "computer_full"
-    await a.check()
+    await check_agreement(a)
     a = await hosts.restart(
         a, quotas={"computer_bytes": 100_000}, pipeline={"staged_bytes_max": 70_000}
     )
@@ -353,7 +178,7 @@ async def test_a_repeated_piece_replaces_the_earlier_one(hosts: Hosts) -> None:
     await stage(a, 0, 0, "a", b"0", b"1")
     attempt = await stage(a, 0, 0, "a", b"0", b"1")
     assert attempt.rows == 2
-    await a.check()
+    await check_agreement(a)
     assert await publish(a, 0, attempt) == (True, 2)
 
 
@@ -407,59 +232,6 @@ async def test_a_long_batch_gets_message_numbers_without_gaps_or_duplicates(host
 
 
 @hosted
-async def test_thousands_of_rows_are_ready_at_once_and_in_order_for_a_waiting_reader(
-    hosts: Hosts,
-) -> None:
-    """There are more messages than memory keeps ready: the queue reads them from the disk."""
-    a = await hosts.start()
-    await a.create("orders", transactional=True)
-    rows = [b"%d" % number for number in range(3000)]
-    waiting = asyncio.ensure_future(a.take(Reader(), "orders", 1, wait_s=frames.FOREVER))
-    await asyncio.sleep(0)
-
-    assert await publish(a, 0, await stage(a, 0, 0, "a", *rows)) == (True, 3000)
-
-    found = bodies(await waiting)
-    while len(found) < 3000:
-        found += await a.receive("orders")
-    assert found == rows
-    assert a.queue("orders").messages == 1  # the one that is taken
-
-
-@hosted
-async def test_a_send_during_a_publication_is_not_skipped_by_readers(hosts: Hosts) -> None:
-    a = await hosts.start()
-    await a.create("orders", transactional=True)
-    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
-    left = [a.services.ids._messages.left]
-    publishing = asyncio.ensure_future(publish(a, 0, attempt))
-    while not publishing.done():
-        await asyncio.sleep(0)  # a turn of the loop, in which others are served
-        left.append(a.services.ids._messages.left)
-
-    assert await publishing == (True, 3000)
-    assert max(before - after for before, after in pairwise(left)) <= ROWS_A_TURN < 3000
-
-
-@hosted
-async def test_messages_sent_during_a_publication_are_in_the_queue_as_well(hosts: Hosts) -> None:
-    a = await hosts.start()
-    await a.create("orders", transactional=True)
-    attempt = await stage(a, 0, 0, "a", *[b"published"] * 3000)
-    publishing = asyncio.ensure_future(publish(a, 0, attempt))
-    sent = 0
-    while not publishing.done() or sent < 5:
-        await a.send("orders", b"sent")
-        sent += 1
-
-    found: list[bytes] = []
-    while some := await a.receive("orders"):
-        found += some
-    assert Counter(found) == {b"published": 3000, b"sent": sent}
-    assert a.queue("orders").messages == 0
-
-
-@hosted
 async def test_rows_of_every_kind_are_recorded_and_stored_like_sent_messages(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
@@ -492,13 +264,13 @@ async def test_rows_of_every_kind_are_recorded_and_stored_like_sent_messages(hos
         assert [each.expires_at_s is not None for each in found] == [
             row.time_to_be_received_s is not None for row in mine
         ]
-    told = [
+    reported = [
         correlation
         for event in await sent_events(a)
         for correlation in event.correlations
         + [b""] * (len(event.numbers) - len(event.correlations))
     ]
-    assert Counter(told) == Counter(row.correlation_id for row in rows)
+    assert Counter(reported) == Counter(row.correlation_id for row in rows)
 
 
 @hosted

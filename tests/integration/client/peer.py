@@ -166,21 +166,10 @@ class Connection:
                     "name": "hosta",
                     "message_bytes_max": peer.message_bytes_max,
                 }
-            case frames.Send(messages=messages, token=token):
-                ids = []
-                for message in messages:
-                    peer.put(message.destination, peer.packet(message))
-                    ids.append(f"{peer.id}\\{peer.last_lookup_id}")
-                peer.outcomes[token] = ids
-                return ids
-            case frames.Take(queue=queue, limit=limit, wait_s=wait_s):
-                found = self.take(queue, limit)
-                if not found and wait_s != frames.NO_WAIT:
-                    self.waiting.append(request)
-                    if wait_s > 0:
-                        asyncio.get_running_loop().call_later(wait_s, self.time_out, request)
-                    return WAITS
-                return found
+            case frames.Send():
+                return self.send(request)
+            case frames.Take():
+                return self.take_or_wait(request)
             case frames.Remove(lookup_ids=lookup_ids, token=token):
                 for lookup_id in lookup_ids:
                     del self.taken[lookup_id]
@@ -190,27 +179,8 @@ class Connection:
                 return self.give_back(lookup_ids)
             case frames.Peek(queue=queue, start=start, limit=limit):
                 return [one for one in peer.queues[queue] if one.lookup_id >= start][:limit]
-            case frames.Move(queue=queue, target=target, choice=choice, piece=piece, token=token):
-                there = peer.queues[queue]
-                meant = [
-                    one
-                    for one in there
-                    if one.lookup_id >= piece.start
-                    and (not choice.lookup_ids or one.lookup_id in choice.lookup_ids)
-                ]
-                rest = meant[min(piece.limit, self.peer.piece_max) :]
-                moved = [one for one in meant if one not in rest]
-                if not request.dry_run:
-                    peer.queues[queue] = [one for one in there if one not in moved]
-                    peer.queues[target] += moved
-                peer.outcomes[token] = {
-                    "messages": len(moved),
-                    "bytes": sum(len(one.packet) for one in moved),
-                    "taken": 0,
-                    "next": rest[0].lookup_id if rest else None,
-                    "until": 1000,
-                }
-                return peer.outcomes[token]
+            case frames.Move():
+                return self.move(request)
             case frames.Outcome(token=token):
                 return peer.outcomes.get(token)
             case operator_frames.PurgeQueue(name=name, dry_run=dry_run):
@@ -234,6 +204,46 @@ class Connection:
         if isinstance(request, operator_frames.Events):
             return {"events": [], "cursor": "1.0", "end": True, "missing_blocks": 0}
         raise AssertionError(f"these tests do not use {request}")
+
+    def send(self, send: frames.Send) -> list[str]:
+        peer, ids = self.peer, []
+        for message in send.messages:
+            peer.put(message.destination, peer.packet(message))
+            ids.append(f"{peer.id}\\{peer.last_lookup_id}")
+        peer.outcomes[send.token] = ids
+        return ids
+
+    def take_or_wait(self, take: frames.Take) -> Any:
+        found = self.take(take.queue, take.limit)
+        if not found and take.wait_s != frames.NO_WAIT:
+            self.waiting.append(take)
+            if take.wait_s > 0:
+                asyncio.get_running_loop().call_later(take.wait_s, self.time_out, take)
+            return WAITS
+        return found
+
+    def move(self, move: frames.Move) -> Any:
+        peer, choice, piece = self.peer, move.choice, move.piece
+        source = peer.queues[move.queue]
+        selected = [
+            one
+            for one in source
+            if one.lookup_id >= piece.start
+            and (not choice.lookup_ids or one.lookup_id in choice.lookup_ids)
+        ]
+        rest = selected[min(piece.limit, peer.piece_max) :]
+        moved = [one for one in selected if one not in rest]
+        if not move.dry_run:
+            peer.queues[move.queue] = [one for one in source if one not in moved]
+            peer.queues[move.target] += moved
+        peer.outcomes[move.token] = {
+            "messages": len(moved),
+            "bytes": sum(len(one.packet) for one in moved),
+            "taken": 0,
+            "next": rest[0].lookup_id if rest else None,
+            "until": 1000,
+        }
+        return peer.outcomes[move.token]
 
     def take(self, queue: str, limit: int) -> list[frames.StoredMessage]:
         messages = self.peer.queues[queue]

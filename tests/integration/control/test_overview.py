@@ -9,7 +9,8 @@ import datetime
 
 from qmd.control import status as overview
 from qmd.control_protocol.messages import TRANSACTIONAL
-from tests.integration.managers import Hosts, guid, hosted, listening, until
+from tests.integration.managers import Hosts, hosted, until
+from tests.integration.remote import guid, listening
 from tests.patience import END_S
 
 

@@ -25,16 +25,16 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_the_manual_has_every_field_with_its_types() -> None:
-    told = [(row[0].strip("`"), row[2], "`null`" in row[1]) for row in rows("One event")]
+    reported = [(row[0].strip("`"), row[2], "`null`" in row[1]) for row in rows("One event")]
 
-    assert told == [(name, TYPES.get(kind, kind), nullable) for name, kind, nullable in FIELDS]
+    assert reported == [(name, TYPES.get(kind, kind), nullable) for name, kind, nullable in FIELDS]
     assert f"**Version {SCHEMA}**" in MANUAL
 
 
 def test_the_manual_has_every_kind() -> None:
-    told = [kind for row in rows("Kinds") for kind in re.findall("`([a-z_]+)`", row[0])]
+    reported = [kind for row in rows("Kinds") for kind in re.findall("`([a-z_]+)`", row[0])]
 
-    assert sorted(told) == sorted(kind.value for kind in Kind)
+    assert sorted(reported) == sorted(kind.value for kind in Kind)
 
 
 @hosted

@@ -19,11 +19,13 @@ from qmd.history.event_query import flat
 from qmd.queues.local_queue import Reader
 from storage.tables import event_search, events
 from storage.tables.events import Event
-from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
+from tests.integration.disk import held_disk
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import dial, guid, listening, packet
 from tests.ledger import disagreements
 
 
-async def recorded(host: Host) -> list[Event]:
+async def reported(host: Host) -> list[Event]:
     """Return all events, the oldest first."""
     await host.settled()
     blocks = await host.storage.read(lambda db: events.page(db, 0, 10_000))
@@ -58,7 +60,7 @@ async def test_an_event_is_durable_with_its_batch(hosts: Hosts) -> None:
         places=[message.lookup_id],
     )
 
-    (event,) = [event for event in await recorded(a) if event.kind == "reported"]
+    (event,) = [event for event in await reported(a) if event.kind == "reported"]
     assert (event.source, event.queue, event.to_queue) == (a.id, "here", "there")
     assert event.places == [message.lookup_id]
 
@@ -70,8 +72,8 @@ async def test_messages_with_the_same_outcome_in_one_batch_share_an_event(hosts:
     await asyncio.gather(*(a.send("orders", b"x") for _ in range(20)))
     await a.receive("orders")
 
-    (sent,) = [event for event in await recorded(a) if event.kind == "sent"]
-    (received,) = [event for event in await recorded(a) if event.kind == "received"]
+    (sent,) = [event for event in await reported(a) if event.kind == "sent"]
+    (received,) = [event for event in await reported(a) if event.kind == "received"]
     assert len(sent.numbers) == len(sent.places) == len(sent.sizes) == 20
     assert (sent.numbers, sent.places) == (received.numbers, received.places)
     assert sent.bytes == sum(sent.sizes)
@@ -88,7 +90,7 @@ async def test_the_events_of_a_message_are_in_order_on_both_sides(hosts: Hosts) 
 
     assert await life(a, sent) == ["sent", "transmitted", "order_acknowledged"]
     number = int(sent.rpartition("\\")[2])
-    there = [each for each in await recorded(b) if number in each.numbers and each.source == a.id]
+    there = [each for each in await reported(b) if number in each.numbers and each.source == a.id]
     assert [each.kind for each in there] == ["accepted", "received"]
     assert there[0].peer == guid_text(a.id)
     assert (there[0].positions, there[0].delivery) == ([1], "transactional")
@@ -102,7 +104,7 @@ async def test_messages_that_come_and_go_in_one_batch_have_events_in_order(
     await a.create("orders")
     sent = await a.send("orders", b"x", delivery=EXPRESS)
     await a.settled()
-    with a.held_disk():
+    with held_disk(a):
         first = a.storage.batch.run(lambda db: None)
         await asyncio.sleep(0)
         reader = Reader()
@@ -154,7 +156,7 @@ async def test_the_event_of_a_retransmission_has_a_reason(hosts: Hosts) -> None:
         await until(lambda: len(remote.messages) == 2, "the message again")
 
         assert await life(a, sent) == ["sent", "transmitted", "retransmitted"]
-        again = (await recorded(a))[-1]
+        again = (await reported(a))[-1]
         assert again.reason == "an operator asked for it"
         assert again.positions == [1]
 
@@ -171,14 +173,14 @@ async def test_a_flood_of_duplicates_makes_a_bounded_number_of_events(hosts: Hos
         await until(lambda: remote.session.room() >= 50, "room")
     await until(lambda: a.incoming.duplicate_count == count - 1, "all of them")
 
-    listed = [event for event in await recorded(a) if event.kind == "duplicate"]
+    listed = [event for event in await reported(a) if event.kind == "duplicate"]
     seconds = 1 + max(event.at_ms for event in listed) // 1000 - listed[0].at_ms // 1000
     assert sum(len(event.numbers) for event in listed) <= recorder.FLOOD_MESSAGES * (seconds + 1)
     a.recorder._floods["duplicate"].until_s = 0  # as if a second had passed
     left_out = a.recorder._floods["duplicate"].left_out
     remote.send(message)
     await until(lambda: a.incoming.duplicate_count == count, "the last one")
-    last = (await recorded(a))[-1]
+    last = (await reported(a))[-1]
     assert last.reason == (f"({left_out} more before this one are not listed)" if left_out else "")
 
 
@@ -194,7 +196,7 @@ async def test_early_and_duplicate_messages_are_recorded_with_their_queue(hosts:
     remote.send(first, third, second, first)
     await until(lambda: a.incoming.rejected_count == 2, "the rejections")
 
-    found = [(each.kind, each.numbers, each.queue) for each in await recorded(a) if each.queue]
+    found = [(each.kind, each.numbers, each.queue) for each in await reported(a) if each.queue]
     assert found == [
         ("accepted", [1, 2], "private$\\orders"),
         ("out_of_order", [3], "private$\\orders"),
@@ -213,7 +215,7 @@ async def test_a_refusal_by_the_destination_and_its_dead_letter_are_recorded(hos
         await until(lambda: not a.sending_to(there.name("q")).messages, "its end")
 
     assert await life(a, sent) == ["sent", "transmitted", "final_ack_received", "dead_lettered"]
-    dead = (await recorded(a))[-1]
+    dead = (await reported(a))[-1]
     assert (dead.to_queue, dead.message_class) == (
         "system$;deadxact",
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
@@ -236,7 +238,7 @@ async def test_express_messages_that_a_stop_loses_are_named(hosts: Hosts) -> Non
     assert await life(a, here) == ["sent", "lost"]
     assert await life(a, there) == ["sent", "lost"]
     assert await life(a, kept) == ["sent"]
-    started = [event for event in await recorded(a) if event.kind == "started"]
+    started = [event for event in await reported(a) if event.kind == "started"]
     assert [event.reason for event in started] == ["after a stop"] * 2
     assert started[1].bytes == a.queue("orders").bytes
 
@@ -274,8 +276,8 @@ async def test_no_events_are_stored_if_they_are_disabled(hosts: Hosts) -> None:
     await a.receive("mine", 1)
     await a.purger.purge(a.queue("mine"))
 
-    assert await recorded(a) == []
-    assert [event.kind for event in await recorded(b)] == ["started", "accepted"]
+    assert await reported(a) == []
+    assert [event.kind for event in await reported(b)] == ["started", "accepted"]
 
 
 @hosted
@@ -321,7 +323,7 @@ async def test_a_message_received_during_the_stop_is_not_recorded_as_lost(
     reader = Reader()
     taken = await a.take(reader, "news")
 
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "news", taken)
         await until(lambda: a.storage.pressure)
         await asyncio.sleep(0)
@@ -387,5 +389,5 @@ async def test_the_event_of_a_dead_letter_has_its_label(hosts: Hosts) -> None:
     await a.send("orders", b"x", delivery=RECOVERABLE, label="order 7", dead_letter=True)
     await a.purger.purge(a.queue("orders"))
 
-    ended = [event for event in await recorded(a) if event.kind in ("dead_lettered", "discarded")]
+    ended = [event for event in await reported(a) if event.kind in ("dead_lettered", "discarded")]
     assert [event.labels for event in ended] == [["order 7"]]

@@ -29,20 +29,18 @@ from qmd.operations.restore_message import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import owed
 from storage.tables.owed import Owed
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     JOURNAL,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
-    Remote,
     bodies,
-    dial,
-    guid,
     hosted,
-    packet,
     until,
 )
+from tests.integration.remote import Remote, dial, guid, packet
 
 SEQUENCE = 1 << 32 | 1
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
@@ -173,7 +171,7 @@ async def test_the_final_ack_is_in_the_commit_of_the_removal_and_survives_a_rest
     reader = Reader()
     taken = await a.take(reader, "orders", 2)
 
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "orders", taken)
         assert not removed.done()
     await removed
@@ -199,7 +197,7 @@ async def test_a_refusal_is_sent_only_when_it_is_on_disk(hosts: Hosts) -> None:
         b"1", source=remote.guid, number=1, queue="nowhere", position=(SEQUENCE, 1, 0), **ASKING[0]
     )
 
-    with a.held_disk():
+    with held_disk(a):
         remote.send(refused)
         await until(lambda: a.storage.pressure)
         await asyncio.sleep(0.3)  # time in which a premature final ack would come
@@ -366,8 +364,8 @@ async def test_an_owed_acknowledgment_is_sent_once_after_a_restart(
     for _ in range(2):
         a = await hosts.restart(a)
 
-    told = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
-    assert [(each.message_class, each.body) for each in told] == [(timeout, b"1")]
+    reported = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
+    assert [(each.message_class, each.body) for each in reported] == [(timeout, b"1")]
     assert await a.storage.read(owed.list_all) == []
 
 
@@ -392,8 +390,8 @@ def test_the_administration_queue_gets_each_requested_acknowledgment(
         a.world.ahead_s = 12
         await hosts.reap(a)
 
-        told = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
-        assert Counter((each.message_class, each.body) for each in told) == {
+        reported = [parse_user_message(each.packet).properties for each in await a.peek("admin")]
+        assert Counter((each.message_class, each.body) for each in reported) == {
             (MessageClass.ACK_RECEIVE, b""): 2,
             (MessageClass.NACK_RECEIVE_REJECTED, b"both"): 1,
             (MessageClass.NACK_RECEIVE_TIMEOUT, b"late"): 1,
@@ -415,10 +413,10 @@ def test_a_message_for_a_local_queue_has_arrived_with_its_commit(
         sent = await a.send("orders", b"1", acknowledge=PA, **send)
         await a.send("orders", b"2", acknowledge=NA, **send)
 
-        (told,) = [parse_user_message(each.packet) for each in await a.peek("admin")]
+        (reported,) = [parse_user_message(each.packet) for each in await a.peek("admin")]
 
-        assert told.properties.message_class == MessageClass.ACK_REACH_QUEUE
-        assert correlation_text(told.properties.correlation_id) == sent[0]
+        assert reported.properties.message_class == MessageClass.ACK_REACH_QUEUE
+        assert correlation_text(reported.properties.correlation_id) == sent[0]
         events = await a.message_lookup.why(sent[0], "", ask=False)
         assert [event["kind"] for event in events["events"]] == ["sent", "acknowledged"]
 
@@ -456,10 +454,10 @@ async def test_both_the_final_ack_and_the_acknowledgment_of_a_message_are_sent(
     await a.receive("orders")
 
     await until(lambda: final_acks(remote) and acknowledgments(remote))
-    (told,) = acknowledgments(remote)
-    assert told.message.properties.message_class == MessageClass.ACK_RECEIVE
-    assert told.message.properties.correlation_id == remote.guid + (101).to_bytes(4, "little")
-    assert told.recoverable_number
+    (reported,) = acknowledgments(remote)
+    assert reported.message.properties.message_class == MessageClass.ACK_RECEIVE
+    assert reported.message.properties.correlation_id == remote.guid + (101).to_bytes(4, "little")
+    assert reported.recoverable_number
 
 
 @hosted

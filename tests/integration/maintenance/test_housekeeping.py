@@ -148,5 +148,5 @@ async def fill_and_clear(a: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         cursor="", limit=100, last=0, queue="", kinds=["disk_full", "disk_has_room"],
         since_ms=0, until_ms=0, wait_s=0,
     )  # fmt: skip
-    told = [(event["kind"], event["message_id"]) for event in page["events"]]
-    assert told == [("disk_full", ""), ("disk_has_room", "")]
+    reported = [(event["kind"], event["message_id"]) for event in page["events"]]
+    assert reported == [("disk_full", ""), ("disk_has_room", "")]

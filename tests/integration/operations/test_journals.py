@@ -88,9 +88,9 @@ async def test_a_full_journal_keeps_no_copy_and_does_not_block_receiving(hosts: 
 
     assert [len(body) for body in bodies(await a.peek("orders;journal"))] == [300, 10]
     blocks = await a.storage.read(lambda db: events.page(db, 0, 100))
-    told = [event for block in blocks for event in block.events]
-    assert [len(event.numbers) for event in told if event.kind == Kind.JOURNALED] == [2]
-    assert [len(event.numbers) for event in told if event.kind == Kind.JOURNAL_FULL] == [1]
+    reported = [event for block in blocks for event in block.events]
+    assert [len(event.numbers) for event in reported if event.kind == Kind.JOURNALED] == [2]
+    assert [len(event.numbers) for event in reported if event.kind == Kind.JOURNAL_FULL] == [1]
 
 
 @hosted

@@ -16,7 +16,8 @@ from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
-from tests.integration.managers import DEAD_LETTERS, Host, Hosts, bodies, dial, guid, hosted, packet
+from tests.integration.managers import DEAD_LETTERS, Host, Hosts, bodies, hosted
+from tests.integration.remote import dial, guid, packet
 
 
 async def move(
@@ -357,11 +358,11 @@ async def test_a_move_is_recorded_with_its_queues(hosts: Hosts) -> None:
     await move(a, "orders", "orders;retry")
 
     number = int(sent.rpartition("\\")[2])
-    told = await a.storage.read(
+    reported = await a.storage.read(
         partial(events.of_message, source=a.id, number=number, events_max=100)
     )
 
-    (moved,) = [event for event in told if event.kind == Kind.MOVED]
+    (moved,) = [event for event in reported if event.kind == Kind.MOVED]
     assert (moved.queue, moved.to_queue) == ("private$\\orders", "private$\\orders;retry")
 
 

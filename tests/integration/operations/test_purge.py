@@ -15,20 +15,18 @@ from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     PATIENCE_S,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
-    Remote,
     bodies,
-    dial,
-    guid,
     hosted,
-    packet,
     until,
 )
+from tests.integration.remote import Remote, dial, guid, packet
 
 SEQUENCE = 1 << 32 | 1
 ADMIN = "DIRECT=TCP:127.0.0.1\\private$\\admin"
@@ -67,7 +65,7 @@ def final_acks(remote: Remote) -> list[tuple[int, int]]:
     ]
 
 
-async def told(host: Host, kind: Kind) -> int:
+async def reported(host: Host, kind: Kind) -> int:
     """Return the number of messages with a recorded event of this kind."""
     blocks = await host.storage.read(lambda db: events.page(db, 0, 100_000))
     return sum(
@@ -83,7 +81,7 @@ async def test_a_source_gets_final_acks_for_its_purged_messages(hosts: Hosts) ->
 
     purged = MessageClass.NACK_QUEUE_PURGED
     await until(lambda: final_acks(remote) == [(purged, 1), (purged, 2), (purged, 3)])
-    assert await told(a, Kind.PURGED) == 3
+    assert await reported(a, Kind.PURGED) == 3
     assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
 
 
@@ -95,7 +93,7 @@ async def test_a_source_gets_final_acks_for_the_messages_of_a_deleted_queue(host
 
     deleted = MessageClass.NACK_QUEUE_DELETED
     await until(lambda: final_acks(remote) == [(deleted, 1), (deleted, 2), (deleted, 3)])
-    assert await told(a, Kind.QUEUE_DELETED) == 3
+    assert await reported(a, Kind.QUEUE_DELETED) == 3
 
 
 @hosted
@@ -217,13 +215,13 @@ async def test_dead_letters_and_journal_copies_are_purged_without_acknowledgment
 
     await a.settled()
     assert a.queue("admin").messages == 1
-    assert await told(a, Kind.PURGED) == 1
+    assert await reported(a, Kind.PURGED) == 1
 
 
 @hosted
 async def test_a_queue_that_is_being_deleted_accepts_no_messages(hosts: Hosts) -> None:
     a, remote = await filled(hosts, 1)
-    with a.held_disk():
+    with held_disk(a):
         deleting = asyncio.ensure_future(a.queue_deletion.delete(a.queue("orders")))
         await asyncio.sleep(0)
         with pytest.raises(Refusal, match="no queue"):
@@ -248,7 +246,7 @@ async def test_a_receipt_that_is_being_committed_counts_although_its_queue_is_de
     a, remote = await filled(hosts, 2)
     reader = Reader()
     taken = await a.take(reader, "orders")
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "orders", taken)
         await until(lambda: a.storage.pressure)
         deleting = asyncio.ensure_future(a.queue_deletion.delete(a.queue("orders")))
@@ -282,7 +280,7 @@ async def test_a_message_that_is_given_back_while_its_queue_is_deleted_ends_with
     assert (await deleting).messages == 3
     await until(lambda: len(final_acks(remote)) == 3)
     assert {each for each, _ in final_acks(remote)} == {MessageClass.NACK_QUEUE_DELETED}
-    assert await told(a, Kind.QUEUE_DELETED) == 3
+    assert await reported(a, Kind.QUEUE_DELETED) == 3
 
 
 @hosted
@@ -307,7 +305,7 @@ async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_
 ) -> None:
     a = await hosts.start()
     await a.create("orders")
-    with a.held_disk():
+    with held_disk(a):
         sent = a.handed_over([NewMessage("orders", b"1")])
         await until(lambda: a.storage.pressure)
         sent_then = a.handed_over([NewMessage("orders", b"2")])
@@ -317,7 +315,7 @@ async def test_messages_that_wait_for_the_disk_are_recorded_as_ended_with_their_
     assert (await deleting).messages == 2
     assert sent.done()
     assert sent_then.done()
-    assert await told(a, Kind.QUEUE_DELETED) == 2
+    assert await reported(a, Kind.QUEUE_DELETED) == 2
 
 
 @hosted

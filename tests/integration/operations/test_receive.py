@@ -10,6 +10,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import EXPRESS
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
+from tests.integration.disk import held_disk
 from tests.integration.managers import Hosts, bodies, hosted, until
 
 
@@ -96,7 +97,7 @@ async def test_a_removal_is_answered_only_after_its_commit(hosts: Hosts) -> None
     reader = Reader()
     taken = await a.take(reader, "orders")
 
-    with a.held_disk():
+    with held_disk(a):
         removed = a.removing(reader, "orders", taken)
         await until(lambda: a.storage.pressure)
         a.message_receiver.leave(reader)

@@ -18,17 +18,17 @@ from qmd.events.header import Kind
 from qmd.operations.resend import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import events
+from tests.integration.disk import slow_read
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 
 
 async def resend(
@@ -216,7 +216,7 @@ async def test_a_message_that_is_received_meanwhile_is_not_resent(hosts: Hosts) 
     reader = Reader()
     taken = await a.take(reader, "orders")
 
-    slow = await a.slow_read(" FROM message WHERE key BETWEEN")
+    slow = await slow_read(a, " FROM message WHERE key BETWEEN")
     resending = asyncio.ensure_future(resend(a, "orders", changes={"to": "other"}))
     await asyncio.sleep(0.02)
     await a.removing(reader, "orders", taken)
@@ -254,8 +254,8 @@ async def test_a_resend_is_recorded_for_the_old_message(hosts: Hosts) -> None:
     await resend(a, "orders", changes={"to": "other"})
 
     blocks = await a.storage.read(lambda db: events.page(db, 0, 1000))
-    told = [each for block in blocks for each in block.events if each.kind == Kind.REQUEUED]
-    assert [(each.queue, each.to_queue) for each in told] == [("private$\\orders", "other")]
+    reported = [each for block in blocks for each in block.events if each.kind == Kind.REQUEUED]
+    assert [(each.queue, each.to_queue) for each in reported] == [("private$\\orders", "other")]
 
 
 @hosted

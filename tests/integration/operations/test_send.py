@@ -21,11 +21,10 @@ from tests.integration.managers import (
     Host,
     Hosts,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
+from tests.integration.remote import guid, listening
 from tests.patience import END_S
 
 

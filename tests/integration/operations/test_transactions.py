@@ -16,7 +16,9 @@ from qmd.control_protocol.messages import (
     StoredMessage,
 )
 from qmd.errors import Refusal
-from tests.integration.managers import Host, Hosts, bodies, hosted, listening, until
+from tests.integration.disk import held_disk
+from tests.integration.managers import Host, Hosts, bodies, hosted, until
+from tests.integration.remote import listening
 
 PEER = bytes(range(16))
 
@@ -84,7 +86,7 @@ async def test_sends_and_receives_take_effect_in_one_commit(hosts: Hosts) -> Non
     assert await a.peek("invoices") == [], "not before the commit"
     assert bodies(await a.peek("orders")) == [b"two"], "nobody else sees what it has"
 
-    with a.held_disk():
+    with held_disk(a):
         committed = application.committing(transaction)
         await asyncio.sleep(0.02)
         assert not committed.done()
@@ -249,7 +251,7 @@ async def test_a_commit_in_progress_has_an_outcome(hosts: Hosts) -> None:
     transaction = application.begin()
     await application.take(transaction, "orders")
     ids = application.send(transaction, "invoices", b"1")
-    with a.held_disk():
+    with held_disk(a):
         committed = application.committing(transaction)
         a.transactions.leave(application)
         asked = asyncio.ensure_future(a.request_outcomes.outcome(transaction, 7))

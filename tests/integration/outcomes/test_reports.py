@@ -25,8 +25,8 @@ def test_a_traced_message_to_a_local_queue_is_reported_as_arrived(tmp_path, deli
         (sent,) = await done
         copies = [sent] if isinstance(sent, str) else sent
         await until(lambda: a.queue("reports").messages == len(copies))
-        told = [parse_user_message(each.packet) for each in await a.peek("reports")]
-        assert [each.properties.correlation_id for each in told] == [
+        reported = [parse_user_message(each.packet) for each in await a.peek("reports")]
+        assert [each.properties.correlation_id for each in reported] == [
             source + number.to_bytes(4, "little")
             for source, number in map(parse_message_id, copies)
         ]

@@ -32,9 +32,9 @@ def test_a_failed_attempt_names_its_cause(error, code, words):
 @hosted
 async def test_the_outgoing_queue_shows_the_cause_of_a_failed_connection(hosts: Hosts) -> None:
     a = await hosts.start()
-    with socket.socket() as nobody:  # bound, but not listening
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as closed:  # bound, but not listening
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
         name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\x"
         await a.send(name, b"1", delivery=TRANSACTIONAL)
         history = a.sending_to(name).link.retry.history

@@ -17,7 +17,8 @@ import pytest
 from qmd.client import connect
 from qmd.core.session import Session
 from qmd.peers.connection import PeerConnection
-from tests.integration.managers import Host, Hosts, dial, guid, hosted, listening, packet, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import dial, guid, listening, packet
 
 
 @pytest.fixture(autouse=True)

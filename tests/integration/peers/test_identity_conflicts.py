@@ -7,7 +7,8 @@ import shutil
 from protocol import MessageClass
 from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.core.peer_instance import Instance, Verdict, from_padding, judge, to_padding
-from tests.integration.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import Remote, dial, guid, packet
 
 
 async def clone(hosts: Hosts, original: Host, name: str) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.errors import Refusal
-from tests.integration.managers import Hosts, guid, hosted, listening, until
+from tests.integration.managers import Hosts, hosted, until
+from tests.integration.remote import guid, listening
 
 DEAD = "DIRECT=TCP:127.0.0.1:1\\private$\\orders"
 

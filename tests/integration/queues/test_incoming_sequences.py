@@ -6,7 +6,8 @@ import structlog.testing
 
 from qmd.queues import incoming_sequences as incoming_streams
 from storage.tables.sequences import encode_sequence_id
-from tests.integration.managers import Host, Hosts, Remote, dial, guid, hosted, packet, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import Remote, dial, guid, packet
 
 SOURCE = guid(9)
 EARLIER, KNOWN, LATER = (seconds << 32 | 1 for seconds in (100, 200, 300))

@@ -7,15 +7,8 @@ import pytest
 from qmd.config.value_types import Hosts as HostsKind
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
-from tests.integration.managers import (
-    DEAD_LETTERS,
-    Host,
-    Hosts,
-    guid,
-    hosted,
-    listening,
-    until,
-)
+from tests.integration.managers import DEAD_LETTERS, Host, Hosts, hosted, until
+from tests.integration.remote import guid, listening
 
 MIB = 1024 * 1024
 QUOTAS = {"message_bytes_max": 12 * MIB}

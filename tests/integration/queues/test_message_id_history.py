@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from qmd.queues import message_id_history as known_messages
-from tests.integration.managers import Host, Hosts, bodies, dial, hosted, packet, until
+from tests.integration.managers import Host, Hosts, bodies, hosted, until
+from tests.integration.remote import dial, packet
 
 DAY_S = 86400
 WINDOW = 50
@@ -106,12 +107,12 @@ async def test_invented_sources_displace_only_each_other(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     a.known_messages._bytes_max = 50_000
-    honest, stranger = bytes([7]) * 16, bytes([9]) * 16
+    honest, outsider = bytes([7]) * 16, bytes([9]) * 16
     again = list(letters(honest, range(1, WINDOW + 1)))
     await deliver(a, honest, again)
 
     made_up = [b"made up!" + number.to_bytes(8, "big") for number in range(1000)]
-    await deliver(a, stranger, [packet(source=each, number=1) for each in made_up])
+    await deliver(a, outsider, [packet(source=each, number=1) for each in made_up])
     await deliver(a, honest, again)
 
     assert a.queue("orders").messages == WINDOW + 1000
@@ -193,11 +194,11 @@ async def test_a_history_takes_what_is_counted_for_it(hosts: Hosts) -> None:
     async def come(sources: range) -> None:
         for number in sources:
             made_up = number.to_bytes(16, "big")
-            stranger: Any = SimpleNamespace(
+            outsider: Any = SimpleNamespace(
                 host="127.0.0." + str(number % 200), session=SimpleNamespace(remote_id=made_up)
             )
             for at in range(1, 200, 2):
-                known.add(stranger, made_up, at)
+                known.add(outsider, made_up, at)
         await a.settled()
 
     await come(range(1, 101))  # what tables and caches take once

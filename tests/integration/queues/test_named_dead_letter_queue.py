@@ -17,13 +17,10 @@ from tests.integration.managers import (
     Host,
     Hosts,
     bodies,
-    dial,
-    guid,
     hosted,
-    listening,
-    packet,
     until,
 )
+from tests.integration.remote import dial, guid, listening, packet
 
 NOWHERE = "DIRECT=TCP:127.0.0.1:1\\private$\\x"
 

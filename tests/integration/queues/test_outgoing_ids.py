@@ -11,7 +11,8 @@ from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.errors import Refusal
 from qmd.queues.limits import Limits
 from storage.tables import awaiting, outgoing
-from tests.integration.managers import Host, Hosts, RemoteListener, hosted, listening, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import RemoteListener, listening
 
 FEW = Limits(destinations=8)
 GUID = bytes([9]) * 16

@@ -11,7 +11,8 @@ from qmd.errors import Refusal
 from qmd.queues.limits import Limits
 from storage.tables import counters
 from storage.tables.keys import QUEUE_ID_MAX
-from tests.integration.managers import Host, Hosts, dial, hosted, packet, until
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.integration.remote import dial, packet
 
 SOURCE = bytes([7]) * 16
 FIRST = 1_700_000_000 << 32 | 1

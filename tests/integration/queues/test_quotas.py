@@ -11,16 +11,8 @@ from qmd.control import status as overview
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, UNLIMITED, NewMessage
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
-from tests.integration.managers import (
-    DEAD_LETTERS,
-    JOURNAL,
-    Host,
-    Hosts,
-    guid,
-    hosted,
-    listening,
-    until,
-)
+from tests.integration.managers import DEAD_LETTERS, JOURNAL, Host, Hosts, hosted, until
+from tests.integration.remote import guid, listening
 
 
 def refusal_of(host: Host, *messages: NewMessage) -> Refusal:

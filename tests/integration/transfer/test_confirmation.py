@@ -4,71 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from protocol import parse_user_message
 from protocol.message_class import MessageClass
-from qmd.control_protocol.messages import INFINITE_S, TRANSACTIONAL, NewMessage
+from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
-from storage.tables import events
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     JOURNAL,
     TRANSACTIONAL_DEAD_LETTERS,
-    Host,
     Hosts,
-    Remote,
-    RemoteListener,
     bodies,
-    guid,
     hosted,
-    listening,
     until,
 )
-
-RECEIVED = MessageClass.ACK_RECEIVE
-ASKING: dict[str, Any] = {"delivery": TRANSACTIONAL, "dead_letter": True}
-
-
-def awaiting(host: Host, name: str) -> tuple[int, int]:
-    queue = host.sending_to(name)
-    return queue.messages, queue.awaiting.messages
-
-
-async def arrived(host: Host, name: str, count: int) -> None:
-    """Wait until all messages have arrived and `count` wait for their final acks, on disk."""
-    await until(lambda: awaiting(host, name) == (0, count))
-    await host.settled()
-
-
-async def kinds(host: Host, message_id: str) -> list[str]:
-    """Return the kinds of the recorded events of one of the host's messages, in order."""
-    await host.settled()
-    number = int(message_id.rpartition("\\")[2])
-    told = await host.storage.read(lambda db: events.of_message(db, host.id, number, 100))
-    return [event.kind for event in told]
-
-
-@asynccontextmanager
-async def elsewhere(
-    host: Host, *sent: bytes, **properties: Any
-) -> AsyncIterator[tuple[RemoteListener, Remote, list[str]]]:
-    """Send messages to a queue manager that has received them, but acknowledged none.
-
-    Yields its listener, its session, and the ids of the messages.
-    """
-    async with listening(guid(7)) as listener:
-        ids = await host.send(listener.name("orders"), *sent, **{**ASKING, **properties})
-        remote = await listener.session()
-        await until(lambda: len(remote.messages) == len(sent))
-        yield listener, remote, ids
+from tests.integration.remote import guid, listening
+from tests.integration.transfer.confirming import (
+    ASKING,
+    RECEIVED,
+    arrived,
+    awaiting,
+    elsewhere,
+    kinds,
+)
 
 
 class Looking(list[object]):
@@ -173,16 +140,16 @@ def test_a_negative_final_ack_makes_a_dead_letter_with_class_and_reason(
             await until(lambda: awaiting(a, name) == (0, 0))
             await a.settled()
             dead = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
-            told = await kinds(a, ids[0])
+            reported = await kinds(a, ids[0])
             if properties.get("dead_letter") is False:
                 assert dead == []
-                assert told[-1] == Kind.DISCARDED
+                assert reported[-1] == Kind.DISCARDED
             else:
                 assert bodies(dead) == [b"1"]
                 packet = parse_user_message(dead[0].packet)
                 assert packet.properties.message_class == message_class
                 assert "127.0.0.1" in (dead[0].reason or "")
-                assert told[-2:] == [Kind.FINAL_ACK_RECEIVED, Kind.DEAD_LETTERED]
+                assert reported[-2:] == [Kind.FINAL_ACK_RECEIVED, Kind.DEAD_LETTERED]
             assert a.queue(JOURNAL).messages == 0
 
     scenario(tmp_path)
@@ -235,7 +202,7 @@ async def test_a_final_ack_is_acknowledged_only_when_its_end_is_on_disk(hosts: H
         remote.order_ack(remote.messages[0])
         await arrived(a, name, 1)
         before = len(remote.acknowledged)
-        with a.held_disk():
+        with held_disk(a):
             remote.final_ack(remote.messages[0], RECEIVED)
             for _ in range(40):
                 await asyncio.sleep(0.005)
@@ -322,13 +289,13 @@ async def test_another_queue_manager_cannot_confirm(hosts: Hosts) -> None:
     a = await hosts.start()
     async with (
         elsewhere(a, b"1") as (listener, remote, _),
-        listening(guid(8)) as stranger,
+        listening(guid(8)) as outsider,
     ):
         name = listener.name("orders")
         remote.order_ack(remote.messages[0])
         await arrived(a, name, 1)
-        await a.send(stranger.name("x"), b"x")
-        other = await stranger.session()
+        await a.send(outsider.name("x"), b"x")
+        other = await outsider.session()
 
         other.final_ack(remote.messages[0], RECEIVED)
 
@@ -445,209 +412,6 @@ async def test_a_waiting_message_outlives_its_sequence(hosts: Hosts) -> None:
         await until(lambda: awaiting(a, name) == (1, 0))
         remote.final_ack(remote.messages[1], RECEIVED)
         await until(lambda: awaiting(a, name) == (0, 0))
-
-
-# --- the interval ---
-
-
-@hosted
-async def test_an_unconfirmed_message_becomes_a_dead_letter_with_a_reason_after_the_interval(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    async with elsewhere(a, b"1", dead_letter=None, time_to_be_received_s=10) as (
-        listener, remote, ids,
-    ):  # fmt: skip
-        name = listener.name("orders")
-        remote.order_ack(remote.messages[0])
-        await arrived(a, name, 1)
-
-        a.world.ahead_s = 19
-        await hosts.reap(a)
-        assert awaiting(a, name) == (0, 1)
-        a.world.ahead_s = 22
-        await hosts.reap(a)
-
-        assert awaiting(a, name) == (0, 0)
-        (dead,) = await a.peek(TRANSACTIONAL_DEAD_LETTERS)
-        over = MessageClass.NACK_RECEIVE_TIMEOUT
-        assert parse_user_message(dead.packet).properties.message_class == over
-        assert "was not confirmed" in (dead.reason or "")
-        assert (await kinds(a, ids[0]))[-2:] == [Kind.UNCONFIRMED, Kind.DEAD_LETTERED]
-
-
-@pytest.mark.parametrize("delay_s", [None, 5.0])
-@pytest.mark.parametrize("time_to_reach_queue_s", [None, 3, INFINITE_S])
-def test_the_interval_is_that_of_the_table(
-    tmp_path: Any, delay_s: float | None, time_to_reach_queue_s: int | None
-) -> None:
-    """Rows of the table in qmd/core/confirmation.py, in a complete queue manager."""
-    without_delay_s = 13 if time_to_reach_queue_s == 3 else 20
-    interval_s = without_delay_s if delay_s is None else 15
-
-    @hosted
-    async def scenario(hosts: Hosts) -> None:
-        a = await hosts.start(delivery={"xact_delay_receive_nack_s": delay_s})
-        times = {"time_to_be_received_s": 10, "time_to_reach_queue_s": time_to_reach_queue_s}
-        async with elsewhere(a, b"1", **times) as (listener, remote, _):
-            remote.order_ack(remote.messages[0])
-            await arrived(a, listener.name("orders"), 1)
-            a.world.ahead_s = interval_s - 2
-            await hosts.reap(a)
-            assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 0
-            a.world.ahead_s = interval_s + 2
-            await hosts.reap(a)
-            assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 1
-
-    scenario(tmp_path)
-
-
-@hosted
-async def test_without_a_time_to_be_received_a_message_waits_without_limit(hosts: Hosts) -> None:
-    a = await hosts.start(delivery={"xact_delay_receive_nack_s": 5.0})
-    async with elsewhere(a, b"1") as (listener, remote, _):
-        name = listener.name("orders")
-        remote.order_ack(remote.messages[0])
-        await arrived(a, name, 1)
-        a.world.ahead_s = 1e9
-        await hosts.reap(a)
-        assert awaiting(a, name) == (0, 1)
-
-
-@hosted
-async def test_a_step_of_the_wall_clock_gives_up_no_message(hosts: Hosts) -> None:
-    a = await hosts.start()
-    async with elsewhere(a, b"1", time_to_be_received_s=100) as (listener, remote, _):
-        name = listener.name("orders")
-        remote.order_ack(remote.messages[0])
-        await arrived(a, name, 1)
-        a.world.wall_step_s = 1e6
-        await hosts.reap(a)
-        assert awaiting(a, name) == (0, 1)
-
-
-@hosted
-async def test_many_messages_that_are_given_up_together_all_become_dead_letters(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    numbers = [b"%d" % number for number in range(1200)]
-    async with listening(guid(7)) as listener:
-        name = listener.name("orders")
-        await a.send(name, *numbers, **ASKING, time_to_be_received_s=10)
-        remote = await listener.session()
-        seen = 0
-        while seen < len(numbers):
-            await until(lambda seen=seen: len(remote.messages) > seen)
-            seen = len(remote.messages)
-            remote.acknowledge()
-        remote.order_ack(remote.messages[-1])
-        await arrived(a, name, 1200)
-        a.world.ahead_s = 30
-        await hosts.reap(a)
-        assert awaiting(a, name) == (0, 0)
-        assert a.queue(TRANSACTIONAL_DEAD_LETTERS).messages == 1200
-
-
-# --- late confirmations ---
-
-
-@hosted
-async def test_a_late_confirmation_is_recorded_and_the_dead_letter_stays(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start()
-    async with elsewhere(a, b"1", time_to_be_received_s=10) as (listener, remote, ids):
-        name = listener.name("orders")
-        remote.order_ack(remote.messages[0])
-        await arrived(a, name, 1)
-        a.world.ahead_s = 22
-        await hosts.reap(a)
-        a = await hosts.restart(a)
-        await a.send(name, b"2")
-        await until(lambda: len(listener.remotes) == 2 and listener.remotes[1].opened.is_set())
-        again = listener.remotes[1]
-
-        for _ in range(2):
-            again.final_ack(remote.messages[0], RECEIVED)
-        await until(lambda: len(again.acknowledged) == 2)
-
-        assert (await kinds(a, ids[0]))[-3:] == [
-            Kind.UNCONFIRMED, Kind.DEAD_LETTERED, Kind.LATE_CONFIRMATION,
-        ]  # fmt: skip
-        assert bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS)) == [b"1"]
-
-
-@hosted
-async def test_a_confirmation_of_a_message_that_expired_in_flight_is_late_as_well(
-    hosts: Hosts,
-) -> None:
-    """The order ack was lost, and the message expired at its source meanwhile."""
-    a = await hosts.start()
-    async with elsewhere(a, b"1", time_to_reach_queue_s=10) as (_, remote, ids):
-        a.world.ahead_s = 12
-        await hosts.reap(a)
-        assert bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS)) == [b"1"]
-
-        remote.final_ack(remote.messages[0], RECEIVED)
-
-        await until(lambda: len(remote.acknowledged) == 1)
-        assert (await kinds(a, ids[0]))[-1] == Kind.LATE_CONFIRMATION
-
-
-# --- requests for confirmation ---
-
-
-@pytest.mark.parametrize(
-    ("always", "dead_letter", "time_to_be_received_s", "asks", "kept"),
-    [
-        (False, None, None, False, True),
-        (False, None, INFINITE_S, False, True),
-        (False, None, 100, True, True),
-        (False, True, None, True, True),
-        (False, False, None, False, False),
-        (False, False, 100, False, False),
-        (True, None, None, True, True),
-        (True, False, None, True, True),
-    ],
-)
-def test_settings_and_properties_decide_confirmation_and_dead_letters(
-    tmp_path: Any,
-    always: bool,
-    dead_letter: bool | None,
-    time_to_be_received_s: int | None,
-    asks: bool,
-    kept: bool,
-) -> None:
-    @hosted
-    async def scenario(hosts: Hosts) -> None:
-        a = await hosts.start(delivery={"xact_dead_letter_always": always})
-        wants = {"dead_letter": dead_letter, "time_to_be_received_s": time_to_be_received_s}
-        async with elsewhere(a, b"1", b"2", **wants) as (listener, remote, _):
-            assert remote.messages[0].message.user.flags.negative_journal == asks
-            remote.final_ack(remote.messages[1], MessageClass.NACK_QUEUE_EXCEED_QUOTA)
-            await until(lambda: a.sending_to(listener.name("orders")).messages == 1)
-            remote.order_ack(remote.messages[0])
-            await until(lambda: awaiting(a, listener.name("orders")) == (0, int(asks)))
-            await a.settled()
-            dead = bodies(await a.peek(TRANSACTIONAL_DEAD_LETTERS))
-            assert dead == ([b"2"] if kept else [])
-
-    scenario(tmp_path)
-
-
-@hosted
-async def test_other_messages_request_negative_journaling_unless_the_application_declines(
-    hosts: Hosts,
-) -> None:
-    a = await hosts.start(delivery={"xact_dead_letter_always": True})
-    async with listening(guid(7)) as listener:
-        for dead_letter in (None, True, False):
-            await a.send(listener.name("orders"), b"%r" % dead_letter, dead_letter=dead_letter)
-        remote = await listener.session()
-        await until(lambda: len(remote.messages) == 3)
-        asked = [each.message.user.flags.negative_journal for each in remote.messages]
-        assert asked == [1, 1, 0]
 
 
 @hosted

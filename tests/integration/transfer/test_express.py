@@ -1,7 +1,9 @@
 """Express messages: in memory only, but still sent only once when a request is repeated."""
 
 from qmd.control_protocol.messages import EXPRESS, NewMessage
-from tests.integration.managers import DEAD_LETTERS, Hosts, dial, hosted, listening, packet, until
+from tests.integration.disk import held_disk
+from tests.integration.managers import DEAD_LETTERS, Hosts, hosted, until
+from tests.integration.remote import dial, listening, packet
 
 PEER = bytes(range(16))
 TOKEN = b"a request that may be asked about"
@@ -32,7 +34,7 @@ async def test_an_express_message_is_sent_only_when_its_outcome_is_stored(hosts:
         name = f"DIRECT=TCP:127.0.0.1:{there.port}\\private$\\q"
         await a.send(name, b"first", delivery=EXPRESS)
         await until(lambda: there.remotes and there.remotes[0].ordinary == [b"first"], "a session")
-        with a.held_disk():
+        with held_disk(a):
             asked = a.handed_over([NewMessage(name, b"second", delivery=EXPRESS)], TOKEN)
             await a.send(name, b"third", delivery=EXPRESS)  # without a token, so it need not wait
             await until(lambda: len(there.remotes[0].ordinary) == 2, "what need not wait")
@@ -51,7 +53,7 @@ async def test_a_message_that_expires_while_the_disk_is_busy_is_not_sent(hosts: 
         await a.send(name, b"first", delivery=EXPRESS)
         await until(lambda: there.remotes and there.remotes[0].ordinary == [b"first"], "a session")
         sender = a.sending_to(name)
-        with a.held_disk():
+        with held_disk(a):
             late = NewMessage(name, b"late", delivery=EXPRESS, time_to_reach_queue_s=1)
             asked = a.handed_over([late], TOKEN)
             assert a.undeliverable.expire_express(a.clock.now_s + 5, 10) == 1

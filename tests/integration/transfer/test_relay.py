@@ -17,13 +17,10 @@ from tests.integration.managers import (
     TRANSACTIONAL_DEAD_LETTERS,
     Host,
     Hosts,
-    dial,
-    guid,
     hosted,
-    listening,
-    packet,
     until,
 )
+from tests.integration.remote import dial, guid, listening, packet
 
 RELAY: dict[str, Any] = {"relay_for": ("relay", parse_pattern("127.0.0.0/8").network)}
 

@@ -14,7 +14,8 @@ from protocol.message_class import MessageClass
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage
-from qmd.events.recorder import Kind, Recorder
+from qmd.events.header import Kind
+from qmd.events.recorder import Recorder
 from qmd.message.build import NO_ADDRESS, compose, queue_address
 from qmd.outcomes.dead_letter import SystemQueues
 from qmd.outcomes.removal import Dying, Removal

@@ -12,7 +12,7 @@ from storage.tables.awaiting import Arrived, AwaitingRow, Kept, confirm_by
 from storage.tables.damaged import checksum_of
 from storage.tables.events import Event
 from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
-from tests.integration.managers import packet as message_packet
+from tests.integration.remote import packet as message_packet
 from tests.unit.storage.support import (
     NOW_S,
     SOURCE,
