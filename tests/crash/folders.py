@@ -35,7 +35,7 @@ from tests.crash.replay import Replay
 from tests.crash.workload import Workload
 from tests.crash.wounds import DATABASE, LOG
 from tests.simulation.disk import PowerLoss, SimulatedDisk
-from tests.simulation.life import live
+from tests.simulation.seed_run import run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "folders"  # those with which something was wrong
@@ -166,7 +166,7 @@ def _folders_of_a_world(seed: int, scratch: Path) -> list[Path]:
         mock.patch.object(SimulatedDisk, "process_died", process_died),
         mock.patch.object(SimulatedDisk, "lose_power", lose_power),
     ):
-        live(seed)
+        run_seed(seed)
     return found
 
 

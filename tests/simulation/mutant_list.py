@@ -610,7 +610,7 @@ MUTANTS = (
         "sequences.take_over(db, row.name, row.id)",
         "pass",
         "tests/simulation/test_queue_managers.py::"
-        "test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice",
+        "test_a_recreated_queue_does_not_accept_a_message_twice",
     ),
     Mutant(
         "an order ack sweeps away what only the disk can count",
@@ -618,7 +618,7 @@ MUTANTS = (
         "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
         "first = TRANSACTIONAL_FIRST",
         "tests/simulation/test_queue_managers.py::"
-        "test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows",
+        "test_two_order_acks_in_one_commit_release_only_their_own_rows",
     ),
     Mutant(
         "a decision is forgotten before its databases have heard it",
