@@ -135,7 +135,7 @@ class ForeignSender(ForeignManager):
         self._begin_pass()
 
     def _new_sequence(self) -> Sequence:
-        """Begin a sequence whose id is greater than all before it ([MS-MQQB] 3.1.1.5)."""
+        """Begin a sequence with an id greater than all before it ([MS-MQQB] 3.1.1.5)."""
         source = self._random
         sequence = Sequence(self._timestamp << 32 | len(self._past) + 1)
         size = min(self._left, source.randint(1, source.choice(SEQUENCE_MESSAGES)))

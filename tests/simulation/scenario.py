@@ -27,7 +27,7 @@ ACT_S_MAX = 60.0
 
 
 class Scenario:
-    """Hosts with queues, whose applications run one after the other."""
+    """Hosts with queues; their applications run one after the other."""
 
     def __init__(
         self,

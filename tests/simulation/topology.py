@@ -37,7 +37,7 @@ class Topology:
 
     @property
     def closed_pairs(self) -> Iterator[tuple[str, str]]:
-        """The pairs of hosts whose direct route is closed in the phase of faults."""
+        """The pairs of hosts with a direct route that is closed in the phase of faults."""
         if self.is_direct_closed:
             yield from self.routes
 
