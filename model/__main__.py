@@ -1,9 +1,9 @@
-"""`make model`: spin checks the model within its bounds, and finds every bug that is planted in it.
+"""`make model`: spin checks the model within its bounds, and must find every planted bug.
 
-Each check is one run of spin, gcc and the verifier that they make, over every state that can be
-reached.  Three kinds of them:
+Each check runs spin, gcc and the generated verifier over every reachable state.  There are three
+kinds:
 
-    holds   no state breaks an assertion, and, where fairness is on, every message ends
+    holds   no state breaks an assertion, and, with fairness, every message ends
     found   a bug is planted with BUG_..., and must be found
     fails   a promise that exactly-once does not make: the model shows how it breaks
 """
@@ -30,12 +30,12 @@ HOLDS, FOUND, FAILS = "holds", "found", "fails"
 
 
 class Check(NamedTuple):
-    """One run: what it is for, its bounds, and how it must end."""
+    """A run: its purpose, its bounds and its expected end."""
 
     text: str
     defines: str
     expected: str = HOLDS
-    fair: bool = False  # weak fairness: whatever can go on for ever does go on
+    fair: bool = False  # weak fairness: a step that stays possible is taken
 
 
 class Result(NamedTuple):
@@ -54,15 +54,17 @@ CHECKS = (
     Check("4 messages", "MESSAGES=4 CRASHES=0"),
     Check("a message expires", "EXPIRIES=1"),
     Check("two messages expire", "EXPIRIES=2 CRASHES=0"),
-    Check("the receiver loses its disk", "AMNESIAS=1 CRASHES=0"),
-    Check("the receiver loses its disk, both ends crash", "MESSAGES=2 AMNESIAS=1"),
+    Check("the receiver loses its disk", "DISK_LOSSES=1 CRASHES=0"),
+    Check("the receiver loses its disk, both ends crash", "MESSAGES=2 DISK_LOSSES=1"),
     Check(
         "the sender is restored, and begins anew", "MESSAGES=2 RESTORES=1 REMEDY_GREATER_SEQUENCE"
     ),
     Check("every message ends", f"{END} CRASHES=0", fair=True),
     Check("every message ends, after crashes", f"{END} MESSAGES=2", fair=True),
     Check("every message ends, one expired", f"{END} MESSAGES=2 EXPIRIES=1 CRASHES=0", fair=True),
-    Check("every message ends, a disk lost", f"{END} MESSAGES=2 AMNESIAS=1 CRASHES=0", fair=True),
+    Check(
+        "every message ends, a disk lost", f"{END} MESSAGES=2 DISK_LOSSES=1 CRASHES=0", fair=True
+    ),
     *(
         Check(name.replace("_", " ").lower(), f"BUG_{name} {bounds}", FOUND, "PATIENT" in bounds)
         for name, bounds in (
@@ -77,12 +79,14 @@ CHECKS = (
             ("ALWAYS_LINKED_TO_NOTHING", ""),
             ("LINKED_BEFORE_REMOVAL", "EXPIRIES=1"),
             ("NEVER_LINKED_ANEW", f"{END} EXPIRIES=1 CRASHES=0"),
-            ("NEVER_LINKED_ANEW", f"{END} MESSAGES=2 AMNESIAS=1 CRASHES=0"),
+            ("NEVER_LINKED_ANEW", f"{END} MESSAGES=2 DISK_LOSSES=1 CRASHES=0"),
             ("REJECTED_IN_SILENCE", f"{END} MESSAGES=2 CRASHES=0"),
         )
     ),
     Check("what expired was not delivered", "CLAIM_EXPIRED_MEANS_NOT_DELIVERED EXPIRIES=1", FAILS),
-    Check("a lost disk loses nothing", "CLAIM_AMNESIA_LOSES_NOTHING AMNESIAS=1 CRASHES=0", FAILS),
+    Check(
+        "a lost disk loses nothing", "CLAIM_DISK_LOSS_LOSES_NOTHING DISK_LOSSES=1 CRASHES=0", FAILS
+    ),
     Check("a restored sender loses nothing", "RESTORES=1 CRASHES=0", FAILS),
     Check(
         "a restored sender doubles nothing",

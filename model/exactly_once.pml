@@ -4,13 +4,13 @@
    and between them two channels that lose, double and reorder packets: the messages one way, the
    order acks the other.  Both ends crash between any two steps.  On request a message expires at
    the sender, the receiver loses its disk, the sender's disk is put back to an older state.
-   Nobody looks into the other: everything is learned by packets, or by their absence.
+   Neither end reads the other's state: each learns only from packets, or from their absence.
 
    docs/model.md says which step is which line of the code, and what is not in here.
    `make model` runs it with the bounds and the planted bugs that model/__main__.py lists. */
 
 #ifndef MESSAGES
-#define MESSAGES 3        /* that the application hands over */
+#define MESSAGES 3        /* that the application sends */
 #endif
 #ifndef SLOTS
 #define SLOTS 2           /* packets under way at once, each direction */
@@ -19,15 +19,15 @@
 #define CRASHES 1         /* of each end */
 #endif
 #ifndef EXPIRIES
-#define EXPIRIES 0        /* messages whose time is over before they are acknowledged */
+#define EXPIRIES 0        /* messages that expire before they are acknowledged */
 #endif
-#ifndef AMNESIAS
-#define AMNESIAS 0        /* times that the receiver comes back with an empty disk */
+#ifndef DISK_LOSSES
+#define DISK_LOSSES 0        /* times that the receiver returns with an empty disk */
 #endif
 #ifndef RESTORES
-#define RESTORES 0        /* times that the sender comes back with the disk of some time ago */
+#define RESTORES 0        /* times that the sender returns with an older state of its disk */
 #endif
-#define ENDLESS 99        /* a budget that is never used up */
+#define ENDLESS 99        /* a budget without end */
 #ifndef LOSSES
 #define LOSSES ENDLESS    /* packets that the channels lose */
 #endif
@@ -38,17 +38,17 @@
 #define SPEND(budget) budget = (budget == ENDLESS -> ENDLESS : budget - 1)
 #define BIT(p) (1 << (p))
 
-/* What became of a message at the sender. */
+/* The states of a message at the sender. */
 #define STORED 1
-#define RELEASED 2        /* an order ack said that the receiver has it */
-#define DEAD 3            /* its time was over: it is in the dead-letter queue */
+#define RELEASED 2        /* an order ack named it */
+#define DEAD 3            /* expired: it is in the dead-letter queue */
 
 /* ---- the sender: its disk --------------------------------------------------------------- */
 /* A position counts the messages of the queue, for ever; position - s_base is the number that
    the message has in its sequence.  (OutgoingSequence.base, .sequence_id, .next_number) */
 byte s_sid = 1, s_base = 0, s_count = 0;
 byte fate[MESSAGES + 1];
-/* Which message is at a position: 0, or 1 if the disk forgot the first one. */
+/* The version of the message at a position: 0, or 1 if the disk lost the first one. */
 bit version[MESSAGES + 1];
 
 /* ---- the sender: its memory ------------------------------------------------------------- */
@@ -65,18 +65,18 @@ byte r_sid = 0, r_number = 0, r_last = 0;      /* disk: IncomingSequence.durable
 byte v_sid = 0, v_number = 0, v_last = 0;      /* memory: accepted, the commit is under way */
 byte pending = 0;                              /* bits: accepted, not committed */
 
-/* ---- ghosts: what really happened ------------------------------------------------------- */
+/* ---- ghost variables: the events themselves --------------------------------------------- */
 byte here = 0;            /* bits: on the receiver's present disk */
 byte ever[MESSAGES + 1];  /* bits of versions: on the receiver's disk once */
-#if AMNESIAS > 0
-byte told = 0;            /* bits: an order ack of it has arrived */
-#define IS_TOLD(p) (told & BIT(p))
+#if DISK_LOSSES > 0
+byte acked = 0;            /* bits: an order ack of it has arrived */
+#define IS_ACKED(p) (acked & BIT(p))
 #else
-#define IS_TOLD(p) false
+#define IS_ACKED(p) false
 #endif
 
 /* ---- the channels ----------------------------------------------------------------------- */
-/* A packet is a number, 0 is an empty slot.  Slots are kept sorted: their order means nothing. */
+/* A packet is a number, 0 is an empty slot.  Slots are sorted, as their order has no meaning. */
 short data[SLOTS], acks[SLOTS];
 #define PACKET(p, sid, number, previous) \
   ((p) + 8 * (version[p] + 2 * ((sid) + 8 * ((number) + 8 * (previous)))))
@@ -89,7 +89,7 @@ short data[SLOTS], acks[SLOTS];
 #define ACK_SID(packet) ((packet) & 7)
 #define ACK_NUMBER(packet) ((packet) >> 3)
 
-byte losses = LOSSES, doubles = DOUBLES, expiries = EXPIRIES, amnesias = AMNESIAS;
+byte losses = LOSSES, doubles = DOUBLES, expiries = EXPIRIES, disk_losses = DISK_LOSSES;
 byte s_crashes = CRASHES, r_crashes = CRASHES, restores = RESTORES;
 #if RESTORES > 0
 bool backed_up = false;
@@ -98,7 +98,7 @@ byte b_sid, b_base, b_count; byte b_fate[MESSAGES + 1];
 
 hidden byte i, p; hidden short packet, other;
 
-/* Into the first empty slot, every greater one moves up; without a slot it is lost. */
+/* Insert a packet in order, moving greater ones up; without an empty slot it is lost. */
 #define PUT(channel, it) \
   packet = it; i = 0; \
   do \
@@ -130,7 +130,7 @@ inline find_next() {
   :: else -> break
   od
 }
-/* The number that p is linked to (OutgoingSequence.transmit). */
+/* The previous number of p (OutgoingSequence.transmit). */
 inline find_previous() {
   i = MESSAGES;
   do
@@ -157,7 +157,7 @@ inline forget_memory() {
 
 /* ---- the sender ------------------------------------------------------------------------- */
 
-/* The application's commit.  A new sequence begins once nothing of the old one is left. */
+/* The application's commit.  A new sequence begins when the old one is complete. */
 active proctype Application() {
   do
   :: d_step { s_count < MESSAGES && !v_uncommitted ->
@@ -234,8 +234,8 @@ active proctype Acknowledgment() {
 #else
               v_acked = s_base + ACK_NUMBER(packet);
 #endif
-#if AMNESIAS > 0
-              told = told | (BIT(v_acked + 1) - 1);
+#if DISK_LOSSES > 0
+              acked = acked | (BIT(v_acked + 1) - 1);
 #endif
               v_flight = v_flight & ~(BIT(v_acked + 1) - 1)
          :: else
@@ -244,7 +244,7 @@ active proctype Acknowledgment() {
   od
 }
 
-/* The commit that takes acknowledged messages off the disk. */
+/* The commit that deletes acknowledged messages. */
 active proctype Release() {
   do
   :: d_step { (fate[1] == STORED && v_acked >= 1) || (MESSAGES > 1 && fate[2 * (MESSAGES > 1)] == STORED && v_acked >= 2) || (MESSAGES > 2 && fate[3 * (MESSAGES > 2)] == STORED && v_acked >= 3) || (MESSAGES > 3 && fate[4 * (MESSAGES > 3)] == STORED && v_acked >= 4) ->
@@ -254,9 +254,9 @@ active proctype Release() {
             if
             :: fate[p] == STORED ->
                  fate[p] = RELEASED;
-                 /* Nothing is lost: what the sender lets go was on the receiver's disk. */
+                 /* No loss: a released message was on the receiver's disk. */
                  assert(ever[p] & BIT(version[p]));
-#ifdef CLAIM_AMNESIA_LOSES_NOTHING
+#ifdef CLAIM_DISK_LOSS_LOSES_NOTHING
                  assert(here & BIT(p))
 #endif
             :: else
@@ -267,7 +267,7 @@ active proctype Release() {
 }
 
 #if EXPIRIES > 0
-/* A message expires: first it is held back, then its removal is committed, then others go on. */
+/* A message expires: it is held back, its removal is committed, then later ones follow. */
 active proctype Expiry() {
   byte q;
   do
@@ -329,15 +329,15 @@ active proctype Arrival() {
          :: IS_NEXT(packet) ->
               p = POSITION(packet);
 #if RESTORES == 0
-              /* In order, and nothing twice: positions only grow. */
+              /* In order and without duplicates: positions only grow. */
               assert(p > v_last);
-              /* Nothing is passed over that is still to come. */
+              /* No later message overtakes a missing one. */
               i = 1;
               do
-              :: i < p -> assert(fate[i] != STORED || ((here | pending) & BIT(i)) || IS_TOLD(i)); i++
+              :: i < p -> assert(fate[i] != STORED || ((here | pending) & BIT(i)) || IS_ACKED(i)); i++
               :: else -> break
               od;
-              /* And nothing that the sender's disk does not hold. */
+              /* No message that the sender's disk does not hold. */
               assert(VERSION(packet) == version[p] && !(v_uncommitted && p == s_count));
               i = 0;
 #endif
@@ -351,7 +351,7 @@ active proctype Arrival() {
 #endif
               p = 0
          :: else ->
-              /* A duplicate, or something is missing: say again what the disk has. */
+              /* A duplicate or a gap: repeat the order ack of the durable position. */
 #ifndef BUG_REJECTED_IN_SILENCE
               packet = 0; acknowledge(r_sid, r_number)
 #endif
@@ -398,9 +398,9 @@ active proctype Commit() {
      }
   od
 }
-/* ---- what goes wrong -------------------------------------------------------------------- */
+/* ---- faults ----------------------------------------------------------------------------- */
 
-active proctype Mischief() {
+active proctype Faults() {
   do
   :: d_step { losses > 0 && data[0] != 0 -> SPEND(losses); TAKE(data, 0) }
 #if SLOTS > 1
@@ -421,8 +421,8 @@ active proctype Mischief() {
        half = false;
 #endif
        drop_pending() }
-#if AMNESIAS > 0
-  :: d_step { amnesias > 0 && r_sid > 0 -> amnesias--;
+#if DISK_LOSSES > 0
+  :: d_step { disk_losses > 0 && r_sid > 0 -> disk_losses--;
        r_sid = 0; r_number = 0; r_last = 0; v_sid = 0; v_number = 0; v_last = 0; here = 0;
        drop_pending() }
 #endif
@@ -431,7 +431,7 @@ active proctype Mischief() {
        b_sid = s_sid; b_base = s_base; b_count = s_count; i = 1;
        do :: i <= MESSAGES -> b_fate[i] = fate[i]; i++ :: else -> break od; i = 0 }
   :: d_step { restores > 0 && backed_up && s_count > b_count -> restores--;
-       /* What came after the backup was taken is gone; other messages take its place. */
+       /* Messages after the backup are lost; others take their positions. */
        i = b_count + 1;
        do :: i <= s_count -> version[i] = 1; i++ :: else -> break od;
        p = s_sid; s_sid = b_sid; s_base = b_base; s_count = b_count; i = 1;
@@ -444,7 +444,7 @@ active proctype Mischief() {
   od
 }
 
-/* ---- what must hold at the end ---------------------------------------------------------- */
+/* ---- conditions at the end -------------------------------------------------------------- */
 
 #define ENDED(q) (fate[q] == RELEASED || fate[q] == DEAD)
 #ifdef PATIENT

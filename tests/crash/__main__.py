@@ -1,9 +1,9 @@
-"""All crashes: `make crashes`.
+"""All crash tests: `make crashes`.
 
     python -m tests.crash [--cycles N] [--lives N] [--workers N]
-    python -m tests.crash CYCLE ...      those cycles only, as a failed run has named them
+    python -m tests.crash CYCLE ...      runs the cycles that a failed run has printed
 
-Ends with exit code 1 when a promise was broken, and says how to see it again.
+The exit code is 1 when a promise was broken; the output names the command that repeats it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYNCS_MAX = 55  # of one life
 
 
 class Site:
-    """What one worker has: a machine, and where states are made."""
+    """A worker's machine and its scratch folder."""
 
     def __init__(self) -> None:
         self.folder = scratch()
@@ -44,7 +44,7 @@ class Site:
 
 
 class Run:
-    """Work for several sites at once, and what came of it."""
+    """The work of several sites in parallel, and its results."""
 
     def __init__(self, workers: int) -> None:
         self.broken: list[str] = []
@@ -72,7 +72,7 @@ class Run:
             return f"{error!r}"
 
     def _site(self) -> Site:
-        """That of this thread."""
+        """Return the site of this thread."""
         worker = threading.get_ident()
         if worker not in self._sites:
             self._sites[worker] = Site()
@@ -88,7 +88,7 @@ class Run:
             self.died += died
             self.states += states
 
-    # What can be worked on.
+    # Units of work.
 
     def cycle(self, cycle: Cycle) -> Callable[[Site], str | None]:
         def work(site: Site) -> str | None:
@@ -102,7 +102,7 @@ class Run:
         return work
 
     def life(self, seed: int, fault: Fault | None = None) -> Callable[[Site], str | None]:
-        """Every state that a loss of power could leave, of a life with a crash in its middle."""
+        """Check every state after a loss of power, in a life with a crash in its middle."""
 
         def work(site: Site) -> str | None:
             machine = site.machine
@@ -143,7 +143,10 @@ def _draw(name: str, done: int, total: int, started: float) -> None:
 
 
 def plan(cycles: int) -> list[Cycle]:
-    """At least so many: all acts of the first life with its writes, then the turns of others."""
+    """Plan at least this many cycles.
+
+    They are all acts of the first life with its writes, then the turns of others.
+    """
     site = Site()
     try:
         bench = Bench(site.machine)

@@ -1,4 +1,4 @@
-"""What tests change about a daemon, in its own process and before it starts."""
+"""Changes that tests make to a daemon, in its own process before it starts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from storage import StorageOptions
 
 CLOCK_RATE = 20
 CLOCK_ORIGIN = "TEST_CLOCK_ORIGIN"  # seconds since 1970, the same for all daemons of a test
-CLOCK_SKIPPED = "TEST_CLOCK_SKIPPED"  # so much more time has passed
+CLOCK_SKIPPED = "TEST_CLOCK_SKIPPED"  # additional time that has passed
 
 
 class Hurried(Environment):
-    """Time runs twenty times as fast, and on through restarts."""
+    """An environment with time that runs twenty times as fast, and continues through restarts."""
 
     def wall_clock(self) -> float:
         origin = float(os.environ[CLOCK_ORIGIN])
@@ -36,11 +36,11 @@ class Hurried(Environment):
 
 
 def hurry() -> None:
-    """What expires within a second is over in a twentieth of it."""
+    """Shorten all times to a twentieth."""
     qmd.daemon.Environment = Hurried  # type: ignore[misc]
     qmd.maintenance.loop.INTERVAL_S = 0.01  # type: ignore[misc]
-    # A full disk is tried as often as ever, waited for a twentieth of the time, and by no batch
-    # for ever: one that stays full ends the daemon.
+    # A full disk is retried as often as usual, but for a twentieth of the time, and never without
+    # end: a disk that stays full stops the daemon.
     patience_s = StorageOptions().full_disk_patience_s / CLOCK_RATE
     qmd.manager.StorageOptions = partial(  # type: ignore[attr-defined]
         StorageOptions,
@@ -51,12 +51,12 @@ def hurry() -> None:
 
 
 def a_few_at_a_time() -> None:
-    """What is over ends in several commits, however little it is."""
+    """End expired messages in several commits, however few there are."""
     qmd.maintenance.expiry.EXPIRED_ROWS = 3  # type: ignore[misc]
 
 
 def impatient() -> None:
-    """Wait for others who have the database locked for 0.2 s instead of 10."""
+    """Wait 0.2 s instead of 10 s for other programs that have the database locked."""
     from storage.engine import connection
 
     set_up = connection._set_up
@@ -68,7 +68,7 @@ def impatient() -> None:
 
 
 def migrate() -> None:
-    """A version whose schema is one further."""
+    """Add a migration to a newer schema."""
     from storage.engine import schema
 
     known = schema.read_migrations()
@@ -81,7 +81,7 @@ def migrate() -> None:
 
 
 def trust_the_log() -> None:
-    """Leave out the remedy for failed syncs: the write-ahead log is not written again."""
+    """Omit the remedy for failed syncs: the write-ahead log is not written again."""
     from storage.engine import disk
 
     def only_look(path: Path) -> int:
@@ -90,11 +90,11 @@ def trust_the_log() -> None:
     disk.rewrite_log = only_look
 
 
-# Faults that the tests have to notice.
+# Faults that the tests must detect.
 
 
 def sync_at_checkpoints_only() -> None:
-    """SQLite's other mode for write-ahead logs."""
+    """Select SQLite's other mode for write-ahead logs."""
     _with_synchronous("NORMAL")
 
 
@@ -103,7 +103,7 @@ def never_sync() -> None:
 
 
 def promise_early() -> None:
-    """Tell everybody before the commit instead of after it."""
+    """Report results before the commit instead of after it."""
     from storage.engine.batch import Batch
 
     def when_durable(self: Batch, callback: Callable[[], None]) -> None:
@@ -114,7 +114,7 @@ def promise_early() -> None:
 
 
 def move_on_later() -> None:
-    """Give the position of a sequence a commit of its own, behind that of its messages."""
+    """Store the position of a sequence in a commit of its own, after that of its messages."""
     from storage.tables import sequences
 
     set_states = sequences.set_states
@@ -128,7 +128,7 @@ def move_on_later() -> None:
 
 
 def delete_later() -> None:
-    """Let every removal follow a commit later."""
+    """Let every removal follow in a later commit."""
     from storage.tables import messages
 
     delete = messages.delete

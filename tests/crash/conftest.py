@@ -1,4 +1,4 @@
-"""Fixtures of the crash tests: daemons under the shim, in a folder that goes away."""
+"""Fixtures of the crash tests: daemons under the shim, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def forge() -> Iterator[Forge]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory: syncs cost nothing there, and a log is as durable as it has to be."""
+    """Return a folder in memory: syncs cost nothing there, and the log is durable enough."""
     folder = scratch()
     yield folder
     shutil.rmtree(folder)

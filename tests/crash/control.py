@@ -1,4 +1,4 @@
-"""A plain client of the control socket: one blocking connection, no retries, no second thoughts."""
+"""A plain client of the control socket: one blocking connection without retries."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def next_number() -> int:
 
 
 class Ended(Exception):
-    """The daemon is gone."""
+    """The daemon has ended."""
 
 
 class Refusal(Exception):
-    """The daemon said no."""
+    """The daemon refused a request."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -35,8 +35,10 @@ class Refusal(Exception):
 
 
 class Control:
-    """Requests are arrays of qmd/control_protocol/messages.py; answers are waited for in any
-    order."""
+    """A connection; requests are arrays of qmd/control_protocol/messages.py.
+
+    Answers may be awaited in any order.
+    """
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,7 +51,7 @@ class Control:
             raise Ended from error
 
     def request(self, verb: str, *arguments: object, number: int | None = None) -> int:
-        """Send it; its number, by which `answer` knows it."""
+        """Send a request; return its number, which `answer` takes."""
         number = next_number() if number is None else number
         data = msgspec.msgpack.encode([verb, number, *arguments])
         try:
@@ -59,7 +61,7 @@ class Control:
         return number
 
     def answer(self, number: int) -> Any:
-        """Raises Refusal, Ended, TimeoutError."""
+        """Return the answer to a request.  Raises Refusal, Ended, TimeoutError."""
         while number not in self._answers:
             self._read()
         kind, _, *rest = self._answers.pop(number)
@@ -88,7 +90,10 @@ class Control:
 
 
 def take_replies(buffer: bytearray) -> list[Any]:
-    """The whole replies at the beginning of `buffer`, out of it: [kind, number, ...]."""
+    """Remove the complete replies at the beginning of `buffer`, and return them.
+
+    [kind, number, ...].
+    """
     replies: list[Any] = []
     while len(buffer) >= 4:
         (size,) = _LENGTH.unpack_from(buffer)

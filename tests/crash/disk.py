@@ -1,9 +1,9 @@
-"""What a disk may hold after the power went, at any act of a log.
+"""The contents of a disk after a loss of power at any act of a log.
 
-The model is as unkind as POSIX allows.  A write is durable when a sync of its file began after it;
-until then it, or any sectors of it, may be there or not.  A new or removed name is durable when the
-folder was synced.  A sync that fails drops what it should have written, for good: Linux keeps it in
-memory only, marked as clean, and no later sync writes it.
+The model allows everything that POSIX does.  A write is durable when a sync of its file began after
+it; until then it, or any sectors of it, may be on the disk or not.  A new or removed name is
+durable after a sync of the folder.  A failed sync drops its writes for good: Linux keeps them in
+memory only, marked as clean, and no later sync writes them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECTOR_BYTES = 512
 
 
 class Loss(Enum):
-    """What becomes of acts that were not synced."""
+    """The effect of a loss of power on acts that were not synced."""
 
     NOTHING = "nothing is lost"
     UNSYNCED = "all that was not synced is lost"
@@ -37,13 +37,13 @@ class _File:
 
 
 class PowerlessDisk:
-    """`feed` it acts; `write` what may be left of them."""
+    """A disk: `feed` adds an act, `write` creates the files after a loss of power."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._names: dict[str, _File] = {}
         self._synced_names: dict[str, _File] = {}
-        #: Grows with every change of what is durable.
+        #: Grows with every change of the durable contents.
         self.syncs = 0
 
     def feed(self, record: Record) -> None:
@@ -81,7 +81,7 @@ class PowerlessDisk:
         self.syncs += 1
 
     def write(self, to: Path, loss: Loss, rng: random.Random) -> None:
-        """The files as they are when the power is back."""
+        """Write the files as they are after the loss of power."""
         for name in self._names.keys() | self._synced_names.keys():
             entries = [self._names.get(name), self._synced_names.get(name)]
             match loss:

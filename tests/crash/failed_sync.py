@@ -1,7 +1,7 @@
-"""A sync fails, the daemon stops and is started again; then the power goes.
+"""A sync fails, the daemon stops and restarts, and then the power is lost.
 
-Linux drops what a failed sync should have written, and shows it all the same.  A start that
-believed what it sees would promise it once more, and lose it.
+Linux drops the writes of a failed sync, and still shows them.  A start that trusted the visible
+bytes would confirm them again and lose them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.crash.workload import Lost, Workload
 def broken_after_a_failed_sync(
     machine: Machine, folder: Path, fault: Fault, *, changes: Sequence[str] = ()
 ) -> list[str]:
-    """The promises that are lost with the power at any act after the failure.
+    """Return the promises that a loss of power at any act after the failure breaks.
 
-    A daemon that stops is started again, with `changes`, and says once more what it has.
-    Raises Lost when it does not stop as it should.
+    A daemon that stops is started again with `changes`, and reports its messages once more.
+    Raises Lost when it does not stop as it must.
     """
     machine.wipe()
     machine.changes = ["hurry"]

@@ -1,4 +1,4 @@
-"""Whether `qmd check` tells the truth of a data folder, and `--repair` keeps to it."""
+"""The judge of `qmd check` and `--repair`: whether their statements on a data folder are true."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Pages = dict[Key, set[int]]
 
 
 class Truth(NamedTuple):
-    """By SQLite, from a copy."""
+    """The contents of a folder, as SQLite reads them from a copy."""
 
     packets: dict[Key, bytes]
     counts: dict[str, int]  # by queue or destination, as `check` counts
 
 
 class Tally(NamedTuple):
-    """How one damaged folder came out."""
+    """The result for one damaged folder."""
 
     certain: int
     doubted: int
-    set_aside_unharmed: int  # in doubt, though nothing was wrong with their pages
-    returned: int  # by a page that is an older state of itself: nobody can tell
+    set_aside_unharmed: int  # in doubt, although their pages are intact
+    returned: int  # by a page in an older state, which cannot be detected
 
 
 def copy(folder: Path, to: Path) -> Path:
@@ -53,8 +53,10 @@ def copy(folder: Path, to: Path) -> Path:
 
 
 def read_truth(folder: Path, scratch: Path) -> Truth | None:
-    """None: a folder that the first start had not finished.  Raises AssertionError where SQLite
-    finds fault."""
+    """Return the contents of a folder; None before its first start was complete.
+
+    Raises AssertionError where SQLite finds an error.
+    """
     copied = copy(folder, scratch)
     try:
         with closing(sqlite3.connect(copied / DATABASE)) as db:
@@ -82,7 +84,7 @@ def read_truth(folder: Path, scratch: Path) -> Truth | None:
 
 
 def judge_sound(folder: Path, truth: Truth) -> list[str]:
-    """What is wrong with the verdict on a folder that is in order."""
+    """Return the errors in the verdict on an intact folder."""
     before = {name: (folder / name).read_bytes() for name in FILES[:2] if (folder / name).exists()}
     report = check.check(folder)
     wrong = [f"a sound folder has a finding: {each}" for each in report.findings[:5]]
@@ -101,7 +103,7 @@ def judge_wounded(
     rng: random.Random,
     tallies: list[Tally],
 ) -> tuple[str, list[str]]:
-    """Damage a copy; what was done, and what is wrong with what is made of it."""
+    """Damage a copy; return the damage, and the errors in its check and repair."""
     pages = _pages_of_rows(folder)
     wounded = copy(folder, scratch / "wounded")
     if rng.random() < 0.3:
@@ -127,7 +129,7 @@ def _judge(
     is_former: bool,
     tallies: list[Tally],
 ) -> list[str]:
-    # A commit that its process did not live to note there was acknowledged to nobody.
+    # A commit that its process could not record there was not acknowledged.
     has_index = read_index(wounded / FILES[2]).frames >= _last_commit(sound)[1]
     report = check.check(wounded)
     rescue = Rescue(wounded)
@@ -176,7 +178,7 @@ def _is_said(wounded: Path) -> list[str]:
 
 
 def _pages_of_rows(folder: Path) -> Pages:
-    """Which pages each message stands in, of a folder that is in order."""
+    """Return the pages of each message in an intact folder."""
     found: Pages = {}
     with DatabaseFile(folder / DATABASE) as file, closing(_private_view(folder)) as db:
         roots = {
@@ -214,7 +216,7 @@ def _pages_of_rows(folder: Path) -> Pages:
 
 
 def _private_view(folder: Path) -> sqlite3.Connection:
-    """In memory: whoever looks changes nothing."""
+    """Open the folder in memory, so that reading changes nothing."""
     scratch = folder.with_name(f"{folder.name}.view")
     copied = copy(folder, scratch)
     db = sqlite3.connect(":memory:")
@@ -233,8 +235,10 @@ def _chain(file: DatabaseFile, number: int) -> list[int]:
 
 
 def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
-    """The pages whose newest state is not what it was; and whether the last commit of the log was
-    harmed, or the whole log."""
+    """Return the pages with a changed newest state, and whether the log's last commit is harmed.
+
+    A harmed log as a whole counts as well.
+    """
     log = read_log(folder / DATABASE)
     harmed = {
         number + 1
@@ -248,12 +252,12 @@ def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
     frames = _differences(folder, wounded, LOG, LOG_HEADER_BYTES, FRAME_BYTES)
     harmed |= {by_frame[frame] for frame in frames & by_frame.keys()}
     begins, ends = _last_commit(folder)
-    # Without the end of the commit in front of it both are one, and the power may have torn it.
+    # Without the end of the commit before it both are one, which a loss of power may have torn.
     return harmed, any(begins - 1 <= frame < ends for frame in frames)
 
 
 def _differences(folder: Path, wounded: Path, name: str, first: int, size: int) -> set[int]:
-    """Which of the pieces of that size are not what they were, counted from 0."""
+    """Return the indexes of the pieces of that size that differ."""
     before, after = (
         (each / name).read_bytes() if (each / name).exists() else b"" for each in (folder, wounded)
     )
@@ -266,7 +270,7 @@ def _differences(folder: Path, wounded: Path, name: str, first: int, size: int) 
 
 
 def _last_commit(folder: Path) -> tuple[int, int]:
-    """The frames of the last commit, counted from 0: first and end."""
+    """Return the first and the end frame of the last commit, counted from 0."""
     path = folder / LOG
     data = path.read_bytes() if path.exists() else b""
     salts = data[16:24]

@@ -1,12 +1,12 @@
-"""`python -m tests.crash.folders --folders 2000`: does `qmd check` tell the truth of them?
+"""`python -m tests.crash.folders --folders 2000`: checks what `qmd check` says of data folders.
 
-Folders as `kill -9` leaves them: traffic on a real storage, stopped at any moment, its files
-copied.  Each is one that SQLite calls sound, and so must `check`, with the same counts; then a copy
-of it is damaged, and a repair may bring nothing back that was removed, and lose nothing that
-stands in pages that are whole (folder_judge.py).  Further folders are those of real daemons that
-lose their power at any act, and of the hosts of simulated worlds that do.
+The folders are those that `kill -9` leaves: traffic on a real storage is stopped at any moment, and
+its files are copied.  SQLite calls each of them intact, and so must `check`, with the same counts.
+Then a copy is damaged: a repair may bring back no removed message, and lose none in intact pages
+(folder_judge.py).  Further folders are those of real daemons that lose their power at any act, and
+of the hosts of simulated worlds.
 
-Ends with exit code 1 when anything was wrong, and keeps the folder.
+The exit code is 1 when anything was wrong; the folder is then kept.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tests.crash.replay import Replay
 from tests.crash.workload import Workload
 from tests.crash.wounds import DATABASE, LOG
 from tests.simulation.disk import PowerLoss, SimulatedDisk
-from tests.simulation.life import live
+from tests.simulation.seed_run import run_seed
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / "build" / "folders"  # those with which something was wrong
+KEPT = ROOT / "build" / "folders"  # folders with errors
 FOLDERS_OF_ONE = 40  # of one storage, one after the other
 STATES_OF_A_LIFE, STATES_OF_A_WORLD = 100, 10
 STEPS_MAX = 12  # between two of them
@@ -88,7 +88,7 @@ def _summary(total: Outcome, seconds: float) -> str:
         f"{total.folders} folders, {total.wounds} damaged ones, in {seconds:.0f} s:"
         f" {len(total.wrong)} wrong.  Of the damaged ones {certain} messages were certain,"
         f" {doubted} in doubt, {unharmed} not certain though their pages are whole, {returned}"
-        " of pages that were replaced by others, which nobody can tell"
+        " of pages that were replaced by others, which cannot be detected"
     )
 
 
@@ -108,7 +108,7 @@ def _world(seed: int) -> Outcome:
 
 
 def of_a_life(machine: Machine, scratch: Path, seed: int, *, states: int) -> Outcome:
-    """A real daemon's folder, as it is after a kill or a loss of power at any act of its life."""
+    """Check a real daemon's folder after a kill or a loss of power at any act of its life."""
     rng = random.Random(seed)
     with Workload(machine, seed) as workload:
         assert workload.run(), machine.said()
@@ -127,7 +127,7 @@ def of_a_life(machine: Machine, scratch: Path, seed: int, *, states: int) -> Out
 
 
 def of_a_world(seed: int, *, states: int) -> Outcome:
-    """Folders of the hosts of a simulated world, when a daemon died or the power went."""
+    """Check folders of a simulated world's hosts, after a daemon died or the power was lost."""
     rng = random.Random(seed)
     total = Outcome(0, 0, [], [])
     with tempfile.TemporaryDirectory(prefix="folders-") as name:
@@ -166,7 +166,7 @@ def _folders_of_a_world(seed: int, scratch: Path) -> list[Path]:
         mock.patch.object(SimulatedDisk, "process_died", process_died),
         mock.patch.object(SimulatedDisk, "lose_power", lose_power),
     ):
-        live(seed)
+        run_seed(seed)
     return found
 
 
@@ -188,7 +188,7 @@ def _keep(folder: Path, name: str) -> None:
 
 
 def search(seed: int, folders: int = FOLDERS_OF_ONE) -> Outcome:
-    """The folders of one storage."""
+    """Check the folders of one storage."""
     rng = random.Random(seed)
     wrong: list[str] = []
     tallies: list[Tally] = []
@@ -218,7 +218,7 @@ def examine(
     *,
     wound_probability: float = WOUND_PROBABILITY,
 ) -> tuple[list[str], int]:
-    """All that is wrong with what is made of a folder, and how often it was damaged."""
+    """Return all errors in the handling of a folder, and how often it was damaged."""
     try:
         truth = read_truth(folder, scratch / "truth")
     except AssertionError as error:
@@ -235,14 +235,14 @@ def examine(
             name, found = judge_wounded(
                 folder, earlier, truth, scratch, random.Random(state), tallies
             )
-        except Exception as error:  # a crash is a finding like others
+        except Exception as error:  # a crash is an error like others
             name, found = "damaged", [f"{error!r}"]
         wrong += [f"wound {state}, {name}: {each}" for each in found]
     return wrong, wounds
 
 
 def snapshots(folder: Path, seed: int, rng: random.Random, count: int) -> Iterator[Path]:
-    """Copies of a storage's files, each of one moment: the process is stopped meanwhile."""
+    """Copy a storage's files at single moments, with the process stopped meanwhile."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.crash.traffic", str(folder), str(seed)],
         cwd=ROOT,

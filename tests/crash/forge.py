@@ -1,9 +1,9 @@
-"""Real daemons under the shim, without the start of an interpreter: forks of one warm process.
+"""Real daemons under the shim without the start of an interpreter: forks of one prepared process.
 
     python -m tests.crash.forge FD
 
-A daemon is `qmd serve` in a process of its own, from its configuration file to its exit code; it
-only finds its modules imported.  Starting one costs 30 ms instead of 400.
+A daemon is `qmd serve` in a process of its own, from its configuration file to its exit code; its
+modules are imported already.  Starting it takes 30 ms instead of 400.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """One daemon.  The status socket becomes readable when it has ended."""
+    """A daemon; its status socket becomes readable when it has ended."""
 
     def __init__(self, status: socket.socket) -> None:
         self.status = status
@@ -44,7 +44,7 @@ class Process:
         return bool(select.select([self.status], [], [], timeout_s)[0])
 
     def wait(self, timeout_s: float = END_S) -> int:
-        """The exit code; a signal is a negative one.  Raises TimeoutError."""
+        """Return the exit code; a signal is a negative one.  Raises TimeoutError."""
         if self._code is None:
             if not self.ended(timeout_s):
                 raise TimeoutError(f"process {self.pid} has not ended after {timeout_s} s")
@@ -54,7 +54,9 @@ class Process:
 
     def signal(self, number: int) -> None:
         if not self.ended():
-            with contextlib.suppress(ProcessLookupError):  # it has, and we are about to hear of it
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it has ended, and its status is about to arrive
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -68,7 +70,7 @@ class Process:
 
 
 class Forge:
-    """Where daemons come from."""
+    """The prepared process that forks daemons."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,8 +89,10 @@ class Forge:
     def start(
         self, config: Path, log: Path, environment: Mapping[str, str], changes: Sequence[str] = ()
     ) -> Process:
-        """`qmd serve` with this configuration; `changes` are functions of tests/crash/changes.py
-        that run in it first."""
+        """Start `qmd serve` with this configuration.
+
+        `changes` are functions of tests/crash/changes.py, which run in it first.
+        """
         request = {
             "config": str(config),
             "log": str(log),
@@ -101,7 +105,7 @@ class Forge:
         return Process(ours)
 
     def close(self) -> None:
-        """All daemons end with it."""
+        """End the prepared process and all its daemons."""
         self._requests.close()
         self._process.wait(END_S)
 
@@ -115,7 +119,7 @@ def _serve(descriptor: int) -> None:
     import qmd.daemon  # noqa: F401
     from tests.crash import changes  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the keepers
     with socket.socket(fileno=descriptor) as requests:
         while True:
             data, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 1)
@@ -128,7 +132,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _keep(request: dict[str, object], status: int) -> NoReturn:
-    """Start the daemon, say its number, wait for its end, say how it ended."""
+    """Start the daemon, report its process id, wait for its end and report its status."""
     _end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()

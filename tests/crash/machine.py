@@ -1,4 +1,4 @@
-"""One queue manager on one computer: its folder, its daemon under the shim, its history."""
+"""A computer with one queue manager: its folder, its daemon under the shim, its history."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ format = "json"
 
 
 class Machine:
-    """`start` it, talk to it, let it die; `wipe` makes it a new one.
+    """A computer: `start` starts its daemon, `wipe` replaces it by a new one.
 
-    Everything that happens to its disk, and all that it says, is in `log`.
+    `log` has all acts of its disk, and all bytes that it sends.
     """
 
     def __init__(self, forge: Forge, base: Path, *, configuration: str = CONFIGURATION) -> None:
@@ -62,13 +62,13 @@ class Machine:
         self.last_code: int | None = None
         self.controls: list[Control] = []
         self.changes: Sequence[str] = ("hurry",)
-        self.skipped_s = 0  # time that passes at once, before the next start
+        self.skipped_s = 0  # time that passes before the next start
         self._clock_origin = time.time()
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(base / "notify"))
 
     def start(self, fault: Fault | None = None) -> bool:
-        """Whether it became ready; False when it ended before."""
+        """Start the daemon; return False if it ended before it was ready."""
         assert self.process is None
         while select.select([self._notify], [], [], 0)[0]:
             self._notify.recv(4096)
@@ -106,7 +106,7 @@ class Machine:
         return self.process is not None and not self.process.ended()
 
     def hears(self, listener: socket.socket, timeout_s: float = 0.01) -> bool:
-        """Whether somebody connects.  Raises Ended when the daemon did."""
+        """Return whether the daemon accepts connections.  Raises Ended when it has ended."""
         ends = [self.process.status] if self.process is not None else []
         readable, _, _ = select.select([listener, *ends], [], [], timeout_s)
         if listener in readable:
@@ -116,11 +116,11 @@ class Machine:
         return False
 
     def ends(self) -> bool:
-        """Whether it is about to end by itself, or has."""
+        """Return whether the daemon has ended or is about to end by itself."""
         return self.process is None or self.process.ended(READY_S)
 
     def ended(self) -> int:
-        """It has to end by itself now; its exit code."""
+        """Wait for the daemon's own end, and return its exit code."""
         assert self.process is not None
         code = self.process.wait()
         self._over()
@@ -145,7 +145,10 @@ class Machine:
         self.controls.clear()
 
     def events(self) -> list[dict[str, object]]:
-        """What its daemons logged; a line that is no JSON is a traceback, and so a failure."""
+        """Return the log events of its daemons.
+
+        A line that is no JSON is a traceback, and a failure.
+        """
         lines = self.output.read_text().splitlines() if self.output.exists() else []
         return [json.loads(line) for line in lines]
 
@@ -153,7 +156,7 @@ class Machine:
         return self.output.read_text(errors="replace")[-6000:] if self.output.exists() else ""
 
     def wipe(self) -> None:
-        """A new machine in the place of this one."""
+        """Replace the machine by a new one."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
         for path in (self.socket, self.output):

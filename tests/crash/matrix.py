@@ -1,6 +1,6 @@
-"""The crash matrix: the workload, with a death at every act in its turn, and what comes after it.
+"""The crash matrix: the workload with a death at every act, and the recovery from each.
 
-python -m tests.crash.matrix [CYCLES]      `make crashes`; exit code 1 when a promise was broken
+python -m tests.crash.matrix [CYCLES]      `make crashes`; the exit code is 1 for a broken promise
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_ACTS_MAX = 30  # a start after a crash has about as many
 
 
 class Cycle(NamedTuple):
-    """One life of a machine: what goes wrong, and what kills its next starts before they are done.
+    """One life of a machine: its fault, and the acts that kill its next starts.
 
     As text `SEED:DO:AT:KINDS:TIMES` and a `:AT` for each of those starts.
     """
@@ -45,13 +45,13 @@ class Cycle(NamedTuple):
 
 
 class Bench:
-    """Runs one cycle after the other on one machine."""
+    """A machine that runs one cycle after the other."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
     def acts(self, seed: int, kinds: str) -> int:
-        """How many there are to die at: a life without a fault."""
+        """Count the acts of a life without a fault."""
         self.machine.wipe()
         with Workload(self.machine, seed) as workload:
             if not workload.run(Fault("kill", at=0, kinds=kinds)):
@@ -61,7 +61,10 @@ class Bench:
             return acts
 
     def run(self, cycle: Cycle) -> bool:
-        """Whether it died where it should; it may have had fewer acts this time.  Raises Lost."""
+        """Run a cycle; return whether the daemon died at the planned act.  Raises Lost.
+
+        It may have had fewer acts this time.
+        """
         self.machine.wipe()
         with Workload(self.machine, cycle.seed) as workload:
             try:
@@ -81,7 +84,7 @@ class Bench:
 
 
 def kills(seed: int, acts: int, kinds: str) -> Iterator[Cycle]:
-    """One for each act; every third dies in its next start as well, and some more than once."""
+    """Return a cycle for each act; every third dies in its next start as well, some more often."""
     rng = random.Random(seed)
     for at in range(1, acts + 1):
         starts = rng.choice((1, 1, 2, 3)) if at % 3 == 0 else 0
@@ -93,7 +96,7 @@ def kills(seed: int, acts: int, kinds: str) -> Iterator[Cycle]:
 
 
 def failures(seed: int, writes: int) -> Iterator[Cycle]:
-    """The disk fails once or for ever, at some of the writes and syncs."""
+    """Return cycles in which the disk fails once or for good, at some of the writes and syncs."""
     rng = random.Random(seed)
     for at in range(1, writes, 6):
         do, kinds = rng.choice([("enospc", "w"), ("eio", "w"), ("short", "w"), ("eio", "s")])
@@ -102,6 +105,6 @@ def failures(seed: int, writes: int) -> Iterator[Cycle]:
 
 
 def scratch() -> Path:
-    """A folder in memory where there is one: what is synced there costs nothing."""
+    """Return a folder in memory, if there is one: syncs cost nothing there."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="qmd-crash-", dir=memory if memory.is_dir() else None))

@@ -1,9 +1,9 @@
-"""Data folders as older versions wrote them, kept as SQL in tests/data.
+"""Data folders as older versions wrote them, stored as SQL in tests/data.
 
     python -m tests.crash.old_folder        writes tests/data/schema_N.sql for the present schema
 
-To be run before a migration changes the schema, and never again for that version: from then on its
-folder is what somebody may still have.
+It must run before a migration changes the schema, and never again for that version: from then on
+its folder represents those of users.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 LIFETIME_S = 0xFFFFFFFF  # without end: the folder has to open years from now
 RECOVERABLE, TRANSACTIONAL = 1, 2
 
-#: The queue manager at the other end, whose port only the test knows.
+#: The remote queue manager; only the test knows its port.
 PEER = bytes(range(16))
 SEQUENCE = 1_700_000_000 << 32 | 1
 PORT = 11801
@@ -36,7 +36,7 @@ def versions() -> list[int]:
 
 
 def restore(version: int, folder: Path, port: int) -> None:
-    """Make the data folder of that version, with a peer that listens on `port`."""
+    """Create the data folder of a version, with a peer that listens on `port`."""
     script = (DATA / f"schema_{version}.sql").read_text(encoding="utf-8")
     folder.mkdir(mode=0o700)
     with closing(sqlite3.connect(folder / "queues.db")) as db:
@@ -47,7 +47,7 @@ def restore(version: int, folder: Path, port: int) -> None:
 
 
 def generate() -> str:
-    """A folder with some of everything, as SQL."""
+    """Return a folder with some of everything, as SQL."""
     base = scratch()
     forge = Forge()
     machine = Machine(forge, base / "machine")
@@ -86,7 +86,7 @@ def _message(destination: str, number: int, size: int = 0, delivery: int = 3) ->
 
 
 def _receive(control: Control, remote: RemoteQueueManager) -> None:
-    """From the peer: some in order, some plain ones."""
+    """Receive messages of the peer: some in order, some plain ones."""
     (listening,) = control.ask("status")["listen"]
     peer = remote.connect(int(str(listening).rpartition(":")[2]))
     peer.send_many([incoming(remote, number) for number in range(1, COUNT + 1)])
@@ -96,7 +96,7 @@ def _receive(control: Control, remote: RemoteQueueManager) -> None:
 
 
 def incoming(remote: RemoteQueueManager, number: int) -> bytes:
-    """Message `number` of the peer's sequence, the same whenever it is built."""
+    """Build message `number` of the peer's sequence, always the same."""
     return remote.transactional("orders", SEQUENCE, number, message_id=100 + number)
 
 
@@ -106,7 +106,7 @@ def letter(remote: RemoteQueueManager, number: int) -> bytes:
 
 
 def _dump(db: sqlite3.Connection) -> Iterator[str]:
-    """Tables and rows, with the numbers that say what the file is."""
+    """Dump tables and rows, with the numbers that identify the file."""
     yield f"-- A data folder of schema {_pragma(db, 'user_version')}: tests/crash/old_folder.py."
     yield from db.iterdump()
     for name in ("application_id", "user_version"):

@@ -1,9 +1,9 @@
-"""What must, may and must not be stored, by all that was asked of a daemon and all that it said.
+"""The oracle of a daemon: what must, may and must not be stored, by its requests and answers.
 
-Shares no code with the daemon.  Every message of a test bears a number of its own in its body, so
-that it is known wherever it turns up.  What was asked is marked in the machine's log before the
-asking, what the daemon said is in the log as the bytes that went to its sockets; reading the log up
-to any act therefore gives what was promised by then.
+It shares no code with the daemon.  Every message of a test has a number in its body, so that it is
+known wherever it is found.  A request is marked in the machine's log before it is sent; the answers
+are in the log as the bytes that went to the sockets.  Reading the log up to any act therefore gives
+the promises at that time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.crash.shim import Record
 from tests.process import wire
 
 # Places where a message can be.
-OUT = "out"  # an outgoing queue whose destination is there
-NOWHERE = "nowhere"  # one whose destination never is
+OUT = "out"  # an outgoing queue with a reachable destination
+NOWHERE = "nowhere"  # an outgoing queue with an unreachable destination
 DEAD_LETTER = "dead-letter"
 JOURNAL = "journal"
 
@@ -28,21 +28,21 @@ _NUMBERED = re.compile(rb"<(\d{6})>")
 
 
 def content(number: int, size: int = 0) -> bytes:
-    """The body of message `number`, filled up to a size."""
+    """Return the body of message `number`, filled up to a size."""
     return (b"<%06d>" % number).ljust(size, b".")
 
 
 def number_in(packet: bytes) -> int:
-    """Which message a packet, or a body, is."""
+    """Return the number of the message in a packet or body."""
     found = _NUMBERED.search(packet)
-    assert found is not None, f"a message that nobody sent: {packet[:200]!r}"
+    assert found is not None, f"a message that was never sent: {packet[:200]!r}"
     filling = packet[found.end() :].rstrip(b"\0")  # a packet may end with up to three of these
     assert filling == b"." * len(filling), f"the body of {found[0]!r} is damaged"
     return int(found[1])
 
 
 class Store(NamedTuple):
-    """A message that is to be kept: where, and where it may end up instead."""
+    """A message that must be kept: its place, and the places where it may end up instead."""
 
     number: int
     place: str
@@ -53,7 +53,7 @@ class Store(NamedTuple):
 class _Message:
     place: str
     instead: str | None
-    stored: bool | None = None  # None: nobody but the disk knows
+    stored: bool | None = None  # None: only the disk knows
     removal_asked: bool = False
     removed: bool = False
 
@@ -69,32 +69,32 @@ class _Request:
 
 @dataclass
 class State:
-    """What is there, as somebody found it."""
+    """The contents of a machine, as a test found them."""
 
-    #: The places that were looked at, and what is there in the order of receiving.
+    #: Each examined place, and its messages in the order of receiving.
     places: dict[str, list[int]] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
-    #: The requests whose outcome is recorded; None where that was not looked up.
+    #: The requests with a recorded outcome; None if they were not read.
     outcomes: set[str] | None = None
     #: For each sequence that comes in, the last number accepted; None likewise.
     positions: dict[int, int] | None = None
     #: The first message number that was not reserved yet; None likewise.
     next_message_number: int | None = None
-    #: Where the log of events tells something else than the tables.
+    #: The contradictions between the event log and the tables.
     disagreements: list[str] = field(default_factory=list)
-    #: What reached the other queue manager, when nothing is on its way any more.
+    #: The messages that reached the other queue manager, when nothing is on its way any more.
     delivered: set[int] | None = None
 
 
 class Promises:
-    """All of them; `check` compares them with what is there."""
+    """All promises of a daemon; `check` compares them with its contents."""
 
     def __init__(self) -> None:
         self._requests: dict[str, _Request] = {}
         self._messages: dict[int, _Message] = {}
         self._queues: set[str] = set()
         self._highest_message_number = 0
-        self.told = 0
+        self.confirmed = 0
 
     def ask(
         self,
@@ -104,7 +104,7 @@ class Promises:
         queues: Iterable[str] = (),
         token: bool = False,
     ) -> None:
-        """A request goes out now; a message that is sent again is the one it was."""
+        """Record a request; a message that is sent again keeps its number."""
         kept = [Store(*each) for each in stores]
         for number, place, instead in kept:
             self._messages.setdefault(number, _Message(place, instead))
@@ -117,13 +117,13 @@ class Promises:
             self._requests[key] = request
 
     def tell(self, key: str, result: Any = None) -> None:
-        """The daemon says that it is done.  A key that was never asked is none of ours."""
+        """Record that the daemon confirmed a request; unknown keys are ignored."""
         request = self._requests.get(key)
         if request is None or request.done:
             return
         assert request.done is None, f"{key} was refused, and is done"
         request.done = True
-        self.told += 1
+        self.confirmed += 1
         for number in request.stores:
             assert self._messages[number].stored is not False, f"{number} was refused, and is kept"
             self._messages[number].stored = True
@@ -137,7 +137,7 @@ class Promises:
                 )
 
     def deny(self, key: str) -> None:
-        """The daemon says that it was not done, and never will be."""
+        """Record that the daemon refused a request for good."""
         request = self._requests.get(key)
         if request is None:
             return
@@ -147,17 +147,17 @@ class Promises:
             self._messages[number].stored = False
 
     def open_keys(self) -> list[str]:
-        """Requests with a token about whose outcome nothing was said."""
+        """Return requests with a token and without a known outcome."""
         return [key for key, each in self._requests.items() if each.token and each.done is None]
 
     def expected_at_peer(self) -> set[int]:
-        """Messages that have to reach the other queue manager."""
+        """Return the messages that must reach the other queue manager."""
         return {
             number for number, each in self._messages.items() if each.place == OUT and each.stored
         }
 
     def check(self, state: State) -> list[str]:
-        """Every broken promise, as a sentence."""
+        """Return every broken promise as a sentence."""
         stored = self._settled(state)
         where: dict[int, list[str]] = {}
         for place, numbers in state.places.items():
@@ -181,7 +181,7 @@ class Promises:
         return broken
 
     def _settled(self, state: State) -> dict[int, bool | None]:
-        """For each message whether it was stored, by what was said and what the state says."""
+        """Return for each message whether it was stored, by the answers and by the state."""
         stored = {number: message.stored for number, message in self._messages.items()}
         for key, request in self._requests.items():
             done: bool | None = None
@@ -192,7 +192,7 @@ class Promises:
                 done = int(number) <= state.positions.get(int(sequence_id), 0)
             if done is not None:
                 for number in request.stores:
-                    # Told, and the record of it is lost: the message is what counts, below.
+                    # Confirmed, and its record is lost: the message itself is checked below.
                     stored[number] = stored[number] or done
         return stored
 
@@ -226,7 +226,10 @@ class Promises:
         return broken
 
     def _disorder(self, place: str, numbers: list[int]) -> list[str]:
-        """Numbers grow with the sending; those of the other queue manager are a range apart."""
+        """Check the order.
+
+        Numbers grow with sending; those of the other queue manager are separate.
+        """
         if place in (OUT, NOWHERE, DEAD_LETTER, JOURNAL):  # by kind, or by the time of the end
             return []
         broken = []
@@ -237,7 +240,7 @@ class Promises:
         return broken
 
     def _setbacks(self, state: State) -> list[str]:
-        """Where a sequence stands before what was acknowledged of it: that would come again."""
+        """Check that no sequence is behind acknowledged numbers, which it would accept again."""
         if state.positions is None:
             return []
         broken = []
@@ -254,7 +257,7 @@ class Promises:
     def _halves(
         self, where: Mapping[int, list[str]], stored: Mapping[int, bool | None], state: State
     ) -> list[str]:
-        """A request is done wholly or not at all."""
+        """Check that each request is done as a whole or not at all."""
         broken = []
         for key, request in self._requests.items():
             seen = [
@@ -280,7 +283,7 @@ PEERS_NUMBERS = 500_000
 
 
 class Hearing:
-    """Reads a machine's log, and keeps account in `promises`."""
+    """Reads a machine's log, and records its events in `promises`."""
 
     def __init__(self, promises: Promises) -> None:
         self.promises = promises

@@ -1,7 +1,7 @@
-"""One life of a machine, and then the power goes at every act of it, in every way.
+"""One life of a machine, with a loss of power at every act, in every way.
 
-A state is what the disk may hold at one act after one kind of loss.  Each is recovered as a start
-would recover it, and compared with what had been promised when the power went.
+A state is what the disk may hold at one act after one kind of loss.  Each state is recovered as a
+start would recover it, and compared with the promises at the time of the loss.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.crash.shim import Record
 from tests.crash.stored import Damaged, read_state
 from tests.crash.workload import Lost
 
-MUST_HOLD_BACK = "cwtsdeur"  # acts after which the disk is another
+MUST_HOLD_BACK = "cwtsdeur"  # acts that change the disk
 
 
 class Replay:
-    """`states` runs through them; `count` says how many there were, `broken` what was found."""
+    """The states of a life; `count` is their number, `broken` has the broken promises."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Replay:
         return self._hearing.promises
 
     def _skip(self, count: int) -> None:
-        """Let the first records happen without a loss of power."""
+        """Apply the first records without a loss of power."""
         for record in self._records[:count]:
             self._feed(record)
 
@@ -60,12 +60,12 @@ class Replay:
             pass
 
     def steps(self, first: int = 0, *, every_write: int = 1) -> Iterator[int]:
-        """As `run`; yields the number of records that were gone through."""
+        """Do as `run`; yield the number of records that were applied."""
         self._skip(first)
         for index, record in enumerate(self._records[first:], first):
-            told = self.promises.told
+            confirmed = self.promises.confirmed
             self._feed(record)
-            if record.kind == "k" and self.promises.told > told:
+            if record.kind == "k" and self.promises.confirmed > confirmed:
                 self._check(index, Loss.UNSYNCED)
             elif record.kind in "w" and index % every_write:
                 continue
@@ -75,13 +75,13 @@ class Replay:
             yield index
 
     def feeds(self) -> Iterator[int]:
-        """Let all records happen; yields the number of each that the disk is another after."""
+        """Apply all records; yield the number of each that changes the disk."""
         for index, record in enumerate(self._records):
             self._feed(record)
             yield index
 
     def state_now(self, loss: Loss = Loss.UNSYNCED) -> State:
-        """What is left when the power goes here.  Raises Damaged."""
+        """Return the state after a loss of power at this act.  Raises Damaged."""
         self.write_now(self._folder, loss)
         try:
             return read_state(self._folder, self._nowhere_port)
@@ -118,6 +118,6 @@ class Replay:
 
 
 def require_whole(replay: Replay) -> None:
-    """Raises Lost."""
+    """Raise Lost if a promise was broken."""
     if replay.broken:
         raise Lost(f"{len(replay.broken)} broken promises: " + "; ".join(replay.broken[:5]))

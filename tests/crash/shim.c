@@ -1,16 +1,16 @@
-/* Between a real daemon and the system: counts what it does to its data folder, makes any one act
-   fail or the last, and keeps a log from which every moment of the disk can be made again.
+/* A shim between a real daemon and the system: counts the acts on its data folder, makes any one act
+   fail or kills the daemon at it, and keeps a log from which every state of the disk can be rebuilt.
 
    Loaded by LD_PRELOAD, silent until shim_configure() has read the environment:
 
-     SHIM_FOLDER  acts on files below this folder count (all but -shm, lock and reserve: they hold
-                  nothing that has to survive)
-     SHIM_COUNT   a file of 8 bytes: how many acts there were, over all processes of a run
+     SHIM_FOLDER  acts on files below this folder count (except -shm, lock and reserve, which need
+                  not survive)
+     SHIM_COUNT   a file of 8 bytes: the number of acts, over all processes of a run
      SHIM_LOG     acts are appended to this file, which lies in the page cache and so outlives
                   SIGKILL; no log without it
      SHIM_KINDS   which kinds of acts are counted, by their letters below; default: all
-     SHIM_AT      what SHIM_DO says happens at this act, from 1; 0 is never
-     SHIM_TIMES   to so many acts from there on; 0 is to all of them
+     SHIM_AT      the act at which SHIM_DO happens, from 1; 0 is never
+     SHIM_TIMES   the number of acts from there on; 0 is all of them
      SHIM_DO      kill: SIGKILL before the act;  eio, enospc: the act fails;
                   short: half of a write is done, and the next one finds the disk full
 
@@ -18,10 +18,10 @@
 
      c  a file was created          w  bytes were written        t  a file was cut or lengthened
      s  a file was synced           d  the folder was synced     u  a file was removed
-     r  a file was renamed          k  bytes go to a socket: what was promised, and to whom
-     x  so many bytes (offset) of the socket's last k were not taken
-     e  a sync of a file failed: what it should have written is lost, whatever later syncs say
-     m  a mark that the tests set in the log */
+     r  a file was renamed          k  bytes are sent to a socket: promises, and their receiver
+     x  the socket did not take so many bytes (offset) of its last k
+     e  a sync of a file failed: its writes are lost, even if later syncs succeed
+     m  a mark of the tests */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +81,7 @@ void shim_configure(void) {
     const char *log = setting("SHIM_LOG", NULL);
     if (log) {
         int low = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-        log_file = syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, 1000);  /* out of everybody's way */
+        log_file = syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, 1000);  /* above the descriptors of the daemon */
         syscall(SYS_close, low);
     }
     const char *shared = setting("SHIM_COUNT", NULL);
@@ -99,12 +99,12 @@ static void note(char kind, const char *name, const void *data, size_t bytes, ui
     struct iovec parts[3] = {{&record, sizeof record},
                              {(void *)name, record.name_bytes},
                              {(void *)data, bytes}};
-    if (syscall(SYS_writev, log_file, parts, 3) < 0) abort();  /* a log with holes proves nothing */
+    if (syscall(SYS_writev, log_file, parts, 3) < 0) abort();  /* an incomplete log proves nothing */
 }
 
 static uint64_t log_end(void) { return log_file < 0 ? 0 : lseek(log_file, 0, SEEK_END); }
 
-/* Count an act; what has to go wrong with it. */
+/* Count an act; return the fault that is planned for it. */
 static int act(char kind) {
     if (!strchr(kinds, kind)) return NOTHING;
     int64_t number = __sync_add_and_fetch(count, 1);
@@ -255,7 +255,7 @@ int rename(const char *from, const char *to) {
     return syscall(SYS_rename, from, to);
 }
 
-/* Sockets: what is said to clients ("unix 7") and to peers ("tcp 7 40123", with their port). */
+/* Sockets: bytes sent to clients ("unix 7") and to peers ("tcp 7 40123", with their port). */
 
 static int is_socket(int file, char *name) {
     if (!folder_bytes || file < 0 || file >= FILES_MAX || file == log_file) return 0;
@@ -288,7 +288,7 @@ static ssize_t sent(int file, const struct iovec *parts, int part_count, int fla
     size_t bytes = 0;
     for (int part = 0; part < part_count; part++) bytes += parts[part].iov_len;
     if (log_file >= 0) {
-        /* Before it is said: whoever hears it can then only set marks after it. */
+        /* Logged before it is sent: marks of its receiver follow it in the log. */
         char *said = malloc(bytes + 1), *end = said;
         for (int part = 0; part < part_count; part++)
             end = mempcpy(end, parts[part].iov_base, parts[part].iov_len);

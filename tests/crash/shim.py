@@ -1,4 +1,4 @@
-"""The other side of shim.c: building it, telling it what to do, reading its log."""
+"""The Python side of shim.c: building it, controlling it, reading its log."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BEGINNING = _MAGIC.to_bytes(4, "little")
 
 
 def missing() -> str | None:
-    """Why the shim cannot be had here; None when it can."""
+    """Return why the shim cannot be used here; None when it can."""
     return None if shutil.which("gcc") else "gcc is needed to build tests/crash/shim.c"
 
 
 def library() -> Path:
-    """The built shim; built when its source is new."""
+    """Return the shim, built again when its source is new."""
     name = f"shim-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
     built = ROOT / "build" / name
     if not built.exists():
@@ -44,7 +44,7 @@ def library() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong: at act `at` of the kinds, and at `times` - 1 acts after it (0: at all)."""
+    """A fault: at act `at` of the kinds, and at `times` - 1 acts after it (0: at all)."""
 
     do: str  # kill, eio, enospc, short
     at: int
@@ -61,7 +61,7 @@ class Fault:
 
 
 class Counter:
-    """How many acts there were, over several processes."""
+    """The number of acts, over several processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class Counter:
 
 
 class Record(NamedTuple):
-    """One act.  Kinds and what offset and data are: shim.c."""
+    """One act; shim.c describes kinds, offset and data."""
 
     kind: str
     name: str
@@ -86,7 +86,7 @@ class Record(NamedTuple):
 
 
 class WriteLog:
-    """The log of one machine, over all of its processes; the tests add their marks."""
+    """The log of one machine over all of its processes, with the marks of tests."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,10 +101,10 @@ class WriteLog:
         return os.fstat(self._file).st_size
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """All from position `start` on.  A socket's bytes that were not taken are left out.
+        """Yield all records from position `start` on, without bytes that a socket did not accept.
 
-        A process that is killed while one of its threads writes a record leaves a part of it, whose
-        act was not done or whose end nobody heard of: it is left out as well.
+        A process that is killed while a thread writes a record leaves a part of it: that act was
+        not done, or its end was not reported.  The part is left out as well.
         """
         whole = self.path.read_bytes()
         log = memoryview(whole)
@@ -138,12 +138,15 @@ class WriteLog:
 
 
 def _following(log: bytes, position: int) -> int | None:
-    """Where the record ends; None for one that was cut off: no record, nor the end, follows it."""
+    """Return where the record ends.
+
+    None if it was cut off: neither a record nor the end follows.
+    """
     if position + _HEADER.size > len(log) or not log.startswith(_BEGINNING, position):
         return None
     _, _, name_bytes, data_bytes, _ = _HEADER.unpack_from(log, position)
     end = position + _HEADER.size + int(name_bytes) + int(data_bytes)
     rest = log[end : end + 2 * len(_BEGINNING) - 1]
-    # The beginning of one that follows may be all that there is of it.
+    # The next record may be incomplete.
     follows = end <= len(log) and (_BEGINNING in rest or _BEGINNING.startswith(rest))
     return end if follows else None

@@ -1,4 +1,4 @@
-"""What a data folder holds, read with nothing but SQL."""
+"""The contents of a data folder, read with SQL only."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ARRIVAL_MASK = (1 << 44) - 1
 
 
 class Damaged(AssertionError):
-    """SQLite finds fault with the file, or tables contradict each other."""
+    """SQLite finds an error in the file, or tables contradict each other."""
 
 
 def read_state(folder: Path, nowhere_port: int) -> State:
-    """Recover the folder as a start does, and look.  Raises Damaged."""
+    """Recover the folder as a start does, and return its contents.  Raises Damaged."""
     path = folder / "queues.db"
     rewrite_log(folder / "queues.db-wal")
     with closing(sqlite3.connect(path)) as db:
         try:
-            # Nobody else is there; and looking needs no durability.
+            # No other process uses the folder, and reading needs no durability.
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
             db.execute("PRAGMA synchronous = OFF")
             (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not tables:  # the first start was cut short
+            if not tables:  # the first start was interrupted
                 return State(outcomes=set(), positions={}, next_message_number=1)
             found = db.execute("PRAGMA quick_check").fetchall()
             if found != [("ok",)]:

@@ -1,8 +1,7 @@
-"""One message to several queues, and the power goes, or the daemon is killed, at every act of it.
+"""One message to several queues: power losses and kills at every act of the daemon.
 
-Whatever is lost: a request is there with all of its copies or with none of them, every copy is
-whole, and a body that no copy needs any more is gone.  Where nothing of what was written is lost,
-the disk is as a kill leaves it.
+A request is stored with all of its copies or with none, every copy is intact, and a body that no
+copy needs is removed.  Where no write is lost, the disk is as a kill leaves it.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ RECOVERABLE, TRANSACTIONAL = 1, 2
 ELSEWHERE = 4
 STATES_MIN = 250
 
-Places = dict[str, list[int]]  # which messages are where
+Places = dict[str, list[int]]  # place -> messages
 Step = Callable[[Control], object]
 
 
 class Moment(NamedTuple):
-    """A request was asked, or answered: what may be on disk from here on."""
+    """The time of a request or an answer: the contents that may be on disk from then on."""
 
     allowed: list[Places]
 
 
 class Life:
-    """A daemon that sends copies and ends them; after each request all is where it says."""
+    """A daemon that sends copies and ends them; after each request all messages are in place."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -131,12 +130,12 @@ class Life:
 
 
 def number_of(packet: bytes) -> int:
-    """Which message it is; every byte of its body is looked at."""
+    """Return the number of a message, after checking every byte of its body."""
     return number_in(parse_user_message(packet).properties.body)
 
 
 def look(folder: Path) -> Places:
-    """What a start after this finds.  Raises AssertionError where it is not whole."""
+    """Return the contents that a start finds.  Raises AssertionError where they are not intact."""
     rewrite_log(folder / "queues.db-wal")
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -151,7 +150,7 @@ def look(folder: Path) -> Places:
             for key, packet in packets(db, table):
                 name = PLACES.get(names[key >> 48], names[key >> 48].removeprefix("private$\\"))
                 places.setdefault(name, []).append(number_of(packet))
-        assert unshared_parts(db) == [], "bodies that nobody needs"
+        assert unshared_parts(db) == [], "bodies without copy"
         assert disagreements(db) == []
     return {name: sorted(there) for name, there in places.items()}
 
@@ -159,9 +158,7 @@ def look(folder: Path) -> Places:
 PLACES = {"system$;deadletter": "dead", "system$;deadxact": "deadxact"}
 
 
-def test_copies_are_all_there_and_whole_or_not_at_all_whenever_the_power_goes(
-    machine: Machine, folder: Path
-) -> None:
+def test_copies_are_stored_completely_or_not_at_all(machine: Machine, folder: Path) -> None:
     life = Life(machine)
     life.run()
 

@@ -1,8 +1,8 @@
-"""Messages end while their daemon is killed: each is in one place after that, `why` names it, and
-who sent it hears of its end once.
+"""Messages expire while their daemon is killed.
 
-The daemon is killed at one act or another of what it does with messages whose time is over when it
-starts; the next start ends the rest.
+Afterwards each message is in one place, `why` names it, and its sender gets one acknowledgment of
+its end.  The daemon is killed at an act of its work on messages that have expired when it starts;
+the next start ends the rest.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LIFETIME_S = 1000
 EACH = 5  # of each kind
 PATIENCE_S = END_S
 ADMIN = r"private$\admin"
-NEGATIVE = 0x4 | 0x8  # whoever sent it wants to hear that it did not arrive, or was not received
+NEGATIVE = 0x4 | 0x8  # the sender asks for acknowledgments of failed arrival or receipt
 DEAD_LETTERS = {False: "DIRECT=OS:.\\SYSTEM$;DEADLETTER", True: "DIRECT=OS:.\\SYSTEM$;DEADXACT"}
 KILLS = range(1, 200, 3)
 
 
 class Kind(NamedTuple):
-    """Messages that end in the same way; `queue` None: nobody can deliver them."""
+    """Messages that end in the same way; `queue` None: they cannot be delivered."""
 
     queue: str | None
     delivery: int
@@ -53,7 +53,7 @@ KINDS = [
 
 
 class Ending:
-    """One machine's messages, from their sending to their end."""
+    """The messages of one machine, from their sending to their end."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -62,7 +62,7 @@ class Ending:
         self._kinds: dict[int, Kind] = {}
 
     def send(self) -> None:
-        """All of them, by a daemon that is killed before any is over."""
+        """Send all messages, with a daemon that is killed before any expires."""
         assert self._machine.start()
         control = self._machine.connect()
         for queue, transactional in (("plain", False), ("orders", True), ("admin", False)):
@@ -81,7 +81,10 @@ class Ending:
         return [destination, content(number), "", *properties, ADMIN, NEGATIVE]
 
     def die_while_they_end(self, at: int) -> bool:
-        """Killed at this act of its kind, counted from the start; False: they ended before."""
+        """Kill the daemon at this act of its kind after the start.
+
+        Return False if all ended before.
+        """
         self._machine.skipped_s = 2 * LIFETIME_S
         self._machine.count.reset()
         died = not self._machine.start(Fault("kill", at, TURNS))
@@ -94,7 +97,7 @@ class Ending:
         return died
 
     def check(self) -> None:
-        """The next start ends the rest, and each is where it belongs."""
+        """Check that the next start ends the rest, and that each message is in its place."""
         assert self._machine.start()
         control = self._machine.connect()
         self._wait_until_over(control)
@@ -107,11 +110,13 @@ class Ending:
             ]
             assert sorted(dead) == wanted
         for number, kind in self._kinds.items():
-            told = control.ask("why", self._ids[number], "", False)
-            assert told["state"] == ("dead_lettered" if kind.dead_letter else "discarded"), told
-            ends = [each["kind"] for each in told["events"]]
+            explained = control.ask("why", self._ids[number], "", False)
+            assert explained["state"] == ("dead_lettered" if kind.dead_letter else "discarded"), (
+                explained
+            )
+            ends = [each["kind"] for each in explained["events"]]
             assert ends.count("expired") == 1, ends
-        assert self._told(control) == Counter(
+        assert self._acknowledged(control) == Counter(
             (
                 self._ids[number],
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT
@@ -128,15 +133,15 @@ class Ending:
             assert time.monotonic() < deadline, "they do not end"
             time.sleep(0.005)
 
-    def _told(self, control: Control) -> Counter[tuple[str, int]]:
-        """Of which messages the sender has heard what."""
+    def _acknowledged(self, control: Control) -> Counter[tuple[str, int]]:
+        """Return the acknowledgments that the sender received, by message."""
         deadline = time.monotonic() + PATIENCE_S
-        while True:  # some of it may be on its way, over the outgoing queue to ourselves
+        while True:  # some may be in the outgoing queue to this queue manager itself
             acks = [
                 parse_user_message(each[2]).properties
                 for each in control.ask("peek", ADMIN, 0, 1000, 0.0)
             ]
-            told = Counter(
+            acknowledged = Counter(
                 (
                     message_id_text(
                         ack.correlation_id[:16], int.from_bytes(ack.correlation_id[16:], "little")
@@ -145,8 +150,8 @@ class Ending:
                 )
                 for ack in acks
             )
-            if len(told) == len(self._kinds) or time.monotonic() > deadline:
-                return told
+            if len(acknowledged) == len(self._kinds) or time.monotonic() > deadline:
+                return acknowledged
             time.sleep(0.005)
 
     def _left(self, control: Control) -> int:
@@ -158,7 +163,7 @@ class Ending:
         return left
 
 
-def test_a_message_ends_once_wherever_its_daemon_is_killed(machine: Machine) -> None:
+def test_a_message_ends_once_after_a_kill_at_any_act(machine: Machine) -> None:
     machine.changes = ("hurry", "a_few_at_a_time")
     kills = 0
     for at in KILLS:

@@ -1,4 +1,4 @@
-"""After a failed sync, nothing is promised that the power can take."""
+"""After a failed sync, the daemon confirms nothing that a loss of power can take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.crash.machine import Machine
 from tests.crash.shim import Fault
 
 
-# Those from 10 on come after the first start.
+# Acts from 10 on follow the first start.
 @pytest.mark.parametrize("at", [1, 4, 8, *range(10, 48, 4)])
-def test_after_failed_syncs_nothing_is_promised_that_the_power_can_take(
+def test_confirmed_messages_survive_failed_syncs_and_power_loss(
     machine: Machine, folder: Path, at: int
 ):
     fault = Fault("eio", at, "s", times=0)
@@ -22,14 +22,16 @@ def test_after_failed_syncs_nothing_is_promised_that_the_power_can_take(
 
 
 @pytest.mark.parametrize("at", range(11, 47, 5))
-def test_a_single_failed_sync_does_no_more_harm(machine: Machine, folder: Path, at: int):
-    """That of a checkpoint stops the daemon as well: what it should have brought into the database
-    is in the log, and the next checkpoint brings it again."""
+def test_a_failed_sync_of_a_checkpoint_stops_the_daemon(machine: Machine, folder: Path, at: int):
+    """Check that a failed sync of a checkpoint stops the daemon as well.
+
+    The log still has the pages of the failed sync, and the next checkpoint writes them again.
+    """
     assert broken_after_a_failed_sync(machine, folder, Fault("eio", at, "s")) == []
 
 
-def test_without_writing_the_log_again_it_would_be_lost(machine: Machine, folder: Path):
-    """Not always: a checkpoint at the start may save it by chance."""
+def test_messages_are_lost_without_rewriting_the_log(machine: Machine, folder: Path):
+    """Without the remedy messages are lost, except when a checkpoint at the start saves them."""
     assert any(
         "is lost" in broken
         for at in range(12, 46)
@@ -40,8 +42,8 @@ def test_without_writing_the_log_again_it_would_be_lost(machine: Machine, folder
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_folder_that_cannot_be_synced_keeps_the_daemon_from_starting(machine: Machine, at: int):
-    """SQLite does not mind; but the name of the log would be lost with the power."""
+def test_a_failed_sync_of_the_folder_prevents_the_start(machine: Machine, at: int):
+    """SQLite ignores the error, but a loss of power would remove the name of the log."""
     assert not machine.start(Fault("eio", at, "d", times=0))
     assert machine.ended() == 1
     (event,) = [each for each in machine.events() if each["level"] == "critical"]

@@ -1,4 +1,4 @@
-"""`qmd check` tells the truth of folders that were killed, and of damaged ones: a few of each.
+"""`qmd check` on a few folders of killed daemons, and on damaged ones.
 
 `make soak` does it with thousands: folders.py.
 """
@@ -18,7 +18,7 @@ FOLDERS = 8
 
 
 @pytest.mark.timeout(300)
-def test_what_is_said_of_the_folders_of_a_killed_storage_is_true():
+def test_check_is_right_about_a_killed_storage():
     outcome = folders.search(SEED, FOLDERS)
 
     assert outcome.wrong == []
@@ -28,9 +28,7 @@ def test_what_is_said_of_the_folders_of_a_killed_storage_is_true():
 
 
 @pytest.mark.timeout(300)
-def test_what_is_said_of_a_daemons_folder_is_true_whenever_the_power_goes(
-    machine: Machine, folder: Path
-):
+def test_check_is_right_about_a_daemon_after_power_loss(machine: Machine, folder: Path):
     outcome = folders.of_a_life(machine, folder, SEED, states=10)
 
     assert outcome.wrong == []
@@ -38,7 +36,7 @@ def test_what_is_said_of_a_daemons_folder_is_true_whenever_the_power_goes(
 
 
 @pytest.mark.timeout(300)
-def test_what_is_said_of_the_folders_of_a_simulated_world_is_true():
+def test_check_is_right_about_a_simulated_world():
     outcome = folders.of_a_world(SEED, states=6)
 
     assert outcome.wrong == []

@@ -1,7 +1,7 @@
-"""Messages are moved, sent again, imported, journaled and purged while their daemon is killed.
+"""Messages are moved, resent, imported, journaled and purged while their daemon is killed.
 
-Each step is one commit: after a kill its messages are where they were or where they were to be, all
-of them in one place, the token says which, and what was left is done by asking again.
+Each step is one commit: after a kill all its messages are in their old place or in the new one, the
+token tells which, and repeating the request completes the step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ KILLS = range(2, 300, 7)
 ORDERS, RETRY, OTHER = r"private$\orders", r"private$\orders;retry", r"private$\other"
 JOURNAL = r"private$\orders;journal"
 PLACES = (ORDERS, RETRY, OTHER, JOURNAL)
-EVERY: list[Any] = []  # a choice that leaves nothing out
+EVERY: list[Any] = []  # a selection of all messages
 
 State = dict[str, list[int]]
 Step = Callable[["Housekeeping", Control, bytes], None]
 
 
 class Housekeeping:
-    """One machine, and what is to be where after each step."""
+    """A machine, and the places of its messages after each step."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -47,7 +47,7 @@ class Housekeeping:
         self._machine.kill()
 
     def work(self, fault: Fault | None) -> bool:
-        """Whether it came to its end; what was in doubt when it died is looked at first."""
+        """Run the steps, beginning with the one in doubt; return whether they were completed."""
         if not self._machine.start(fault):
             self._machine.kill()
             return False
@@ -68,8 +68,8 @@ class Housekeeping:
         was_done = control.ask("outcome", token) is not None
         assert before == (after if was_done else self.state), (self._done, was_done)
         if not was_done:
-            # Who asks for an outcome that is none has to choose another token from then on, or
-            # connection: this one is newer than those on which the step was asked for.
+            # After a query of an unknown outcome only a newer connection may use the token again:
+            # this one is newer than those of the earlier requests.
             step(self, control, token)
             assert self.look(control) == after, self._done
         self.state = after
@@ -84,7 +84,7 @@ class Housekeeping:
             for place in PLACES
         }
 
-    # The steps.
+    # Steps.
 
     def move(self, control: Control, token: bytes) -> None:
         control.ask("move", ORDERS, RETRY, EVERY, [8], False, token)
@@ -136,14 +136,14 @@ STEPS: list[tuple[Step, Callable[[State], State]]] = [
 ]
 
 
-def test_housekeeping_is_done_once_or_not_wherever_the_daemon_is_killed(machine: Machine) -> None:
+def test_a_step_is_done_once_or_not_at_all_after_a_kill(machine: Machine) -> None:
     kills = 0
     for at in KILLS:
         machine.wipe()
         housekeeping = Housekeeping(machine)
         housekeeping.prepare()
         machine.count.reset()
-        # At the end it stops, which is acts as well.
+        # At the end the daemon stops, which has acts as well.
         is_over = housekeeping.work(Fault("kill", at, TURNS)) and machine.terminate() == 0
         if is_over:
             break
@@ -157,7 +157,7 @@ def test_housekeeping_is_done_once_or_not_wherever_the_daemon_is_killed(machine:
     assert kills >= 5
 
 
-def test_a_queue_that_is_deleted_while_the_daemon_is_killed_tells_of_each_message_once(
+def test_a_deletion_reports_each_message_once_after_a_kill(
     machine: Machine,
 ) -> None:
     kills = 0
@@ -187,8 +187,8 @@ def test_a_queue_that_is_deleted_while_the_daemon_is_killed_tells_of_each_messag
         control = machine.connect()
         if not is_over and ORDERS in {each["name"] for each in control.ask("list_queues")}:
             control.ask("delete_queue", ORDERS)
-        told = [number_in(each[2]) for each in control.ask("peek", OTHER, 0, 1000, 0.0)]
-        assert sorted(told) == list(range(MESSAGES)), at
+        reported = [number_in(each[2]) for each in control.ask("peek", OTHER, 0, 1000, 0.0)]
+        assert sorted(reported) == list(range(MESSAGES)), at
         assert machine.terminate() == 0
         if is_over:
             break

@@ -1,4 +1,4 @@
-"""A daemon that is killed at one act or another keeps every promise.  All acts: `make crashes`."""
+"""A daemon that is killed at an act keeps every promise; `make crashes` tries all acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.crash.shim import Fault
 CYCLES = 40
 
 
-def test_whatever_a_daemon_promised_is_kept_wherever_it_is_killed(bench: Bench):
+def test_promises_survive_a_kill_at_any_act(bench: Bench):
     acts = bench.acts(0, TURNS)
     died = [bench.run(cycle) for cycle in itertools.islice(kills(0, acts, TURNS), 0, None, 4)]
 
@@ -30,7 +30,7 @@ def test_whatever_a_daemon_promised_is_kept_wherever_it_is_killed(bench: Bench):
     ],
     ids=str,
 )
-def test_whatever_a_daemon_promised_is_kept_when_its_disk_fails(bench: Bench, fault: Fault):
+def test_promises_survive_a_failing_disk(bench: Bench, fault: Fault):
     from tests.crash.matrix import Cycle
 
     bench.run(Cycle(1, fault))

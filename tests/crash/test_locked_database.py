@@ -1,4 +1,4 @@
-"""Another program that keeps the database locked stops the daemon, and is named."""
+"""A program that keeps the database locked stops the daemon, which names it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reason(machine: Machine) -> str:
     return str(event["reason"])
 
 
-def test_a_daemon_that_cannot_write_for_long_stops_and_loses_nothing(machine: Machine):
+def test_a_locked_database_stops_the_daemon_without_loss(machine: Machine):
     machine.start()
     control = machine.connect()
     control.ask("create_queue", r"private$\plain", False)
@@ -50,7 +50,7 @@ def test_a_daemon_that_cannot_write_for_long_stops_and_loses_nothing(machine: Ma
     assert b"early" in message[2]
 
 
-def test_a_database_that_is_locked_keeps_a_daemon_from_starting(machine: Machine):
+def test_a_locked_database_prevents_the_start(machine: Machine):
     machine.start()
     machine.terminate()
 

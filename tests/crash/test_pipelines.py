@@ -1,8 +1,8 @@
-"""A pipeline moves a queue into another, and daemon and driver die at one act or another.
+"""A pipeline moves a queue into another one, while daemon and driver die at any act.
 
-The driver does as Spark does: it notes where a batch ends before it reads it, and that it is done
-after it was published; after a death it goes on from its notes, with other partitions and limits.
-Whatever dies where, the output holds every message once and in order, and so does the journal.
+The driver works as Spark does: it records the end of a batch before it reads it, and its completion
+after it is published.  After a death it continues from its records, with other partitions and
+limits. The output has every message once and in order, and so has the journal.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ DEATHS_MAX = 12
 
 
 class DriverDied(Exception):
-    """It was killed, and a new one takes its notes."""
+    """The driver was killed; a new one continues from its notes."""
 
 
 class Notes:
-    """The checkpoint: what outlives a driver."""
+    """The checkpoint, which survives a driver."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []
         self.done = 0
-        self.read: dict[int, list[int]] = {}  # what each batch held when it was read first
-        self.sent = 0  # requests of the producer that are known to be done
+        self.read: dict[int, list[int]] = {}  # batch -> its messages when it was first read
+        self.sent = 0  # confirmed requests of the producer
 
 
 class Driver:
-    """One run."""
+    """One run of the driver."""
 
     def __init__(self, control: Control, notes: Notes, rng: random.Random) -> None:
         self._control = control
@@ -49,7 +49,7 @@ class Driver:
         self._queue = opened["queues"][0]["queue"]
 
     def run(self) -> None:
-        """Until everything was moved.  Raises Ended, DriverDied."""
+        """Run until all messages are moved.  Raises Ended, DriverDied."""
         notes = self._notes
         while True:
             self._produce()
@@ -85,7 +85,7 @@ class Driver:
             raise DriverDied
 
     def _produce(self) -> None:
-        """Requests with a token, so that one whose answer was lost is not done twice."""
+        """Send requests with tokens, so that a repetition after a lost answer has no effect."""
         count = min(self._rng.randrange(1, 8), MESSAGES - self._notes.sent)
         for number in range(self._notes.sent, self._notes.sent + count):
             token = struct.pack("<Q", number)
@@ -106,7 +106,7 @@ class Driver:
         return numbers
 
     def _stage(self, epoch: int, rows: list[int]) -> list[list[Any]]:
-        """Cut anyhow, and some attempts twice."""
+        """Stage rows in random cuts, and some attempts twice."""
         parts = self._rng.randrange(1, 4)
         edges = [len(rows) * part // parts for part in range(parts + 1)]
         attempts = []
@@ -122,7 +122,7 @@ class Driver:
 
 
 def live(machine: Machine, seed: int, faults: list[Fault]) -> int:
-    """Move everything, whatever dies; how often something did."""
+    """Move all messages in spite of deaths; return the number of deaths."""
     machine.wipe()
     rng = random.Random(seed)
     notes = Notes()
@@ -159,7 +159,7 @@ def numbers_in(control: Control, queue: str) -> list[int]:
 
 
 def verify(machine: Machine) -> None:
-    """On the disk as well: after one more start."""
+    """Check the result, also on disk after one more start."""
     machine.kill()
     assert machine.start()
     control = machine.connect()
@@ -173,7 +173,7 @@ def verify(machine: Machine) -> None:
     assert machine.terminate() == 0
 
 
-def test_every_message_is_moved_once_and_in_order_whatever_dies_where(machine: Machine) -> None:
+def test_messages_are_moved_once_and_in_order_after_any_death(machine: Machine) -> None:
     assert live(machine, 0, [Fault("kill", 0, TURNS)]) >= 0
     acts = machine.count.value
     verify(machine)

@@ -1,4 +1,4 @@
-"""The power goes at every act of a daemon's life, in five ways; and what would be noticed."""
+"""Power losses at every act of a daemon's life, in five ways, and faults that must be detected."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def life(machine: Machine, folder: Path, *changes: str, seed: int = 0) -> Replay
     )
 
 
-def test_what_was_promised_survives_a_loss_of_power_at_any_act(machine: Machine, folder: Path):
+def test_promises_survive_a_power_loss_at_any_act(machine: Machine, folder: Path):
     replay = life(machine, folder)
 
     replay.run()
 
     assert replay.broken == []
     assert replay.count >= STATES_MIN
-    assert replay.promises.told >= 40
+    assert replay.promises.confirmed >= 40
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,7 @@ def test_what_was_promised_survives_a_loss_of_power_at_any_act(machine: Machine,
         ("delete_later", "was removed, and is in"),
     ],
 )
-def test_a_daemon_that_breaks_its_promises_is_found_out(
-    machine: Machine, folder: Path, change: str, expected: str
-):
+def test_a_broken_promise_is_detected(machine: Machine, folder: Path, change: str, expected: str):
     replay = life(machine, folder, change)
 
     replay.run(every_write=5)

@@ -1,7 +1,7 @@
-"""A relay is killed at one act or another: what it has acknowledged arrives, once and in its order.
+"""A relay is killed at any act: the messages that it has acknowledged arrive once and in order.
 
-Its source and its target are the tests' own peers.  The source sends again what nobody told it to
-be safe, and nothing else.  `make soak` tries all acts.
+Its source and its target are peers of the tests.  The source resends messages without
+acknowledgment, and no others.  `make soak` tries all acts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.process.remote import Listener, RemoteQueueManager
 EACH = 3  # transactional messages, and recoverable ones
 PATIENCE_S = END_S
 QUEUE = wire.direct("OS:b.example\\private$\\orders")
-# A kill before a write loses what was only promised.
+# A kill before a write loses everything that was only confirmed.
 ACTS = "kw"
 FULL = os.environ.get("CRASH") == "full"
 KILLS = range(1, 2000, 1 if FULL else 29)
@@ -38,8 +38,8 @@ Dead = (Closed, Ended, OSError)
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with RemoteQueueManager() as nobody:
-        yield nobody.listen()
+    with RemoteQueueManager() as unreachable:
+        yield unreachable.listen()
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def relay(forge: Forge, folder: Path, listener: Listener) -> Iterator[tuple[Mach
     machine.close()
 
 
-class Road:
-    """From a source over the machine to a target, as often as it takes."""
+class Route:
+    """A route from a source over the machine to a target, which is used repeatedly."""
 
     def __init__(self, machine: Machine, port: int, listener: Listener) -> None:
         self._machine = machine
@@ -74,7 +74,10 @@ class Road:
         ]
 
     def go(self) -> None:
-        """Everything goes over it, and word of it comes back.  Raises what `Dead` has."""
+        """Send all messages over the relay, and wait for the acknowledgments.
+
+        Raises what `Dead` has.
+        """
         near = self._source.connect(self._port)
         try:
             acked = self._source.order_acked.get(self._sequence, 0)
@@ -100,12 +103,12 @@ class Road:
             near.close()
 
     def _serve(self) -> None:
-        """If it connects to the target, that takes what comes and says so."""
+        """Accept a connection of the relay to the target, and acknowledge its messages."""
         if not self._machine.hears(self._listener.sock):
             return
         try:
             far = self._listener.accept()
-        except Closed:  # somebody of an earlier life
+        except Closed:  # a connection of an earlier life
             return
         try:
             while far.read_for(0.05):
@@ -119,14 +122,14 @@ class Road:
             far.close()
 
     def settle(self) -> None:
-        """Until nothing waits in between any more: what was in doubt comes once more."""
+        """Wait until the relay holds nothing any more; messages in doubt are sent once more."""
         control = self._machine.connect()
         near = self._source.connect(self._port)
         deadline = time.monotonic() + PATIENCE_S
         while waiting := [each for each in control.ask("list_outgoing") if each["messages"]]:
             assert time.monotonic() < deadline, f"the relay keeps something: {waiting}"
             self._serve()
-            near.read_for(0.005)  # order acks wait for it as well
+            near.read_for(0.005)  # order acks are delayed as well
         near.close()
 
     def _came(self) -> list[bytes]:
@@ -148,14 +151,14 @@ class Road:
 
 
 @pytest.mark.timeout(3600 if FULL else 900)
-def test_a_relay_that_is_killed_passes_on_what_it_has_acknowledged(
+def test_a_killed_relay_delivers_acknowledged_messages(
     relay: tuple[Machine, int], listener: Listener
 ) -> None:
     machine, port = relay
     kills = 0
     for at in KILLS:
         machine.wipe()
-        road = Road(machine, port, listener)
+        road = Route(machine, port, listener)
         died = not machine.start(Fault("kill", at, ACTS))
         if not died:
             try:

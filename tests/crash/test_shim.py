@@ -1,4 +1,4 @@
-"""The instrument itself: a log that tells the truth, and faults that happen where they should."""
+"""The shim itself: its log is complete, and its faults happen at the chosen acts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("at", [40, 400])
-def test_the_log_tells_what_is_on_the_disk(machine: Machine, folder: Path, at: int):
+def test_the_log_matches_the_disk(machine: Machine, folder: Path, at: int):
     with Workload(machine, seed=1) as workload:
         workload.run(Fault("kill", at, "w"))
     disk = PowerlessDisk(machine.data)
@@ -40,7 +40,7 @@ def test_the_log_tells_what_is_on_the_disk(machine: Machine, folder: Path, at: i
     assert len(files(machine.data)) >= 2
 
 
-def test_a_process_is_killed_at_the_act_that_was_chosen(machine: Machine):
+def test_a_process_is_killed_at_the_chosen_act(machine: Machine):
     with Workload(machine, seed=1) as workload:
         assert not workload.run(Fault("kill", 30, "s"))
 
@@ -58,7 +58,7 @@ def test_a_process_is_killed_at_the_act_that_was_chosen(machine: Machine):
         (Fault("short", 200, "w", times=0), "database or disk is full"),
     ],
 )
-def test_a_daemon_whose_disk_fails_stops_and_says_why(machine: Machine, fault: Fault, words: str):
+def test_a_failing_disk_stops_the_daemon_with_a_reason(machine: Machine, fault: Fault, words: str):
     with Workload(machine, seed=1) as workload:
         assert not workload.run(fault)
 
@@ -69,7 +69,7 @@ def test_a_daemon_whose_disk_fails_stops_and_says_why(machine: Machine, fault: F
     assert "Nothing that was acknowledged is lost" in str(event["remedy"])
 
 
-def test_a_record_that_a_kill_cut_off_is_left_out(tmp_path: Path):
+def test_an_incomplete_record_is_left_out(tmp_path: Path):
     log = WriteLog(tmp_path / "log")
     log.mark("before")
     whole = log.path.read_bytes()

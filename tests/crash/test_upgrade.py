@@ -1,4 +1,4 @@
-"""A data folder of every version so far opens, and what it holds is delivered."""
+"""A data folder of every earlier version opens, and its messages are delivered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def version_of(machine: Machine) -> int:
 
 
 @pytest.mark.parametrize("version", old_folder.versions())
-def test_an_old_folder_opens_and_goes_on_where_it_was(machine: Machine, version: int):
+def test_an_old_folder_opens_and_continues(machine: Machine, version: int):
     with RemoteQueueManager(PEER) as remote:
         listener = remote.listen()
         old_folder.restore(version, machine.data, listener.port)
@@ -74,7 +74,7 @@ def test_an_old_folder_opens_and_goes_on_where_it_was(machine: Machine, version:
 
 
 @pytest.mark.parametrize("version", old_folder.versions())
-def test_an_upgrade_can_be_cut_short_anywhere(machine: Machine, version: int):
+def test_an_upgrade_can_be_interrupted_at_any_act(machine: Machine, version: int):
     def begin(fault: Fault) -> bool:
         machine.wipe()
         machine.changes = ["migrate"]
@@ -96,7 +96,7 @@ def test_an_upgrade_can_be_cut_short_anywhere(machine: Machine, version: int):
         assert version_of(machine) == latest
 
 
-def test_a_folder_of_a_newer_version_is_left_alone(machine: Machine):
+def test_a_folder_of_a_newer_version_is_not_changed(machine: Machine):
     machine.changes = ["migrate"]
     machine.start()
     machine.terminate()

@@ -1,7 +1,7 @@
 """`python -m tests.crash.traffic FOLDER SEED`: random traffic on a storage, until it is killed.
 
-Floods and drains, long and short messages, copies that share a part, deletions of queues, pages
-that are given back, checkpoints, stops and starts.  A line for each step goes to standard output.
+The traffic has floods and drains, long and short messages, copies that share a part, deletions of
+queues, freed pages, checkpoints, stops and starts.  Each step prints a line to standard output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.tables.outgoing import OutgoingQueueRow
 from storage.tables.ways_back import WayBack
 
 OWN_ID = bytes(range(16))
-BLOCK = 1000  # arrivals that are reserved at once
+BLOCK = 1000  # size of a reservation of arrival numbers
 SIZES = (0, 40, 40, 300, 300, 1500, 1500, 1500, 9000, 30_000)
 DESTINATION = queue_address(parse_format_name("DIRECT=TCP:10.0.0.1\\private$\\q"))
 STEP_BYTES_MAX = 100_000
@@ -165,7 +165,7 @@ class Traffic:
             self._live["message"] += [key for key, _ in rows]
 
     def _drain(self, storage: Storage) -> None:
-        """The oldest ones, as readers do."""
+        """Remove the oldest messages, as readers do."""
         keys = self._live[self._random.choice(("message", "message", "outgoing"))]
         count = self._random.choice((1, 10, 100, len(keys)))
         self._delete(storage, sorted(keys)[:count])

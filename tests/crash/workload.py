@@ -1,9 +1,9 @@
-"""What a machine is put through: everything that touches the disk, in some 300 acts.
+"""The workload of a machine: everything that uses the disk, in some 300 acts.
 
-First start, queues, messages of clients and of another queue manager, removals, deliveries and
-their acknowledgments, expiry, checkpoints, a clean stop, a second start, and more of it.  A daemon
-may die at any of these acts; then the same two, client and queue manager, come back, and all that
-was promised is looked for.
+It has a first start, queues, messages of clients and of another queue manager, removals, deliveries
+and their acknowledgments, expiry, checkpoints, a clean stop, a second start, and more of the same.
+A daemon may die at any of these acts; then the same client and queue manager return, and all
+promises are checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Lost(AssertionError):
 
 
 class Workload:
-    """One life of a machine.  `run` it with a fault, then `verify`."""
+    """One life of a machine: `run` it with a fault, then `verify`."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
         self._machine = machine
@@ -67,11 +67,11 @@ class Workload:
         self._listener = self._remote.listen()
         self.nowhere_port = free_port()
         self._sequence = self._remote.new_sequence()
-        #: What the other queue manager keeps until it is acknowledged, by key in the log.
+        #: The unacknowledged messages of the other queue manager, by key in the log.
         self._orders: list[tuple[int, bytes]] = []
         self._letters: dict[int, tuple[int, bytes]] = {}
         self._delivered: dict[int, wire.Message] = {}
-        self._last_delivered = 0  # of those that have to come in order
+        self._last_delivered = 0  # of the messages that must arrive in order
         self._outgoing: Peer | None = None
 
     def __enter__(self) -> Workload:
@@ -80,16 +80,16 @@ class Workload:
     def __exit__(self, *_: object) -> None:
         self._remote.close()
 
-    # The life.
+    # The phases of a life.
 
     def run(self, fault: Fault | None = None) -> bool:
-        """Whether it came to its end; False when the daemon died on the way."""
+        """Run the life; return False when the daemon died on the way."""
         try:
             return self._first_day(fault) and self._second_day(fault)
         except (Ended, Closed):
             return False
         except Refusal as refusal:
-            if refusal.code == "disk_full":  # as it should be, and as far as this life gets
+            if refusal.code == "disk_full":  # as expected; this life ends here
                 self._machine.kill()
                 return False
             if self._machine.ends():  # its storage has failed
@@ -133,7 +133,7 @@ class Workload:
             control.answer(number)
 
     def _send_some(self, control: Control) -> None:
-        """Several requests at once, with one and with many messages."""
+        """Send several requests at once, with one and with many messages."""
         numbers = []
         for _ in range(3):
             large = self._random.random() < 0.3
@@ -145,14 +145,14 @@ class Workload:
             control.answer(number)
 
     def _send_much(self, control: Control) -> None:
-        """Enough for a checkpoint, and then some of it goes again."""
+        """Send enough messages for a checkpoint, and remove some of them."""
         requests = [self._send(control, "plain", 3, LARGE_BYTES) for _ in range(5)]
         for request in requests:
             control.answer(request)
         self._take_some(control, limit=9)
 
     def _take_some(self, control: Control, limit: int = 5) -> None:
-        """Remove most, give one back, keep one in the hand."""
+        """Take messages: remove most, give one back, keep one."""
         for queue in ("plain", "orders"):
             taken = control.ask("take", rf"private$\{queue}", limit, 0.0)
             removed = taken[: max(1, limit - 2)]
@@ -181,7 +181,7 @@ class Workload:
             control.answer(number)
 
     def _send_what_expires(self, control: Control) -> None:
-        """Some that nobody receives and some that nobody can deliver; wait for their end."""
+        """Send messages without reader or reachable destination, and wait until they expire."""
         count = self._random.randrange(1, 4)
         requests = [
             self._send(control, "fleeting", count, 100, lifetime_s=1),
@@ -195,7 +195,7 @@ class Workload:
             start = 0
             queue = rf"DIRECT=OS:.\SYSTEM$;{name}"
             while expected > 0 and time.monotonic() < deadline:
-                # Anew each time: a daemon that tells too early wakes nobody once they are there.
+                # Each wait is new: a daemon that reports too early does not wake a later reader.
                 arrived = control.ask("peek", queue, start, 1000, LOOK_AGAIN_S)
                 expected -= len(arrived)
                 start = arrived[-1][0] + 1 if arrived else start
@@ -213,7 +213,7 @@ class Workload:
         lifetime_s: int | None = None,
         journal: bool = False,
     ) -> int:
-        """One request; its number."""
+        """Send one request; return its number."""
         destination = {
             OUT: self._listener.destination("q"),
             NOWHERE: rf"DIRECT=TCP:127.0.0.1:{self.nowhere_port}\private$\q",
@@ -238,7 +238,7 @@ class Workload:
     # The other queue manager.
 
     def _receive_from_peer(self) -> None:
-        """It sends in order and plainly, and waits until all of it is acknowledged."""
+        """Let the peer send in order and plainly, until everything is acknowledged."""
         for _ in range(self._random.randrange(2, 6)):
             number = self._peers_number()
             self._orders.append(
@@ -260,7 +260,7 @@ class Workload:
             peer.close()
 
     def _transmit(self, peer: Peer) -> None:
-        """All that it was not told to be stored."""
+        """Send all messages without acknowledgment."""
         port = peer.connection.sock.getsockname()[1]
         acknowledged = self._remote.order_acked.get(self._sequence, 0)
         letters = list(self._letters.values())
@@ -278,11 +278,11 @@ class Workload:
         peer.wait_order_ack(self._sequence, len(self._orders))
 
     def _deliver(self, control: Control) -> None:
-        """The daemon connects, sends all that it has, and is told that it arrived."""
+        """Let the daemon connect and send all its messages, and acknowledge them."""
         self._take_delivery(lambda: not self._waiting(control))
 
     def _take_delivery(self, is_done: Any) -> None:
-        """Read and acknowledge until it is."""
+        """Read and acknowledge until all messages have arrived."""
         deadline = time.monotonic() + SETTLE_S
         while not is_done():
             assert time.monotonic() < deadline, "messages are not delivered, or not released"
@@ -328,10 +328,10 @@ class Workload:
         for sequence_id, number in last.items():
             peer.order_ack(sequence_id, number)
 
-    # Afterwards.
+    # After a life.
 
     def verify(self, deaths: Iterable[Fault] = ()) -> None:
-        """Start again, after so many further deaths, and look for all that was promised."""
+        """Start again, after so many further deaths, and check all promises."""
         machine = self._machine
         machine.kill()
         self.hang_up()
@@ -347,7 +347,7 @@ class Workload:
         self._finish(control)
 
     def ask_again(self, control: Control) -> Promises:
-        """What became of requests that were not answered, as an application would ask."""
+        """Query the outcomes of requests without answer, as an application does."""
         promises = self.promises()
         for key in promises.open_keys():
             is_done = control.ask("outcome", _token(int(key.split()[1]))) is not None
@@ -355,26 +355,28 @@ class Workload:
         return self.promises()
 
     def send_again(self, control: Control) -> None:
-        """What the other queue manager does with what was not acknowledged."""
+        """Resend unacknowledged messages, as the other queue manager does."""
         if "orders" in self._queues(control):
             peer = self._remote.connect(self._port())
             self._transmit(peer)
             peer.close()
 
     def promise_more(self, control: Control) -> None:
-        """One message more, if its queue is there: what is written after a gap in the log is lost
-        with it, however well it was synced."""
+        """Send one more message, if its queue exists.
+
+        Writes after a gap in the log are lost with it, in spite of syncs.
+        """
         if "plain" in self._queues(control):
             control.answer(self._send(control, "plain", 1, 100))
 
     def hang_up(self) -> None:
-        """What the daemon that died began to say is of no interest any more."""
+        """Drop the incomplete output of the daemon that died."""
         self._outgoing = None
         while self._machine.hears(self._listener.sock, 0.0):
             self._listener.accept_raw().close()
 
     def _finish(self, control: Control) -> None:
-        """Both queue managers do what was left, and then everything is in its place."""
+        """Let both queue managers complete their work; then everything must be in its place."""
         self.send_again(control)
         expected = self.promises().expected_at_peer()
         self._take_delivery(
@@ -387,14 +389,14 @@ class Workload:
             raise Lost(f"it stopped with {code}:\n{self._machine.said()}")
 
     def promises(self) -> Promises:
-        """All that the machine's log knows of."""
+        """Return all promises in the machine's log."""
         hearing = Hearing(Promises())
         for record in self._machine.log.records():
             hearing.feed(record)
         return hearing.promises
 
     def _look(self, control: Control) -> State:
-        """Every queue, from its front to its end."""
+        """Return the contents of every queue, from its front to its end."""
         state = State(queues=self._queues(control))
         state.places = {place: [] for place in PATHS.values()}
         for path, place in PATHS.items():
@@ -409,7 +411,7 @@ class Workload:
         return {place for path, place in PATHS.items() if path in found and place in QUEUES}
 
     def _miscounts(self, control: Control) -> list[str]:
-        """Where what the daemon counts is not what is there."""
+        """Return the differences between the daemon's counters and its queues."""
         wrong = []
         for each in control.ask("list_queues", True):
             name = rf"DIRECT=OS:.\{each['name']}"
@@ -420,7 +422,7 @@ class Workload:
         return wrong
 
     def _waiting(self, control: Control) -> bool:
-        """Whether something is still on its way out."""
+        """Return whether outgoing messages are left."""
         return any(each["messages"] for each in control.ask("list_outgoing"))
 
     def _port(self) -> int:
@@ -443,8 +445,10 @@ class Workload:
     def _require(
         self, control: Control, promises: Promises, when: str, *, is_over: bool = False
     ) -> None:
-        """Raises Lost.  Queues are looked at one by one: what expires meanwhile is looked for
-        again."""
+        """Raise Lost for a broken promise.
+
+        Queues are read one by one, so that messages that expire meanwhile are searched again.
+        """
         deadline = time.monotonic() + LOOK_AGAIN_S
         while True:
             state = self._look(control)

@@ -1,4 +1,4 @@
-"""Damage done to a data folder: what a disk, a careless hand or a worn cable does to files."""
+"""Damage to data folders, as disks, mistakes and bad cables cause it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flip(folder: Path, rng: random.Random, _: Path) -> str:
 
 
 def flip_where_it_matters(folder: Path, rng: random.Random, _: Path) -> str:
-    """In headers of pages, lists of rows, and what says where pages belong."""
+    """Flip bits in page headers, row lists and the pointer map."""
     content = _content(folder, DATABASE)
     page = rng.randrange(len(content) // PAGE_BYTES) if rng.random() < 0.7 else rng.randrange(2)
     place = page * PAGE_BYTES + rng.randrange(rng.choice((12, 40, 200)))
@@ -49,7 +49,7 @@ def flip_where_it_matters(folder: Path, rng: random.Random, _: Path) -> str:
 
 
 def spoil(folder: Path, rng: random.Random, _: Path) -> str:
-    """Pieces become zeros, or anything."""
+    """Replace pieces by zeros or random bytes."""
     name, content = _a_file(folder, rng)
     count = rng.choice((1, 1, 3))
     for _ in range(count):
@@ -77,7 +77,7 @@ def cut_log(folder: Path, rng: random.Random, _: Path) -> str:
 
 
 def former_page(folder: Path, rng: random.Random, earlier: Path) -> str:
-    """A write was lost: the disk has a page as it was before."""
+    """Restore an old state of a page, as after a lost write."""
     content, before = _content(folder, DATABASE), _content(earlier, DATABASE)
     pages = min(len(content), len(before)) // PAGE_BYTES
     changed = [
@@ -94,7 +94,7 @@ def former_page(folder: Path, rng: random.Random, earlier: Path) -> str:
 
 
 def misplaced_page(folder: Path, rng: random.Random, _: Path) -> str:
-    """A write went to the place of another page."""
+    """Write a page to the place of another one."""
     content = _content(folder, DATABASE)
     pages = len(content) // PAGE_BYTES
     source, place = (rng.randrange(pages) * PAGE_BYTES for _ in range(2))

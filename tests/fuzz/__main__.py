@@ -1,11 +1,11 @@
-"""`make fuzz`: every target for a while, each in a process of its own.
+"""`make fuzz`: runs every target for a while, each in a process of its own.
 
     python -m tests.fuzz [--seconds 60] [--jobs 2] [TARGET ...]
-    python -m tests.fuzz --replay FILE TARGET     one input again, with its traceback
-    python -m tests.fuzz --keep                   the best of build/fuzz goes into the corpus
+    python -m tests.fuzz --replay FILE TARGET     runs one input again, with its traceback
+    python -m tests.fuzz --keep                   copies the best of build/fuzz into the corpus
 
-What a run learns is kept in build/fuzz for the next one.  An input that fails is written to
-build/fuzz/TARGET-crash-…, and the exit code is 1.
+A run keeps new inputs in build/fuzz for the next one.  It writes a failing input to
+build/fuzz/TARGET-crash-…, and its exit code is then 1.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 WORK = ROOT / "build" / "fuzz"
 RSS_MB_MAX = 1024
-# By the clock on the wall: on a busy machine a fuzzer is kept from the processor for a while.  What
-# an input may cost of the processor is in limits.py.
+# In real time: on a busy machine a fuzzer waits for the processor.  limits.py has the limit of an
+# input's processor time.
 HANG_S = 120
 KEPT_BYTES_MAX = 16 * 1024  # of a target, in the repository
 KEPT_INPUTS_MAX = 60
@@ -37,7 +37,7 @@ KEPT_INPUT_BYTES_MAX = 1024
 
 
 class Run(NamedTuple):
-    """What became of one target."""
+    """The result of one target."""
 
     name: str
     inputs: int
@@ -97,7 +97,7 @@ def run(name: str, seconds: int) -> Run:
 
 
 def keep(name: str) -> None:
-    """The smallest inputs of build/fuzz; each has reached something new when it was found."""
+    """Keep the smallest inputs of build/fuzz; each reached new code when it was found."""
     seeds = {hashlib.sha1(seed).hexdigest() for seed in TARGETS[name].seeds()}
     found = [file for file in (WORK / name).glob("*") if file.name not in seeds]
     kept = CORPUS / name

@@ -1,8 +1,7 @@
-"""Where things lie in a packet, good or bad: the tests' own walk over the bytes.  [MS-MQMQ] 2.2.20
+"""The parts of a packet, valid or broken, found by a parser of the tests.  [MS-MQMQ] 2.2.20
 
-Nothing here comes from `protocol/`.  The walk believes what the packet says of itself for as long
-as that makes sense, and stops where it does not: a mutation of what was found up to there is still
-a good one.
+Nothing here comes from `protocol/`.  The parser follows the sizes and flags of the packet as long
+as they make sense, and stops where they do not: mutations of the parts before are still useful.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ DIRECT = 7
 
 @dataclass(slots=True)
 class Anatomy:
-    """What was found: parts by name as (start, stop), and where sizes and flags stand.
+    """The parts that were found, as name -> (start, stop), and the places of sizes and flags.
 
     `lengths` and `flags` are (offset, bytes).
     """
@@ -34,7 +33,10 @@ class Anatomy:
     flags: list[tuple[int, int]] = field(default_factory=list)
 
     def start_of(self, name: str) -> int | None:
-        """Where a part begins, or would have to be put in; None if the walk did not get there."""
+        """Return the offset at which a part begins or would be inserted.
+
+        None if it was not reached.
+        """
         return self.parts[name][0] if name in self.parts else None
 
 
@@ -43,7 +45,7 @@ class _Over(Exception):
 
 
 def dissect(packet: bytes) -> Anatomy:
-    """The anatomy of one packet."""
+    """Return the anatomy of one packet."""
     found = Anatomy()
     with contextlib.suppress(_Over):
         _walk(packet, found)

@@ -1,7 +1,8 @@
-"""Target: the control socket's frames, in odd pieces, with anything in them.
+"""Target: frames of the control socket, in pieces of any size, with any contents.
 
-Frames come out of a stream however it is cut.  What is in them is a request, or is refused in one
-way, at a cost that follows from its size; and a refused one can still be answered by its number.
+The frames of a stream do not depend on its pieces.  The contents of a frame are a request, or are
+refused in one way, at a cost that follows from the size; and a refused request can still be
+answered by its number.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SAMPLES: tuple[frames.Request, ...] = (
     frames.Import(23, "orders", [frames.ImportedMessage(b"p", 1, "why", 1, 2, 3, 4)], True),
     operator_frames.Status(2**63),
 )
-# What MessagePack begins other things with.
+# First bytes of other MessagePack types.
 HEADS = (
     *(
         b"\xc0",
@@ -96,14 +97,14 @@ def _check_frames(stream: bytes, sizes: list[int]) -> None:
             break
     expected, must_break = _cut(stream)
     assert is_broken == must_break
-    # What came whole in the very piece that shows the fault is not given out any more.
+    # Complete frames in the piece that shows the fault are not returned any more.
     assert found == expected[: len(found)] if is_broken else found == expected
     for inside in found:
         _check_request(inside)
 
 
 def _cut(stream: bytes) -> tuple[list[bytes], bool]:
-    """The insides of the whole frames of a stream, and whether one is too long."""
+    """Return the contents of the complete frames of a stream, and whether one is too long."""
     found = []
     while len(stream) >= 4:
         (size,) = struct.unpack_from("<I", stream)
@@ -133,7 +134,7 @@ def _frame(inside: bytes) -> bytes:
 
 
 def mutate_frames(stream: bytes, size_max: int, random: Random) -> bytes:
-    """Another value in a request, a request more or less, or bytes that begin something else."""
+    """Change a value in a request, add or remove a request, or insert a byte of another type."""
     insides, _ = _cut(stream)
     insides = insides or [msgspec.msgpack.encode(random.choice(SAMPLES))]
     at = random.randrange(len(insides))

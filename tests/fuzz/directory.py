@@ -1,7 +1,7 @@
-"""Targets: what an LDAP server sends, and the names of objects.
+"""Targets: the answers of an LDAP server, and the names of objects.
 
-Whatever comes, in whatever pieces, is messages or an LdapFault; and a name that was put into a
-distinguished name comes out of it again.
+Any bytes, in any pieces, are messages or raise an LdapFault; and a name that was inserted into a
+distinguished name is read from it again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES = (
 
 
 def answers() -> Iterable[LDAPMessage]:
-    """One of each kind, as another library writes them."""
+    """Return one answer of each kind, as another library encodes them."""
     success = LDAPResult(LDAPResultCode.SUCCESS, "", "", None)
     refused = LDAPResult(LDAPResultCode.NO_SUCH_OBJECT, "DC=msmq", "0000208D: ü", ["ldap://x/"])
     page = PagedResultControl(critical=False, size=0, cookie=b"\x01\x02")
@@ -75,7 +75,7 @@ def streams() -> Iterable[bytes]:
 
 
 def take(data: bytes, sizes: list[int]) -> tuple[list[Message], bool]:
-    """All messages of a stream that comes in pieces, and whether it ended in a fault."""
+    """Return all messages of a stream in pieces, and whether it ended in a fault."""
     frames, messages = Frames(), []
     try:
         for piece in pieces(data, sizes):
@@ -100,7 +100,7 @@ def check_answers(data: bytes) -> None:
 
 
 def mutate_stream(data: bytes, size_max: int, random: Random) -> bytes:
-    """A byte, a length, a piece of another message."""
+    """Change a byte or a length, or insert a piece of another message."""
     out = bytearray(data or random.choice(packed()))
     for _ in range(random.randrange(1, 4)):
         at = random.randrange(len(out) + 1)
@@ -128,7 +128,7 @@ def check_names(data: bytes) -> None:
     within_limits(ldap_names.first_value, text)
     name, extension = within_limits(ldap_names.queue_object_name, text)
     assert len(name) <= max(len(text), ldap_names.OBJECT_NAME_CHARACTERS_MAX)
-    if "\\" not in text:  # no name of a queue has one
+    if "\\" not in text:  # queue names have no backslash
         assert ldap_names.queue_name(name, extension) == text
 
 

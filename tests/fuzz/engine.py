@@ -1,7 +1,7 @@
-"""One target under atheris: `python -m tests.fuzz.engine TARGET [what libFuzzer takes]`.
+"""One target under atheris: `python -m tests.fuzz.engine TARGET [libFuzzer arguments]`.
 
-A process of its own, since libFuzzer ends it.  Our own packages are instrumented, and so are the
-functions that are derived from layouts, which no import hook sees.
+It runs in a process of its own, because libFuzzer ends it.  The packages of the project are
+instrumented, and so are the functions that are derived from layouts, which no import hook sees.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that `qmd import` reads: lines of JSON of anybody's making."""
+"""Target: files for `qmd import`, with any lines of JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check_line(line: bytes) -> None:
 
 
 def mutate_line(line: bytes, size_max: int, random: Random) -> bytes:
-    """Another value in one place, or another byte in the packet, or in the line."""
+    """Change a value, or a byte in the packet or in the line."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What no input may cost: 100 ms of the processor, 64 MiB of memory."""
+"""The limits of every input: 100 ms of processor time, 64 MiB of memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Refusal = TypeVar("Refusal", bound=Exception)
 
 INPUT_BYTES_MAX = 64 * 1024
 PROCESSOR_S_MAX = 0.1
-TRIES = 3  # a collection of garbage, or a page fault, may hit any one of them
+TRIES = 3  # a garbage collection or a page fault may slow down any one of them
 GROWTH_KIB_MAX = 64 * 1024
 
 
 class OverLimit(AssertionError):
-    """An input costs more than any input of its size may."""
+    """An input exceeds the limit of its size."""
 
 
 def within_limits(
     act: Callable[..., Result], *arguments: object, seconds_max: float = PROCESSOR_S_MAX
 ) -> Result:
-    """What `act(*arguments)` returns or raises.  If it is slow it is called again, to make sure."""
+    """Call `act(*arguments)`, and again if it was slow; return its result or raise its error."""
     started = time.process_time()
     try:
         return act(*arguments)
@@ -39,7 +39,7 @@ def outcome(
     *arguments: object,
     seconds_max: float = PROCESSOR_S_MAX,
 ) -> tuple[Result | None, Refusal | None]:
-    """What `act` returns, or how it refuses: by this one kind of exception."""
+    """Return the result of `act`, or its error, which must be of one type."""
     try:
         return within_limits(act, *arguments, seconds_max=seconds_max), None
     except refusal as refused:
@@ -61,7 +61,7 @@ def _time(act: Callable[..., object], arguments: tuple[object, ...]) -> float:
 
 
 class Memory:
-    """Watches the largest size that this process ever had."""
+    """The largest size that this process ever had."""
 
     def __init__(self) -> None:
         self._peak_kib = _peak_kib()

@@ -1,8 +1,8 @@
-"""Mutations that know what a packet is: lie about a length, announce what is not there, splice.
+"""Mutations of packets: wrong lengths, announced headers that are missing, spliced parts.
 
-Random changes of bytes alone hardly ever get past version, signature and size.  These keep most of
-a packet as it is, change one thing that means something, and mostly put PacketSize right again, so
-that what is read next is read at all.  All of it is drawn from the Random that is given.
+Random changes of bytes hardly ever pass the checks of version, signature and size.  These mutations
+keep most of a packet, change one meaningful part, and mostly correct PacketSize, so that the parser
+goes on.  They draw from the given Random only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Change = Callable[[bytearray, Anatomy, Random], None]
 
 
 def mutate_packet(packet: bytes, size_max: int, random: Random) -> bytes:
-    """Another packet: one to three changes; never longer than `size_max` bytes."""
+    """Return a packet with one to three changes; it has `size_max` bytes at most."""
     data = bytearray(packet)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         if len(data) < anatomy.BASE_BYTES:
@@ -75,7 +75,7 @@ def mutate_packet(packet: bytes, size_max: int, random: Random) -> bytes:
 
 
 def mutate_stream(stream: bytes, size_max: int, random: Random) -> bytes:
-    """A stream of packets: one of them changed, twice, elsewhere, or missing."""
+    """Return a stream of packets with one of them changed, doubled, moved or removed."""
     packets = split(stream)
     if not packets:
         return mutate_packet(stream, size_max, random)
@@ -96,7 +96,7 @@ def mutate_stream(stream: bytes, size_max: int, random: Random) -> bytes:
 
 
 def split(stream: bytes) -> list[bytes]:
-    """The packets of a stream as their heads announce them; the last one may be anything."""
+    """Split a stream into packets by their announced sizes; the last one may be anything."""
     packets: list[bytes] = []
     while len(stream) >= anatomy.BASE_BYTES:
         flags, size = struct.unpack_from("<xxH4xI", stream)
@@ -108,7 +108,7 @@ def split(stream: bytes) -> list[bytes]:
 
 
 def fix_size(data: bytearray) -> None:
-    """Make PacketSize what it has to be."""
+    """Set PacketSize to the right value."""
     if len(data) >= anatomy.BASE_BYTES:
         flags = data[anatomy.BASE_FLAGS_AT]
         riding = flags & (anatomy.INTERNAL | anatomy.SESSION) == anatomy.SESSION
@@ -116,7 +116,7 @@ def fix_size(data: bytearray) -> None:
         data[anatomy.SIZE_AT : anatomy.SIZE_AT + 4] = struct.pack("<I", size)
 
 
-# The changes.
+# Changes.
 
 
 def _lie(data: bytearray, found: Anatomy, random: Random) -> None:
@@ -147,7 +147,7 @@ def _flip_flag(data: bytearray, found: Anatomy, random: Random) -> None:
 
 
 def _splice_header(data: bytearray, found: Anatomy, random: Random) -> None:
-    """Put a header where it belongs, and mostly announce it."""
+    """Insert a header at its place, and mostly announce it."""
     part, word_at, flag, header = random.choice(SPARE_HEADERS)
     at = found.start_of(part)
     if at is None:
@@ -178,7 +178,7 @@ def _set_flag(data: bytearray, at: int, flag: int, *, clear: bool = False) -> No
 
 
 def _rename(data: bytearray, found: Anatomy, random: Random) -> None:
-    """Another queue name, with the type that it has or with another."""
+    """Replace a queue name, and sometimes its type."""
     part = random.choice([*anatomy.NAME_SHIFTS])
     if part not in found.parts:
         return
@@ -209,7 +209,7 @@ def _repeat(data: bytearray, found: Anatomy, random: Random) -> None:
 
 
 def _odd_text(data: bytearray, found: Anatomy, random: Random) -> None:
-    """What UTF-16 can do: nulls inside, halves of surrogate pairs, no terminator."""
+    """Draw UTF-16 with nulls inside, halves of surrogate pairs, or without terminator."""
     part = random.choice(("label", "destination", "admin", "response", "soap", "multi_queue"))
     start, stop = found.parts.get(part, (0, 0))
     if stop - start < 4:

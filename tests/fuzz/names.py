@@ -1,7 +1,7 @@
-"""Targets: names of queues, and the configuration, as people and packets spell them.
+"""Targets: names of queues and configuration files, as people and packets spell them.
 
-Whatever the text, a parser gives a name or raises InvalidName with a place in it; and a name,
-printed, is read back as itself.
+For any text a parser returns a name or raises InvalidName with an offset in the text; and a printed
+name is read back as the same name.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ VALUES = (
 )
 
 
-# The checks.
+# Checks.
 
 
 def check_names(data: bytes) -> None:
-    """Every parser of names, of any text."""
+    """Check every parser of names with any text."""
     text = _text(data)
     if (name := _read(parse_format_name, text)) is not None:
         _check_format_name(name)
@@ -109,7 +109,7 @@ def check_names(data: bytes) -> None:
 
 
 def _text(data: bytes) -> str:
-    """Halves of surrogate pairs too, which a message's text can have."""
+    """Return a text with halves of surrogate pairs, which a message's text can have."""
     try:
         return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -128,7 +128,7 @@ def _check_format_name(name: FormatName) -> None:
 
 
 def check_wire_name(data: bytes) -> None:
-    """The direct name of a packet: any bytes."""
+    """Check the direct name of a packet with any bytes."""
     name = _read(parse_wire_name, data)
     if name is not None:
         _check_format_name(name)
@@ -140,12 +140,12 @@ def _read(parse: Callable[[Any], Any], text: Any) -> Any:
         assert refused.field
         assert refused.rule
         assert 0 <= refused.offset <= len(text)
-        str(refused).encode()  # it can be printed
+        str(refused).encode()  # the error can be printed
     return name
 
 
 def check_configuration(data: bytes) -> None:
-    """A configuration file of any text; and its text as one value from the environment."""
+    """Check any text as a configuration file, and as one value from the environment."""
     text = data.decode("utf-8", "replace")
     _configure(text, {})
     section, key, _ = KEYS[zlib.crc32(data) % len(KEYS)]
@@ -164,7 +164,7 @@ def _configure(text: str, environment: dict[str, str]) -> None:
         assert error.line is None or 1 <= error.line <= text.count("\n") + 1
 
 
-# What to begin with, and how to go on.
+# Seeds and mutations.
 
 
 def configurations() -> Iterable[bytes]:
@@ -185,7 +185,7 @@ def _default_configuration() -> str:
 
 
 def mutate_name(data: bytes, size_max: int, random: Random) -> bytes:
-    """Words of the grammar put in, taken out or put elsewhere."""
+    """Insert, remove or move words of the grammar."""
     text = data.decode("utf-8", "replace")
     for _ in range(random.choice((1, 1, 2, 4))):
         at, until = sorted(random.randint(0, len(text)) for _ in range(2))
@@ -208,7 +208,7 @@ def mutate_wire_name(data: bytes, size_max: int, random: Random) -> bytes:
 
 
 def mutate_configuration(data: bytes, size_max: int, random: Random) -> bytes:
-    """Lines of TOML: other values, other sections, lines lost, lines twice."""
+    """Change lines of TOML: other values and sections, lost and doubled lines."""
     lines = data.decode("utf-8", "replace").split("\n")
     for _ in range(random.choice((1, 1, 2, 3))):
         at = random.randrange(len(lines))

@@ -1,8 +1,8 @@
-"""Targets: the packets, read by the derived functions and by plain construct.
+"""Targets: packets, read by the derived functions and by plain construct.
 
-Whatever the bytes, a parser gives a record or raises MalformedPacket, and both ways agree.  What
-was read can be built again, can be patched, and can be answered: none of what the queue manager
-does with an accepted message may fail because of what its sender wrote.
+For any bytes a parser returns a record or raises MalformedPacket, and both readers agree.  A packet
+that was read can be built again, patched and answered: no operation of the queue manager on an
+accepted message may fail because of its contents.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ REFUSALS = (
 
 
 def message_packets() -> Iterable[bytes]:
-    """Messages with every header and every kind of queue name, and the published one."""
+    """Return messages with every header and every kind of queue name, and the published one."""
     source = bytes(range(100, 116))
     build = partial(wire.message, source=source, message_id=7, sent_time=1_700_000_000)
     orders = wire.private("orders")
@@ -98,11 +98,11 @@ def internal_packets() -> Iterable[bytes]:
     yield wire.session_ack(wire.Session(2, 1, 3, 4, 5))
 
 
-# The checks.
+# Checks.
 
 
 def check_user_message(packet: bytes) -> None:
-    """Derived functions only: what was read is built again, and patched in its place."""
+    """Check the derived functions: build a message again, and patch it."""
     message = _read(parse_user_message, packet)
     if message is None:
         return
@@ -114,7 +114,7 @@ def check_user_message(packet: bytes) -> None:
 
 
 def check_answers(packet: bytes) -> None:
-    """What the queue manager makes of a message that it accepted."""
+    """Check the packets that the queue manager makes from an accepted message."""
     message = _read(parse_user_message, packet)
     if message is None:
         return
@@ -122,13 +122,13 @@ def check_answers(packet: bytes) -> None:
 
 
 def check_against_plain_construct(packet: bytes) -> None:
-    """Both ways to read a user message agree, and blame the same field."""
+    """Check that both readers of a user message agree, and report errors in the same field."""
     if len(packet) <= PLAIN_BYTES_MAX:
         _compare(UserMessage, packet)
 
 
 def check_internal_packet(packet: bytes) -> None:
-    """The packets of fixed size, and the ping: all parsers, since any peer may send anything."""
+    """Check the parsers of internal packets and the ping with any bytes: any peer may send them."""
     for record in (EstablishConnection, ConnectionParameters, SessionAck, Ping):
         _compare(record, packet)
     ping = _read(parse_ping, packet)
@@ -138,7 +138,7 @@ def check_internal_packet(packet: bytes) -> None:
 
 
 def check_places(packet: bytes) -> None:
-    """The helpers that look at single places of a packet, given bytes that nobody has checked."""
+    """Check the helpers that read single fields of a packet, with unchecked bytes."""
     for look in (packet_kind, transaction_offset, properties_offset):
         found, _ = outcome(MalformedPacket, look, packet)
         if found is None:
@@ -153,12 +153,12 @@ def check_places(packet: bytes) -> None:
 
 
 def _read(parse: Any, packet: bytes) -> Any:
-    """What a parser gives, or None; it refuses in one way only, with a place in the packet."""
+    """Return the result of a parser or None; it refuses with one error that has an offset."""
     value, refused = outcome(MalformedPacket, parse, packet)
     if refused is not None:
         assert refused.field
         assert refused.rule
-        # Where a run of fixed fields should stand, or behind padding that is missing.
+        # At the start of a run of fixed fields, or after missing padding.
         assert 0 <= refused.offset <= max(64, len(packet) + 3)
     return value
 
@@ -171,14 +171,14 @@ def _compare(record: type, packet: bytes) -> None:
         plain, plainly_refused = None, error
     assert derived == plain
     assert repr(derived) == repr(plain), "of the same types"
-    # Where bytes are missing, plain construct may have met a broken rule just before.
+    # Where bytes are missing, plain construct may have found a broken rule just before.
     if refused is not None and not refused.rule.startswith("takes "):
         assert plainly_refused is not None
         assert refused.field == plainly_refused.field
 
 
 def _without_sizes(message: UserMessage) -> UserMessage:
-    """The message without what is worked out when it is built."""
+    """Return a message without the fields that the builder computes."""
     lists = message.multi_queue
     if lists is not None:
         lists = lists._replace(
@@ -190,7 +190,7 @@ def _without_sizes(message: UserMessage) -> UserMessage:
 
 
 def _check_places(packet: bytes, message: UserMessage) -> None:
-    """The helpers find what the parser has found."""
+    """Check that the helpers find the same values as the parser."""
     header, at = message.transaction, transaction_offset(packet)
     assert (header is None) == (at is None)
     if header is not None and at is not None:

@@ -1,4 +1,4 @@
-"""What queue managers ask each other about messages: any body, and what people get to see of it."""
+"""Target: the queries between queue managers about messages, with any body, and their display."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def check_question(body: bytes) -> None:
 
 
 def mutate_body(body: bytes, size_max: int, random: Random) -> bytes:
-    """Some bytes changed, or one value among the values."""
+    """Change some bytes, or one value among the values."""
     if random.random() < 0.5:
-        body = random.choice(list(bodies()))  # most changes make it something else for good
+        body = random.choice(list(bodies()))  # most changes break the body for good
     try:
         value = msgspec.msgpack.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -1,8 +1,8 @@
-"""Targets: streams in odd pieces, cut into packets and given to a session.
+"""Targets: streams in pieces of any size, split into packets and given to a session.
 
-However a stream is cut, the same packets come out of it, and memory grows with what has come and
-not with what is announced.  A session takes any packets at any time, and either goes on or ends
-with a reason; what it says itself can always be read.
+The packets of a stream do not depend on its pieces, and memory grows with the received bytes, not
+with the announced sizes.  A session accepts any packets at any time, and either continues or closes
+with a reason; its own output can always be parsed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.process import wire
 
 PACKET_BYTES_MAX = 0x400000
 STEPS_MAX = 16
-READ_S_MAX = 20e-6  # of one byte that comes by itself
+READ_S_MAX = 20e-6  # of a read of one byte
 PEER_ID = bytes(range(100, 116))
 
 
 def streams() -> Iterable[bytes]:
-    """Packets in a row, behind a byte that says that no steering comes."""
+    """Return packets in a row, after a byte that announces no steering numbers."""
     packets = list(message_packets())
     yield b"\0" + b"".join(packets)
     yield b"\0" + b"".join(wire.session_ack(wire.Session(n)) for n in range(20))
@@ -38,7 +38,7 @@ def streams() -> Iterable[bytes]:
 
 
 def conversations() -> Iterable[bytes]:
-    """What a peer sends from the first byte on; the first number chooses the role."""
+    """Return the bytes of a peer from the beginning; the first number selects the role."""
     opening = wire.establish(client=PEER_ID) + wire.parameters()
     answer = wire.establish(client=OWN_ID, server=PEER_ID, padding=b"\x5a" * 512)
     messages = b"".join(message_packets())
@@ -50,17 +50,17 @@ def conversations() -> Iterable[bytes]:
         yield steering + head + wire.session_ack(wire.Session(3, 1, 1))
 
 
-# The checks.
+# Checks.
 
 
 def check_framing(data: bytes) -> None:
-    """Pieces of any size give what a plain reading of the whole stream gives."""
+    """Check that pieces of any size give the same packets as the whole stream."""
     sizes, stream = numbers(data, 8)
     within_limits(_check_framing, stream, sizes, seconds_max=_seconds_max(stream))
 
 
 def _seconds_max(stream: bytes) -> float:
-    """A stream may come byte by byte: each is a read of its own, and the fuzzer watches each."""
+    """Return the time limit of a stream: byte by byte, each read is watched by the fuzzer."""
     return PROCESSOR_S_MAX + READ_S_MAX * len(stream)
 
 
@@ -77,7 +77,7 @@ def _check_framing(stream: bytes, sizes: list[int]) -> None:
             packets += broken.packets
             is_broken = True
             break
-        # It doubles when more than a half is used, so up to four times what came, less that.
+        # The buffer doubles when more than a half is used: up to four times the bytes, less them.
         assert 0 < len(buffer.get_buffer()) <= max(BUFFER_BYTES, 3 * came)
     expected, must_break = _cut(stream[:came] if is_broken else stream)
     assert packets == expected
@@ -85,7 +85,7 @@ def _check_framing(stream: bytes, sizes: list[int]) -> None:
 
 
 def _cut(stream: bytes) -> tuple[list[bytes], bool]:
-    """The whole packets of a stream, and whether what follows them begins no packet."""
+    """Return the complete packets of a stream, and whether the rest begins no packet."""
     packets: list[bytes] = []
     at = 0
     while head := stream[at : at + 12]:
@@ -105,7 +105,7 @@ def _cut(stream: bytes) -> tuple[list[bytes], bool]:
 
 
 def check_session(data: bytes) -> None:
-    """A whole session against a peer that says anything."""
+    """Check a whole session against a peer that sends anything."""
     steering, stream = numbers(data, STEPS_MAX)
     within_limits(_check_session, stream, steering, seconds_max=_seconds_max(stream))
 
@@ -144,7 +144,7 @@ def _messages(events: list[Event]) -> list[MessageReceived]:
 
 
 def _session(role: int) -> Session:
-    """0 an acceptor, 1 an initiator, 2 an open session, 3 one with messages under way."""
+    """Return a session: 0 acceptor, 1 initiator, 2 open, 3 with messages under way."""
     settings = SessionSettings(window_size=1 + role // 4)
     session = Session(initiator=role % 4 == 1, own_id=OWN_ID, settings=settings, now=0.0)
     if role % 4 == 1:
@@ -161,7 +161,7 @@ _MESSAGES = list(message_packets())
 
 
 def _act(session: Session, choice: int, now: float) -> None:
-    """What the owner of a session may do between two reads."""
+    """Run an action of the session's owner between two reads."""
     match choice % 3:
         case 1:
             while session.room() and session.sent_count < 200:

@@ -1,4 +1,4 @@
-"""What a fuzz target is: a check that holds for any bytes, and something to begin with."""
+"""A fuzz target: a check that holds for any bytes, and seeds for it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Mutate = Callable[[bytes, int, Random], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`check` raises nothing for any input; `mutate` makes another input of a good one.
+    """A check with its seeds; `check` raises nothing for any input, `mutate` changes a valid one.
 
-    `check` is to keep to `limits.within_limits` whatever the product does with the input.
+    `check` must keep to `limits.within_limits`, whatever the product does with the input.
     """
 
     name: str
@@ -24,13 +24,13 @@ class Target:
 
 
 def numbers(data: bytes, count_max: int) -> tuple[list[int], bytes]:
-    """The first bytes of an input as numbers to steer the check with, and the rest of it."""
+    """Return the first bytes of an input as numbers that steer the check, and the rest of it."""
     count = min(data[0] if data else 0, count_max, max(0, len(data) - 1))
     return list(data[1 : 1 + count]), data[1 + count :]
 
 
 def pieces(data: bytes, sizes: list[int]) -> Iterable[bytes]:
-    """The bytes in pieces of these sizes, again and again; a size of 0 stands for 4096."""
+    """Cut bytes into pieces of these sizes, repeatedly; a size of 0 means 4096."""
     at, turn = 0, 0
     while at < len(data):
         size = (sizes[turn % len(sizes)] if sizes else 0) or 4096
@@ -40,7 +40,7 @@ def pieces(data: bytes, sizes: list[int]) -> Iterable[bytes]:
 
 
 def steered(mutate: Mutate, count_max: int) -> Mutate:
-    """The mutation of an input that begins with `numbers`: these stay, or change a little."""
+    """Wrap a mutation for inputs that begin with `numbers`, which stay or change a little."""
 
     def mutate_rest(data: bytes, size_max: int, random: Random) -> bytes:
         steering, rest = numbers(data, count_max)

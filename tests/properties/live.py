@@ -1,4 +1,4 @@
-"""A whole queue manager in a thread of its own, for state machines whose steps wait."""
+"""A whole queue manager in a thread of its own, for state machines with blocking steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
 from tests.patience import END_S
 from tests.process import wire
 
-EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; a second each, or two
+EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; each takes one or two seconds
 STEPS = 40
 PATIENCE_S = END_S
 DEAD_LETTERS = [PLAIN_DEAD_LETTERS, TRANSACTIONAL_DEAD_LETTERS]
@@ -32,7 +32,7 @@ DELIVERY = {"acknowledge_at_once": True, "retry_first_s": 0.005, "retry_max_s": 
 
 
 class QueueManager:
-    """It runs in a thread; whoever asks it something waits."""
+    """A queue manager in a thread; its methods block."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="qmd-live-"))
@@ -52,7 +52,7 @@ class QueueManager:
         self.host = self.run(self._hosts.restart(self.host, delivery={"acknowledge_at_once": True}))
 
     def send(self, messages: list[NewMessage]) -> list[str]:
-        """In one request; returns their ids when they are on disk."""
+        """Send messages in one request; return their ids when they are on disk."""
 
         async def send() -> list[str]:
             return await self.host.handed_over(messages)
@@ -60,7 +60,7 @@ class QueueManager:
         return self.run(send())  # type: ignore[no-any-return]
 
     def outgoing(self, destination: str) -> tuple[int, int]:
-        """How many messages are on their way there, and how many wait to be confirmed."""
+        """Return the numbers of messages that are on their way, and that await confirmation."""
         queue = self.host.sending_to(destination)
         return queue.messages, queue.awaiting.messages
 
@@ -68,7 +68,7 @@ class QueueManager:
         return self.run(self.host.receive(queue, limit))  # type: ignore[no-any-return]
 
     def contents(self, queue: str) -> list[tuple[bytes, int, bool]]:
-        """Of each message its body, its size in the books, and whether it is recoverable."""
+        """Return the body and the size of each message, and whether it is recoverable."""
         messages = self.run(self.host.peek(queue))
         return [
             (
@@ -80,7 +80,7 @@ class QueueManager:
         ]
 
     def settle(self) -> None:
-        """What came gets to the disk, and then to where it belongs."""
+        """Wait until received messages are on disk and in their places."""
         self.run(self.host.settled())
 
     def dead_letters(self) -> Counter[bytes]:

@@ -1,4 +1,4 @@
-"""Packets of every shape, and ways to spoil them."""
+"""Packets of every shape, and changes that break them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from protocol import (
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 guids = st.binary(min_size=16, max_size=16)
-# Half of the characters end with a zero byte, some begin with one: where two bytes of zero are no
-# null character.
+# Half of the characters end with a zero byte, some begin with one, so that two zero bytes are not
+# always a null character.
 characters = st.characters(min_codepoint=1) | st.sampled_from("a\u0100\u6200\ud800\U0001f4e8")
 texts = st.text(characters, max_size=12).map(wide_text)
-# Bytes that are a text, or just not.
+# Bytes that are a text, or nearly one.
 nearly_texts = st.lists(st.sampled_from([0, 0, 0x61, 1]), max_size=8).map(bytes)
 blobs = st.binary(max_size=9)
 
@@ -111,7 +111,7 @@ def soap_headers(draw: st.DrawFn) -> SoapHeader:
 
 
 def _element_bytes(count: int, element: MqfElement) -> int:
-    """Where a list is that had `count` bytes before this element."""
+    """Return the size of a list that had `count` bytes before this element."""
     if element.format_type == 3:
         return count + 2 + len(element.name)  # type: ignore[arg-type]
     return (count + 2 + 3 & -4) + (20 if element.format_type == 2 else 16)
@@ -142,7 +142,7 @@ def session_headers(draw: st.DrawFn) -> SessionHeader:
 
 @st.composite
 def user_messages(draw: st.DrawFn) -> UserMessage:
-    """Any message that the specification allows; PacketSize is left to the builder."""
+    """Draw any message that the specification allows; the builder computes PacketSize."""
     base_flags = BaseFlags(draw(u16)).replace(internal=0, debug_header=1)
     if draw(st.booleans()):
         base_flags = base_flags.replace(debug_header=0, tracing=0)
@@ -179,22 +179,22 @@ def user_messages(draw: st.DrawFn) -> UserMessage:
 
 @st.composite
 def spoilt(draw: st.DrawFn, packet: bytes) -> bytes:
-    """The packet with some bytes changed, cut or added; its PacketSize may be put right again."""
+    """Break a packet: change, cut or add bytes, and perhaps correct its PacketSize."""
     data = bytearray(packet)
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data) - 1))
         data[at] = draw(u8)
-    if draw(st.booleans()):  # a size or count that lies
+    if draw(st.booleans()):  # a wrong size or count
         size = draw(st.sampled_from([1, 2, 4]))
         at = draw(st.integers(0, len(data) // 2 - size)) & -size
-        lie = draw(st.sampled_from([0, 1, 2, 2 ** (8 * size - 1), 2 ** (8 * size) - 1]))
-        data[at : at + size] = lie.to_bytes(size, "little")
+        wrong = draw(st.sampled_from([0, 1, 2, 2 ** (8 * size - 1), 2 ** (8 * size) - 1]))
+        data[at : at + size] = wrong.to_bytes(size, "little")
     match draw(st.sampled_from(["cut", "extend", "leave"])):
         case "cut":
             del data[draw(st.integers(0, len(data)) | st.integers(len(data) - 30, len(data))) :]
         case "extend":
             data += draw(blobs)
     if len(data) >= 12 and draw(st.booleans()):
-        riding = 16 if data[2] & 0x18 == 0x10 else 0
-        data[8:12] = max(0, len(data) - riding).to_bytes(4, "little")
+        carried = 16 if data[2] & 0x18 == 0x10 else 0
+        data[8:12] = max(0, len(data) - carried).to_bytes(4, "little")
     return bytes(data)

@@ -1,8 +1,8 @@
-"""What has to become of messages that others send, from the specification alone.
+"""The oracle of a receiver, from the specification alone.
 
-It shares no code with the queue manager.  [MS-MQQB] 3.1.5.8, 3.1.7.2.2, in the order in which
-`docs/protocol-notes.md` reads them; and docs/decisions/0029 for another message at the position of
-one that was taken, which the specification passes over.
+It shares no code with the queue manager.  It follows [MS-MQQB] 3.1.5.8 and 3.1.7.2.2, in the order
+of `docs/protocol-notes.md`, and docs/decisions/0029 for another message at the position of an
+accepted one, which the specification does not define.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NOT_TRANSACTIONAL_MESSAGE = 0x800A
 KEPT = {BAD_DESTINATION, NOT_TRANSACTIONAL_QUEUE, NOT_TRANSACTIONAL_MESSAGE}
 KEPT_IF_WANTED = {QUEUE_FULL, REACH_QUEUE_TIMEOUT}  # and if it is not transactional
 
-# Of a sequence so many of the messages that were taken since the start are known by their
-# positions for certain, and at most so many.
+# How many accepted messages of a sequence the receiver knows by their positions since its start: at
+# least, and at most.
 KNOWN_MIN = 64
 KNOWN_MAX = 128
 
@@ -36,7 +36,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Arriving:
-    """A message as its sender made it."""
+    """A message as its sender built it."""
 
     source: bytes
     message_id: int
@@ -62,7 +62,7 @@ class Queue:
 
 
 class Receiver:
-    """Queues, what came to them, and what their senders have to hear."""
+    """Queues, their messages, and the acknowledgments that the senders must get."""
 
     def __init__(self, queues: dict[str, Queue]) -> None:
         self.queues = queues
@@ -72,7 +72,7 @@ class Receiver:
         self.known: set[tuple[bytes, int]] = set()
         self.dead_letters: Counter[bytes] = Counter()  # by body
         self.final_acks: Counter[tuple[bytes, int, int]] = Counter()  # source, message id, class
-        self.perhaps: Counter[tuple[bytes, int, int]] = Counter()  # more of them
+        self.perhaps: Counter[tuple[bytes, int, int]] = Counter()  # further ones that are allowed
 
     def receive(self, arriving: Arriving) -> None:
         source, queue = arriving.source, self.queues.get(arriving.queue)
@@ -97,7 +97,7 @@ class Receiver:
             self._store(arriving, queue)
 
     def consume(self, name: str, limit: int) -> list[bytes]:
-        """An application receives; sources that asked for it hear of that.  [MS-MQQB] 3.1.7.2.2"""
+        """Receive messages; sources that asked for it get final acks.  [MS-MQQB] 3.1.7.2.2"""
         queue = self.queues[name]
         taken, queue.messages = queue.messages[:limit], queue.messages[limit:]
         for each in taken:
@@ -106,7 +106,7 @@ class Receiver:
         return [each.body for each in taken]
 
     def lose_memory(self) -> None:
-        """The queue manager is started anew: what was in memory only is gone."""
+        """Restart the queue manager: messages in memory only are lost."""
         for queue in self.queues.values():
             queue.messages = [each for each in queue.messages if each.is_recoverable]
         self.taken.clear()
@@ -122,8 +122,10 @@ class Receiver:
         return sequence_id > current_id and previous == 0 and number > 0
 
     def _reject(self, arriving: Arriving) -> None:
-        """One that was here, or that came too early, changes nothing.  Another message at the
-        position of one that was taken is refused."""
+        """Reject a repeated or early message, without effect.
+
+        Refuse another message at its position.
+        """
         assert arriving.position is not None
         stream = arriving.source, arriving.queue
         sequence_id, number, _ = arriving.position

@@ -1,4 +1,4 @@
-"""What has to become of transactional messages that are sent, from the specification alone.
+"""The oracle of a sender of transactional messages, from the specification alone.
 
 It shares no code with the queue manager.  [MS-MQQB] 3.1.5.6, 3.1.5.7, 3.1.7.1.3
 """
@@ -16,13 +16,13 @@ OF_A_QUEUE = 0x4000  # in a class: the message was in its queue
 
 @dataclass
 class Sent:
-    """A message of our application."""
+    """A message of the application."""
 
     body: bytes
     wants_journal: bool
     wants_dead_letter: bool
     is_on: Literal["its way", "the other side", ""] = "its way"
-    place: tuple[int, int] | None = None  # sequence and number, once it was seen
+    place: tuple[int, int] | None = None  # sequence and number, once it has arrived
     message_id: int = 0
 
 
@@ -33,8 +33,8 @@ class Sender:
         self.messages: list[Sent] = []
         self.journal: Counter[bytes] = Counter()
         self.dead_letters: Counter[bytes] = Counter()
-        self._acknowledged = (0, 0)  # the last place that an order ack spoke of
-        self._before = (0, 0)  # the place that came last in this session
+        self._acknowledged = (0, 0)  # the last place that an order ack named
+        self._before = (0, 0)  # the last place that arrived in this session
 
     @property
     def on_their_way(self) -> list[Sent]:
@@ -42,7 +42,7 @@ class Sender:
 
     @property
     def waiting(self) -> list[Sent]:
-        """Those whose end their source waits to hear of."""
+        """Messages that await their final ack."""
         return [each for each in self.messages if each.is_on == "the other side"]
 
     @property
@@ -53,29 +53,31 @@ class Sender:
         self._before = (0, 0)
 
     def arrives(self, body: bytes, message_id: int, place: tuple[int, int], previous: int) -> None:
-        """The other side reads a message: is it one that may come now, and said right?"""
+        """Check that a message may arrive now, with the right place and previous number."""
         (sent,) = (each for each in self.messages if each.body == body)
         known = {each.place: each for each in self.seen}
         if sent.place is None:
-            assert place not in known, "two messages have one place in their sequence"
+            assert place not in known, "two messages have the same place"
             last = max((each.place for each in self.seen if each.place), default=(0, 0))
-            assert place > last, "a place that is before one that was given"
+            assert place > last, "a place before an earlier one"
             sent.place, sent.message_id = place, message_id
-        assert (sent.place, sent.message_id) == (place, message_id), "it has another place now"
+        assert (sent.place, sent.message_id) == (place, message_id), (
+            "the message has changed its place"
+        )
         sequence_id, number = place
         assert previous < number
         held = [n for of, n in (self._before, self._acknowledged) if of == sequence_id]
-        assert previous <= max(held, default=0), "a receiver without memory would wait for ever"
+        assert previous <= max(held, default=0), "a receiver without state would wait without end"
         self._before = place
         missing = [
             each
             for each in self.messages[: self.messages.index(sent)]
             if each.is_on == "its way" and (each.place is None or each.place[1] > previous)
         ]
-        assert not missing, f"it jumps over {[each.body for each in missing]}"
+        assert not missing, f"it skips {[each.body for each in missing]}"
 
     def order_ack(self, place: tuple[int, int]) -> None:
-        """The other side holds everything of the sequence up to this number."""
+        """Record that the receiver holds the sequence up to this place."""
         self._acknowledged = max(self._acknowledged, place)
         for each in self.seen:
             assert each.place is not None
@@ -84,7 +86,7 @@ class Sender:
                 each.is_on = "the other side" if is_waited_for else ""
 
     def final_ack(self, sent: Sent, message_class: int) -> None:
-        """It was received, or refused, or will never be received."""
+        """Record that a message was received, refused or expired."""
         if message_class & OF_A_QUEUE and sent.place is not None and sent.is_on == "its way":
             self.order_ack(sent.place)  # it was in its queue
         if not sent.is_on:

@@ -1,8 +1,8 @@
-"""What a session may do: an oracle from the specification's rules, that shares no code with it.
+"""The oracle of a session, from the rules of the specification; it shares no code with the session.
 
-It sees every packet that goes in before the session does, and foretells the events; it sees every
-byte that comes out, and knows what may be said.  Only which bytes are a packet it takes from the
-parsers, which have tests of their own.  [MS-MQQB] 3.1.5
+It gets every received packet before the session and predicts the events, and it checks every packet
+that the session sends.  It uses the parsers, which have tests of their own, to recognize packets.
+[MS-MQQB] 3.1.5
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from protocol import (
 from tests.process import wire
 
 NULL_GUID = bytes(16)
-HALF = 0x7FFF  # what lies further back than this lies ahead
+HALF = 0x7FFF  # a number that is further behind than this is ahead
 SESSION_HEADER_BYTES = 16
 
-# What is expected of `Session.receive`: events as plain tuples.
+# The expected events of `Session.receive`, as plain tuples.
 Expected = tuple[str, object]
 
 
-class _Over(Exception):
-    """The session has to end."""
+class _SessionEnds(Exception):
+    """The session must end."""
 
 
 @dataclass
 class Oracle:
-    """One end of a session, as the rules have it; numbers count from the start, without a wrap."""
+    """One end of a session; its numbers count from the start, without a wrap."""
 
     initiator: bool
     own_id: bytes
@@ -46,37 +46,37 @@ class Oracle:
     state: str = ""
     peer_id: bytes = b""
     peer_window: int = 1
-    # What we sent: the kinds of all messages, and which the peer has.
+    # Sent packets, and those that the peer has acknowledged.
     sent: int = 0
     recoverable_sent: int = 0
     receipt_acknowledged: int = 0
     outstanding: dict[int, int] = field(default_factory=dict)  # number -> recoverable number or 0
-    # What came.
+    # Received packets.
     received: int = 0
     recoverable_received: int = 0
     stored: set[int] = field(default_factory=set)
-    # What we said.
-    said_received: int = 0
-    said_stored: int = 0
+    # Sent acknowledgments.
+    acked_received: int = 0
+    acked_stored: int = 0
     transmitted: int = 0
     recoverable_transmitted: int = 0
-    answers: list[str] = field(default_factory=list)  # handshake packets that must come out next
+    answers: list[str] = field(default_factory=list)  # handshake packets that must be sent next
 
     def __post_init__(self) -> None:
         self.state = "WAITING_ECR" if self.initiator else "WAITING_EC"
         self.answers = ["request"] if self.initiator else []
 
     def start_counting_at(self, sent: int, recoverable: int, received: int, stored: int) -> None:
-        """As if so much had happened, and had been acknowledged, before."""
+        """Begin with counts of earlier packets, all of them acknowledged."""
         self.sent = self.receipt_acknowledged = self.transmitted = sent
         self.recoverable_sent = self.recoverable_transmitted = recoverable
-        self.received = self.said_received = received
-        self.recoverable_received = self.said_stored = stored
+        self.received = self.acked_received = received
+        self.recoverable_received = self.acked_stored = stored
 
-    # What goes in.
+    # Received packets.
 
     def receive(self, packets: list[bytes]) -> list[Expected]:
-        """The events of one call."""
+        """Return the expected events of one call."""
         if self.state == "CLOSED":
             return []
         events: list[Expected] = []
@@ -84,7 +84,7 @@ class Oracle:
         try:
             for packet in packets:
                 self._take(packet, events, released)
-        except (MalformedPacket, _Over):
+        except (MalformedPacket, _SessionEnds):
             self.state = "CLOSED"
         if released:
             events.append(("acknowledged", sorted(released)))
@@ -112,33 +112,33 @@ class Oracle:
         elif kind is PacketKind.CONNECTION_PARAMETERS and self.state.startswith("WAITING_CP"):
             self._take_parameters(packet, events)
         else:
-            raise _Over  # digest 11.2: close
+            raise _SessionEnds  # digest 11.2: close
 
     def _take_establish(self, packet: bytes) -> None:
         """[MS-MQQB] 3.1.5.3"""
-        asked = parse_establish_connection(packet)
-        if asked.internal.flags.connection_refused:
-            raise _Over
+        request = parse_establish_connection(packet)
+        if request.internal.flags.connection_refused:
+            raise _SessionEnds
         if self.initiator:
-            if asked.client != self.own_id or self.expected_remote not in (None, asked.server):
-                raise _Over
-            self.peer_id = asked.server
+            if request.client != self.own_id or self.expected_remote not in (None, request.server):
+                raise _SessionEnds
+            self.peer_id = request.server
             self.answers.append("parameters")
             self.state = "WAITING_CPR"
             return
-        foreign = asked.server not in (NULL_GUID, self.own_id)
+        foreign = request.server not in (NULL_GUID, self.own_id)
         self.answers.append("refusal" if foreign or self.refuse else "response")
         if foreign or self.refuse:
-            raise _Over
-        self.peer_id = asked.client
+            raise _SessionEnds
+        self.peer_id = request.client
         self.state = "WAITING_CP"
 
     def _take_parameters(self, packet: bytes, events: list[Expected]) -> None:
         """[MS-MQQB] 3.1.5.4"""
-        asked = parse_connection_parameters(packet)
-        if asked.internal.flags.connection_refused:
-            raise _Over
-        self.peer_window = max(1, asked.window_size)
+        request = parse_connection_parameters(packet)
+        if request.internal.flags.connection_refused:
+            raise _SessionEnds
+        self.peer_window = max(1, request.window_size)
         if not self.initiator:
             self.answers.append("parameters")
         self.state = "OPEN"
@@ -146,15 +146,15 @@ class Oracle:
 
     def _take_header(self, header: SessionHeader, released: list[int]) -> None:
         """[MS-MQQB] 3.1.5.5"""
-        acknowledged = _count_meant(header.ack_number, self.sent)
+        acknowledged = _full_count(header.ack_number, self.sent)
         first, flags = header.recoverable_ack_number, header.recoverable_ack_flags
         stored: set[int] = set()
         if first or flags:
-            first = _count_meant(first, self.recoverable_sent)
+            first = _full_count(first, self.recoverable_sent)
             named = {first + bit for bit in range(32) if flags >> bit & 1}
             if named and max(named) > self.recoverable_sent:
-                raise _Over
-            # Everything before `first`, and `first` itself unless its own bit says no.
+                raise _SessionEnds
+            # Everything before `first`, and `first` itself unless its own bit is 0.
             through = first if not flags or flags & 1 else first - 1
             stored = named | {it for it in self.outstanding.values() if it and it <= through}
         self.receipt_acknowledged = max(self.receipt_acknowledged, acknowledged)
@@ -167,66 +167,68 @@ class Oracle:
                 released.append(number)
         self.peer_window = max(1, header.window_size)
         if header.sent_number != self.received & 0xFFFF:
-            raise _Over
+            raise _SessionEnds
         if header.recoverable_sent_number != self.recoverable_received & 0xFFFF:
-            raise _Over
+            raise _SessionEnds
 
     def send(self, *, recoverable: bool) -> int:
-        """One of ours goes: its number on the session."""
+        """Count a message that the owner sends; return its number on the session."""
         self.sent += 1
         self.recoverable_sent += recoverable
         self.outstanding[self.sent] = self.recoverable_sent if recoverable else 0
         return self.sent
 
-    # What comes out.
+    # Sent packets.
 
-    def hear(self, packet: bytes) -> None:
-        """Check a packet that the session says; `wire.parse` has its own rules beside these."""
-        said = wire.parse(packet)
-        if isinstance(said, wire.Establish | wire.Parameters):
-            self._hear_handshake(said)
-        elif isinstance(said, wire.Session):
-            self._hear_header(said)
+    def check_sent(self, packet: bytes) -> None:
+        """Check a packet that the session sends; `wire.parse` checks further rules."""
+        sent = wire.parse(packet)
+        if isinstance(sent, wire.Establish | wire.Parameters):
+            self._check_handshake(sent)
+        elif isinstance(sent, wire.Session):
+            self._check_header(sent)
         else:
             assert self.peer_id, "no message before the handshake"
             self.transmitted += 1
-            self.recoverable_transmitted += said.recoverable
+            self.recoverable_transmitted += sent.recoverable
             in_flight = self.transmitted - self.receipt_acknowledged
             assert in_flight <= self.sent - self.receipt_acknowledged
-            if said.session is not None:
-                assert not said.is_order_ack, "known by having no flag at all"
-                self._hear_header(said.session)
+            if sent.session is not None:
+                assert not sent.is_order_ack, "an order ack carries no acknowledgments"
+                self._check_header(sent.session)
 
-    def _hear_handshake(self, said: wire.Establish | wire.Parameters) -> None:
-        assert self.answers, "nobody asked"
+    def _check_handshake(self, sent: wire.Establish | wire.Parameters) -> None:
+        assert self.answers, "an unexpected handshake packet"
         expected = self.answers.pop(0)
-        if isinstance(said, wire.Parameters):
+        if isinstance(sent, wire.Parameters):
             assert expected == "parameters"
             return
         assert expected == ("request" if self.initiator else expected)
-        assert said.refused == (expected == "refusal")
-        assert (said.client if self.initiator else said.server) == self.own_id
+        assert sent.refused == (expected == "refusal")
+        assert (sent.client if self.initiator else sent.server) == self.own_id
 
-    def _hear_header(self, said: wire.Session) -> None:
-        assert said.acknowledged == self.received & 0xFFFF
-        assert said.sent == self.transmitted & 0xFFFF
-        assert said.recoverable_sent == self.recoverable_transmitted & 0xFFFF
-        assert said.window == self.own_window
-        self.said_received = self.received
-        if not said.recoverable_flags:
-            assert said.recoverable_acknowledged == 0
+    def _check_header(self, sent: wire.Session) -> None:
+        assert sent.acknowledged == self.received & 0xFFFF
+        assert sent.sent == self.transmitted & 0xFFFF
+        assert sent.recoverable_sent == self.recoverable_transmitted & 0xFFFF
+        assert sent.window == self.own_window
+        self.acked_received = self.received
+        if not sent.recoverable_flags:
+            assert sent.recoverable_acknowledged == 0
             return
-        count = said.recoverable_flags.bit_length()
-        assert said.recoverable_flags == (1 << count) - 1, "what is stored is told without holes"
-        assert said.recoverable_acknowledged == self.said_stored + 1 & 0xFFFF
-        told = range(self.said_stored + 1, self.said_stored + 1 + count)
-        assert self.stored.issuperset(told), "nothing is acknowledged before it is stored"
-        self.said_stored += count
+        count = sent.recoverable_flags.bit_length()
+        assert sent.recoverable_flags == (1 << count) - 1, (
+            "stored messages are acknowledged without holes"
+        )
+        assert sent.recoverable_acknowledged == self.acked_stored + 1 & 0xFFFF
+        acknowledged = range(self.acked_stored + 1, self.acked_stored + 1 + count)
+        assert self.stored.issuperset(acknowledged), "nothing is acknowledged before it is stored"
+        self.acked_stored += count
 
 
-def _count_meant(number: int, sent: int) -> int:
-    """The count that 16 bits stand for: the latest that is not ahead of what was sent."""
+def _full_count(number: int, sent: int) -> int:
+    """Return the full count for its low 16 bits: the latest one that is not ahead of `sent`."""
     behind = (sent - number) & 0xFFFF
     if behind > min(HALF, sent):
-        raise _Over
+        raise _SessionEnds
     return sent - behind

@@ -42,7 +42,7 @@ CODECS: dict[type, Codec[Any]] = {
 
 
 def outcome(act: Any, *arguments: Any) -> Any:
-    """What a parser gives or how it refuses."""
+    """Return the result of a parser, or its error."""
     try:
         return act(*arguments)
     except MalformedPacket as refused:
@@ -59,8 +59,8 @@ def assert_both_read_the_same(record: type, packet: bytes) -> None:
         return
     assert isinstance(plain, MalformedPacket), derived
     assert derived.offset >= 0
-    # Where bytes are missing, plain construct may have met a broken rule or the bound just before;
-    # a run is read as a whole.
+    # Where bytes are missing, plain construct may have found another error just before;
+    # the derived functions read a run of fields at once.
     if not derived.rule.startswith("takes "):
         assert derived.field == plain.field
 
@@ -81,7 +81,7 @@ def test_both_build_the_same_packet_and_read_it_back(message: UserMessage) -> No
 
 @settings(max_examples=800)
 @given(st.data())
-def test_both_refuse_the_same_spoilt_messages(data: st.DataObject) -> None:
+def test_both_refuse_the_same_broken_messages(data: st.DataObject) -> None:
     packet = build_user_message(data.draw(user_messages()))
 
     assert_both_read_the_same(UserMessage, data.draw(spoilt(packet)))
@@ -89,7 +89,7 @@ def test_both_refuse_the_same_spoilt_messages(data: st.DataObject) -> None:
 
 @settings(max_examples=400)
 @given(st.data())
-def test_both_refuse_the_same_spoilt_internal_packets(data: st.DataObject) -> None:
+def test_both_refuse_the_same_broken_internal_packets(data: st.DataObject) -> None:
     establish = establish_connection(
         client=data.draw(guids),
         server=data.draw(guids),
@@ -120,8 +120,7 @@ def test_both_refuse_the_same_spoilt_internal_packets(data: st.DataObject) -> No
 def test_both_refuse_to_build_the_same_contradictions(
     message: UserMessage, other: UserMessage, data: st.DataObject
 ) -> None:
-    """A header or a field of another message, which may not fit the flags; or a text or GUID that
-    is none."""
+    """Build messages with a header or field of another message, or an invalid text or GUID."""
     name = data.draw(st.just("user") | st.sampled_from(message._fields))
     header, strange = getattr(message, name), getattr(other, name)
     if header and strange and data.draw(st.booleans()):
@@ -147,7 +146,7 @@ def test_both_refuse_to_build_the_same_contradictions(
 
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.booleans())
-def test_noise_is_refused_with_a_place_inside_it(noise: bytes, begins_well: bool) -> None:
+def test_noise_is_refused_with_an_offset(noise: bytes, begins_well: bool) -> None:
     packet = b"\x10\x00\x03\x00LIOR" + noise if begins_well else noise
 
     refused = outcome(parse_user_message, packet)

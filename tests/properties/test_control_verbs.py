@@ -1,4 +1,4 @@
-"""No request stops the daemon, whatever its arguments are: every verb, with values of its types."""
+"""No request stops the daemon: every verb, with any values of its argument types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BYTES = st.sampled_from([b"", b"x", b"t" * 16, b"i" * 20, b"\0" * 20, b"x" * 100
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a declared type, odd ones among them."""
+    """Return values of a declared type, unusual ones among them."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return values(arguments[0])
@@ -82,7 +82,7 @@ def structs(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
 
 
 def made(drawn: Any) -> Any:
-    """The struct that was drawn; a field without a default that is missing gets a plain value."""
+    """Return the drawn struct; missing fields without default get a plain value."""
     if isinstance(drawn, tuple) and len(drawn) == 2 and isinstance(drawn[0], type):
         kind, given = drawn
         return kind(**{name: made(value) for name, value in given.items()})
@@ -91,7 +91,7 @@ def made(drawn: Any) -> Any:
     return drawn
 
 
-# These wait for ever where they are asked to, which is their work.
+# These verbs may wait without end, as requested.
 VERBS = sorted(HANDLERS, key=lambda kind: kind.__name__)
 
 
@@ -104,7 +104,7 @@ def requests(kind: type[frames.Request]) -> st.SearchStrategy[frames.Request]:
 
 
 async def asked(path: Path, request: frames.Request) -> bytes:
-    """Ask on a connection of its own; then whether the daemon still answers there."""
+    """Send a request on a connection of its own, and return whether the daemon still answers."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(frames.frame(request))

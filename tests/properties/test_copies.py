@@ -1,4 +1,4 @@
-"""A copy is the packet that would have been composed for its queue."""
+"""A copy equals the packet that would have been composed for its queue."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MESSAGES = st.builds(
     numbers=st.tuples(*[st.integers(1, 0xFFFFFFFF)] * 2),
     is_first=st.booleans(),
 )
-def test_a_copy_is_the_packet_that_would_have_been_composed(
+def test_a_copy_equals_a_composed_packet(
     new: NewMessage,
     names: list[SingleName],
     reply: SingleName | None,

@@ -1,5 +1,7 @@
-"""Lists within lists, at random, with cycles: what they stand for is what an independent oracle
-says, and changing the file line by line never changes anything else."""
+"""Random distribution lists, nested and with cycles, against an independent oracle.
+
+Changing the file line by line never changes anything else.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from qmd.errors import Refusal
 from tests.unit.directory.directories import Desk
 
 QUEUES, LISTS = 6, 6
-#: What each list has for members, the first few of which are queues and the rest lists.
+#: The members of each list: the first few names are queues, the others are lists.
 Graph = list[list[int]]
 
 graphs = st.lists(
@@ -40,7 +42,7 @@ def _file(graph: Graph) -> str:
 
 
 def _member(each: int) -> str:
-    """Half of the queues are public, the others direct."""
+    """Draw a member: half of the queues are public, the others direct."""
     if each >= QUEUES:
         return f"list:l{each - QUEUES}"
     return f"q{each}@hostc" if each >= 3 else f"hostb\\q{each}"
@@ -53,7 +55,7 @@ def _name(each: int) -> str:
 
 
 def _reachable(graph: Graph, number: int) -> set[int]:
-    """By Warshall's closure: nothing is shared with a search that goes along."""
+    """Compute the reachable queues by Warshall's closure, independent of the code's search."""
     reach = [[each in members for each in range(QUEUES + LISTS)] for members in graph]
     for middle in range(LISTS):
         for row in reach:
@@ -65,9 +67,7 @@ def _reachable(graph: Graph, number: int) -> set[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(graphs, st.lists(st.integers(0, LISTS - 1), min_size=1, max_size=4))
-def test_lists_stand_for_what_can_be_reached_each_queue_once(
-    graph: Graph, elements: list[int]
-) -> None:
+def test_a_list_expands_to_its_reachable_queues(graph: Graph, elements: list[int]) -> None:
     text = ",".join(f"list:l{each}" for each in elements)
     expected = [_reachable(graph, each) for each in elements]
 
@@ -91,7 +91,7 @@ def test_lists_stand_for_what_can_be_reached_each_queue_once(
 
 @settings(max_examples=60, deadline=None)
 @given(graphs, st.data())
-def test_members_come_and_go_and_all_else_stays(graph: Graph, data: st.DataObject) -> None:
+def test_changing_members_changes_nothing_else(graph: Graph, data: st.DataObject) -> None:
     text = "# By hand.\n" + _file(graph)
     place = data.draw(st.integers(0, LISTS - 1))
     gone = {_member(each) for each in data.draw(st.sets(st.sampled_from(range(QUEUES + LISTS))))}
@@ -112,7 +112,7 @@ def test_members_come_and_go_and_all_else_stays(graph: Graph, data: st.DataObjec
 
 @settings(max_examples=60, deadline=None)
 @given(graphs, st.data())
-def test_entries_go_one_by_one(graph: Graph, data: st.DataObject) -> None:
+def test_entries_are_removed_one_by_one(graph: Graph, data: st.DataObject) -> None:
     text = _file(graph)
 
     for left in range(LISTS, 0, -1):

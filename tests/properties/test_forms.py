@@ -1,4 +1,4 @@
-"""A packet of a form is the packet that would have been composed."""
+"""A packet of a form equals the packet that would have been composed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES: st.SearchStrategy[SingleName] = st.one_of(
     st.builds(PublicName, GUIDS),
 )
 SECONDS = st.none() | st.integers(0, 0xFFFFFFFF)
-# What the messages of one form have in common.
+# The common properties of the messages of one form.
 SHAPES = st.builds(
     NewMessage,
     st.just("orders"),
@@ -55,7 +55,7 @@ OWN = st.fixed_dictionaries(
 
 
 def row_of(new: NewMessage) -> Row:
-    """As staged rows are read."""
+    """Return a message as a staged row is read."""
     rows: list[Row] = msgspec.msgpack.decode(msgspec.msgpack.encode([new]), type=list[tuple])
     return rows[0]
 
@@ -69,7 +69,7 @@ def row_of(new: NewMessage) -> Row:
     number=st.integers(0, 0xFFFFFF00),
     index=st.integers(0, 0xFFFFF),
 )
-def test_a_packet_of_a_form_is_the_one_that_would_have_been_composed(
+def test_a_packet_of_a_form_equals_a_composed_packet(
     common: NewMessage,
     own: list[dict[str, object]],
     name: SingleName,
@@ -95,7 +95,7 @@ def test_a_packet_of_a_form_is_the_one_that_would_have_been_composed(
     ]
 
 
-def test_a_row_that_is_no_message_has_no_packet() -> None:
+def test_an_invalid_row_has_no_packet() -> None:
     form = Template(
         _composed(NewMessage("orders", b""), NO_ADDRESS, NO_ADDRESS, NO_ADDRESS, 1, 0, 0)
     )

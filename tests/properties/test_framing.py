@@ -1,4 +1,4 @@
-"""Packets come whole out of a stream, in whatever pieces it arrives."""
+"""A stream yields complete packets, whatever the pieces in which it arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_pieces(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 @settings(max_examples=200)
 @given(st.lists(packets, max_size=6), st.lists(st.integers(0, 10_000), max_size=12))
-def test_packets_come_out_whole_and_in_order(sent: list[bytes], cuts: list[int]) -> None:
+def test_packets_are_complete_and_in_order(sent: list[bytes], cuts: list[int]) -> None:
     buffer = PacketBuffer()
 
     received = [
@@ -41,7 +41,7 @@ def test_packets_come_out_whole_and_in_order(sent: list[bytes], cuts: list[int])
 
 @settings(max_examples=50)
 @given(st.lists(packets, min_size=1, max_size=3))
-def test_a_packet_is_there_with_its_last_byte_and_not_before(sent: list[bytes]) -> None:
+def test_a_packet_is_complete_with_its_last_byte(sent: list[bytes]) -> None:
     buffer = PacketBuffer()
 
     for packet in sent:
@@ -56,7 +56,7 @@ def test_a_packet_is_there_with_its_last_byte_and_not_before(sent: list[bytes]) 
     st.lists(st.integers(0, 10_000), max_size=6),
     st.binary(min_size=12, max_size=12).filter(lambda head: head[:8] != b"\x10\x00\x00\x00LIOR"),
 )
-def test_what_came_before_a_fault_is_not_lost(
+def test_packets_before_a_fault_are_not_lost(
     sent: list[bytes], cuts: list[int], fault: bytes
 ) -> None:
     buffer = PacketBuffer()
@@ -74,9 +74,7 @@ def test_what_came_before_a_fault_is_not_lost(
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(20, 1_500_000), min_size=1, max_size=4), st.randoms())
-def test_large_packets_come_whole_and_their_memory_goes_again(
-    sizes: list[int], random: Random
-) -> None:
+def test_memory_of_large_packets_is_released(sizes: list[int], random: Random) -> None:
     buffer = PacketBuffer()
     sent = [
         b"\x10\x00\x00\x00LIOR" + size.to_bytes(4, "little") + bytes(size - 12) for size in sizes
@@ -94,7 +92,7 @@ def test_large_packets_come_whole_and_their_memory_goes_again(
     assert len(buffer.get_buffer()) == framing.BUFFER_BYTES
 
 
-def test_an_announcement_reserves_no_memory() -> None:
+def test_an_announced_size_reserves_no_memory() -> None:
     buffer = PacketBuffer()
 
     assert buffer.feed(b"\x10\x00\x00\x00LIOR\x00\x00\x40\x00") == []
@@ -102,7 +100,7 @@ def test_an_announcement_reserves_no_memory() -> None:
     assert len(buffer.get_buffer()) < framing.BUFFER_BYTES
 
 
-def test_a_session_header_that_rides_belongs_to_its_packet() -> None:
+def test_a_carried_session_header_belongs_to_its_packet() -> None:
     header = SessionHeader(1, 2, 3, 4, 5, 64, 0)
     riding = b"\x10\x00\x10\x00LIOR\x18\x00\x00\x00" + bytes(12 + 16)
     ack = build_session_ack(header)

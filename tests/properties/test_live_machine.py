@@ -1,8 +1,8 @@
-"""A whole queue manager, and peers that send any packet at any time, good or broken.
+"""A whole queue manager, and peers that send any packet at any time, valid or broken.
 
-The peers are `tests.process.peer`, which shares no code with the queue manager and doubts each of
-its bytes; what has to become of their messages is worked out by `receiver_oracle`.  The queue
-manager is the real one, in a thread of its own: its data folder, its sockets, its loop.
+The peers are `tests.process.peer`, which shares no code with the queue manager and checks each of
+its bytes.  `receiver_oracle` computes how each message must end.  The queue manager is the real
+one, in a thread of its own, with its data folder, its sockets and its loop.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ QUEUES = ["plain", "orders", "narrow", "narrow_orders", "orders", "narrow_orders
 SEQUENCES = [1 << 32 | 1, 1 << 32 | 2, 7 << 32 | 1]
 rarely = st.sampled_from([False] * 7 + [True])
 
-# How a transactional message stands to what its queue has of that source.
+# The position of a transactional message, relative to the last one that its queue accepted.
 RELATIONS = ["next"] * 5 + ["again", "gap", "bridged", "older", "newer", "linked"]
 
 
 class Source:
-    """A peer, what it has sent, and its session if it has one."""
+    """A peer, the messages that it has sent, and its session if it has one."""
 
     def __init__(self, guid: bytes) -> None:
         self.remote = RemoteQueueManager(guid)
         self.sent: list[tuple[bytes, Arriving]] = []
         self.session: Peer | None = None
 
-    def heard(self) -> Counter[tuple[bytes, int, int]]:
-        """What became of its messages, as it was told in this session."""
+    def final_acks(self) -> Counter[tuple[bytes, int, int]]:
+        """Return the final acks that it received in this session."""
         assert self.session is not None
         return Counter((*each.final_body(), each.message_class) for each in self.session.final_acks)
 
@@ -66,7 +66,7 @@ class LiveMachine(RuleBasedStateMachine):
             self.manager.create(
                 name, transactional=queue.is_transactional, quota_bytes=queue.quota_bytes
             )
-        self.stranger = Source(b"somebody else...")
+        self.untrusted = Source(b"untrusted peer..")
         self.sources = [Source(b"a first source.."), Source(b"a second source.")]
         self.oracle = Receiver(self.queues())
 
@@ -82,29 +82,29 @@ class LiveMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "manager"):
-            for source in (*self.sources, self.stranger):
+            for source in (*self.sources, self.untrusted):
                 source.remote.close()
             self.manager.stop()
 
-    # What peers send.
+    # Packets of peers.
 
     @rule(data=st.data(), which=st.integers(0, 1), count=st.sampled_from([1, 4, 8, 12]))
     def source_sends(self, data: st.DataObject, which: int, count: int) -> None:
-        """In one write; what is drawn later knows of what is before it."""
+        """Send messages in one write; each drawn message depends on those before it."""
         source = self.sources[which]
         self.send(source, lambda: self.draw(data, source), count)
 
     @precondition(lambda self: any(source.sent for source in self.sources))
     @rule(data=st.data())
     def source_sends_again(self, data: st.DataObject) -> None:
-        """Its packets as they were: from a crash, or because it heard nothing."""
+        """Repeat earlier packets, as after a crash or without acknowledgment."""
         source = data.draw(st.sampled_from([each for each in self.sources if each.sent]))
         first = data.draw(st.integers(0, len(source.sent) - 1))
         again = iter(source.sent[first : first + 5])
         self.send(source, lambda: next(again), min(5, len(source.sent) - first))
 
     @rule(data=st.data(), which=st.integers(0, 1))
-    def source_is_gone_before_it_is_answered(self, data: st.DataObject, which: int) -> None:
+    def source_disconnects_before_the_answer(self, data: st.DataObject, which: int) -> None:
         source = self.sources[which]
         session = self.session_of(source)
         packet, arriving = self.draw(data, source)
@@ -116,8 +116,8 @@ class LiveMachine(RuleBasedStateMachine):
         self.manager.settle()
 
     @rule(data=st.data(), which=st.integers(0, 1))
-    def source_speaks_of_what_was_never_sent(self, data: st.DataObject, which: int) -> None:
-        """Acknowledgments of all kinds that belong to nothing change nothing."""
+    def source_acknowledges_unsent_messages(self, data: st.DataObject, which: int) -> None:
+        """Send acknowledgments without matching message, which must have no effect."""
         source = self.sources[which]
         session = self.session_of(source)
         sequence_id, number = data.draw(st.sampled_from(SEQUENCES)), data.draw(st.integers(1, 9))
@@ -132,38 +132,37 @@ class LiveMachine(RuleBasedStateMachine):
         session.wait_stored()
 
     @rule(data=st.data())
-    def stranger_sends_broken_bytes(self, data: st.DataObject) -> None:
-        """What becomes of them nobody can foresee, but they are one message at most, and what was
-        there stays there."""
-        source = self.stranger
+    def untrusted_peer_sends_broken_bytes(self, data: st.DataObject) -> None:
+        """Send bytes that add one message at most, and change no other message."""
+        source = self.untrusted
         session = self.session_of(source)
         packet, _ = self.draw(data, source)
         if data.draw(st.booleans()):
             packet = session.with_session_header(packet, acknowledged=data.draw(st.integers(0, 9)))
         session.connection.send(data.draw(spoilt(packet)))
         session.connection.half_close()
-        with contextlib.suppress(wire.Violation):  # it counts what may be a message, we do not
+        with contextlib.suppress(wire.Violation):  # it may count the bytes as a message
             session.expect_closed()
         source.session = None
         session.close()
         self.manager.settle()
-        self.look_again()
+        self.accept_unknown()
 
     @rule(which=st.integers(0, 1), really=rarely)
-    def source_goes(self, which: int, really: bool) -> None:
+    def source_disconnects(self, which: int, really: bool) -> None:
         source = self.sources[which]
         if source.session is not None and really:
             source.session.close()
             source.session = None
 
-    # What happens here.
+    # The application and the daemon.
 
     @rule(name=st.sampled_from(["plain", "orders", "narrow", "narrow_orders"]))
     def application_receives(self, name: str) -> None:
         assert self.manager.receive(name, 3) == self.oracle.consume(name, 3)
 
     @rule(really=st.sampled_from([False, False, True]))
-    def daemon_is_started_anew(self, really: bool) -> None:
+    def daemon_restarts(self, really: bool) -> None:
         if really:
             self.manager.restart()
             for source in self.sources:
@@ -172,20 +171,20 @@ class LiveMachine(RuleBasedStateMachine):
                 source.session = None
             self.oracle.lose_memory()
 
-    # What is compared.
+    # Comparisons.
 
     @invariant()
-    def everything_is_where_it_belongs(self) -> None:
+    def messages_are_in_their_places(self) -> None:
         if not hasattr(self, "manager"):
             return
         for name, queue in self.oracle.queues.items():
-            expected = [_in_books(each) for each in queue.messages]
+            expected = [_contents(each) for each in queue.messages]
             found = self.manager.contents(name)
             assert found == expected, (name, found, expected)
         assert self.manager.dead_letters() == self.oracle.dead_letters
         self.manager.check()
 
-    # Within.
+    # Helpers.
 
     def session_of(self, source: Source) -> Peer:
         if source.session is None:
@@ -195,9 +194,9 @@ class LiveMachine(RuleBasedStateMachine):
         return source.session
 
     def send(self, source: Source, make: Any, count: int) -> None:
-        """Some messages, and a marker that is acknowledged behind them all."""
+        """Send messages, and a marker that is acknowledged after all of them."""
         session = self.session_of(source)
-        heard, expected = source.heard(), Counter(self.oracle.final_acks)
+        before, expected = source.final_acks(), Counter(self.oracle.final_acks)
         packets: list[bytes] = []
         for index in range(count + 1):
             packet, arriving = make() if index < count else self.marker(source)
@@ -209,10 +208,10 @@ class LiveMachine(RuleBasedStateMachine):
         session.connection.send(b"".join(packets))
         session.wait_stored()
         session.wait_acknowledged()
-        told = self.oracle.final_acks - expected
-        session.wait(lambda: source.heard() - heard >= told, PATIENCE_S, f"final acks {told}")
+        due = self.oracle.final_acks - expected
+        session.wait(lambda: source.final_acks() - before >= due, PATIENCE_S, f"final acks {due}")
         allowed = self.oracle.final_acks + self.oracle.perhaps
-        assert source.heard() <= allowed, source.heard() - allowed
+        assert source.final_acks() <= allowed, source.final_acks() - allowed
 
     def marker(self, source: Source) -> tuple[bytes, Arriving]:
         return self.message(source, "markers", is_recoverable=True)
@@ -305,15 +304,15 @@ class LiveMachine(RuleBasedStateMachine):
         )
         return packet, arriving
 
-    def look_again(self) -> None:
-        """After bytes that may have been a message: at most one more is somewhere."""
+    def accept_unknown(self) -> None:
+        """Add to the oracle the one message that broken bytes may have added."""
         more = 0
         for name, queue in self.oracle.queues.items():
             found = self.manager.contents(name)
-            known = {_in_books(each): each for each in queue.messages}
+            known = {_contents(each): each for each in queue.messages}
             assert [each for each in found if each in known] == list(known)
             more += len(found) - len(known)
-            queue.messages = [known.get(each) or _stranger(name, *each) for each in found]
+            queue.messages = [known.get(each) or _unknown(name, *each) for each in found]
         dead = self.manager.dead_letters()
         assert self.oracle.dead_letters <= dead
         more += dead.total() - self.oracle.dead_letters.total()
@@ -321,11 +320,11 @@ class LiveMachine(RuleBasedStateMachine):
         self.oracle.dead_letters = dead
 
 
-def _in_books(arriving: Arriving) -> tuple[bytes, int, bool]:
+def _contents(arriving: Arriving) -> tuple[bytes, int, bool]:
     return arriving.body, arriving.size, arriving.is_recoverable
 
 
-def _stranger(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arriving:
+def _unknown(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arriving:
     return Arriving(b"", 0, queue, body, size, is_recoverable)
 
 

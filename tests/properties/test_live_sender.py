@@ -1,7 +1,7 @@
-"""A whole queue manager that sends, and a peer that answers with any acknowledgment at any time.
+"""A whole queue manager that sends, and a peer that sends any acknowledgment at any time.
 
-The peer is `tests.process.peer`, which shares no code with the queue manager; what may come, and
-what has to become of it, is worked out by `sender_oracle`.
+The peer is `tests.process.peer`, which shares no code with the queue manager.  `sender_oracle`
+computes the messages that may arrive, and how each of them must end.
 """
 
 from __future__ import annotations
@@ -31,33 +31,115 @@ CLASSES = [0x4000, 0x8000, 0x8003, 0x8009, 0xC000, 0xC002]
 rarely = st.sampled_from([False] * 5 + [True])
 
 
+class ReceivingPeer:
+    """The remote queue manager, and its session with the one under test."""
+
+    def __init__(self, oracle: Sender) -> None:
+        self._oracle = oracle
+        self._remote = RemoteQueueManager(b"the other side..")
+        self._listener = self._remote.listen()
+        self.destination = self._listener.destination("orders")
+        self.session: Peer | None = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._remote.close()
+
+    def accept(self, window: int) -> Peer:
+        """Accept the daemon's next session; it may have given up the one before."""
+        while True:
+            with contextlib.suppress(Closed):
+                self.session = self._listener.accept(window=window, auto_ack=False)
+                self._oracle.session_begins()
+                return self.session
+
+    def read(self, count: int) -> None:
+        assert self.session is not None
+        read_before = len(self.session.inbox)
+        try:
+            while len(self.session.inbox) < read_before + count:
+                self.session.read(MOMENT_S)
+        except TimeoutError:
+            pass
+        except Closed:
+            self.close_session()
+            return
+        self.record(self.session.inbox[read_before:])
+
+    def close_session(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+    def send_order_ack(self, sequence_id: int, number: int) -> None:
+        self._send(
+            wire.order_ack(
+                source=self._remote.guid,
+                message_id=self._remote.next_id(),
+                sequence_id=sequence_id,
+                number=number,
+            )
+        )
+
+    def send_final_acks(self, sent: Sent, classes: list[int], message_id: int) -> None:
+        assert sent.place is not None
+        assert self._remote.daemon_guid is not None
+        self._send(
+            *(
+                wire.final_ack_of(
+                    source=self._remote.guid,
+                    message_id=self._remote.next_id(),
+                    message_class=message_class,
+                    place=(*sent.place, 0),
+                    of_source=self._remote.daemon_guid,
+                    of_message_id=message_id,
+                )
+                for message_class in classes
+            )
+        )
+
+    def _send(self, *packets: bytes) -> None:
+        """Send packets in one write, and wait until the effects are on disk."""
+        assert self.session is not None
+        before = len(self.session.inbox)
+        self.session.send_many(packets)
+        self.session.wait_stored()
+        self.record(self.session.inbox[before:])
+
+    def record(self, messages: list[wire.Message]) -> None:
+        for message in messages:
+            assert message.transaction is not None
+            place = message.transaction.sequence_id, message.transaction.number
+            self._oracle.arrives(
+                message.body, message.message_id, place, message.transaction.previous
+            )
+
+
 class SendingMachine(RuleBasedStateMachine):
-    """An application that sends to one queue elsewhere, and the queue manager there."""
+    """An application that sends to one queue of a remote queue manager."""
 
     @initialize()
     def begin(self) -> None:
         self.manager = QueueManager()
-        self.remote = RemoteQueueManager(b"the other side..")
-        self.listener = self.remote.listen()
-        self.destination = self.listener.destination("orders")
         self.oracle = Sender()
-        self.session: Peer | None = None
+        self.peer = ReceivingPeer(self.oracle)
+        self.destination = self.peer.destination
         self.bodies = itertools.count(1)
         self.is_known = False  # there is an outgoing queue
 
     def teardown(self) -> None:
         if hasattr(self, "manager"):
-            self.remote.close()
+            self.peer.close()
             self.manager.stop()
 
-    # What happens here.
+    # The application and the daemon.
 
     @rule(
         wants=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6),
         is_refused=rarely,
     )
     def application_sends(self, wants: list[tuple[bool, bool]], is_refused: bool) -> None:
-        """One commit; what is refused takes no number."""
+        """Send messages in one commit; refused ones get no number."""
         messages = [
             NewMessage(
                 self.destination,
@@ -80,92 +162,92 @@ class SendingMachine(RuleBasedStateMachine):
         ]
 
     @rule(really=rarely)
-    def daemon_is_started_anew(self, really: bool) -> None:
+    def daemon_restarts(self, really: bool) -> None:
         if really:
             self.manager.restart()
-            self.forget_session()
+            self.peer.close_session()
 
-    # What the other side does.
+    # The peer.
 
-    @precondition(lambda self: self.session is None and self.oracle.on_their_way)
+    @precondition(lambda self: self.peer.session is None and self.oracle.on_their_way)
     @rule(window=st.sampled_from([64, 64, 1, 3]))
-    def peer_takes_the_session(self, window: int) -> None:
-        self.accept(window)
+    def peer_accepts_the_session(self, window: int) -> None:
+        self.peer.accept(window)
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(lambda self: self.peer.session is not None)
     @rule(count=st.sampled_from([1, 2, 20]))
     def peer_reads(self, count: int) -> None:
-        self.read(count)
+        self.peer.read(count)
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(lambda self: self.peer.session is not None)
     @rule(stored=st.sampled_from([None, None, 0, 1, 3]))
     def peer_acknowledges_the_session(self, stored: int | None) -> None:
-        assert self.session is not None
-        self.session.session_ack(stored=stored)
+        assert self.peer.session is not None
+        self.peer.session.session_ack(stored=stored)
 
     @rule(data=st.data())
-    def peer_holds_everything_up_to_one(self, data: st.DataObject) -> None:
-        """New, known or of a sequence that is over."""
-        self.meet()
+    def peer_sends_an_order_ack(self, data: st.DataObject) -> None:
+        """Send an order ack: a new one, a repeated one, or one of an earlier sequence."""
+        self.ensure_session()
         sent = data.draw(st.sampled_from(self.oracle.seen))
         assert sent.place is not None
-        self.say_order_ack(*sent.place)
+        self.peer.send_order_ack(*sent.place)
         self.oracle.order_ack(sent.place)
 
     @rule(data=st.data(), beyond=st.sampled_from([1, 100, 0xFFFF]))
-    def peer_speaks_of_what_is_not(self, data: st.DataObject, beyond: int) -> None:
-        """More than was ever sent, another sequence, another message: nothing comes of it."""
-        self.meet()
+    def peer_sends_a_wrong_acknowledgment(self, data: st.DataObject, beyond: int) -> None:
+        """Acknowledge unsent numbers, another sequence or another message, without effect."""
+        self.ensure_session()
         sent = data.draw(st.sampled_from(self.oracle.seen))
         assert sent.place is not None
         sequence_id, number = sent.place
         match data.draw(st.sampled_from(["beyond", "sequence", "message"])):
             case "beyond":
-                self.say_order_ack(sequence_id, number + len(self.oracle.messages) + beyond)
+                self.peer.send_order_ack(sequence_id, number + len(self.oracle.messages) + beyond)
             case "sequence":
-                self.say_order_ack(sequence_id + 0x1000 * beyond, number)
+                self.peer.send_order_ack(sequence_id + 0x1000 * beyond, number)
             case _:
-                stranger = sent.message_id + 0x100 * beyond
-                self.say_final_acks(sent, [data.draw(st.sampled_from(CLASSES[1:4]))], stranger)
+                other_id = sent.message_id + 0x100 * beyond
+                self.peer.send_final_acks(
+                    sent, [data.draw(st.sampled_from(CLASSES[1:4]))], other_id
+                )
 
     @rule(data=st.data(), message_class=st.sampled_from(CLASSES), times=st.sampled_from([1, 1, 2]))
-    def peer_tells_the_end_of_one(
-        self, data: st.DataObject, message_class: int, times: int
-    ) -> None:
-        """Received, refused, expired there; perhaps twice at once, or later otherwise."""
-        self.meet()
+    def peer_sends_final_acks(self, data: st.DataObject, message_class: int, times: int) -> None:
+        """Report a message as received, refused or expired, perhaps twice, or differently later."""
+        self.ensure_session()
         alive = [each for each in self.oracle.seen if each.is_on] or self.oracle.seen
         sent = data.draw(st.sampled_from(alive + self.oracle.seen[-1:]))
-        self.say_final_acks(sent, [message_class] * times, sent.message_id)
+        self.peer.send_final_acks(sent, [message_class] * times, sent.message_id)
         self.oracle.final_ack(sent, message_class)
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(lambda self: self.peer.session is not None)
     @rule()
-    def peer_goes(self) -> None:
-        self.forget_session()
+    def peer_closes_the_session(self) -> None:
+        self.peer.close_session()
 
     @precondition(lambda self: self.oracle.on_their_way)
     @rule()
-    def peer_takes_everything(self) -> None:
-        """A new session with a good receiver: all that is missing comes, in its order."""
-        self.forget_session()
-        session = self.accept(64)
+    def peer_receives_everything(self) -> None:
+        """Open a session with a receiver without faults: all missing messages arrive in order."""
+        self.peer.close_session()
+        session = self.peer.accept(64)
         session.auto_ack = True
         missing = [each.body for each in self.oracle.on_their_way]
         came = session.receive_many(len(missing))
         assert [each.body for each in came] == missing
-        self.came(came)
+        self.peer.record(came)
         place = self.oracle.on_their_way[-1].place
         assert place is not None
-        self.say_order_ack(*place)
+        self.peer.send_order_ack(*place)
         self.oracle.order_ack(place)
         assert not self.oracle.on_their_way
         session.auto_ack = False
 
-    # What is compared.
+    # Comparisons.
 
     @invariant()
-    def everything_is_where_it_belongs(self) -> None:
+    def messages_are_in_their_places(self) -> None:
         if not hasattr(self, "manager") or not self.is_known:
             return
         self.manager.check()
@@ -174,85 +256,14 @@ class SendingMachine(RuleBasedStateMachine):
         assert Counter(body for body, *_ in self.manager.contents(JOURNAL)) == self.oracle.journal
         assert self.manager.dead_letters() == self.oracle.dead_letters
 
-    # Within.
-
-    def accept(self, window: int) -> Peer:
-        """The daemon's next session; it may have given up the one that it began first."""
-        while True:
-            with contextlib.suppress(Closed):
-                self.session = self.listener.accept(window=window, auto_ack=False)
-                self.oracle.session_begins()
-                return self.session
-
-    def meet(self) -> None:
-        """There is a session, and something has come."""
-        while self.session is None or not self.oracle.seen:
+    def ensure_session(self) -> None:
+        """Wait until there is a session in which messages have arrived."""
+        while self.peer.session is None or not self.oracle.seen:
             if not self.oracle.on_their_way:
                 self.application_sends(MEETING, False)
-            if self.session is None:
-                self.accept(64)
-            self.read(20)
-
-    def read(self, count: int) -> None:
-        assert self.session is not None
-        read_before = len(self.session.inbox)
-        try:
-            while len(self.session.inbox) < read_before + count:
-                self.session.read(MOMENT_S)
-        except TimeoutError:
-            pass
-        except Closed:
-            self.forget_session()
-            return
-        self.came(self.session.inbox[read_before:])
-
-    def forget_session(self) -> None:
-        if self.session is not None:
-            self.session.close()
-            self.session = None
-
-    def say_order_ack(self, sequence_id: int, number: int) -> None:
-        self.say(
-            wire.order_ack(
-                source=self.remote.guid,
-                message_id=self.remote.next_id(),
-                sequence_id=sequence_id,
-                number=number,
-            )
-        )
-
-    def say_final_acks(self, sent: Sent, classes: list[int], message_id: int) -> None:
-        assert sent.place is not None
-        assert self.remote.daemon_guid is not None
-        self.say(
-            *(
-                wire.final_ack_of(
-                    source=self.remote.guid,
-                    message_id=self.remote.next_id(),
-                    message_class=message_class,
-                    place=(*sent.place, 0),
-                    of_source=self.remote.daemon_guid,
-                    of_message_id=message_id,
-                )
-                for message_class in classes
-            )
-        )
-
-    def say(self, *packets: bytes) -> None:
-        """In one write; acknowledged when what they lead to is on disk."""
-        assert self.session is not None
-        before = len(self.session.inbox)
-        self.session.send_many(packets)
-        self.session.wait_stored()
-        self.came(self.session.inbox[before:])
-
-    def came(self, messages: list[wire.Message]) -> None:
-        for message in messages:
-            assert message.transaction is not None
-            place = message.transaction.sequence_id, message.transaction.number
-            self.oracle.arrives(
-                message.body, message.message_id, place, message.transaction.previous
-            )
+            if self.peer.session is None:
+                self.peer.accept(64)
+            self.peer.read(20)
 
 
 SendingMachine.TestCase.settings = settings(

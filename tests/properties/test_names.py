@@ -1,4 +1,7 @@
-r"""What holds for all queue names: what is printed reads back, and garbage is refused properly."""
+"""Properties of all queue names.
+
+Printed names are read back, and garbage is refused with an error.
+"""
 
 from __future__ import annotations
 

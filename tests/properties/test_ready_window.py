@@ -1,8 +1,8 @@
-"""The window on a queue against a plain sorted dictionary, with everything that can race.
+"""The window of a queue against a model of plain sets, with all possible races.
 
-Commits, their callbacks, and the three moments of a refill (asked, read, answered) are separate
-steps, so that any of them may come between any two others.  Callbacks run in the order of their
-commits, as the writer's do; nothing else is promised.
+Commits, their callbacks, and the three steps of a refill (asked, read, answered) are separate
+rules, so that any of them may come between any two others.  Callbacks run in the order of their
+commits, as those of the storage's writer do; no other order is defined.
 """
 
 from collections import deque
@@ -18,28 +18,21 @@ sizes = st.sampled_from([1, 1, 1, 5])
 choices = st.integers(0, 1000)
 
 
-class Queue(RuleBasedStateMachine):
+class Model:
+    """The messages of a queue, as sets of their keys."""
+
     def __init__(self):
-        super().__init__()
-        self.window = None
         self.arrivals = 0
-        self.items = {}  # key -> (item, size) of all that ever was
+        self.items = {}  # key -> (item, size) of all messages so far
         self.disk = set()  # keys of committed rows
-        self.added = set()  # those whose add() was called
+        self.added = set()  # keys that were added to the window
         self.express = set()
         self.taken = set()
         self.leaving = set()  # taken, and their deletion is committed
         self.ghosts = set()  # deleted on disk while ready; remove() follows
-        self.callbacks = deque()
-        self.asked = None
-        self.read = None
-
-    @initialize(entries_max=st.integers(1, 6), bytes_max=st.sampled_from([4, 12, 1000]))
-    def open(self, entries_max, bytes_max):
-        self.entries_max, self.bytes_max = entries_max, bytes_max
-        self.window = ReadyWindow(entries_max=entries_max, bytes_max=bytes_max)
 
     def new_key(self, level, size):
+        """Allocate the key of a message."""
         self.arrivals += 1
         key = level << LEVEL_SHIFT_BITS | self.arrivals
         self.items[key] = (f"item {key:#x}", size)
@@ -50,52 +43,69 @@ class Queue(RuleBasedStateMachine):
 
     @property
     def ready(self):
-        """Stored keys that readers have a right to."""
+        """Keys of stored messages that readers may take."""
         return {key for key in self.disk & self.added if self.is_ready(key)}
+
+
+class Queue(RuleBasedStateMachine):
+    """The window, the model, the writer's callbacks and one refill at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.window = None
+        self.model = Model()
+        self.callbacks = deque()
+        self.asked = None  # the key from which the refill reads
+        self.read = None  # the rows that it read, and whether they are all
+
+    @initialize(entries_max=st.integers(1, 6), bytes_max=st.sampled_from([4, 12, 1000]))
+    def open(self, entries_max, bytes_max):
+        self.entries_max, self.bytes_max = entries_max, bytes_max
+        self.window = ReadyWindow(entries_max=entries_max, bytes_max=bytes_max)
 
     # Messages arrive.
 
     @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=4))
     def commit(self, arriving):
         for level, size in arriving:
-            key = self.new_key(level, size)
-            self.disk.add(key)
+            key = self.model.new_key(level, size)
+            self.model.disk.add(key)
             self.callbacks.append(("add", key))
 
     @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=9))
     def commit_many(self, arriving):
-        """So many that they are not added one by one."""
-        keys = [self.new_key(level, size) for level, size in arriving]
-        self.disk.update(keys)
+        """Commit messages that stay on disk instead of being added one by one."""
+        keys = [self.model.new_key(level, size) for level, size in arriving]
+        self.model.disk.update(keys)
         self.callbacks.append(("leave on disk", keys))
 
     @rule(level=levels, size=sizes)
     def arrive_express(self, level, size):
-        key = self.new_key(level, size)
-        self.express.add(key)
-        self.window.add(key, *self.items[key], stored=False)
+        key = self.model.new_key(level, size)
+        self.model.express.add(key)
+        self.window.add(key, *self.model.items[key], stored=False)
 
     @precondition(lambda self: self.callbacks)
     @rule()
     def call_back(self):
-        what, key = self.callbacks.popleft()
-        if what == "add":
-            self.added.add(key)
-            self.window.add(key, *self.items[key], stored=True)
-        elif what == "leave on disk":
-            self.added.update(key)
+        kind, key = self.callbacks.popleft()
+        if kind == "add":
+            self.model.added.add(key)
+            self.window.add(key, *self.model.items[key], stored=True)
+        elif kind == "leave on disk":
+            self.model.added.update(key)
             self.window.leave_on_disk(min(key))
-        elif what == "remove all":
+        elif kind == "remove all":
             self.window.remove_taken(key)
-            self.leaving.difference_update(key)
-            self.taken.difference_update(key)
+            self.model.leaving.difference_update(key)
+            self.model.taken.difference_update(key)
         else:
             self.window.remove(key)
-            self.ghosts.discard(key)
-            self.leaving.discard(key)
-            self.taken.discard(key)
+            self.model.ghosts.discard(key)
+            self.model.leaving.discard(key)
+            self.model.taken.discard(key)
 
-    # Messages are taken, return, and go.
+    # Messages are taken, put back and removed.
 
     @rule()
     def pop(self):
@@ -103,7 +113,7 @@ class Queue(RuleBasedStateMachine):
         popped = self.window.pop()
 
         assert peeked == popped
-        ready = self.ready | self.express
+        ready = self.model.ready | self.model.express
         if popped is None:
             horizon = self.window.horizon
             assert horizon is not None or not ready
@@ -111,108 +121,114 @@ class Queue(RuleBasedStateMachine):
             assert horizon is None or self.asked is not None or self.window.needs_refill
             return
         key, item = popped
-        assert item == self.items[key][0]
-        assert self.is_ready(key), "twice"
-        assert key in self.disk | self.ghosts | self.express, "never was, or is gone"
+        assert item == self.model.items[key][0]
+        assert self.model.is_ready(key), "twice"
+        assert key in self.model.disk | self.model.ghosts | self.model.express, "unknown or removed"
         assert all(key <= other for other in ready), "out of order"
         assert not self.window.needs_refill or self.window.peek() is None
-        self.express.discard(key)
-        self.taken.add(key)
+        self.model.express.discard(key)
+        self.model.taken.add(key)
 
-    @precondition(lambda self: self.items)
+    @precondition(lambda self: self.model.items)
     @rule(choice=choices)
     def take(self, choice):
-        key = pick(self.items, choice)
+        key = pick(self.model.items, choice)
 
         item = self.window.take(key)
 
         if item is None:
-            assert key not in self.express
+            assert key not in self.model.express
             horizon = self.window.horizon
-            assert key not in self.ready or (horizon is not None and key >= horizon)
+            assert key not in self.model.ready or (horizon is not None and key >= horizon)
         else:
-            assert self.is_ready(key)
-            assert key in self.disk | self.ghosts | self.express
-            assert item == self.items[key][0]
-            self.express.discard(key)
-            self.taken.add(key)
+            assert self.model.is_ready(key)
+            assert key in self.model.disk | self.model.ghosts | self.model.express
+            assert item == self.model.items[key][0]
+            self.model.express.discard(key)
+            self.model.taken.add(key)
 
-    @precondition(lambda self: self.disk & self.added)
+    @precondition(lambda self: self.model.disk & self.model.added)
     @rule(choice=choices)
     def hold(self, choice):
-        key = pick(self.disk & self.added, choice)
+        key = pick(self.model.disk & self.model.added, choice)
 
-        assert self.window.hold(key) is self.is_ready(key)
+        assert self.window.hold(key) is self.model.is_ready(key)
 
-        self.taken.add(key)
+        self.model.taken.add(key)
 
-    @precondition(lambda self: self.ready)
+    @precondition(lambda self: self.model.ready)
     @rule(choice=choices)
     def hold_all(self, choice):
-        keys = sorted(self.ready)[choice % len(self.ready) :]
+        keys = sorted(self.model.ready)[choice % len(self.model.ready) :]
 
         self.window.hold_all(keys)
 
-        self.taken.update(keys)
+        self.model.taken.update(keys)
 
-    @precondition(lambda self: self.taken & self.disk)
+    @precondition(lambda self: self.model.taken & self.model.disk)
     @rule(choice=choices)
     def finish_all(self, choice):
-        """What was held is consumed, many at once."""
-        keys = sorted(self.taken & self.disk)[: 1 + choice % 5]
-        self.disk.difference_update(keys)
-        self.leaving.update(keys)
+        """Consume several held messages."""
+        keys = sorted(self.model.taken & self.model.disk)[: 1 + choice % 5]
+        self.model.disk.difference_update(keys)
+        self.model.leaving.update(keys)
         self.callbacks.append(("remove all", keys))
 
-    @precondition(lambda self: self.taken - self.leaving - self.ghosts)
+    @precondition(lambda self: self.model.taken - self.model.leaving - self.model.ghosts)
     @rule(choice=choices)
     def put_back(self, choice):
-        key = pick(self.taken - self.leaving - self.ghosts, choice)
-        self.taken.remove(key)
-        if key not in self.disk:
-            self.express.add(key)
-        self.window.put_back(key, *self.items[key])
+        key = pick(self.model.taken - self.model.leaving - self.model.ghosts, choice)
+        self.model.taken.remove(key)
+        if key not in self.model.disk:
+            self.model.express.add(key)
+        self.window.put_back(key, *self.model.items[key])
 
-    @precondition(lambda self: self.taken - self.leaving - self.ghosts)
+    @precondition(lambda self: self.model.taken - self.model.leaving - self.model.ghosts)
     @rule(choice=choices)
     def finish(self, choice):
-        """What was taken is consumed: deleted on disk, then in memory."""
-        key = pick(self.taken - self.leaving - self.ghosts, choice)
-        if key in self.disk:
-            self.disk.remove(key)
-            self.leaving.add(key)
+        """Consume a taken message: delete it on disk, then in memory."""
+        key = pick(self.model.taken - self.model.leaving - self.model.ghosts, choice)
+        if key in self.model.disk:
+            self.model.disk.remove(key)
+            self.model.leaving.add(key)
             self.callbacks.append(("remove", key))
         else:
             self.window.remove(key)
-            self.taken.remove(key)
+            self.model.taken.remove(key)
 
-    @precondition(lambda self: self.ready)
+    @precondition(lambda self: self.model.ready)
     @rule(choice=choices)
     def release(self, choice):
-        """A message goes that nobody has taken, as after a late acknowledgment."""
-        key = pick(self.ready, choice)
-        self.disk.remove(key)
-        self.ghosts.add(key)
+        """Remove a message that is not taken, as a late acknowledgment does."""
+        key = pick(self.model.ready, choice)
+        self.model.disk.remove(key)
+        self.model.ghosts.add(key)
         self.callbacks.append(("remove", key))
 
     @rule(choice=choices)
     def clear_to_disk(self, choice):
-        from_key = pick(self.items, choice) if self.items and choice % 3 else 0
+        from_key = pick(self.model.items, choice) if self.model.items and choice % 3 else 0
 
-        self.window.clear_to_disk(from_key, keep_taken=self.leaving)
+        self.window.clear_to_disk(from_key, keep_taken=self.model.leaving)
 
-        stored = self.taken & self.disk
-        self.taken -= {key for key in stored if key >= from_key and key not in self.leaving}
+        stored = self.model.taken & self.model.disk
+        self.model.taken -= {
+            key for key in stored if key >= from_key and key not in self.model.leaving
+        }
 
     @rule()
     def purge(self):
-        doomed = self.ready
+        doomed = self.model.ready
         dropped = [key for key, _ in self.window.purge()]
 
         assert dropped == sorted(set(dropped))
-        assert self.express <= set(dropped) <= self.disk | self.ghosts | self.express
-        self.express.clear()
-        self.disk -= doomed
+        assert (
+            self.model.express
+            <= set(dropped)
+            <= self.model.disk | self.model.ghosts | self.model.express
+        )
+        self.model.express.clear()
+        self.model.disk -= doomed
 
     # The disk is read.
 
@@ -228,8 +244,8 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is not None and self.read is None)
     @rule(rows_max=st.integers(1, 8))
     def look(self, rows_max):
-        keys = sorted(key for key in self.disk if key >= self.asked)
-        rows = [(key, *self.items[key]) for key in keys[:rows_max]]
+        keys = sorted(key for key in self.model.disk if key >= self.asked)
+        rows = [(key, *self.model.items[key]) for key in keys[:rows_max]]
         self.read = rows, len(keys) <= rows_max
 
     @precondition(lambda self: self.read is not None)
@@ -239,45 +255,25 @@ class Queue(RuleBasedStateMachine):
         self.asked = self.read = None
         self.window.refill(rows, complete=complete)
 
-    # What holds at any time.
-
     @precondition(lambda self: self.window is not None)
     @invariant()
-    def what_is_ready_below_the_horizon_is_in_the_window(self):
-        entries = list(self.window.entries())
-        keys = [key for key, _ in entries]
-        horizon = self.window.horizon
-        known = {k for k in self.ready | self.express if horizon is None or k < horizon}
-        assert keys == sorted(set(keys))
-        assert known <= set(keys) <= self.disk | self.ghosts | self.express
-        assert not self.taken & set(keys)
-        assert all(item == self.items[key][0] for key, item in entries)
-        waiting = [key for key in self.express if horizon is not None and key >= horizon]
-        assert len(keys) + len(waiting) == len(self.window), "stored beyond the horizon"
-
-    @precondition(lambda self: self.window is not None)
-    @invariant()
-    def memory_is_bounded(self):
-        stored = len(self.window) - len(self.express)
-        assert stored <= self.entries_max
-        assert stored <= 1 or self.window.bytes <= self.bytes_max + 5
-        assert sum(self.items[key][1] for key, _ in self.window.entries()) >= (
-            self.window.bytes if self.window.horizon is None else 0
-        )
+    def the_window_agrees_with_the_model(self):
+        check_entries(self.window, self.model)
+        check_memory(self.window, self.model, self.entries_max, self.bytes_max)
 
     def teardown(self):
-        """Let everything come to rest; then nothing is missing, and all is in order."""
+        """Complete all steps; then check that every message comes out, in order."""
         if self.window is None:
             return
         while self.callbacks:
             self.call_back()
-        self.answer_everything()
-        expected = sorted(self.ready | self.express)
+        complete_refill(self)
+        expected = sorted(self.model.ready | self.model.express)
         found = []
         while len(found) <= len(expected):
             if self.window.needs_refill:
                 self.ask()
-                self.answer_everything()
+                complete_refill(self)
             elif (entry := self.window.pop()) is not None:
                 found.append(entry[0])
             else:
@@ -285,11 +281,37 @@ class Queue(RuleBasedStateMachine):
         assert found == expected
         assert len(self.window) == self.window.bytes == 0
 
-    def answer_everything(self):
-        if self.asked is not None and self.read is None:
-            self.look(3)
-        if self.read is not None:
-            self.answer()
+
+def complete_refill(machine):
+    """Read and answer a refill that has begun."""
+    if machine.asked is not None and machine.read is None:
+        machine.look(3)
+    if machine.read is not None:
+        machine.answer()
+
+
+def check_entries(window, model):
+    """Check that the window has all ready messages below its horizon, and no others."""
+    entries = list(window.entries())
+    keys = [key for key, _ in entries]
+    horizon = window.horizon
+    known = {k for k in model.ready | model.express if horizon is None or k < horizon}
+    assert keys == sorted(set(keys))
+    assert known <= set(keys) <= model.disk | model.ghosts | model.express
+    assert not model.taken & set(keys)
+    assert all(item == model.items[key][0] for key, item in entries)
+    waiting = [key for key in model.express if horizon is not None and key >= horizon]
+    assert len(keys) + len(waiting) == len(window), "stored beyond the horizon"
+
+
+def check_memory(window, model, entries_max, bytes_max):
+    """Check the bounds of the window's memory."""
+    stored = len(window) - len(model.express)
+    assert stored <= entries_max
+    assert stored <= 1 or window.bytes <= bytes_max + 5
+    assert sum(model.items[key][1] for key, _ in window.entries()) >= (
+        window.bytes if window.horizon is None else 0
+    )
 
 
 def pick(keys, choice):

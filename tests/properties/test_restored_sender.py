@@ -1,8 +1,8 @@
-"""A sender that is put back to a backup at any moment: nothing doubled, or lost without a word.
+"""A sender that is restored from a backup at any moment: no message is doubled or lost silently.
 
-Two whole queue managers in one process, and a seed for each world.  What was sent after a backup
-and never left is gone with the folder; all else has to have arrived once and in order, or to be a
-dead letter that says why.
+Two whole queue managers run in one process, and each world has a seed.  Messages sent after a
+backup that never left are lost with the folder.  All others must have arrived once and in order, or
+be dead letters with a reason.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SETTINGS = {"delivery": {"resend_s": (0.1,), "retry_first_s": 0.01, "retry_max_s
 
 
 class Life:
-    """A sender and a receiver, and what has to become of each message."""
+    """A sender and a receiver, and the required end of each message."""
 
     def __init__(self, hosts: Hosts, folder: Path, seed: int) -> None:
         self.hosts, self.folder, self.random = hosts, folder, random.Random(seed)
         self.sender: Host
         self.receiver: Host
-        self.sent: list[bytes] = []  # of the history that the sender's folder is of
+        self.sent: list[bytes] = []  # in the history of the sender's folder
         self.in_backup: list[bytes] | None = None
         self.count = 0
 
@@ -79,7 +79,7 @@ class Life:
         await asyncio.sleep(self.random.choice([0.0, 0.01, 0.2]))
 
     async def cut(self) -> None:
-        """The receiver is away for a while, and what is sent stays unacknowledged."""
+        """Stop the receiver for a while, so that messages stay unacknowledged."""
         port = self.receiver.port
         await self.hosts.stop(self.receiver)
         if self.random.random() < 0.7:
@@ -115,7 +115,7 @@ class Life:
         self.sender = await self.hosts.start("sender", **SETTINGS)
 
     async def end(self) -> None:
-        """All goes on, with the command where the sender asks for it."""
+        """Resume everything, with the command of the operator where the sender needs it."""
         self.receiver.identities.forget(self.sender.id)
         await self.send()
         self.outgoing.link.kick()
@@ -128,7 +128,7 @@ class Life:
 
     async def judge(self) -> None:
         arrived = await self.receiver.receive("orders")
-        for host in (self.sender, self.receiver):  # which now hears of the receipt
+        for host in (self.sender, self.receiver):  # which now gets the final acks
             await until(lambda host=host: not any(each.messages for each in host.outgoing.queues))
             await host.settled()
         dead = bodies(await self.sender.peek(TRANSACTIONAL_DEAD_LETTERS))
@@ -140,7 +140,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_doubled_or_lost_without_a_word(tmp_path: Path, seed: int) -> None:
+def test_no_message_is_doubled_or_lost_silently(tmp_path: Path, seed: int) -> None:
     async def world() -> None:
         async with asyncio.timeout(100), Hosts(tmp_path) as hosts:
             life = Life(hosts, tmp_path, seed)

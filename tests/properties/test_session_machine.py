@@ -1,7 +1,7 @@
-"""Any packet at any time, good or broken: a session does what the rules say, and nothing else.
+"""A session gets any packet at any time, valid or broken, and follows the rules exactly.
 
-The machine plays the peer, the disk, the clock and the owner of one session at once.  What it
-expects is worked out by `session_oracle`.
+The machine plays the peer, the disk, the clock and the owner of one session at once.
+`session_oracle` computes the expected events.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _open(machine: SessionMachine) -> bool:
 
 
 def own_packet(kind: str, number: int) -> bytes:
-    """A message of the session's owner."""
+    """Build a message of the session's owner."""
     if kind == "order ack":
         return wire.order_ack(source=OWN_ID, message_id=number, sequence_id=1 << 32 | 1, number=1)
     return wire.message(
@@ -103,123 +103,21 @@ def own_packet(kind: str, number: int) -> bytes:
     )
 
 
-class SessionMachine(RuleBasedStateMachine):
-    """One session, its oracle, and all that is around them."""
+class PeerPackets:
+    """The packets of the peer of a session."""
 
-    @initialize(**BEGINNING)
-    def begin(
-        self,
-        is_initiator: bool,
-        refuse: bool,
-        expected_remote: bytes | None,
-        window: int,
-        at_once: bool,
-        is_open: bool,
-        counts: tuple[int, int, int, int],
-        peer_window: int,
-    ) -> None:
-        self.now = 1e6
-        self.at_once = at_once
-        self.window = window
-        self.unstored: list[int] = []
-        self.buffer = PacketBuffer()
-        self.message_number = 0
-        self.heard = False  # since the timers were last looked at
-        refuse = refuse and not is_initiator and not is_open
-        self.session = Session(
-            initiator=is_initiator,
-            own_id=OWN_ID,
-            settings=SessionSettings(window_size=window, ack_at_once=at_once),
-            now=self.now,
-            expected_remote=expected_remote if is_initiator else None,
-            refuse=refuse,
-        )
-        self.oracle = Oracle(
-            is_initiator, OWN_ID, refuse, expected_remote if is_initiator else None, window
-        )
-        if is_initiator:
-            self.session.start(self.now)
-        self.hear()
-        if is_open:
-            self.tell([connection_response() if is_initiator else connection_request()])
-            self.tell([connection_parameters(peer_window)])
-            self.continue_at(*counts)
-
-    def continue_at(self, sent: int, recoverable: int, received: int, stored: int) -> None:
-        """As if the session had gone on for long."""
-        outgoing = SendWindow(
-            self.session.outgoing.size, sent_count=sent, recoverable_sent_count=recoverable
-        )
-        self.session.outgoing = outgoing
-        self.session.incoming = SessionAcks(
-            received_count=received, recoverable_received_count=stored
-        )
-        self.oracle.start_counting_at(sent, recoverable, received, stored)
-
-    @precondition(lambda self: not _alive(self))
-    @rule(**BEGINNING)
-    def connect_again(self, **beginning: Any) -> None:
-        """What is over stays over, whatever still comes; then there is another session."""
-        self.tell([self.next_message("recoverable")])
-        self.session.mark_stored(self.unstored, self.now)
-        assert self.session.handle_timer(self.now + 1000) == []
-        self.hear()
-        self.the_session_is_where_the_oracle_is()
-        self.begin(**beginning)
-
-    # The peer.
-
-    @precondition(_alive)
-    @rule(data=st.data())
-    def peer_sends(self, data: st.DataObject) -> None:
-        """A few packets in one read; the oracle has seen the first when the next is made."""
-        packets: list[bytes] = []
-        expected: list[Expected] = []
-        for _ in range(data.draw(st.sampled_from([1, 1, 1, 2, 6]))):
-            packet = self.draw_packet(data)
-            packets.append(packet)
-            expected += self.oracle.receive([packet])
-        self.compare(self.session.receive(packets, self.now), _in_order(expected))
-
-    @precondition(_open)
-    @rule(
-        kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
-        times=st.sampled_from([1, 1, 2, 40]),
-    )
-    def peer_sends_good_messages(self, kinds: list[str], times: int) -> None:
-        self.tell([self.next_message(kind) for kind in kinds * times])
-
-    @precondition(_open)
-    @rule(kind=st.sampled_from(KINDS), answer=st.sampled_from(KINDS))
-    def owner_answers_just_before_an_acknowledgment_is_due(self, kind: str, answer: str) -> None:
-        self.tell([self.next_message(kind)])
-        due = self.session.incoming.due
-        if _open(self) and due > self.now and due != float("inf"):
-            self.now += 0.9 * (due - self.now)
-        if _open(self):
-            self.send(answer, 1)
-
-    @precondition(_open)
-    @rule(window=windows)
-    def peer_acknowledges_everything(self, window: int) -> None:
-        oracle = self.oracle
-        waiting = sorted(number for number in oracle.outstanding.values() if number)
-        first = waiting[0] if waiting else 0
-        flags = sum(1 << number - first for number in waiting if number - first < 32)
-        self.tell([build_session_ack(self.true_header(first & 0xFFFF, flags, window))])
-
-    @precondition(lambda self: _open(self) and self.oracle.outstanding)
-    @rule(data=st.data())
-    def peer_acknowledges_some(self, data: st.DataObject) -> None:
-        self.tell([build_session_ack(self.draw_header(data))])
+    def __init__(self, session: Session, oracle: Oracle) -> None:
+        self._session = session
+        self._oracle = oracle
+        self._message_number = 0
 
     def draw_packet(self, data: st.DataObject) -> bytes:
-        """Mostly what fits; what ends the session is rare, or little else would ever be seen."""
-        is_open = self.session.state is SessionState.OPEN
-        what = data.draw(st.sampled_from(["message", "ack"] * 12 + ["handshake"]))
-        if what == "handshake" or (not is_open and data.draw(rarely) is False):
+        """Draw a packet, mostly a valid one; packets that end the session are rare."""
+        is_open = self._session.state is SessionState.OPEN
+        kind = data.draw(st.sampled_from(["message", "ack"] * 12 + ["handshake"]))
+        if kind == "handshake" or (not is_open and data.draw(rarely) is False):
             packet = data.draw(handshakes)
-        elif what == "ack":
+        elif kind == "ack":
             packet = build_session_ack(self.draw_header(data))
         else:
             packet = self.next_message(data.draw(st.sampled_from(KINDS)))
@@ -229,8 +127,8 @@ class SessionMachine(RuleBasedStateMachine):
         return data.draw(spoilt(packet)) if data.draw(rarely) else packet
 
     def draw_header(self, data: st.DataObject, carrier: bytes | None = None) -> SessionHeader:
-        """An acknowledgment of some of what was sent; at times one that is wrong in a number."""
-        oracle, draw = self.oracle, data.draw
+        """Draw an acknowledgment of some packets; sometimes one number in it is wrong."""
+        oracle, draw = self._oracle, data.draw
         waiting = sorted(number for number in oracle.outstanding.values() if number)
         first = draw(st.sampled_from([0, *waiting[:3], *waiting[-1:]]))
         room = max(0, min(32, oracle.recoverable_sent - first + 1)) if first else 0
@@ -238,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
         header = self.true_header(first & 0xFFFF, flags, draw(windows))
         behind = draw(st.sampled_from([0, 0, 1, 5]))
         header = header._replace(ack_number=max(0, oracle.sent - behind) & 0xFFFF)
-        if carrier is not None:  # the packet that it rides on is counted
+        if carrier is not None:  # the count includes the packet that carries it
             recoverable = carrier[60] >> 5 & 1
             header = header._replace(
                 sent_number=header.sent_number + 1 & 0xFFFF,
@@ -258,7 +156,7 @@ class SessionMachine(RuleBasedStateMachine):
         return header
 
     def true_header(self, first: int, flags: int, window: int) -> SessionHeader:
-        oracle = self.oracle
+        oracle = self._oracle
         return SessionHeader(
             oracle.sent & 0xFFFF,
             first,
@@ -270,8 +168,119 @@ class SessionMachine(RuleBasedStateMachine):
         )
 
     def next_message(self, kind: str) -> bytes:
-        self.message_number += 1
-        return numbered_packet(self.message_number, kind)
+        self._message_number += 1
+        return numbered_packet(self._message_number, kind)
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """One session, its oracle, its peer, its disk and its clock."""
+
+    @initialize(**BEGINNING)
+    def begin(
+        self,
+        is_initiator: bool,
+        refuse: bool,
+        expected_remote: bytes | None,
+        window: int,
+        at_once: bool,
+        is_open: bool,
+        counts: tuple[int, int, int, int],
+        peer_window: int,
+    ) -> None:
+        self.now = 1e6
+        self.at_once = at_once
+        self.window = window
+        self.unstored: list[int] = []
+        self.buffer = PacketBuffer()
+        self.has_received = False  # since the last check of the timers
+        refuse = refuse and not is_initiator and not is_open
+        self.session = Session(
+            initiator=is_initiator,
+            own_id=OWN_ID,
+            settings=SessionSettings(window_size=window, ack_at_once=at_once),
+            now=self.now,
+            expected_remote=expected_remote if is_initiator else None,
+            refuse=refuse,
+        )
+        self.oracle = Oracle(
+            is_initiator, OWN_ID, refuse, expected_remote if is_initiator else None, window
+        )
+        self.peer = PeerPackets(self.session, self.oracle)
+        if is_initiator:
+            self.session.start(self.now)
+        self.check_output()
+        if is_open:
+            self.receive([connection_response() if is_initiator else connection_request()])
+            self.receive([connection_parameters(peer_window)])
+            self.continue_at(*counts)
+
+    def continue_at(self, sent: int, recoverable: int, received: int, stored: int) -> None:
+        """Set the counts as if the session had lasted long."""
+        outgoing = SendWindow(
+            self.session.outgoing.size, sent_count=sent, recoverable_sent_count=recoverable
+        )
+        self.session.outgoing = outgoing
+        self.session.incoming = SessionAcks(
+            received_count=received, recoverable_received_count=stored
+        )
+        self.oracle.start_counting_at(sent, recoverable, received, stored)
+
+    @precondition(lambda self: not _alive(self))
+    @rule(**BEGINNING)
+    def connect_again(self, **beginning: Any) -> None:
+        """Check that a closed session ignores further packets; then begin another session."""
+        self.receive([self.peer.next_message("recoverable")])
+        self.session.mark_stored(self.unstored, self.now)
+        assert self.session.handle_timer(self.now + 1000) == []
+        self.check_output()
+        self.the_session_is_where_the_oracle_is()
+        self.begin(**beginning)
+
+    # The peer.
+
+    @precondition(_alive)
+    @rule(data=st.data())
+    def peer_sends(self, data: st.DataObject) -> None:
+        """Send a few packets in one read; each may depend on the oracle's state after the last."""
+        packets: list[bytes] = []
+        expected: list[Expected] = []
+        for _ in range(data.draw(st.sampled_from([1, 1, 1, 2, 6]))):
+            packet = self.peer.draw_packet(data)
+            packets.append(packet)
+            expected += self.oracle.receive([packet])
+        self.compare(self.session.receive(packets, self.now), _in_order(expected))
+
+    @precondition(_open)
+    @rule(
+        kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+        times=st.sampled_from([1, 1, 2, 40]),
+    )
+    def peer_sends_good_messages(self, kinds: list[str], times: int) -> None:
+        self.receive([self.peer.next_message(kind) for kind in kinds * times])
+
+    @precondition(_open)
+    @rule(kind=st.sampled_from(KINDS), answer=st.sampled_from(KINDS))
+    def owner_answers_just_before_an_acknowledgment_is_due(self, kind: str, answer: str) -> None:
+        self.receive([self.peer.next_message(kind)])
+        due = self.session.incoming.due
+        if _open(self) and due > self.now and due != float("inf"):
+            self.now += 0.9 * (due - self.now)
+        if _open(self):
+            self.send(answer, 1)
+
+    @precondition(_open)
+    @rule(window=windows)
+    def peer_acknowledges_everything(self, window: int) -> None:
+        oracle = self.oracle
+        waiting = sorted(number for number in oracle.outstanding.values() if number)
+        first = waiting[0] if waiting else 0
+        flags = sum(1 << number - first for number in waiting if number - first < 32)
+        self.receive([build_session_ack(self.peer.true_header(first & 0xFFFF, flags, window))])
+
+    @precondition(lambda self: _open(self) and self.oracle.outstanding)
+    @rule(data=st.data())
+    def peer_acknowledges_some(self, data: st.DataObject) -> None:
+        self.receive([build_session_ack(self.peer.draw_header(data))])
 
     # The owner, the disk and the clock.
 
@@ -281,7 +290,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.send(kind, count)
 
     def send(self, kind: str, count: int) -> None:
-        """As many messages as there is room for."""
+        """Send messages as long as there is room."""
         for _ in range(count):
             if not self.session.room():
                 break
@@ -289,7 +298,7 @@ class SessionMachine(RuleBasedStateMachine):
             token = self.oracle.send(recoverable=recoverable)
             packet = own_packet(kind, token & 0xFFFFFFFF)
             self.session.send(packet, recoverable=recoverable, token=token, now=self.now)
-        self.hear()
+        self.check_output()
 
     @precondition(_alive)
     @rule(data=st.data(), all_of_them=st.booleans())
@@ -300,7 +309,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.unstored = [number for number in self.unstored if number not in numbers]
         self.oracle.stored.update(numbers)
         self.session.mark_stored(numbers, self.now)
-        self.hear()
+        self.check_output()
 
     @precondition(_alive)
     @rule(seconds=times_s)
@@ -308,7 +317,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.now += seconds
         due = self.session.next_timer()
         before = self.session.state
-        self.heard, heard = False, self.heard
+        self.has_received, has_received = False, self.has_received
         waiting = bool(self.oracle.outstanding) or self.session.unacknowledged > 0
         events = self.session.handle_timer(self.now)
         if due is None or self.now < due:
@@ -318,15 +327,15 @@ class SessionMachine(RuleBasedStateMachine):
             assert isinstance(closed, Closed)
             self.oracle.state = "CLOSED"
             reasons = {"no session after": before is not SessionState.OPEN}
-            reasons["acknowledgments are missing"] = waiting and not heard
+            reasons["acknowledgments are missing"] = waiting and not has_received
             reasons["idle for"] = before is SessionState.OPEN
             assert any(closed.reason.startswith(it) for it, holds in reasons.items() if holds)
             assert closed.clean == closed.reason.startswith("idle for")
         elif before is not SessionState.CLOSED:
             following = self.session.next_timer()
             assert following is not None
-            assert following > self.now, "no timer rings for ever"
-        self.hear()
+            assert following > self.now, "a timer that has fired must not stay due"
+        self.check_output()
 
     @rule(really=rarely)
     def owner_closes(self, really: bool) -> None:
@@ -335,25 +344,25 @@ class SessionMachine(RuleBasedStateMachine):
             events = self.session.close("enough", self.now)
             assert events == ([] if was_closed else [Closed("enough", True)])
             self.oracle.state = "CLOSED"
-            self.hear()
+            self.check_output()
 
-    # What is compared.
+    # Comparisons.
 
-    def tell(self, packets: list[bytes]) -> None:
+    def receive(self, packets: list[bytes]) -> None:
         self.compare(self.session.receive(packets, self.now), self.oracle.receive(packets))
 
     def compare(self, events: list[Event], expected: list[Expected]) -> None:
-        self.heard = True
+        self.has_received = True
         assert [_plainly(event) for event in events] == expected
         for event in events:
             if isinstance(event, MessageReceived) and event.recoverable_number:
                 self.unstored.append(event.recoverable_number)
-        self.hear()
+        self.check_output()
 
-    def hear(self) -> None:
-        """Everything that the session says, each byte once."""
+    def check_output(self) -> None:
+        """Check the output of the session; each byte is sent once."""
         for packet in self.buffer.feed(self.session.data_to_send()):
-            self.oracle.hear(packet)
+            self.oracle.check_sent(packet)
         assert self.session.data_to_send() == b""
 
     @invariant()
@@ -371,9 +380,9 @@ class SessionMachine(RuleBasedStateMachine):
         assert session.room() == max(0, window - (oracle.sent - oracle.receipt_acknowledged))
         assert oracle.transmitted == oracle.sent
         # Half a window is never left without an acknowledgment of its receipt.
-        assert oracle.received - oracle.said_received < max(1, min(window // 2, 32))
+        assert oracle.received - oracle.acked_received < max(1, min(window // 2, 32))
         if self.at_once:
-            assert oracle.said_stored + 1 not in oracle.stored, "stored, and nothing was said"
+            assert oracle.acked_stored + 1 not in oracle.stored, "stored, and not acknowledged"
 
 
 def _plainly(event: Event) -> Expected:
@@ -391,18 +400,18 @@ def _plainly(event: Event) -> Expected:
 
 
 def _in_order(expected: list[Expected]) -> list[Expected]:
-    """Of one read: what the peer acknowledged is told once, behind the rest; the end comes last."""
+    """Order the events of one read: one acknowledgment event after the others, the end last."""
     released: list[Any] = []
     rest: list[Expected] = []
-    for kind, what in expected:
+    for kind, value in expected:
         if kind == "acknowledged":
-            assert isinstance(what, list)
-            released += what
+            assert isinstance(value, list)
+            released += value
         else:
-            rest.append((kind, what))
+            rest.append((kind, value))
     ended = [it for it in rest if it[0] == "closed"]
-    told: list[Expected] = [("acknowledged", sorted(released))] if released else []
-    return [it for it in rest if it[0] != "closed"] + told + ended
+    acknowledged: list[Expected] = [("acknowledged", sorted(released))] if released else []
+    return [it for it in rest if it[0] != "closed"] + acknowledged + ended
 
 
 SessionMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)

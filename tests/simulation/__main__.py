@@ -1,9 +1,9 @@
-"""`python -m tests.simulation`: live through many seeds, or through one with a trace.
+"""`python -m tests.simulation`: run many seeds, or one with a trace.
 
-    make simulate SEEDS=1000 FIRST=1     that many seeds, on all processors
-    SEED=17 make simulate                one of them, line by line
+    make simulate SEEDS=1000 FIRST=1     runs that many seeds on all processors
+    SEED=17 make simulate                prints the trace of one
 
-Ends with exit code 0 only if every promise was kept in every world.
+Exit code 0 means that every promise was kept in every world.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.simulation.crew import live_all
-from tests.simulation.life import Life, live
+from tests.simulation.seed_run import SeedResult, run_seed
+from tests.simulation.worker_pool import run_seeds
 
 REPORTS = Path("build/simulation")  # a file for each failing seed
-#: Seeds that have failed once; pytest lives through them ever after.
+#: Seeds that have failed once; pytest runs them from then on.
 REGRESSIONS = Path(__file__).parent / "regressions.txt"
-TRACE_LINES_MAX = 400  # of such a report: the end is where it shows
+TRACE_LINES_MAX = 400  # the last lines of a report's trace
 BAR_CHARACTERS = 30
-RARE = 3  # what happened in fewer seeds is pointed out
+RARE = 3  # events of fewer seeds are printed
 
 
 def main(arguments: list[str]) -> int:
@@ -45,37 +45,37 @@ def main(arguments: list[str]) -> int:
 
 
 def replay(seed: int) -> int:
-    life = live(seed, trace=True)
+    result = run_seed(seed, trace=True)
     try:
-        print(*life.trace, sep="\n")
-        for failure in life.failures:
+        print(*result.trace, sep="\n")
+        for failure in result.failures:
             print(f"FAILED {failure}")
-    except BrokenPipeError:  # enough was read
+    except BrokenPipeError:  # the reader of the output has ended
         sys.stderr.close()
-    return bool(life.failures)
+    return bool(result.failures)
 
 
 def search(seeds: range, *, jobs: int, stop_at_failure: bool) -> int:
     started = time.monotonic()
-    total = Life(0, [])
+    total = SeedResult(0, [])
     failing: list[int] = []
     seen_in: Counter[str] = Counter()
     done = 0
     try:
-        for done, life in enumerate(live_all(seeds, jobs), 1):
-            total.messages += life.messages
-            total.received += life.received
-            total.taken_over += life.taken_over
-            total.seconds += life.seconds
-            total.cpu_s += life.cpu_s
-            seen_in.update(life.seen.keys())
-            if life.failures:
-                failing.append(life.seed)
-                print(f"\r\033[Kseed {life.seed}: {life.failures[0]}", flush=True)
-                print(f"  {_replay_command(life.seed)}", flush=True)
+        for done, result in enumerate(run_seeds(seeds, jobs), 1):
+            total.messages += result.messages
+            total.received += result.received
+            total.taken_over += result.taken_over
+            total.seconds += result.seconds
+            total.cpu_s += result.cpu_s
+            seen_in.update(result.seen.keys())
+            if result.failures:
+                failing.append(result.seed)
+                print(f"\r\033[Kseed {result.seed}: {result.failures[0]}", flush=True)
+                print(f"  {_replay_command(result.seed)}", flush=True)
                 if stop_at_failure:
                     break
-                _report(life)
+                _report(result)
             _show_progress(done, len(seeds), len(failing), time.monotonic() - started)
     except KeyboardInterrupt:
         print("\r\033[Kinterrupted")
@@ -88,31 +88,31 @@ def search(seeds: range, *, jobs: int, stop_at_failure: bool) -> int:
         f" {done / cpu_s:.1f} seeds in a second of CPU; {time.monotonic() - started:.0f} s"
     )
     if done > 100:
-        rare = [what for what, count in sorted(seen_in.items()) if count < RARE]
+        rare = [event for event, count in sorted(seen_in.items()) if count < RARE]
         if rare:
-            print(f"hardly ever seen: {', '.join(rare)}")
+            print(f"rare events: {', '.join(rare)}")
     return bool(failing) or done < len(seeds)
 
 
 def regressions() -> list[int]:
-    """The seeds that have failed once."""
+    """Return the seeds that have failed once."""
     lines = REGRESSIONS.read_text().splitlines() if REGRESSIONS.exists() else []
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
-def _report(life: Life) -> None:
-    """Live through it again, this time with a trace; and keep the seed."""
+def _report(result: SeedResult) -> None:
+    """Run a failed seed again with a trace, write its report, and record the seed."""
     REPORTS.mkdir(parents=True, exist_ok=True)
-    trace = shortened(live(life.seed, trace=True).trace, life.failures[0])
-    text = "\n".join([f"# {_replay_command(life.seed)}", *life.failures, "", *trace, ""])
-    (REPORTS / f"{life.seed}.txt").write_text(text)
-    if life.seed not in regressions():
+    trace = shortened(run_seed(result.seed, trace=True).trace, result.failures[0])
+    text = "\n".join([f"# {_replay_command(result.seed)}", *result.failures, "", *trace, ""])
+    (REPORTS / f"{result.seed}.txt").write_text(text)
+    if result.seed not in regressions():
         with REGRESSIONS.open("a") as file:
-            file.write(f"{life.seed:<8}  {life.failures[0][:100]}\n")
+            file.write(f"{result.seed:<8}  {result.failures[0][:100]}\n")
 
 
 def shortened(trace: list[str], failure: str) -> list[str]:
-    """What happened to the world, and to the messages of which the failure speaks."""
+    """Return the trace lines of the world, and of the messages that the failure names."""
     named = set(re.findall(r"\b\d+\b", failure.partition(" s: ")[2]))
     lines = [
         line

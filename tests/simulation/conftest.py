@@ -1,4 +1,4 @@
-"""What a simulated world leaves behind is destroyed before the next test, not in its middle."""
+"""Pytest hook that destroys simulated worlds before the next test, not in its middle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tests.simulation.loop import silence
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Coroutines of dead processes complain when they are destroyed, and pytest would hold that
-    against whichever test runs then.  A test's own frame keeps its world until it is over.
+    """Collect the garbage of a test that has run a world.
 
-    Pytest calls this for all tests, those of other folders too.  Most leave no world, and to
-    collect garbage takes longer than they do.
+    Coroutines of dead processes report errors when they are destroyed, and pytest would blame the
+    test that runs at that time.  The frame of a test keeps its world until the test ends.  Pytest
+    calls this hook for all tests, those of other folders too; most run no world, and collecting
+    garbage takes longer than they do.
     """
     result = yield
-    if hasattr(getattr(item, "module", None), "Stage"):  # it has worlds
+    if hasattr(getattr(item, "module", None), "Scenario"):  # it runs worlds
         with silence():
             gc.collect()
     return result

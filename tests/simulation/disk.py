@@ -1,14 +1,15 @@
-"""A disk that can lose its power: what was synced is there afterwards, the rest perhaps.
+"""A simulated disk that can lose its power: synced writes survive, other writes may be lost.
 
-Each file is there twice: as the system shows it (the page cache), and as the disk has it, with the
-writes that lie between them in order (contents.py).  A sync brings them over.  Names of new
-and removed files are durable only after a sync of their folder, which is one for the whole disk.
+Each file exists twice: as the system shows it (the page cache) and as the disk has it, with the
+unsynced writes between them in order (file_contents.py).  A sync applies these writes to the disk.
+The names of new and removed files are durable only after a sync of their folder; the whole disk is
+one folder.
 
-    a process dies    everything stays
-    the power goes    of each file's unsynced writes some are kept: none, the first ones with the
+    a process dies    everything is kept
+    power loss        of each file's unsynced writes some are kept: none, the first ones with the
                       last of them torn, any of them, or any of their sectors
-    a sync fails      what it should have written stays visible and will never be durable: Linux
-                      drops the marks of the pages together with the error
+    a sync fails      its writes stay visible and will never be durable: Linux clears the dirty
+                      marks of the pages when it reports the error
 """
 
 from __future__ import annotations
@@ -17,25 +18,19 @@ import contextlib
 import ctypes
 import errno
 import random
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from storage.engine.disk import Disk as StorageDisk
-from storage.engine.disk import Lock, LogFile, LogIndex, MarkFile
-from storage.engine.log_position import INDEX_HEAD_BYTES
-from tests.simulation.contents import Contents, Write, new_contents
+from tests.simulation.file_contents import Contents, Write, new_contents
 
 SECTOR_BYTES = 512
-
-T = TypeVar("T")
+_SETTINGS, _PLANNED_FAULTS = 1, 2  # reasons for decisions
 
 
 class PowerLoss(Enum):
-    """Which of the unsynced writes are found afterwards."""
+    """The unsynced writes that a loss of power keeps."""
 
     NONE = "none"
     FIRST = "the first, the last of them torn"
@@ -44,7 +39,7 @@ class PowerLoss(Enum):
 
 
 class Fault(Enum):
-    """What a disk can answer instead of doing it."""
+    """The errors of a disk."""
 
     WRITE_ERROR = "EIO for a write"
     SYNC_ERROR = "EIO for a sync"
@@ -54,11 +49,11 @@ class Fault(Enum):
 
 
 class PowerIsOff(OSError):
-    """The disk went off in the middle of an act."""
+    """The disk lost its power in the middle of an act."""
 
 
 class File:
-    """One file."""
+    """A file of a simulated disk."""
 
     __slots__ = ("contents", "durably_exists", "exists", "is_anew", "lock", "phantom_bytes")
 
@@ -66,12 +61,12 @@ class File:
         self.contents = new_contents() if contents is None else contents
         self.exists = True
         self.durably_exists = False
-        self.is_anew = False  # removed and made again, which the folder does not know durably
-        self.phantom_bytes = 0  # takes up room without having content: the reserve
-        self.lock: Any = None  # what those who have it open share: vfs.py
+        self.is_anew = False  # removed and created again; neither is durable
+        self.phantom_bytes = 0  # room of a file without contents: the reserve
+        self.lock: Any = None  # shared by the handles of the file: vfs.py
 
     def survivor(self) -> File:
-        """The same file for those who open it after a crash: nothing open, nothing locked."""
+        """Return the file as it is after a crash, without handles and locks."""
         file = File(self.contents)
         file.exists, file.durably_exists = self.exists, self.durably_exists
         file.phantom_bytes, file.is_anew = self.phantom_bytes, self.is_anew
@@ -79,19 +74,75 @@ class File:
 
 
 class State(ctypes.Structure):
-    """What quick.c has to know of a disk."""
+    """The state of a disk that quick.c reads and writes."""
 
     _fields_ = [
         ("acts", ctypes.c_int64),  # writes, syncs and removals
-        ("generation", ctypes.c_int32),  # handles of an earlier one are dead
+        ("generation", ctypes.c_int32),  # handles of an earlier generation are dead
         ("is_off", ctypes.c_int32),
-        ("needs_decision", ctypes.c_int32),  # each act may end in another way
+        # The reasons why Python must decide the outcome of each act, and of each read.
+        ("needs_decision", ctypes.c_int32),
         ("reads_need_decision", ctypes.c_int32),
     ]
 
+    def set_reason(self, reason: int, needs_decision: bool, reads_need_decision: bool) -> None:
+        """Set or clear one reason for decisions."""
+        self.needs_decision = self.needs_decision & ~reason | reason * needs_decision
+        self.reads_need_decision = self.reads_need_decision & ~reason | reason * reads_need_decision
+
+
+class FaultPlan:
+    """The errors that are planned for a disk."""
+
+    def __init__(self, state: State) -> None:
+        self.planned: dict[Fault, tuple[int, int]] = {}  # fault -> (first act, count)
+        self.met = 0  # errors that were reported so far
+        self.on_met: Callable[[Fault], None] = lambda fault: None
+        self._state = state
+
+    def _has_changed(self) -> None:
+        reads = Fault.READ_ERROR in self.planned or Fault.SHORT_READ in self.planned
+        self._state.set_reason(_PLANNED_FAULTS, bool(self.planned), reads)
+
+    def plan(self, fault: Fault, *, after_acts: int, count: int = 1) -> None:
+        """Plan `count` errors, the first of them after a number of acts."""
+        self.planned[fault] = (self._state.acts + after_acts, count)
+        self._has_changed()
+
+    def clear(self) -> None:
+        """Cancel all planned errors."""
+        self.planned.clear()
+        self._has_changed()
+
+    def meets(self, fault: Fault) -> bool:
+        """Return whether the present act fails in this way, and count the error."""
+        planned = self.planned.get(fault)
+        if planned is None or self._state.acts < planned[0]:
+            return False
+        first, count = planned
+        if count > 1:
+            self.planned[fault] = (first, count - 1)
+        else:
+            del self.planned[fault]
+            self._has_changed()
+        self.met += fault is not Fault.SHORT_READ  # which is no error
+        self.on_met(fault)
+        return True
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Suspend the plan while a test inspects the disk."""
+        planned, self.planned = self.planned, {}
+        self._has_changed()
+        try:
+            yield
+        finally:
+            self.planned = planned
+            self._has_changed()
+
 
 class SimulatedDisk:
-    """The disk of one host, by whole paths."""
+    """The disk of one host; its files are known by their absolute paths."""
 
     def __init__(self, name: str, source: random.Random) -> None:
         self.name = name
@@ -100,21 +151,19 @@ class SimulatedDisk:
         self.state = State()
         self.on_off: Callable[[], None] = lambda: None
         self.on_sync: Callable[[], None] = lambda: None
-        self.on_fault: Callable[[Fault], None] = lambda fault: None
-        self.durable_version = 0  # another whenever other things are durable
+        self.durable_version = 0  # changes whenever the durable contents change
         self._off_at_act: int | None = None
-        self.faults: dict[Fault, tuple[int, int]] = {}  # (from which act on, how often)
-        self.faults_met = 0
+        self.faults = FaultPlan(self.state)
         self._capacity_bytes: int | None = None
-        self.was_full = False  # once, perhaps
+        self.was_full = False  # at any time so far
         self._digest: int | None = None
-        self._has_lost_writes = False  # in a sync that failed: they stay visible
+        self._has_lost_writes = False  # in a failed sync: they stay visible
 
-    # What makes a difference to each act.
+    # Settings that influence each act.
 
     @property
     def off_at_act(self) -> int | None:
-        """In which the power goes."""
+        """The act in which the disk loses its power."""
         return self._off_at_act
 
     @off_at_act.setter
@@ -124,6 +173,7 @@ class SimulatedDisk:
 
     @property
     def capacity_bytes(self) -> int | None:
+        """The size of the disk; None: no limit."""
         return self._capacity_bytes
 
     @capacity_bytes.setter
@@ -134,7 +184,7 @@ class SimulatedDisk:
 
     @property
     def digest(self) -> int | None:
-        """Of all acts, where somebody asks for it."""
+        """A digest of all writes; None: it is not computed."""
         return self._digest
 
     @digest.setter
@@ -147,18 +197,15 @@ class SimulatedDisk:
         return bool(self.state.is_off)
 
     def _has_changed(self) -> None:
-        self.state.needs_decision = bool(
+        needs_decision = bool(
             self.state.is_off
-            or self.faults
             or self._off_at_act is not None
             or self._capacity_bytes is not None
             or self._digest is not None
         )
-        self.state.reads_need_decision = (
-            self.state.is_off or Fault.READ_ERROR in self.faults or Fault.SHORT_READ in self.faults
-        )
+        self.state.set_reason(_SETTINGS, needs_decision, bool(self.state.is_off))
 
-    # What the system does.
+    # Operations of the file system.
 
     def find(self, path: str) -> File | None:
         file = self.files.get(path)
@@ -169,7 +216,7 @@ class SimulatedDisk:
         file = self.files.get(path)
         if file is None:
             file = self.files[path] = File()
-        else:  # its removal is not durable yet, nor is its emptiness
+        else:  # the removal is not durable yet, nor is the truncation
             file.exists = file.is_anew = True
             file.contents.truncate(0)
         return file
@@ -181,13 +228,13 @@ class SimulatedDisk:
             if self.random.random() < 0.5:  # the last write may have reached the disk's cache
                 file.contents.remember(offset, data)
             raise
-        if self.faults and self.meets(Fault.WRITE_ERROR):
+        if self.faults.planned and self.faults.meets(Fault.WRITE_ERROR):
             raise OSError(errno.EIO, "the disk does not write")
         end, size = offset + len(data), file.contents.size()
         if end > size and self.capacity_bytes is not None and end - size > self.free_bytes():
-            self.faults_met += 1
+            self.faults.met += 1
             raise OSError(errno.ENOSPC, "the disk is full")
-        if self.faults and self.meets(Fault.NO_SPACE):
+        if self.faults.planned and self.faults.meets(Fault.NO_SPACE):
             raise OSError(errno.ENOSPC, "the disk is full")
         if self._digest is not None:
             self._digest = zlib.crc32(data, self._digest ^ offset)
@@ -199,7 +246,7 @@ class SimulatedDisk:
 
     def sync(self, file: File) -> None:
         self.step()
-        if self.faults and self.meets(Fault.SYNC_ERROR):
+        if self.faults.planned and self.faults.meets(Fault.SYNC_ERROR):
             self._has_lost_writes = True
             file.contents.forget()
             raise OSError(errno.EIO, "the disk does not sync")
@@ -238,7 +285,7 @@ class SimulatedDisk:
         return sum(file.contents.size() + file.phantom_bytes for file in self.files.values())
 
     def step(self) -> None:
-        """Every act that changes something may be the one in which the power goes."""
+        """Count an act that changes the disk.  Raises PowerIsOff if the power is lost in it."""
         state = self.state
         if state.is_off:
             raise PowerIsOff(errno.EIO, "the disk is off")
@@ -249,51 +296,19 @@ class SimulatedDisk:
             self.on_off()
             raise PowerIsOff(errno.EIO, "the disk is off")
 
-    def meets(self, fault: Fault) -> bool:
-        planned = self.faults.get(fault)
-        if planned is None or self.state.acts < planned[0]:
-            return False
-        first, count = planned
-        if count > 1:
-            self.faults[fault] = (first, count - 1)
-        else:
-            del self.faults[fault]
-            self._has_changed()
-        self.faults_met += fault is not Fault.SHORT_READ  # which is no error
-        self.on_fault(fault)
-        return True
-
-    @contextlib.contextmanager
-    def unnoticed(self) -> Iterator[None]:
-        """Whoever looks on meets no fault that is planned for those who are looked at."""
-        faults, self.faults = self.faults, {}
-        self._has_changed()
-        try:
-            yield
-        finally:
-            self.faults = faults
-            self._has_changed()
-
-    # What goes wrong, and how it ends.
-
-    def plan_fault(self, fault: Fault, *, after_acts: int, count: int = 1) -> None:
-        self.faults[fault] = (self.state.acts + after_acts, count)
-        self._has_changed()
-
-    def forget_faults(self) -> None:
-        self.faults.clear()
-        self._has_changed()
+    # Crashes.
 
     def process_died(self) -> None:
-        """Its handles are gone; the system, with all that was written, lives on."""
-        self._reopen()
+        """Close the handles of a dead process; the system keeps everything that it wrote."""
+        self.close_handles()
         self.files = {path: file.survivor() for path, file in self.files.items()}
 
     def lose_power(self, kind: PowerLoss) -> None:
-        self._reopen()
+        """Reduce the disk to its durable contents and some of the unsynced writes."""
+        self.close_handles()
         self.durable_version += 1
         self._has_lost_writes = False
-        self.forget_faults()
+        self.faults.clear()
         survivors = {}
         for path, file in self.files.items():
             is_kept = file.durably_exists
@@ -309,36 +324,39 @@ class SimulatedDisk:
         self.files = survivors
 
     def wipe(self) -> None:
-        """A new disk takes its place."""
-        self._reopen()
+        """Replace the disk by an empty one."""
+        self.close_handles()
         self.durable_version += 1
         self._has_lost_writes = False
         self.files.clear()
 
     @property
     def is_settled(self) -> bool:
-        """Whether a loss of power would change nothing of what is seen."""
+        """Whether a loss of power would not change the visible contents."""
         return not self._has_lost_writes and not any(
             file.exists != file.durably_exists or file.is_anew or file.contents.is_unsynced
             for file in self.files.values()
         )
 
     def image(self, *, durable: bool) -> dict[str, Contents]:
-        """What a look at the disk would find: now, or after the worst loss of power.  To be read
-        before anything else happens: these are the disk's own bytes."""
+        """Return the visible contents of all files, or those after the worst loss of power.
+
+        The caller must read them before anything else happens: the disk's own bytes are shared.
+        """
         return {
             path: file.contents.lend(durable=durable)
             for path, file in self.files.items()
             if (file.durably_exists if durable else file.exists)
         }
 
-    def _reopen(self) -> None:
+    def close_handles(self) -> None:
+        """Make all handles dead, and the disk ready for new ones."""
         self.state.generation += 1
         self.state.is_off = False
         self.off_at_act = None
 
     def _draw_kept(self, writes: list[Write], kind: PowerLoss) -> list[Write]:
-        """Which of the writes, and which parts of them, have reached the disk after all."""
+        """Draw the unsynced writes, and the parts of them, that reached the disk."""
         choose = self.random
         survived: list[Write] = []
         kept = choose.randrange(len(writes) + 1) if kind is PowerLoss.FIRST else 0
@@ -364,175 +382,15 @@ class SimulatedDisk:
 
 
 class BorrowedDisk(SimulatedDisk):
-    """What somebody else's disk holds, for a look at it: copied only where the look writes."""
+    """The contents of another disk, for an inspection; files are copied when they are written."""
 
     def __init__(self, name: str, image: dict[str, Contents]) -> None:
         super().__init__(name, random.Random(0))
         self.files = {path: File(contents) for path, contents in image.items()}
 
     def sync(self, file: File) -> None:
-        """Nothing of it is kept."""
+        """Do nothing: the disk is discarded after the inspection."""
 
-    def put_away(self) -> None:
-        """Whoever has a file open can only close it: a checkpoint would be for nothing."""
-        self._reopen()
-
-
-class SimulatedLock(Lock):
-    def __init__(self, disk: SimulatedDisk, file: File, *, was_abandoned: bool) -> None:
-        super().__init__(-1, -1, was_abandoned=was_abandoned)
-        self._disk = disk
-        self._content = file
-
-    def release(self) -> None:
-        if self.is_clean:
-            self._disk.truncate(self._content, 0)
-
-
-class SimulatedLogFile(LogFile):
-    def __init__(self, disk: SimulatedDisk, file: File) -> None:
-        super().__init__(-1)
-        self._disk = disk
-        self._content = file
-
-    def read_some(self, offset: int, size: int) -> bytes:
-        if self._disk.faults and self._disk.meets(Fault.SHORT_READ):
-            size = self._disk.random.randrange(1, size + 1)
-        return self._content.contents.read(offset, size)
-
-    def sync(self) -> None:
-        pass  # what fails there has failed before
-
-    def close(self) -> None:
-        pass
-
-
-class SimulatedLogIndex(LogIndex):
-    def __init__(self, file: File) -> None:
-        self._content = file
-
-    def head(self) -> bytes:
-        return head_of_index(self._content)
-
-    def close(self) -> None:
-        pass
-
-
-class SimulatedMarkFile(MarkFile):
-    def __init__(self, disk: SimulatedDisk, file: File) -> None:
-        self._disk = disk
-        self._content = file
-
-    def write(self, data: bytes) -> None:
-        self._disk.write(self._content, 0, data)
-
-    def sync(self) -> None:
-        self._disk.sync(self._content)
-
-    def close(self) -> None:
-        pass
-
-
-def head_of_index(database: File) -> bytes:
-    """Of the log that belongs to it: memory that those who have the database open share."""
-    regions = database.lock.regions if database.lock is not None else []
-    return bytes(memoryview(regions[0])[:INDEX_HEAD_BYTES]) if regions else b""
-
-
-class DiskOfStorage(StorageDisk):
-    """The storage's own dealings with the file system, on the simulated disk."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
-
-    def make_folder(self, folder: Path) -> None:
-        pass
-
-    def lock(self, folder: Path) -> Lock:
-        """A simulated host never starts a second daemon; only who held it last matters."""
-        path = f"{folder}/lock"
-        file = self._disk.find(path) or self._disk.create(path)
-        was_abandoned = file.contents.size() > 0
-        with contextlib.suppress(OSError):
-            self._disk.write(file, 0, b"1")
-            self._disk.sync(file)
-        return SimulatedLock(self._disk, file, was_abandoned=was_abandoned)
-
-    def sync_folder(self, folder: Path) -> None:
-        self._disk.sync_folder()
-
-    def rewrite_log(self, path: Path) -> int:
-        file = self._disk.find(str(path))
-        if file is None:
-            return 0
-        if file.contents.size():
-            self._disk.write(file, 0, bytes(file.contents.content))
-        self._disk.sync(file)
-        self._disk.sync_folder()
-        return file.contents.size()
-
-    def open_log(self, path: Path) -> LogFile:
-        file = self._disk.find(str(path))
-        assert file is not None
-        return SimulatedLogFile(self._disk, file)
-
-    def open_index(self, path: Path) -> LogIndex:
-        file = self._disk.find(str(path).removesuffix("-shm"))
-        assert file is not None
-        return SimulatedLogIndex(file)
-
-    def open_mark(self, path: Path, size_bytes: int) -> MarkFile:
-        file = self._disk.find(str(path)) or self._disk.create(str(path))
-        return SimulatedMarkFile(self._disk, file)
-
-    def read_mark(self, path: Path) -> bytes | None:
-        file = self._disk.find(str(path))
-        return None if file is None else bytes(file.contents.read(0, file.contents.size()))
-
-    def examine(
-        self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]
-    ) -> tuple[T, bytes]:
-        """Of a copy, which nobody else sees."""
-        from tests.simulation import vfs
-
-        image = self._disk.image(durable=False)
-        if not has_log:
-            image.pop(f"{database}-wal", None)
-        own = {f"/look{path[path.index('/', 1) :]}": data for path, data in image.items()}
-        borrowed = BorrowedDisk("look", own)
-        vfs.mount(borrowed)
-        path = f"/look/{Path(*database.parts[2:])}"
-        db = vfs.connect(path)
-        try:
-            found = work(db)
-            file = borrowed.find(path)
-            return found, head_of_index(file) if has_log and file is not None else b""
-        finally:
-            borrowed.put_away()
-            db.close()
-            vfs.unmount(borrowed)
-
-    def exists(self, path: Path) -> bool:
-        return self._disk.find(str(path)) is not None
-
-    def file_bytes(self, path: Path) -> int:
-        file = self._disk.find(str(path))
-        return 0 if file is None else file.contents.size() + file.phantom_bytes
-
-    def free_bytes(self, folder: Path) -> int:
-        return self._disk.free_bytes()
-
-    def reserve(self, path: Path, size_bytes: int) -> None:
-        if self._disk.free_bytes() < size_bytes:
-            raise OSError(errno.ENOSPC, "the disk is full")
-        file = self._disk.find(str(path)) or self._disk.create(str(path))
-        file.phantom_bytes = size_bytes
-        self._disk.sync(file)
-
-    def probe(self, folder: Path) -> None:
-        """There is room for a file, and nobody to forbid it."""
-
-    def remove(self, path: Path) -> None:
-        if self._disk.find(str(path)) is not None:
-            self._disk.remove(str(path), durably=True)
-        self._disk.sync_folder()
+    def discard(self) -> None:
+        """Make all handles dead, so that closing the database does not run a checkpoint."""
+        self.close_handles()

@@ -1,4 +1,4 @@
-"""Nothing of the process shows in a seed, and nothing of a seed stays in the process."""
+"""Isolation of a seed from its process: neither influences the other."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _OURS = ("qmd", "storage", "protocol")
 
 
 class NotDeterministic(AssertionError):
-    """The code under test asked for something that differs from run to run."""
+    """The code under test used a value that differs from run to run."""
 
 
 @contextlib.contextmanager
 def isolated(
     trace: list[str] | None, seen: Counter[str] | None = None, *, is_last: bool = False
 ) -> Iterator[None]:
-    """For the whole of one seed.
+    """Isolate the run of one seed.
 
-    What daemons log goes to `trace`, where there is one; `seen` counts it.  `is_last`: nothing but
-    the end of the process follows, and what is left of the world need not be cleared away.
+    The log events of daemons go to `trace`, if given; `seen` counts them.  `is_last`: the process
+    ends after this seed, so that the world need not be destroyed.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # it would run destructors at moments that depend on what was before
+    gc.disable()  # destructors would run at times that depend on earlier seeds
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(_DEBUG),
@@ -57,7 +57,7 @@ def isolated(
 
 @contextlib.contextmanager
 def one_source(source: Random) -> Iterator[None]:
-    """Whoever asks the process for random bytes gets those of the seed; for the time, nothing."""
+    """Replace the random bytes of the process by those of the seed, and forbid its clocks."""
     genuine = os.urandom, time.time, time.monotonic
     os.urandom = source.randbytes
     time.time = _refuse_ours(time.time)
@@ -69,10 +69,10 @@ def one_source(source: Random) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def turned(knobs: dict[str, int]) -> Iterator[None]:
-    """Limits of the code under test that are too wide to be met: `{"module.NAME": value}`."""
+def limits_set(limits: dict[str, int]) -> Iterator[None]:
+    """Set limits of the code under test that worlds would not reach: `{"module.NAME": value}`."""
     before = []
-    for path, value in knobs.items():
+    for path, value in limits.items():
         module_name, _, name = path.rpartition(".")
         module = import_module(module_name)
         before.append((module, name, getattr(module, name)))
@@ -88,7 +88,7 @@ def _refuse_ours(genuine: Callable[[], float]) -> Callable[[], float]:
     def clock() -> float:
         caller = sys._getframe(1).f_globals["__name__"]
         if caller.startswith(_OURS):
-            raise NotDeterministic(f"{caller} looked at the clock of the process")
+            raise NotDeterministic(f"{caller} read the clock of the process")
         return genuine()
 
     return clock
@@ -99,7 +99,7 @@ def _no_logger(*arguments: object) -> object:
 
 
 class _Tracer:
-    """What daemons log becomes lines of the trace."""
+    """A structlog processor that turns log events into lines of the trace."""
 
     def __init__(self, trace: list[str] | None, seen: Counter[str]) -> None:
         self._trace = trace

@@ -1,13 +1,13 @@
-"""Time, and whose turn it is: one event loop for each simulated process, one scheduler over them.
+"""Virtual time: one event loop for each simulated process, and one scheduler for all of them.
 
-A process's loop runs what is ready in the order in which it became ready, as asyncio and uvloop
-promise.  Which process runs next is drawn.  When nobody has anything to do, the scheduler jumps to
-the earliest timer or delivery.  Nothing waits, nothing happens at the same time, and the same seed
-gives the same run.
+A loop runs its ready callbacks in the order in which they became ready, as asyncio and uvloop do.
+The scheduler draws the process that runs next.  When no process is ready, it advances the time to
+the earliest timer or delivery.  Nothing waits in real time, nothing happens at the same time, and
+the same seed gives the same run.
 
-A process that dies leaves its tasks where they stand.  Python would run their `finally` blocks if
-they were dropped, so that they are kept, in a loop that takes nothing any more, until the end of
-the seed (`bury`).
+A dead process leaves its tasks suspended.  Python would run their `finally` blocks if they were
+destroyed, so that the scheduler keeps them, in a loop that accepts nothing any more, until the end
+of the seed (`release`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from asyncio import events
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-TURN_S_MAX = 20e-6  # what one turn of a loop takes: nobody spins for ever at one instant
-STEPS_MAX = 5_000_000  # turns in one run; more of them are no progress
+TURN_S_MAX = 20e-6  # the longest turn of a loop; no loop spins without end at one instant
+STEPS_MAX = 5_000_000  # turns in one run; a run with more makes no progress
 
 
 class Stuck(Exception):
-    """Something goes on for ever without getting anywhere."""
+    """The run makes no progress."""
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """Hashed by a serial number, not by its address: sets of tasks then have one order."""
+    """A task hashed by a serial number, not by its address, so that sets have one order."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, Any], *, loop: ProcessLoop, **options: Any
@@ -48,7 +48,7 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class SimulatedFuture(asyncio.Future[Any]):
-    """Likewise."""
+    """A future hashed by a serial number, likewise."""
 
     def __init__(self, *, loop: ProcessLoop) -> None:
         self._serial = next(loop.serials)
@@ -59,7 +59,7 @@ class SimulatedFuture(asyncio.Future[Any]):
 
 
 class Scheduler:
-    """The one clock, and the heap of all that is to come."""
+    """The clock of a world, and the heap of its timers and deliveries."""
 
     def __init__(self, source: random.Random) -> None:
         self.random = source
@@ -67,19 +67,20 @@ class Scheduler:
         self.steps = 0
         self.is_stopped = False
         self.loops: list[ProcessLoop] = []
-        self.ready: list[ProcessLoop] = []  # that have something to do
+        self.ready: list[ProcessLoop] = []  # loops with ready callbacks
         self._heap: list[tuple[float, int, ProcessLoop | None, events.Handle | None, Any]] = []
         self._serial = 0
-        self._graves: list[ProcessLoop] = []
+        self._dead: list[ProcessLoop] = []
         self._running: ProcessLoop | None = None
 
     def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call back at `when`, from outside of all processes."""
+        """Call back at `when`, outside of all processes."""
         self._serial += 1
         entry = (when, self._serial, None, None, (callback, arguments))
         heapq.heappush(self._heap, entry)
 
     def after(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call back after a delay, outside of all processes."""
         self.at(self.now + delay_s, callback, *arguments)
 
     def wake(self, when: float, loop: ProcessLoop, handle: events.Handle) -> None:
@@ -88,7 +89,7 @@ class Scheduler:
         heapq.heappush(self._heap, (when, self._serial, loop, handle, None))
 
     def run(self, until: float) -> None:
-        """Until the given time, or until somebody sets `is_stopped`."""
+        """Run until the given time, or until `is_stopped` is set."""
         choose, ready, heap, pop = self.random.random, self.ready, self._heap, heapq.heappop
         while not self.is_stopped:
             now = self.now
@@ -117,7 +118,7 @@ class Scheduler:
                     loop.is_ready = False
                     self.at(loop.frozen_until, loop.become_ready)
                     continue
-                loop.take_turn()  # it stays `is_ready`, so that nobody puts it into the list
+                loop.take_turn()  # it stays `is_ready`, so that it is not listed twice
                 if loop._ready:
                     ready.append(loop)
                 else:
@@ -131,33 +132,32 @@ class Scheduler:
         self.let_run(None)
 
     def let_run(self, loop: ProcessLoop | None) -> None:
-        """Code of this loop runs now, as asyncio knows it; None: that of no process."""
+        """Set the running loop of asyncio; None: no process runs."""
         if self._running is not loop:
             self._running = loop
             events._set_running_loop(loop)
 
     def drop(self, loop: ProcessLoop, *belongings: object) -> None:
-        """The process died.  Nothing of it runs any more."""
+        """Keep the belongings of a process that died; nothing of it runs any more."""
         loop.die(belongings)
         self.loops.remove(loop)
-        self._graves.append(loop)
+        self._dead.append(loop)
 
-    def bury(self) -> None:
-        """Let go of all processes, living and dead; see `silence`."""
+    def release(self) -> None:
+        """Release all processes, living and dead; see `silence`."""
         for loop in list(self.loops):
             self.drop(loop)
-        for loop in self._graves:
+        for loop in self._dead:
             loop.belongings.clear()
-        self._graves.clear()
+        self._dead.clear()
         self._heap.clear()
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Within this, what is dead may be destroyed.
+    """Suppress the messages of dead tasks that are destroyed.
 
-    Tasks run their `finally` blocks then, against things that are dead as well, and whatever they
-    say about it is not listened to.
+    Their `finally` blocks run then, with objects that are dead as well, and report errors.
     """
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
@@ -169,7 +169,7 @@ def silence() -> Iterator[None]:
 
 
 class Handle(events.Handle):
-    """The same, made without asking whether the loop is being debugged."""
+    """An asyncio handle that ignores the debug mode of its loop."""
 
     __slots__ = ()
 
@@ -184,11 +184,11 @@ class Handle(events.Handle):
         self._loop = loop
         self._callback = callback
         self._args = args
-        self._cancelled = False  # what else it has is for loops that are debugged
+        self._cancelled = False  # the other attributes serve the debug mode
 
 
 class TimerHandle(Handle, events.TimerHandle):
-    """Likewise."""
+    """An asyncio timer handle, likewise."""
 
     __slots__ = ()
 
@@ -206,10 +206,10 @@ class TimerHandle(Handle, events.TimerHandle):
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
-    """The event loop of one process: a list of what is ready, and no selector.
+    """The event loop of one process: a list of ready callbacks without selector.
 
-    `clock` turns the scheduler's time into the process's own (`time()`), and back.  What a loop
-    does beyond timers (servers, connections) is up to `network`.
+    `clock` converts the scheduler's time to that of the process (`time()`), and back.  `network`
+    implements servers and connections.
     """
 
     def __init__(
@@ -217,36 +217,36 @@ class ProcessLoop(asyncio.BaseEventLoop):
     ) -> None:
         self.scheduler = scheduler
         self.name = name
-        self.host = host  # where the network finds it
+        self.host = host  # its interface in the network
         self.is_dead = False
         self.is_ready = False
-        self.frozen_until = 0.0  # it hangs until then, as after SIGSTOP
-        self.turns_left: int | None = None  # after so many callbacks it dies
+        self.frozen_until = 0.0  # as after SIGSTOP
+        self.turns_left: int | None = None  # callbacks until its death
         self.on_death: Callable[[], None] = lambda: None
-        self.unhandled: list[str] = []  # what nobody caught
+        self.unhandled: list[str] = []  # errors that no handler caught
         self.signals: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
         self.belongings: list[object] = []
         self.connections: dict[Any, None] = {}  # its ends of connections
         self.serials = itertools.count(1)  # of its tasks and futures
-        #: Those of this loop only: `asyncio.all_tasks` walks through those of all that ever were.
+        #: The tasks of this loop; `asyncio.all_tasks` would visit those of all loops.
         self.tasks: weakref.WeakSet[SimulatedTask] = weakref.WeakSet()
         self._clock = clock
         self._network = network
         super().__init__()
-        self.set_debug(False)  # whatever PYTHONASYNCIODEBUG says: it costs a third of the speed
+        self.set_debug(False)  # despite PYTHONASYNCIODEBUG, which costs a third of the speed
         self.set_task_factory(self._make_task)
         scheduler.loops.append(self)
 
-    # For the scheduler.
+    # Calls of the scheduler.
 
     def become_ready(self) -> None:
-        """There may be something to do."""
+        """List the loop as ready if it has ready callbacks."""
         if self._ready and not self.is_ready:
             self.is_ready = True
             self.scheduler.ready.append(self)
 
     def take_turn(self) -> None:
-        """One iteration: what is ready now, and not what becomes ready by it."""
+        """Run one iteration: the callbacks that are ready now."""
         ready = self._ready
         self.scheduler.let_run(self)
         for _ in range(len(ready)):
@@ -279,7 +279,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.belongings += [*belongings, list(self.tasks), list(self._ready)]
         self._ready.clear()
 
-    # What asyncio calls.
+    # The interface of asyncio.
 
     def time(self) -> float:
         return self._clock.local(self.scheduler.now)
@@ -348,7 +348,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self.signals[sig] = (callback, args)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
-        raise NotImplementedError("a thread would run whenever it likes")
+        raise NotImplementedError("threads are not deterministic")
 
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
@@ -366,7 +366,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return await self._network.connect(self, protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        return [(2, 1, 6, "", (host, port))]  # its network knows names
+        return [(2, 1, 6, "", (host, port))]  # the network resolves names
 
     async def create_unix_connection(
         self, protocol_factory: Any, path: Any = None, **options: Any
@@ -375,7 +375,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
 
 class Clock:
-    """A computer's clock: how its time and the scheduler's go together."""
+    """A computer's clock, which converts between its time and the scheduler's."""
 
     def __init__(self, *, offset_s: float = 0.0, rate: float = 1.0) -> None:
         self._offset_s = offset_s
@@ -389,7 +389,7 @@ class Clock:
 
 
 def sleeping(loop: ProcessLoop, delay_s: float) -> Awaitable[None]:
-    """`asyncio.sleep` by the scheduler's clock, which no process's clock bends."""
+    """Sleep by the scheduler's clock, not by that of a process."""
     future = loop.create_future()
     handle = Handle(_wake, (future,), loop, None)
     loop.scheduler.wake(loop.scheduler.now + delay_s, loop, handle)

@@ -1,7 +1,7 @@
-"""The faults that mutants.py puts into the code, and who has to notice each: mostly any world.
+"""The mutants that mutants.py tries: one-line faults of the code (declared data).
 
-Each is a text that must occur exactly once in its file, so that a fault which no longer applies is
-noticed as well.
+A mutant replaces a text that must occur exactly once in its file, so that a mutant that no longer
+applies is detected.  Most mutants have to be detected by a simulated world.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
+    """A fault: `old` is replaced by `new` in `file`."""
+
     name: str
     file: str
     old: str
@@ -18,9 +20,9 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    # Acknowledged before it is on disk.
+    # Acknowledgments before the commit.
     Mutant(
-        "receiver acknowledges before the commit",
+        "the receiver acknowledges before the commit",
         "qmd/transfer/incoming.py",
         "        batch.when_durable(partial(self._durable, promise))",
         "        self._durable(promise)",
@@ -33,7 +35,7 @@ MUTANTS = (
         "tests/integration/history/test_receipts.py",
     ),
     Mutant(
-        "session ack leaves before the commit",
+        "a session ack leaves before the commit",
         "qmd/transfer/incoming.py",
         "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
         "            batch.incoming.set",
@@ -42,20 +44,20 @@ MUTANTS = (
         "            batch.incoming.set",
     ),
     Mutant(
-        "order ack speaks of what is accepted and not durable",
+        "an order ack names a position that is not durable",
         "qmd/core/sequence.py",
         "return Position(self.durable_id, self.durable_number)",
         "return Position(self.accepted_id, self.accepted_number)",
         "tests/unit/core/test_sequence.py",
     ),
     Mutant(
-        "application is told before the commit",
+        "a send is confirmed before the commit",
         "qmd/operations/send_batch.py",
         "batch.when_durable(partial(self._durable, ids, done))",
         "self._durable(ids, done)",
     ),
     Mutant(
-        "removal is answered before the commit",
+        "a removal is confirmed before the commit",
         "qmd/operations/receive.py",
         "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
         "self._removed(queue, lookup_ids, done)",
@@ -85,54 +87,54 @@ MUTANTS = (
         "if error is not None:\n            pass\n        elif False:\n"
         '            self._fail(_failed("a commit"',
     ),
-    # The log of events tells something else than the tables.
+    # The event log against the tables.
     Mutant(
-        "a release is told before it is made",
+        "the log reports a release before the commit",
         "qmd/transfer/release.py",
         "                group.add(message_number(packet), 0, len(packet))\n",
         "                numbers = [message_number(packet)]\n"
         "                self._record_acknowledged(queue, source, numbers, [len(packet)])\n",
     ),
     Mutant(
-        "an ack for an earlier pass is not told",
+        "the log lacks an order ack for an earlier pass",
         "qmd/transfer/release.py",
         "done = outgoing_rows.identities(db, first, last)",
         "done = outgoing_rows.identities(db, 1, 0)",
     ),
-    # Not sent again.
+    # Resends.
     Mutant(
-        "nothing is sent again after a reconnect",
+        "nothing is resent after a reconnect",
         "qmd/queues/outgoing_queue.py",
         "self.sequence.restart()",
         "self.sequence.restart()\n        if not transactional_only:\n            return",
     ),
     Mutant(
-        "what is in flight stays so when the session is lost",
+        "messages stay in flight after the session is lost",
         "qmd/queues/outgoing_queue.py",
         "self.in_flight.clear()\n        self.window.clear_to_disk(0)",
         "self.window.clear_to_disk(TRANSACTIONAL_FIRST)",
     ),
     Mutant(
-        "express messages are not put back",
+        "express messages are not put back after a lost session",
         "qmd/queues/outgoing_queue.py",
         "self.window.put_back(key, waiting, len(waiting[0]))",
         "pass",
     ),
     Mutant(
-        "resend timer is not armed",
+        "the resend timer is not armed",
         "qmd/queues/outgoing_queues.py",
         "wake_at = queue.sequence.next_timer()",
         "wake_at = None",
     ),
     Mutant(
-        "a resend leaves out the first message",
+        "a resend skips the first message",
         "qmd/queues/outgoing_queue.py",
         "self.window.clear_to_disk(TRANSACTIONAL_FIRST)\n            return",
         "first = TRANSACTIONAL_FIRST | (self.sequence.base + self.sequence.acknowledged + 2)\n"
         "            self.window.clear_to_disk(first)\n            return",
     ),
     Mutant(
-        "what the last run left is not sent",
+        "messages of the last run are not sent",
         "qmd/queues/outgoing_queues.py",
         "if queue.messages or queue.awaiting.messages:\n                queue.link.wake()",
         "pass",
@@ -144,14 +146,14 @@ MUTANTS = (
         "self.rejects += 1",
     ),
     Mutant(
-        "the retry after a failed connection is forgotten",
+        "no retry follows a failed connection",
         "qmd/peers/link.py",
         "self._retry_timer = loop.call_later(wait_s, self._retry_now)",
         "pass",
     ),
     # Sequences.
     Mutant(
-        "previous number is not linked around what died",
+        "the previous number does not skip removed messages",
         "qmd/queues/outgoing_queue.py",
         "if previous != number - 1 or key <= self.renumbered_to:",
         "if False:",
@@ -163,31 +165,31 @@ MUTANTS = (
         "previous = number - 1",
     ),
     Mutant(
-        "receiver accepts over a gap",
+        "the receiver accepts over a gap",
         "qmd/core/sequence.py",
         "return previous <= self.accepted_number < number",
         "return self.accepted_number < number",
     ),
     Mutant(
-        "receiver accepts the last message twice",
+        "the receiver accepts the last message twice",
         "qmd/core/sequence.py",
         "return previous <= self.accepted_number < number",
         "return previous <= self.accepted_number <= number",
     ),
     Mutant(
-        "receiver's position is not stored",
+        "the receiver's position is not stored",
         "qmd/transfer/incoming.py",
         "batch.incoming.set_sequence(stream.id, *stream.state(turn.wall_s))",
         "pass",
     ),
     Mutant(
-        "receiver's position is not restored",
+        "the receiver's position is not restored",
         "qmd/queues/incoming_sequences.py",
         "IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)",
         "IncomingSequence(0, 0, settings=self._sequence_settings)",
     ),
     Mutant(
-        "sender's position is not stored",
+        "the sender's position is not stored",
         "qmd/operations/send_batch.py",
         "self._outgoing.save(self.in_sequences, batch)",
         "pass",
@@ -205,26 +207,26 @@ MUTANTS = (
         "TRANSACTIONAL_FIRST + queue.sequence.base + released - 1\n        )",
     ),
     Mutant(
-        "an order ack releases what follows in this pass",
+        "an order ack releases the next message of the pass",
         "qmd/queues/outgoing_queue.py",
         "while transmitted and transmitted[0].number <= number:",
         "while transmitted and transmitted[0].number <= number + 1:",
     ),
     Mutant(
-        "order acks of another sequence count",
+        "order acks of another sequence are accepted",
         "qmd/core/sequence.py",
         "if sequence_id != self.sequence_id:\n            return None",
         "pass",
         "tests/unit/core/test_sequence.py",  # one that comes so late needs two wraps of bad luck
     ),
     Mutant(
-        "a new sequence begins before all of the old one is acknowledged",
+        "a new sequence begins before the old one is acknowledged",
         "qmd/core/sequence.py",
         "if self.outstanding == 0 and self.next_number > 1:",
         "if self.outstanding <= 1 and self.next_number > 1:",
     ),
     Mutant(
-        "what follows a dying message does not wait for its removal",
+        "later messages do not wait for the removal of a dying one",
         "qmd/queues/outgoing_queue.py",
         "self.removing.add(key)",
         "pass",
@@ -232,7 +234,7 @@ MUTANTS = (
     ),
     # Duplicates of plain messages.
     Mutant(
-        "duplicates are not looked for",
+        "duplicates are not detected",
         "qmd/queues/message_id_history.py",
         "if not self.has(source, number):\n            return False",
         "return False",
@@ -250,7 +252,7 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "message numbers begin anew with each start",
+        "message numbers begin at 1 with each start",
         "storage/tables/counters.py",
         "return int(value) - count",
         "return 1",
@@ -263,7 +265,7 @@ MUTANTS = (
         "flags = (1 << stored + 1) - 1",
     ),
     Mutant(
-        "what was received counts as stored",
+        "received messages count as stored",
         "qmd/core/session_acks.py",
         "return self.stored_count - self.stored_acknowledged_count",
         "return self.recoverable_received_count - self.stored_acknowledged_count",
@@ -284,27 +286,27 @@ MUTANTS = (
         "            express = self._express",
     ),
     Mutant(
-        "the last of 32 acknowledgments is lost",
+        "only the first 32 acknowledgments are sent",
         "qmd/core/session.py",
         "while self.incoming.pending:",
         "while False:",
         "tests/unit/core/test_session.py",
     ),
     Mutant(
-        "an idle session is closed although acknowledgments are missing",
+        "an idle session is closed while acknowledgments are missing",
         "qmd/core/session.py",
         "if not (self._active or self.outgoing.outstanding or self.incoming.pending):",
         "if not self._active:",
     ),
     Mutant(
-        "a silent peer is never given up",
+        "a silent peer does not time out",
         "qmd/core/session.py",
         "if not self._has_received:",
         "if False:",
     ),
-    # Deaths.
+    # Dead messages.
     Mutant(
-        "a message that died stays on the disk",
+        "a dead message stays on disk",
         "qmd/outcomes/removal.py",
         "outgoing_rows.delete(db, [base | each.dying.key for each in removed])",
         "pass",
@@ -316,45 +318,45 @@ MUTANTS = (
         "return False",
     ),
     Mutant(
-        "a refused message is kept twice",
+        "a refused message becomes two dead letters",
         "qmd/outcomes/nack.py",
         "known = self._known_messages.has(source, number)",
         "known = False",
     ),
     Mutant(
-        "a refused message is kept nowhere",
+        "a refused message becomes no dead letter",
         "qmd/outcomes/nack.py",
         "if result.dead_letter is not None and not known:",
         "if False:",
     ),
     Mutant(
-        "no final ack for what is refused",
+        "no final ack for a refused message",
         "qmd/outcomes/nack.py",
         "batch.when_durable(partial(self._promises.keep, promise))",
         "pass",
     ),
     Mutant(
-        "a message that expires in its queue is only deleted",
+        "an expired message in its queue becomes no dead letter",
         "qmd/outcomes/dead_letter.py",
         "if result.dead_letter is not None:\n                self.dead_letter(",
         "if False:\n                self.dead_letter(",
     ),
     # Readers.
     Mutant(
-        "a dead reader keeps what it took",
+        "a dead reader keeps its messages",
         "qmd/operations/receive.py",
         'self.give_back(reader, queue, sorted(mine), "its reader\'s connection ended")',
         "pass",
         "tests/integration/operations/test_receive.py",
     ),
     Mutant(
-        "what was taken is taken again after a refill",
+        "a refill makes taken messages ready again",
         "qmd/core/ready_window.py",
         "if key not in self._taken and key not in gone and key not in arrived_keys:",
         "if key not in gone and key not in arrived_keys:",
     ),
     Mutant(
-        "a refill brings back what was removed meanwhile",
+        "a refill makes removed messages ready again",
         "qmd/core/ready_window.py",
         "if key not in self._taken and key not in gone and key not in arrived_keys:",
         "if key not in self._taken and key not in arrived_keys:",
@@ -366,7 +368,7 @@ MUTANTS = (
         "self._horizon = _NOWHERE if complete else rows[-1][0] + 2",
     ),
     Mutant(
-        "a full window forgets what falls out of it",
+        "a full window loses dropped messages",
         "qmd/core/ready_window.py",
         "self._horizon, _, size = lane.pop()",
         "_, _, size = lane.pop()",
@@ -389,25 +391,25 @@ MUTANTS = (
         "pass",
     ),
     Mutant(
-        "client sends again without asking",
+        "the client resends without asking for the outcome",
         "qmd/client/caller.py",
         "if result is not None:\n                    return result",
         "pass",
     ),
     Mutant(
-        "client takes an unknown removal for none",
+        "the client reports an unknown removal as none",
         "qmd/client/receiver.py",
         "return await self._caller.outcome(token) is not None",
         "return False",
     ),
     Mutant(
-        "client does not wait for the batch before",
+        "the client does not wait for the earlier batch",
         "qmd/client/sender.py",
         "if before is not None:\n                    await asyncio.wait([before])",
         "pass",
     ),
     Mutant(
-        "the outcome is read beside the open batch",
+        "the outcome is read without the open batch",
         "qmd/operations/request_outcomes.py",
         "self._services.storage.batch.read_after(\n"
         "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
@@ -416,9 +418,9 @@ MUTANTS = (
         "result = await self._services.storage.read(partial(outcome_rows.find, token=token))",
         "tests/integration/operations/test_transactions.py",
     ),
-    # Books.
+    # Counters.
     Mutant(
-        "released messages count on",
+        "released messages are still counted",
         "qmd/transfer/release.py",
         "size += message.size\n        queue.shrink(size)",
         "size += message.size",
@@ -430,26 +432,26 @@ MUTANTS = (
         "queue.grow(len(message.packet))",
     ),
     Mutant(
-        "what is owed is not told after a restart",
+        "owed acknowledgments are not sent after a restart",
         "qmd/manager.py",
         "await assembly.source_acknowledgments.send_owed()",
         "pass",
     ),
     Mutant(
-        "what was told of a death is owed for ever",
+        "sent acknowledgments stay owed",
         "qmd/outcomes/undeliverable.py",
         "self._services.storage.batch.run(partial(owed_rows.remove, ids=acknowledged))",
         "pass",
     ),
     # Transactions of applications.
     Mutant(
-        "a transaction that was aborted keeps what it took",
+        "an aborted transaction keeps its messages",
         "qmd/operations/transactions.py",
         "count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)",
         "count = 0",
     ),
     Mutant(
-        "a transaction commits after its application was told that it did not",
+        "a transaction commits after its application got an error",
         "qmd/operations/sealed_tokens.py",
         "if connection < newest:",
         "if False:",
@@ -457,7 +459,7 @@ MUTANTS = (
     ),
     # Confirmations.
     Mutant(
-        "what waits to be confirmed is forgotten with the order ack",
+        "the order ack removes messages that await confirmation",
         "storage/engine/pending.py",
         "self._kept = awaiting.take_over(db, self._arrived)",
         "self._kept = []",
@@ -469,19 +471,19 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
-        "nobody tells the source that a message was received",
+        "no final ack for a received message",
         "qmd/outcomes/dead_letter.py",
         "if for_final_ack:",
         "if False:",
     ),
     Mutant(
-        "a message confirmed as lost is only forgotten",
+        "a message that is confirmed as lost becomes no dead letter",
         "qmd/transfer/confirmation.py",
         "self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)",
         "pass",
     ),
     Mutant(
-        "a final ack is acknowledged before its consequence is on disk",
+        "a final ack is acknowledged before its effect is on disk",
         "qmd/transfer/confirmation.py",
         "            self._look_up(connection, final_acks[looked_for:], numbers)\n"
         "        else:\n            promise = Promise(connection, numbers)\n"
@@ -491,7 +493,7 @@ MUTANTS = (
         "        else:\n            self._promises.keep(Promise(connection, numbers))",
     ),
     Mutant(
-        "books of what waits are not corrected",
+        "counters of awaiting messages are not corrected",
         "qmd/transfer/confirmation.py",
         "queue.awaiting.add(len(found) - expected.messages, size - expected.bytes)",
         "pass",
@@ -499,14 +501,14 @@ MUTANTS = (
     ),
     # More of sessions and sequences.
     Mutant(
-        "what was stored early is never acknowledged",
+        "messages that were stored early are never acknowledged",
         "qmd/core/session_acks.py",
         "while early and stored + 1 in early:",
         "while False:",
         "tests/unit/core/test_session_acks.py",
     ),
     Mutant(
-        "a new sequence is accepted in its middle",
+        "a new sequence is accepted without its beginning",
         "qmd/core/sequence.py",
         "return sequence_id > self.accepted_id and previous == 0 and number > 0",
         "return sequence_id > self.accepted_id and number > 0",
@@ -519,7 +521,7 @@ MUTANTS = (
         "tests/unit/core/test_sequence.py",
     ),
     Mutant(
-        "an order ack of what was never sent is believed",
+        "an order ack beyond the sent messages is accepted",
         "qmd/core/sequence.py",
         "if number > self._highest_transmitted:\n            raise",
         "if False:\n            raise",
@@ -527,49 +529,49 @@ MUTANTS = (
     ),
     # More of the storage.
     Mutant(
-        "callers hear of success when a commit has failed",
+        "callers get success when a commit has failed",
         "storage/engine/writer.py",
         "if self._failure is None:\n            self._report(batch)",
         "self._report(batch)",
     ),
     Mutant(
-        "a failed batch is not rolled back before it is repeated",
+        "a failed batch is not rolled back before its retry",
         "storage/engine/writer.py",
         'db.execute("ROLLBACK")',
         "pass",
         "tests/unit/storage/test_writer.py",
     ),
     Mutant(
-        "released rows are counted and stay",
+        "released rows are counted and not deleted",
         "storage/tables/outgoing.py",
         'db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))',
         "pass",
     ),
     # The disk.
-    # Times of life.
+    # Lifetimes.
     Mutant(
-        "messages live by the wall clock",
+        "lifetimes follow the wall clock",
         "qmd/runtime/clock.py",
         "return int(self._environment.boot_time() + self._ahead_s)",
         "return int(self._environment.time())",
         "tests/integration/maintenance/test_expiry.py",
     ),
     Mutant(
-        "a restart counts the time since the computer's start anew",
+        "a restart counts the time since boot again",
         "qmd/runtime/clock.py",
         "return at + boot_s - row.boot_ms / 1000",
         "return at",
         "tests/integration/runtime/test_clock.py",
     ),
     Mutant(
-        "any wall clock after the computer's restart is believed",
+        "any wall clock is accepted after a reboot",
         "qmd/runtime/clock.py",
         "if 0 <= downtime_s <= self._downtime_max_s:",
         "if True:",
         "tests/integration/runtime/test_clock.py",
     ),
     Mutant(
-        "what is given back too late is ready again",
+        "an expired message that is given back is ready again",
         "qmd/queues/local_queue.py",
         "                        self.expired.append(whole_message(held))\n"
         "                    elif",
@@ -577,21 +579,21 @@ MUTANTS = (
         "tests/integration/maintenance/test_expiry.py",
     ),
     Mutant(
-        "what waited while the clock was set leaves as it was made",
+        "waiting messages keep their sent time after the clock was set",
         "qmd/queues/outgoing_queue.py",
         "return with_sent_time(packet, sent_s)",
         "return packet",
         "tests/integration/maintenance/test_expiry.py",
     ),
     Mutant(
-        "a sent time in the future lengthens a life",
+        "a sent time in the future extends the lifetime",
         "qmd/core/packet_fields.py",
         "max(wall_s - sent_time_s(packet), 0)",
         "(wall_s - sent_time_s(packet))",
         "tests/integration/maintenance/test_expiry.py",
     ),
     Mutant(
-        "the batch is not repeated on a full disk",
+        "the batch is not retried on a full disk",
         "storage/engine/writer.py",
         "_write(db, batch, marker)  # once more, from the beginning",
         "pass",
@@ -604,39 +606,39 @@ MUTANTS = (
         "            db.execute('COMMIT')\n"
         "            db.execute('BEGIN IMMEDIATE')",
     ),
-    # What worlds have found since, and what is joined to messages: transactions, moves, receipts.
+    # Faults that worlds have found, and transactions, moves and receipts.
     Mutant(
-        "a queue that is made again knows nothing of what came to the last one",
+        "a recreated queue loses the history of its predecessor",
         "storage/tables/queues.py",
         "sequences.take_over(db, row.name, row.id)",
         "pass",
         "tests/simulation/test_queue_managers.py::"
-        "test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice",
+        "test_a_recreated_queue_does_not_accept_a_message_twice",
     ),
     Mutant(
-        "an order ack sweeps away what only the disk can count",
+        "an order ack deletes rows that only the disk can count",
         "qmd/transfer/release.py",
         "first = max(TRANSACTIONAL_FIRST, queue.known_to_disk + 1)",
         "first = TRANSACTIONAL_FIRST",
         "tests/simulation/test_queue_managers.py::"
-        "test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows",
+        "test_two_order_acks_in_one_commit_release_only_their_own_rows",
     ),
     Mutant(
-        "a decision is forgotten before its databases have heard it",
+        "a decision is deleted before its databases have it",
         "storage/tables/outcomes.py",
         " WHERE token NOT IN (SELECT transaction_id FROM branch) ORDER BY id LIMIT ?)",
         " ORDER BY id LIMIT ?)",
         "tests/unit/storage/test_small_tables.py",
     ),
     Mutant(
-        "a database prepares before anybody would know of it",
+        "a branch prepares without its record on disk",
         "qmd/operations/two_phase_commit.py",
         "await self._services.storage.batch.run(partial(branch_rows.add, row=row))",
         "pass",
         "tests/process/test_two_phase.py::test_a_transaction_in_doubt_is_listed_and_recovered",
     ),
     Mutant(
-        "a part of a transaction that is under way is forgotten",
+        "a branch of a transaction under way is deleted",
         "qmd/operations/two_phase_commit.py",
         "if self._transactions.is_under_way(transaction_id):",
         "if False:",
@@ -651,7 +653,7 @@ MUTANTS = (
         "tests/process/test_two_phase.py::test_a_transaction_in_doubt_is_listed_and_recovered",
     ),
     Mutant(
-        "who leaves during the commit has it undone",
+        "a client that leaves during the commit undoes it",
         "qmd/operations/transactions.py",
         "if transaction.owner is owner and not transaction.is_committing:\n"
         "                self._abort",
@@ -659,28 +661,28 @@ MUTANTS = (
         "tests/integration/operations/test_transactions.py",
     ),
     Mutant(
-        "what a transaction moves or rejects is only removed",
+        "messages that a transaction moves or rejects are only removed",
         "qmd/operations/transactions.py",
         "self._settle_received(transaction)\n        for queue",
         "for queue",
         "tests/integration/operations/test_transactions.py",
     ),
     Mutant(
-        "a transaction that somebody asked about may still be committed",
+        "a transaction may commit after a query of its outcome",
         "qmd/operations/transactions.py",
         'self._abort(transaction, "another connection asked for its outcome")',
         "pass",
         "tests/integration/operations/test_transactions.py",
     ),
     Mutant(
-        "a final ack for another message with the number ends this one",
+        "a final ack for another message with the same number ends this one",
         "qmd/transfer/confirmation.py",
         "return  # the final ack is about another message",
         "pass",
         "tests/integration/transfer/test_confirmation.py",
     ),
     Mutant(
-        "what is named to be moved and is gone is passed over in silence",
+        "missing messages of a move are ignored",
         "qmd/operations/move_unit.py",
         "if gone and self.is_named:",
         "if False:",
@@ -694,158 +696,158 @@ MUTANTS = (
         "tests/unit/storage/test_messages.py",
     ),
     Mutant(
-        "what somebody received has no copy in its queue's journal",
+        "a received message has no copy in its queue's journal",
         "qmd/outcomes/dead_letter.py",
         "places.append(self._keep(journal, packet, None, wall_ms))",
         "places.append(1)",
         "tests/integration/operations/test_journals.py",
     ),
-    # One message to several queues: its copies, and the body that they share.
+    # Messages to several queues: copies and their shared body.
     Mutant(
-        "all copies bear the number of the first",
+        "all copies have the number of the first",
         "qmd/operations/send_copies.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[0]) for index in rest]",
     ),
     Mutant(
-        "a copy does not say for whom it is",
+        "a copy does not name its destination",
         "qmd/naming/fan_out.py",
         "                destination.wire,\n                self._queues,",
         "                self._queues[:0],\n                self._queues,",
     ),
     Mutant(
-        "of a message to several queues the last is left out",
+        "the last of several destinations is left out",
         "qmd/operations/send_copies.py",
         "[(routes[index], numbers[index]) for index in rest]",
         "[(routes[index], numbers[index]) for index in rest[:-1]]",
     ),
     Mutant(
-        "a queue that is not transactional takes a transactional copy",
+        "a plain queue accepts a transactional copy",
         "qmd/operations/send_copies.py",
         "if index in copies.misfits:",
         "if index in ():",
     ),
     Mutant(
-        "a body is shared where nobody takes it",
+        "a body is stored although every queue refuses its copy",
         "qmd/operations/send_copies.py",
         "taken = len(numbers) - len(copies.misfits)",
         "taken = len(numbers)",
     ),
     Mutant(
-        "a body goes with the first of its copies",
+        "a body is deleted with the first of its copies",
         "storage/tables/shared_parts.py",
         'TABLES = ("message", "outgoing", "awaiting")',
         'TABLES = ("message", "awaiting")',
     ),
     Mutant(
-        "a body stays when its last copy is gone",
+        "a body stays after its last copy",
         "storage/tables/shared_parts.py",
         "    if named:\n        delete_unnamed",
         "    if not named:\n        delete_unnamed",
     ),
     Mutant(
-        "a body is taken for another one",
+        "a body is read for another one",
         "qmd/message/shared_packet.py",
         "part = self._known.get(part_id)",
         "part = next(iter(self._known.values()), None)",
     ),
     Mutant(
-        "a copy counts as its head",
+        "a copy counts only the size of its head",
         "qmd/message/shared_packet.py",
         "return len(self.head) + len(self.part.packet)",
         "return len(self.head)",
     ),
     Mutant(
-        "a row of a copy says the wrong length of its body",
+        "a row of a copy has the wrong length of its body",
         "qmd/message/shared_packet.py",
         "(packet.part.id, len(packet.part.packet))",
         "(packet.part.id, len(packet.head))",
     ),
     Mutant(
-        "the row of a copy does not name its body",
+        "a row of a copy does not name its body",
         "qmd/queues/put.py",
         "head, part = stored.packet, part_of(packet)",
         "head, part = stored.packet, None",
     ),
     Mutant(
-        "copies are handed over before the commit",
+        "copies are delivered before the commit",
         "qmd/operations/send_batch.py",
         "kind[route] = [appended]",
         "kind[route] = [appended]\n                self._outgoing.appended(route, kind.pop(route))",
     ),
-    # Over another queue manager.
+    # Relays and routes.
     Mutant(
-        "a relay takes a message twice",
+        "a relay accepts a message twice",
         "qmd/transfer/relay_store.py",
         "if not held.add(transaction.sequence_number):",
         "if not held.add(transaction.sequence_number) and False:",
     ),
     Mutant(
-        "a relay remembers what it has passed on",
+        "a relay keeps state of released messages",
         "qmd/transfer/relay_store.py",
         "            held.discard(number)\n",
         "            pass\n",
     ),
     Mutant(
-        "a relay forgets with its process what it holds",
+        "a relay loses its state with its process",
         "qmd/transfer/relay_store.py",
         "self._numbers(queue, source, sequence_id).add(number)",
         "self._numbers(queue, source, sequence_id)",
     ),
     Mutant(
-        "a relay acknowledges what it does not keep",
+        "a relay acknowledges messages that it does not keep",
         "qmd/transfer/relay.py",
         "self._store.put(queue, bytes(copy), message, connection, left_s)",
         "self._store.put(queue, bytes(copy), message, connection, left_s)"
         " if user.flags & _HOPS else None",
     ),
     Mutant(
-        "a relay takes acknowledgments of others for its own",
+        "a relay handles relayed acknowledgments as its own",
         "qmd/transfer/relay_rules.py",
         "            if isinstance(destination, int):\n                return PrivateName",
         "            if isinstance(destination, int):\n                return None\n"
         "                return PrivateName",
     ),
     Mutant(
-        "the way back is not remembered",
+        "the return route is not remembered",
         "qmd/peers/next_hop.py",
         "        self._set(source, via, connection.host)\n",
         "",
     ),
     Mutant(
-        "the way back is forgotten with the process",
+        "the return route is lost with the process",
         "qmd/peers/next_hop.py",
         "lambda db: ways_back.remember(db, row)",
         "lambda db: None",
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
-        "where a route is given the straight way is tried as well",
+        "the direct route is tried in spite of a configured one",
         "qmd/peers/next_hop.py",
         "                return self._links(rule.hops, link)\n        return itself",
         "                return (*self._links(rule.hops, link), link)\n        return itself",
     ),
     Mutant(
-        "a route is for nobody",
+        "a route with an address pattern matches no host",
         "qmd/peers/next_hop.py",
         "else link.address is not None and pattern.has_host(link.address[0])",
         "else False",
     ),
-    # Found by asking what no fault above touches.
+    # Code that no mutant above changes.
     Mutant(
-        "a message that ends in its queue stays on the disk",
+        "a message that ends in its queue stays on disk",
         "qmd/outcomes/dead_letter.py",
         "batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])",
         "pass",
     ),
     Mutant(
-        "the journal is written in another commit than the release",
+        "the journal copy is made in another commit than the release",
         "qmd/transfer/release.py",
         "        if has_copies:\n            self.release()",
         "        if False:\n            self.release()",
     ),
     Mutant(
-        "who carries messages is taken for who gets them",
+        "a relay of messages counts as their destination",
         "qmd/peers/link.py",
         "        known = set(self.acknowledgers)\n",
         "        carriers = self._next_hops.carriers(self)\n"
@@ -853,14 +855,14 @@ MUTANTS = (
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
-        "a release takes along what is beyond it",
+        "a release includes messages beyond it",
         "qmd/transfer/release.py",
         "batch.outgoing.delete_range(base | first, base | messages[-1].key)",
         "batch.outgoing.delete_range(base | first, base | messages[-1].key + 1)",
         "tests/integration/transfer/test_confirmation.py",
     ),
     Mutant(
-        "a removal is forgotten by the window before it is durable",
+        "the window drops a removed message before the commit",
         "qmd/operations/receive.py",
         "batch.when_durable(partial(self._removed, queue, lookup_ids, done))",
         "queue.forget(lookup_ids)\n"
@@ -868,7 +870,7 @@ MUTANTS = (
         "tests/integration/operations/test_receive.py",
     ),
     Mutant(
-        "a sequence goes on where it began",
+        "a sequence continues with its first number",
         "storage/tables/outgoing.py",
         "base = ?2, next_number = ?3 WHERE",
         "base = ?, next_number = max(1, ? - 1) WHERE",
@@ -882,7 +884,7 @@ MUTANTS = (
         "tests/unit/core/test_sequence.py",
     ),
     Mutant(
-        "an order ack that tells nothing new releases again",
+        "an order ack without news releases again",
         "qmd/core/sequence.py",
         "            self.last_ack_count += 0 < number == self.acknowledged\n"
         "            return None",
@@ -890,9 +892,9 @@ MUTANTS = (
         "            return number",
         "tests/unit/core/test_sequence.py",
     ),
-    # What a stranger would try.
+    # Further mutants of all parts.
     Mutant(
-        "a refusal is acknowledged by the session before the commit",
+        "a session ack of a refusal leaves before the commit",
         "qmd/transfer/incoming.py",
         "        if not turn.has_consequences:\n            return\n        batch =",
         "        if not (turn.arrivals or turn.accepted or turn.rejected):\n"
@@ -901,38 +903,38 @@ MUTANTS = (
         "        batch =",
     ),
     Mutant(
-        "nobody is woken when messages arrive",
+        "arriving messages wake no reader",
         "qmd/outcomes/promises.py",
         "            queue.deliver(messages)",
         "            for m in messages:\n"
         "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)",
     ),
     Mutant(
-        "priorities are upside down",
+        "priorities of received messages are inverted",
         "qmd/transfer/arrivals.py",
         "if is_transactional else 7 - (message.base.flags & 7)",
         "if is_transactional else message.base.flags & 7",
     ),
     Mutant(
-        "priorities of what is sent here are upside down",
+        "priorities of local messages are inverted",
         "qmd/operations/send_batch.py",
         "return self._services.ids.next_lookup_id(PRIORITY_MAX - new.priority), None",
         "return self._services.ids.next_lookup_id(new.priority), None",
     ),
     Mutant(
-        "what is received counts on in bytes",
+        "bytes of received messages are still counted",
         "qmd/queues/local_queue.py",
         "        self.messages -= messages\n        self.shrink(size)",
         "        self.messages -= messages",
     ),
     Mutant(
-        "expired messages are not counted out",
+        "expired messages are still counted",
         "qmd/outcomes/dead_letter.py",
         "            queue.count_out(len(rows), sum(len(row.packet) for row in rows))",
         "            pass",
     ),
     Mutant(
-        "session acks do not count messages out",
+        "session acks do not update the counters",
         "qmd/transfer/release.py",
         "                queue.others -= 1\n"
         "                queue.shrink(len(packet))\n"
@@ -952,13 +954,13 @@ MUTANTS = (
         "            if False:\n                self._dead_letters.journal(packet)",
     ),
     Mutant(
-        "what is journaled is not told",
+        "the log lacks journaled messages",
         "qmd/outcomes/dead_letter.py",
         "        if kept:\n            recorder.record(",
         "        if False:\n            recorder.record(",
     ),
     Mutant(
-        "what is received is not told",
+        "the log lacks received messages",
         "qmd/operations/receive.py",
         "        self._recorder.record(\n            EventHeader(Kind.RECEIVED,",
         "        (lambda *a, **k: None)(\n            EventHeader(Kind.RECEIVED,",
@@ -970,7 +972,7 @@ MUTANTS = (
         "messages.insert(db, self._messages[:20])",
     ),
     Mutant(
-        "of many deletions of a batch the last is lost",
+        "the last of many deletions of a batch is lost",
         "storage/engine/batch.py",
         "messages.delete(db, self._message_deletions)",
         "messages.delete(db, self._message_deletions[:20])",
@@ -982,7 +984,7 @@ MUTANTS = (
         "            pass",
     ),
     Mutant(
-        "an abort of a transaction does not count",
+        "an abort of a transaction is not counted",
         "qmd/operations/receive.py",
         "            if not reader.is_unread:\n                keys",
         "            if False:\n                keys",
@@ -1002,7 +1004,7 @@ MUTANTS = (
         "        promise = Promise(turn.connection, turn.decided, turn.accepted)\n",
     ),
     Mutant(
-        "a relay passes on before the commit",
+        "a relay sends before the commit",
         "qmd/transfer/relay_store.py",
         "self._waiting.setdefault(queue, []).append(appended)",
         "self._outgoing.appended(queue, [appended])",
@@ -1014,38 +1016,38 @@ MUTANTS = (
         "self._outgoing.appended(way.queue, acks)",
     ),
     Mutant(
-        "who waited long enough is not answered",
+        "a waiting reader gets no answer at its timeout",
         "qmd/operations/receive.py",
         "            queue.waiters.remove(waiter)\n            waiter.answer([])\n\n    def serve",
         "            queue.waiters.remove(waiter)\n\n    def serve",
     ),
     Mutant(
-        "a dead letter keeps its class",
+        "a dead letter keeps its old class",
         "qmd/outcomes/dead_letter.py",
         "dead = patch_class(packet, message_class)",
         "dead = packet",
     ),
     Mutant(
-        "a dead letter of an outgoing queue keeps its class",
+        "a dead letter of an outgoing queue keeps its old class",
         "qmd/outcomes/removal.py",
         "                self.reason,\n"
         "                patch_class(each.packet, self.message_class),",
         "                self.reason,\n                each.packet,",
     ),
     Mutant(
-        "what was sent and received here is not journaled",
+        "a local message is not journaled when it is received",
         "qmd/outcomes/dead_letter.py",
         "            if result.journal:\n                self.journal(packet)",
         "            if False:\n                self.journal(packet)",
     ),
     Mutant(
-        "the first position of a batch counts",
+        "only the first position of a batch is stored",
         "storage/engine/incoming_changes.py",
         "self._states[incoming_id] = state",
         "self._states.setdefault(incoming_id, state)",
     ),
     Mutant(
-        "what a transaction sends leaves before the commit",
+        "messages of a transaction are sent before the commit",
         "qmd/operations/send_batch.py",
         "        if self.to_queues or self.to_send or self._token:\n",
         "        self._outgoing.all_appended(self.to_send)\n        self.to_send = {}\n"
@@ -1059,7 +1061,7 @@ MUTANTS = (
         "            batch.when_durable(partial(done, ids))",
     ),
     Mutant(
-        "order acks of accepted positions",
+        "order acks name accepted positions",
         "qmd/outcomes/promises.py",
         "if stream.sequence.mark_durable(sequence_id, number, now):",
         "if stream.sequence.mark_durable(stream.sequence.accepted_id, "
@@ -1068,62 +1070,62 @@ MUTANTS = (
         "stream.sequence.accepted_number) else False:",
     ),
     Mutant(
-        "ids of streams are given twice",
+        "ids of streams are assigned twice",
         "qmd/queues/incoming_sequences.py",
         "name, stream)\n        self._next_id = max(self._next_id, row.id + 1)",
         "name, stream)\n        self._next_id = max(self._next_id, row.id)",
     ),
     Mutant(
-        "what was passed on to its peer stays in memory",
+        "relayed messages stay in memory after their release",
         "qmd/transfer/release.py",
         "        for queue, key in messages:\n            queue.window.remove(key)",
         "        pass",
     ),
     Mutant(
-        "the newest message cannot die",
+        "the newest message does not expire",
         "qmd/queues/outgoing_queue.py",
         "if not self.sequence.acknowledged < number < self.sequence.next_number:",
         "if not self.sequence.acknowledged < number < self.sequence.next_number - 1:",
     ),
     Mutant(
-        "what died stays in flight",
+        "dead messages stay in flight",
         "qmd/queues/outgoing_queue.py",
         "        if sent is not None:\n            self.transmitted.remove(sent)",
         "        pass",
     ),
     Mutant(
-        "a final ack is looked for before what it follows",
+        "a final ack is searched before the batch that it follows",
         "qmd/transfer/confirmation.py",
         "        self._outgoing_release.release()\n        if final_acks",
         "        if final_acks",
     ),
     Mutant(
-        "what is given back while its queue is deleted is gone with it",
+        "messages given back during a deletion are lost",
         "qmd/operations/purge.py",
         "if not left or (left == before and not ended.messages):",
         "if True:",
         "tests/integration/operations/test_purge.py",
     ),
     Mutant(
-        "what was ended is counted out before the commit",
+        "ended messages leave the counters before the commit",
         "qmd/outcomes/dead_letter.py",
         "        batch.when_durable(ended)",
         "        ended()",
     ),
     Mutant(
-        "what is discarded in its queue is not told",
+        "the log lacks messages discarded in their queue",
         "qmd/outcomes/dead_letter.py",
         "        if discarded:\n            recorder.record(",
         "        if False:\n            recorder.record(",
     ),
     Mutant(
-        "nobody is served after a refill",
+        "a refill serves no waiting reader",
         "qmd/operations/receive.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        self.serve(queue)",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
     Mutant(
-        "a quota lets one more in",
+        "a quota admits one message too many",
         "qmd/transfer/acceptance.py",
         "        if not has_room:\n            return refused(",
         "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
@@ -1136,25 +1138,25 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "an aborted transaction waits on for messages",
+        "an aborted transaction still waits for messages",
         "qmd/operations/receive.py",
         "        self.stop_waiting(reader)\n        count = 0",
         "        count = 0",
     ),
     Mutant(
-        "a plain message that was delivered is not journaled",
+        "a delivered plain message is not journaled",
         "qmd/transfer/release.py",
         "if wants_journal(packet) and not queue.for_others:",
         "if False:",
     ),
     Mutant(
-        "an abort is answered before it is counted",
+        "an abort is confirmed before it is counted",
         "qmd/control/message_handlers.py",
         "connection.components.services.storage.batch.when_durable(done)",
         "done()",
     ),
     Mutant(
-        "a dead reader waits on",
+        "a dead reader still waits",
         "qmd/operations/receive.py",
         "        for queue in self._queues.by_key.values():\n"
         "            for waiter in [waiter for waiter in queue.waiters "
@@ -1165,50 +1167,50 @@ MUTANTS = (
         "        for queue, mine",
     ),
     Mutant(
-        "a transaction of a client that died goes on",
+        "a transaction of a dead client continues",
         "qmd/operations/transactions.py",
         "            if transaction.owner is owner and not transaction.is_committing:\n"
         "                self._abort",
         "            if False:\n                self._abort",
     ),
     Mutant(
-        "the first next number of a batch counts",
+        "only the first next number of a batch is stored",
         "storage/engine/outgoing_changes.py",
         "self._next_numbers.update(numbers)",
         "self._next_numbers = numbers | self._next_numbers",
     ),
     Mutant(
-        "a death leaves its key among the dying",
+        "an ended message stays in the set of dying ones",
         "qmd/outcomes/undeliverable.py",
         "            queue.end_removal(each.dying.key)\n",
         "",
     ),
     Mutant(
-        "refilled outgoing queues wake nobody",
+        "refilled outgoing queues wake no link",
         "qmd/queues/outgoing_refill.py",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)\n        queue.link.wake()",
         "complete=len(rows) < REFILL_ROWS and size < REFILL_BYTES)",
     ),
     Mutant(
-        "copies to one queue after the other do not expire",
+        "copies have no deadline to reach their queue",
         "qmd/operations/send_batch.py",
         "route, key, packet, batch, reach_by_s, confirm_by_s, discard=discard",
         "route, key, packet, batch, None, confirm_by_s, discard=discard",
     ),
     Mutant(
-        "clients that wait for the disk are not let on",
+        "clients that wait for the disk are not resumed",
         "qmd/transfer/incoming.py",
         "                connection.resume_reading()",
         "                pass",
     ),
     Mutant(
-        "express messages that died are sent",
+        "expired express messages are sent",
         "qmd/queues/outgoing_queue.py",
         "        self.express.drop(key, kept, expires_at_s)\n        self.window.remove(key)",
         "        self.express.drop(key, kept, expires_at_s)",
     ),
     Mutant(
-        "a commit of a transaction leaves one message behind",
+        "a commit of a transaction omits one message",
         "qmd/operations/transactions.py",
         'reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()',
         'reader, queue, sorted(mine)[1:], b"", _unanswered, transaction=transaction.id.hex()',
@@ -1220,20 +1222,20 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "what is owed for a death is not stored",
+        "an owed acknowledgment of a dead message is not stored",
         "qmd/outcomes/removal.py",
         "                if is_owed(each.packet, self.message_class, for_others=self.for_others)\n"
         "            ],",
         "                if False\n            ],",
     ),
     Mutant(
-        "a move forgets what it moved in memory",
+        "moved messages are lost in memory",
         "qmd/operations/move.py",
         "            source.forget([lookup_id])\n",
         "",
     ),
     Mutant(
-        "what a transaction took is removed though it is aborted",
+        "messages of an aborted transaction are removed",
         "qmd/operations/transactions.py",
         '            self._abort(transaction, f"it could not be committed: {refusal.text}")\n'
         "            raise",
@@ -1247,87 +1249,87 @@ MUTANTS = (
         "        run = self._services.storage.batch.run(unit)\n",
     ),
     Mutant(
-        "a move of urgent messages makes them common",
+        "a move resets the priority",
         "qmd/operations/move.py",
         "level = TRANSACTIONAL_LEVEL if is_transactional_ else PRIORITY_MAX - (packet[2] & 7)",
         "level = TRANSACTIONAL_LEVEL",
     ),
     Mutant(
-        "a restart forgets what was sent",
+        "a restart forgets the transmitted numbers",
         "qmd/core/sequence.py",
         "self._highest_transmitted = self._first_new - 1",
         "self._highest_transmitted = 0",
     ),
     Mutant(
-        "an order ack waits for ever",
+        "an order ack is deferred without end",
         "qmd/core/sequence.py",
         "if self._ack_due is None or now - self._last_ack_at < self._settings.delay_max_s:",
         "if now - self._last_ack_at < self._settings.delay_max_s:",
     ),
     Mutant(
-        "acknowledgments of refused ones are not asked for",
+        "the arrival of a message is not acknowledged",
         "qmd/transfer/arrivals.py",
         "if message.properties.flags & POSITIVE_ARRIVAL:",
         "if False:",
     ),
     Mutant(
-        "put back express messages are lost",
+        "express messages that are put back are lost",
         "qmd/core/ready_window.py",
         "            self._insert(self._express, (key, item, size))\n"
         "        elif key in self._taken:",
         "            pass\n        elif key in self._taken:",
     ),
     Mutant(
-        "history remembers one less",
+        "the history lacks the last numbers",
         "storage/tables/message_id_history.py",
         "{runs}{last}{_encode(numbers)}",
         "{runs}{last}",
     ),
     Mutant(
-        "the reaper does not look at express messages",
+        "expiry does not check express messages",
         "qmd/maintenance/expiry.py",
         "ended = self._reap_express(now_s)",
         "ended = 0",
     ),
     Mutant(
-        "the reaper does not look at the disk",
+        "expiry does not check the disk",
         "qmd/maintenance/expiry.py",
         "if earliest is not None and earliest < now_s:",
         "if False:",
     ),
     Mutant(
-        "positions of what has come are told wrong",
+        "the log has wrong positions of received messages",
         "qmd/transfer/arrivals.py",
         "event.positions.append(transaction.sequence_number)",
         "event.positions.append(transaction.sequence_number + 1)",
     ),
     Mutant(
-        "who gave all back still has something",
+        "a reader that gave everything back is still listed",
         "qmd/queues/local_queue.py",
         "        if not mine:\n            self.takers.discard(reader)\n        return count",
         "        return count",
     ),
     Mutant(
-        "no final ack of what ends in its queue",
+        "no final ack for a message that ends in its queue",
         "qmd/outcomes/dead_letter.py",
         "            if result.final_ack is not None:\n"
         "                for_final_ack.append(packet)",
         "            pass",
     ),
     Mutant(
-        "released rows are not counted out",
+        "released rows are still counted",
         "qmd/transfer/release.py",
         "        queue.shrink(released.bytes)\n",
         "",
     ),
     Mutant(
-        "what was acknowledged while it died is counted twice",
+        "a message acknowledged while it died is counted twice",
         "qmd/outcomes/undeliverable.py",
         "        if not packet and dying.sent is None:\n            return",
         "        if False:\n            return",
     ),
     Mutant(
-        "what is owed is not told at the start",
+        "owed acknowledgments are not sent at the start",
         "qmd/outcomes/source_acknowledgments.py",
         "            if is_whole:\n"
         "                self.send(row.packet, row.message_class, for_others=row.for_others)",
@@ -1335,31 +1337,31 @@ MUTANTS = (
         "tests/integration/history/test_receipts.py",
     ),
     Mutant(
-        "nothing is waited for after order acks",
+        "messages do not await confirmation after order acks",
         "qmd/transfer/confirmation.py",
         "count = sum(message.confirms for message in messages)",
         "count = 0",
     ),
     Mutant(
-        "a token is recorded with what is sent elsewhere only",
+        "a token is recorded only with messages for other hosts",
         "qmd/operations/send_batch.py",
         "        if self._token:\n            result",
         "        if self._token and self.to_send:\n            result",
     ),
     Mutant(
-        "a committed transaction lives on",
+        "a committed transaction stays open",
         "qmd/operations/transactions.py",
         "        self._forget(transaction)\n        self.committed_count += 1",
         "        self.committed_count += 1",
     ),
     Mutant(
-        "units are written before rows are deleted",
+        "units of work run before rows are deleted",
         "storage/engine/batch.py",
         "        if self._message_deletions:\n            messages.delete",
         "        if self._message_deletions and not self._units:\n            messages.delete",
     ),
     Mutant(
-        "history of long batches is lost",
+        "the history of long batches is lost",
         "storage/engine/incoming_changes.py",
         "history.remember(db, self._history)",
         "history.remember(db, [(each, numbers[:18]) for each, numbers in self._history])",
@@ -1371,7 +1373,7 @@ MUTANTS = (
         "outgoing.insert_copies(db, self._copies[:5])",
     ),
     Mutant(
-        "messages for others are counted as ours",
+        "relayed messages count as local ones",
         "qmd/queues/outgoing_queue.py",
         "        if self.others_usage is not None:\n            self.others_usage.bytes -= size",
         "        pass",
@@ -1383,33 +1385,33 @@ MUTANTS = (
         "        log",
     ),
     Mutant(
-        "plain messages are forgotten at once",
+        "ids of plain messages are forgotten at once",
         "qmd/queues/message_id_history.py",
         "before_s = now_s - self._bounds.age_s",
         "before_s = (now_s := now_s + 10**9)",
     ),
     Mutant(
-        "what is refused is not known",
+        "ids of refused messages are not remembered",
         "qmd/outcomes/nack.py",
         "        self._known_messages.add(connection, source, number)\n",
         "",
     ),
     Mutant(
-        "order acks speak of what is accepted",
+        "order acks of a connection name accepted positions",
         "qmd/peers/pending_acks.py",
         "                stream.sequence.durable,",
         "                type(stream.sequence.durable)("
         "stream.sequence.accepted_id, stream.sequence.accepted_number),",
     ),
     Mutant(
-        "a relay takes a plain message twice",
+        "a relay accepts a plain message twice",
         "qmd/transfer/relay_store.py",
         "            self._known_messages.add("
         "connection, message.user.source_queue_manager, number)",
         "            pass",
     ),
     Mutant(
-        "nobody is served when messages are given back",
+        "messages given back serve no waiting reader",
         "qmd/operations/receive.py",
         "        if count:\n            self.serve(queue)",
         "        if False:\n            self.serve(queue)",
@@ -1423,70 +1425,70 @@ MUTANTS = (
         "            pass",
     ),
     Mutant(
-        "what has come never ends in its queue",
+        "received messages do not expire in their queue",
         "qmd/transfer/arrivals.py",
         "expires_at_s = self._services.clock.deadline_s(left_s)",
         "expires_at_s = None",
     ),
     Mutant(
-        "a refill of another place is used",
+        "a refill of another position is used",
         "qmd/core/ready_window.py",
         "is_of_use = not self._refill_is_void and self._horizon == self._refill_from",
         "is_of_use = not self._refill_is_void",
     ),
     Mutant(
-        "express bytes are not counted out",
+        "express bytes are still counted",
         "qmd/queues/express_messages.py",
         "        self._usage.express_bytes -= express_removed(packet)",
         "        pass",
     ),
     Mutant(
-        "nobody is told of the end of what he asked about",
+        "the end of a message in its queue is not acknowledged",
         "qmd/outcomes/dead_letter.py",
         "            if result.acknowledgment is not None:\n                self._acknowledgments",
         "            if False:\n                self._acknowledgments",
     ),
     Mutant(
-        "no final ack of what is received",
+        "received messages are left out of the final acks",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
         "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(
-        "what is rejected is kept nowhere",
+        "a rejected message becomes no dead letter",
         "qmd/outcomes/dead_letter.py",
         "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
         "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
         "                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
     ),
     Mutant(
-        "what only the disk counted does not wait",
+        "messages counted only on disk do not await confirmation",
         "qmd/transfer/release.py",
         "        queue.awaiting.add(len(kept), sum(each.size for each in kept))\n",
         "",
     ),
     Mutant(
-        "an order ack of an earlier pass tells nobody",
+        "the log lacks an order ack of an earlier pass",
         "qmd/transfer/release.py",
         "                event_rows.insert(db, awaiting_events(kept))\n",
         "",
     ),
     Mutant(
-        "what is owed is told at each start",
+        "owed acknowledgments are sent at each start",
         "qmd/outcomes/source_acknowledgments.py",
         "            self._services.storage.batch.run(partial(owed_rows.remove, ids=[row.id]))\n\n",
         "            pass\n\n",
         "tests/integration/history/test_receipts.py",
     ),
     Mutant(
-        "what nobody confirmed is no dead letter",
+        "a message without confirmation becomes no dead letter",
         "qmd/transfer/confirmation.py",
         "if is_kept_as_dead(packet, discard=row.discard):",
         "if False:",
     ),
     Mutant(
-        "local copies are told before the others",
+        "local copies are added to the window without delivery",
         "qmd/operations/send_batch.py",
         "        done(ids)\n"
         "        for queue, messages in self.to_queues.items():\n"
@@ -1505,32 +1507,32 @@ MUTANTS = (
         "            outgoing.delete_ranges(db, self._ranges[:1])",
     ),
     Mutant(
-        "what is stored is acknowledged with the next receipt only",
+        "stored messages are acknowledged only with the next receipt",
         "qmd/core/session.py",
         "        elif stored:\n"
         "            incoming.acknowledge_within(self._timeouts.recoverable_ack_delay_s, now)",
         "",
     ),
     Mutant(
-        "sizes are told wrong",
+        "the log has wrong sizes",
         "qmd/events/recorder.py",
         "            event.sizes.append(len(packet))\n            if places:",
         "            event.sizes.append(len(packet) + 1)\n            if places:",
     ),
     Mutant(
-        "what is removed is linked to",
+        "a removed message stays linked",
         "qmd/core/sequence.py",
         "            in_flight.remove(number)\n            if not",
         "            if not",
     ),
     Mutant(
-        "a pass goes on after a restart",
+        "a pass continues after a restart",
         "qmd/core/sequence.py",
         "        self.in_flight.clear()\n        self._fresh = True\n        self._stop_timer()",
         "        self._fresh = True\n        self._stop_timer()",
     ),
     Mutant(
-        "express messages that are dropped count on",
+        "dropped express messages are still counted",
         "qmd/queues/outgoing_queue.py",
         "        self.window.remove(key)\n"
         "        self.others -= 1\n"
@@ -1539,19 +1541,19 @@ MUTANTS = (
         "        self.window.remove(key)\n        self.others -= 1\n        return packet",
     ),
     Mutant(
-        "a queue that is resumed is not woken",
+        "a resumed queue does not wake its link",
         "qmd/queues/outgoing_queues.py",
         "destination=queue.destination)\n        queue.link.wake()\n\n    def kick",
         "destination=queue.destination)\n\n    def kick",
     ),
     Mutant(
-        "moves do not count",
+        "moves are not counted",
         "storage/tables/messages.py",
         "move_count = move_count + 1",
         "move_count = move_count",
     ),
     Mutant(
-        "a position of a commit is the first one",
+        "the first position of a commit is stored",
         "qmd/transfer/arrivals.py",
         "        turn.accepted[stream] = (\n"
         "            message.transaction.sequence_id,\n"
@@ -1563,44 +1565,44 @@ MUTANTS = (
         "        ))",
     ),
     Mutant(
-        "bytes of what has come are counted wrong",
+        "bytes of received messages are counted wrong",
         "qmd/queues/put.py",
         "    queue.messages += 1\n    queue.grow(len(packet))",
         "    queue.messages += 1\n    queue.grow(len(packet) - 1)",
     ),
     Mutant(
-        "messages are known in memory only",
+        "message ids are kept only in memory",
         "qmd/queues/message_id_history.py",
         "        unwritten = self._unwritten[history.key] = batch.incoming.remember_message_ids(",
         "        unwritten = self._unwritten[history.key] = []"
         " and batch.incoming.remember_message_ids(",
     ),
     Mutant(
-        "an order ack that is due is not sent",
+        "a due order ack is not sent",
         "qmd/peers/pending_acks.py",
         "            self.owe_order_ack(stream)\n        self.arm",
         "            pass\n        self.arm",
     ),
     Mutant(
-        "a refused message is refused to nobody",
+        "a refusal is not acknowledged",
         "qmd/outcomes/nack.py",
         "        if result.acknowledgment is not None and not known:",
         "        if False:",
     ),
     Mutant(
-        "express messages are not known",
+        "ids of express messages are not remembered",
         "qmd/transfer/arrivals.py",
         "        if not is_transactional:\n            # A reader",
         "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # A reader",
     ),
     Mutant(
-        "a deleted queue is sent to by its old name",
+        "a deleted queue still gets messages by its old name",
         "qmd/transfer/local_destinations.py",
         "        self._queues_by_wire_name.clear()\n\n",
         "        pass\n\n",
     ),
     Mutant(
-        "the reader sees what is not committed",
+        "a read sees uncommitted data",
         "storage/engine/batch.py",
         "    def read(self, db: sqlite3.Connection) -> None:\n"
         '        """Run the reads of `read_after`, on the writer\'s thread."""\n'
@@ -1611,14 +1613,14 @@ MUTANTS = (
         "            read.run(db)",
     ),
     Mutant(
-        "a receipt is told to nobody when it is of another",
+        "receipts of other readers are left out of the final acks",
         "qmd/outcomes/dead_letter.py",
         "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
         "                    for_final_ack.append(packet)",
         "                pass",
     ),
     Mutant(
-        "acknowledgments of nobody are dead letters",
+        "acknowledgments become dead letters",
         "qmd/core/disposition.py",
         "    if message.properties.message_class in SYSTEM_CLASSES:\n"
         "        if at_source or message_class & RECEPTION or not "
@@ -1628,13 +1630,13 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "a refill forgets what it missed",
+        "a refill ignores what it missed",
         "qmd/core/ready_window.py",
         "        self._horizon = min(self._horizon, missed)\n        for key",
         "        for key",
     ),
     Mutant(
-        "what a transaction rejects is received",
+        "messages that a transaction rejects are received",
         "qmd/operations/transactions.py",
         "            self._message_receiver.reject(\n"
         '                transaction.reader, queue, lookup_ids, reason, b"", _unanswered\n'
@@ -1642,7 +1644,7 @@ MUTANTS = (
         "            pass",
     ),
     Mutant(
-        "what is lost with a stop is not told",
+        "the log lacks messages lost at a stop",
         "qmd/events/recorder.py",
         "        for queue, messages in in_memory:\n            self.record(",
         "        for queue, messages in ():\n            self.record(",
@@ -1655,7 +1657,7 @@ MUTANTS = (
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
-        "rejected messages move on the position",
+        "a rejected message moves the position",
         "qmd/core/sequence.py",
         "        if accepted:\n            self.accepted_id = sequence_id",
         "        if accepted or number > self.accepted_number:\n"

@@ -1,11 +1,11 @@
-"""Faults put into the code on purpose, one line each: the simulator has to notice every one.
+"""Mutation tests: one-line faults in the code, each of which the simulator must detect.
 
-    make mutants                        all of them
-    make mutants ARGS='17 order'        those whose number or name is given
-    make mutants ARGS='100-'            those from there on; or to there, as in 100-120
-    JOBS=1 make mutants                 on one processor
+    make mutants                        tries all mutants
+    make mutants ARGS='17 order'        tries those with this number or name
+    make mutants ARGS='100-'            tries those from a number on; 100-120 ends the range
+    JOBS=1 make mutants                 uses one processor
 
-They are listed in faults.py.  Mutants live in copies below `build/mutants`.
+mutant_list.py lists them.  Each mutant is a copy of the code below `build/mutants`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,20 @@ from tests.simulation.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIES = ROOT / "build" / "mutants"
-PACKAGES = ("protocol", "storage", "qmd", "tests/simulation", "tests/unit", "tests/process")
+PACKAGES = (
+    *("protocol", "storage", "qmd"),
+    *(f"tests/{folder}" for folder in ("simulation", "unit", "integration", "process")),
+)
+    "protocol",
+    "storage",
+    "qmd",
+    "tests/simulation",
+    "tests/unit",
+    "tests/integration",
+    "tests/process",
+)
 FILES = ("pyproject.toml", "tests/*.py")
-SOUND_SEEDS = 10
+PASSING_SEEDS = 10
 SEEDS_MAX = 300
 SECONDS_MAX = 900
 JOBS = int(os.environ.get("JOBS", 0)) or os.cpu_count() or 1
@@ -34,27 +45,27 @@ def main(wanted: list[str]) -> int:
     chosen = [
         (number, mutant)
         for number, mutant in enumerate(MUTANTS, 1)
-        if not wanted or any(_is_meant(word, number, mutant) for word in wanted)
+        if not wanted or any(_is_chosen(word, number, mutant) for word in wanted)
     ]
-    # One state of the code for all, whatever is edited meanwhile; and a sound one.
+    # All mutants are made of one copy of the code, which must pass without mutant.
     original = COPIES / "original"
     _copy(ROOT, original)
-    run = _simulate(original, SOUND_SEEDS)
+    run = _simulate(original, PASSING_SEEDS)
     if run.returncode != 0:
-        print(f"the code fails without any fault of ours:\n{run.stdout}{run.stderr}")
+        print(f"the code fails without mutant:\n{run.stdout}{run.stderr}")
         return 1
-    unnoticed = 0
+    undetected = 0
     for number, mutant in chosen:
         started = time.monotonic()
         print(f"{number:3} {mutant.name} ... ", end="", flush=True)
-        verdict, is_noticed = _try(original, number, mutant)
-        unnoticed += not is_noticed
+        verdict, is_detected = _try(original, number, mutant)
+        undetected += not is_detected
         print(f"{verdict} ({time.monotonic() - started:.0f} s)", flush=True)
-    print(f"{len(chosen)} mutants, {unnoticed} not noticed")
-    return bool(unnoticed)
+    print(f"{len(chosen)} mutants, {undetected} not detected")
+    return bool(undetected)
 
 
-def _is_meant(word: str, number: int, mutant: Mutant) -> bool:
+def _is_chosen(word: str, number: int, mutant: Mutant) -> bool:
     found = re.fullmatch(r"(\d+)(-?)(\d*)", word)
     if found is None:
         return word in mutant.name
@@ -63,7 +74,7 @@ def _is_meant(word: str, number: int, mutant: Mutant) -> bool:
 
 
 def _try(original: Path, number: int, mutant: Mutant) -> tuple[str, bool]:
-    """What became of the mutant, and whether that is well."""
+    """Try a mutant; return a verdict, and whether it was detected."""
     source = (original / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         return f"DOES NOT APPLY: {source.count(mutant.old)} places", False
@@ -73,21 +84,21 @@ def _try(original: Path, number: int, mutant: Mutant) -> tuple[str, bool]:
     if mutant.test:
         run = _run(copy, ["pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.test])
         if run.returncode != 1:
-            verdict = "NOT NOTICED" if run.returncode == 0 else "NOT TRIED"
+            verdict = "NOT DETECTED" if run.returncode == 0 else "NOT TRIED"
             return f"{verdict} by {mutant.test}", False
         shutil.rmtree(copy)
-        return f"noticed by {mutant.test}", True
+        return f"detected by {mutant.test}", True
     try:
         run = _simulate(copy, SEEDS_MAX)
     except subprocess.TimeoutExpired:
-        return "NOT NOTICED in time", False
+        return "NOT DETECTED in time", False
     found = re.search(r"seed (\d+): (.*)", run.stdout)
     if found is None:
         problem = run.stderr.strip().splitlines()[-1:] or ["no seed failed"]
-        return f"NOT NOTICED: {problem[0]}", False
+        return f"NOT DETECTED: {problem[0]}", False
     shutil.rmtree(copy)
     seeds = re.search(r"(\d+) seeds, ", run.stdout)
-    return f"noticed after {seeds[1] if seeds else '?'} seeds: {found[2][:90]}", True
+    return f"detected after {seeds[1] if seeds else '?'} seeds: {found[2][:90]}", True
 
 
 def _copy(source: Path, target: Path) -> None:

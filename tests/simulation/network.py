@@ -1,53 +1,48 @@
 """The network between simulated hosts, and the Unix sockets within one: bytes in memory.
 
-A connection keeps what TCP promises: bytes arrive in order, each once, or the connection ends.
-All else is drawn: how bytes are cut into pieces and how long each piece takes.  What can go wrong:
+A connection keeps the promises of TCP: bytes arrive in order, each once, or the connection ends.
+All else is drawn: how bytes are cut into pieces, and the time of each piece.  The faults are:
 
-    cut         both ends learn of a reset, each in its own time; what was under way is lost
-    silence     a black hole: nothing arrives any more, and nobody is told (half-open)
+    cut         both ends get a reset, each in its own time; bytes under way are lost
+    silence     nothing arrives any more, and no end is notified (half-open connection)
     slow        a host's line carries some hundred bytes a second
-    cut after   as cut, in the middle of what is being written: at any byte
-    wall        nothing passes from one host to another, in one direction, for a while; then it does
-    a process dies   its kernel says so: after what was written (FIN), or at once (RST)
-    the power goes   silence, until the host is back and answers with a reset
+    cut after   a cut at any byte of a write
+    block       nothing passes from one host to another, in one direction, for a while
+    a process dies   its kernel ends the connection: after its last bytes (FIN), or at once (RST)
+    power loss       silence, until the host is back and answers with a reset
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import errno
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tests.simulation.loop import Handle, ProcessLoop, Scheduler, sleeping
-
-Factory = Callable[[], asyncio.BaseProtocol]
+from tests.simulation.transport import FIN, RST, Connection, Factory, Transport
 
 FAR_S = 0.1
 SYN_TIMEOUT_S = 127.0  # net.ipv4.tcp_syn_retries = 6
 LOCAL_DELAY_S_MAX = 50e-6  # through a Unix socket
-_NEXT = 1e-9  # what comes after something else, at the earliest
-
-FIN, RST = "end of stream", "reset"
+_NEXT = 1e-9  # the least time between two arrivals
 
 
 class Interface:
-    """A host's place in the network; `files` are its Unix sockets."""
+    """A host's interface to the network; `files` are its Unix sockets."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
         self.address = address
         self.has_power = True
-        self.is_fenced = False  # nobody gets through, in either direction
+        self.is_fenced = False  # no connection can be opened, in either direction
         self.bytes_per_s: float | None = None  # in either direction; None: no limit
         self.ports: dict[int, Server] = {}
         self.files: dict[str, Server] = {}
 
 
 class Server(asyncio.AbstractServer):
-    """What `create_server` gives."""
+    """The result of `create_server`."""
 
     def __init__(self, loop: ProcessLoop, factory: Factory, place: dict[Any, Server], key: Any):
         self.loop = loop
@@ -72,7 +67,7 @@ class Server(asyncio.AbstractServer):
 
 
 class _Listener:
-    """As much of a listening socket as the daemon asks for."""
+    """The part of a listening socket that the daemon uses."""
 
     def __init__(self, address: str, port: Any) -> None:
         self._name = (address, port)
@@ -84,8 +79,8 @@ class _Listener:
 class Network:
     """All hosts and the connections between them.
 
-    `delay_s` is the shortest and the longest way of a piece, `fragmentation` the probability that
-    what is written is cut once more.
+    `delay_s` are the shortest and the longest delay of a piece.  `fragmentation` is the probability
+    that a write is cut once more.
     """
 
     def __init__(
@@ -96,14 +91,14 @@ class Network:
         self.fragmentation = fragmentation
         self.interfaces: dict[str, Interface] = {}  # by address, and by name
         self.connections: dict[Connection, None] = {}  # between hosts
-        self.walls: dict[tuple[str, str], float] = {}  # (from, to) -> when it falls
-        self.is_slow = False  # somewhere
+        self.blocked_until: dict[tuple[str, str], float] = {}  # (from, to) -> time
+        self.is_slow = False  # some host has a slow line
         self.delivered_count = 0
-        #: Asked about each write between hosts: whether the writer's host loses its power now.
+        #: Called for each write between hosts, after which the writer's host may lose its power.
         self.on_write: Callable[[Transport], None] = lambda transport: None
-        #: Told of each end that its process has opened.
+        #: Called for each end that its process has opened.
         self.on_open: Callable[[Transport], None] = lambda end: None
-        #: Told of a connection between two hosts that have one already.
+        #: Called for a connection between two hosts that have one already.
         self.on_second: Callable[[Interface, Interface], None] = lambda source, target: None
         self.note: Callable[..., None] = lambda *what: None
         self._delay_s = delay_s
@@ -114,22 +109,24 @@ class Network:
         return interface
 
     def delay(self) -> float:
-        """Mostly short, sometimes long."""
+        """Draw a delay: mostly short, sometimes long."""
         shortest, longest = self._delay_s
         return shortest + (longest - shortest) * self.random.random() ** 3
 
     @property
     def is_far(self) -> bool:
-        """Whether much of what is sent takes long."""
+        """Whether many pieces have a long delay."""
         return self._delay_s[1] > FAR_S
 
-    def build_wall(self, source: str, target: str, seconds: float) -> None:
-        self.walls[source, target] = self.scheduler.now + seconds
+    def block(self, source: str, target: str, seconds: float) -> None:
+        """Let nothing pass from one address to another for a while."""
+        self.blocked_until[source, target] = self.scheduler.now + seconds
 
     def passable_at(self, source: str, target: str) -> float:
-        return self.walls.get((source, target), 0.0)
+        """Return the time at which the way between two addresses is open."""
+        return self.blocked_until.get((source, target), 0.0)
 
-    # What loops ask for.
+    # Calls of event loops.
 
     def listen(self, loop: ProcessLoop, factory: Factory, port: int) -> Server:
         if port in loop.host.ports:
@@ -199,10 +196,10 @@ class Network:
             return self.random.random() * LOCAL_DELAY_S_MAX
         return self.delay()
 
-    # What connections ask for.
+    # Calls of connections.
 
     def send(self, end: Transport, data: bytes) -> None:
-        """On its way to the other end, in pieces."""
+        """Send bytes to the other end, in pieces."""
         connection = end.connection
         if not connection.is_local:
             if connection.bytes_left is not None:
@@ -218,19 +215,19 @@ class Network:
         self.carry(end, data)
 
     def carry(self, end: Transport, piece: bytes | str) -> None:
-        """One piece, or the news of an end, behind what was sent before."""
+        """Send one piece, or the end of the stream, after the earlier pieces."""
         connection, peer = end.connection, end.peer
         end.under_way += len(piece) if isinstance(piece, bytes) else 0
         if connection.is_silent:
             if connection.will_be_reset and not end.is_lost:
-                self._tell(end, RST)  # the other host is back, and knows no such connection
+                self._notify(end, RST)  # the other host is back and does not know the connection
             return
         when = max(end.last_arrival + _NEXT, self.scheduler.now + self._way(connection))
         if not connection.is_local and self.is_slow and isinstance(piece, bytes):
             for host in (end.host, peer.host):
                 if host.bytes_per_s is not None:
                     when += len(piece) / host.bytes_per_s
-        if not connection.is_local and self.walls:
+        if not connection.is_local and self.blocked_until:
             passable_at = self.passable_at(end.host.address, peer.host.address)
             if passable_at > self.scheduler.now:
                 when = max(when, passable_at + self.delay())
@@ -238,38 +235,39 @@ class Network:
         arrival = Handle(peer.arrive, (piece, connection.epoch), peer.loop, peer.context)
         self.scheduler.wake(when, peer.loop, arrival)
 
-    def _tell(self, end: Transport, news: str) -> None:
-        """An end's own kernel learns something; nothing is under way to it any more."""
+    def _notify(self, end: Transport, event: str) -> None:
+        """Notify an end of a FIN or RST from its own kernel."""
         connection = end.connection
         when = self.scheduler.now + self._way(connection)
-        arrival = Handle(end.arrive, (news, connection.epoch), end.loop, end.context)
+        arrival = Handle(end.arrive, (event, connection.epoch), end.loop, end.context)
         self.scheduler.wake(when, end.loop, arrival)
 
-    # What goes wrong.
+    # Faults.
 
     def cut(self, connection: Connection) -> None:
-        connection.forget_what_is_under_way()
+        """Reset both ends of a connection."""
+        connection.lose_bytes_under_way()
         connection.is_silent = True
         for end in connection.ends:
-            self._tell(end, RST)
+            self._notify(end, RST)
 
     def _cut_within(self, end: Transport, data: bytes) -> None:
-        """The beginning of what was written arrives, and then the news."""
+        """Deliver the beginning of a write, and then the reset."""
         connection = end.connection
         connection.bytes_left = None
         if data:
             self.carry(end, data)
         self.carry(end, RST)
         connection.is_silent = True
-        self._tell(end, RST)
+        self._notify(end, RST)
 
     def silence(self, connection: Connection) -> None:
-        """Whoever waits, waits."""
-        connection.forget_what_is_under_way()
+        """Lose everything that is sent over a connection."""
+        connection.lose_bytes_under_way()
         connection.is_silent = True
 
     def process_died(self, loop: ProcessLoop) -> None:
-        """Its kernel closes its connections."""
+        """Close the connections of a dead process, as its kernel does."""
         for end in loop.connections:
             connection, peer = end.connection, end.peer
             if connection.is_silent or end.is_lost:
@@ -278,228 +276,22 @@ class Network:
                 self.carry(end, FIN)
                 connection.is_silent = connection.will_be_reset = True
             else:
-                connection.forget_what_is_under_way()
+                connection.lose_bytes_under_way()
                 connection.is_silent = True
-                self._tell(peer, RST)
+                self._notify(peer, RST)
 
     def power_lost(self, loop: ProcessLoop) -> None:
-        """What is under way may still arrive; nothing follows."""
+        """Silence the connections of a process; bytes under way may still arrive."""
         for end in loop.connections:
             connection = end.connection
             if self.random.random() < 0.5:
-                connection.forget_what_is_under_way()
+                connection.lose_bytes_under_way()
             connection.is_silent = True
 
     def power_returned(self, interface: Interface) -> None:
-        """It answers what comes for connections of its earlier life with a reset."""
+        """Answer packets for connections of the host's earlier life with a reset."""
         for connection in self.connections:
             if connection.is_silent and any(
                 end.host is interface and end.loop.is_dead for end in connection.ends
             ):
                 connection.will_be_reset = True
-
-
-class Connection:
-    """Two ends.  An epoch passes when what is under way is lost."""
-
-    def __init__(
-        self,
-        network: Network,
-        loop: ProcessLoop,
-        server_loop: ProcessLoop,
-        source: Interface,
-        target: Interface,
-    ) -> None:
-        self.is_local = source is target
-        self.is_silent = False  # what is sent gets lost
-        self.bytes_left: int | None = None  # after so many it is cut
-        self.will_be_reset = False  # ... and whoever sends is told
-        self.epoch = 0
-        near = Transport(self, network, loop, source, target)
-        far = Transport(self, network, server_loop, target, source)
-        near.peer, far.peer = far, near
-        self.ends = (near, far)
-
-    def forget_what_is_under_way(self) -> None:
-        self.epoch += 1
-
-
-class Transport(asyncio.Transport):
-    """One end of a connection: what asyncio gives to a protocol."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        network: Network,
-        loop: ProcessLoop,
-        host: Interface,
-        peer_host: Interface,
-    ) -> None:
-        super().__init__({"peername": (peer_host.address, 50_000), "sockname": (host.address, 0)})
-        self.connection = connection
-        self.loop = loop
-        self.host = host
-        self.context = contextvars.Context()
-        self.peer: Transport
-        self.is_lost = False  # the protocol knows of the end
-        self.under_way = 0  # bytes written that have not arrived
-        self.last_arrival = 0.0  # of what was sent
-        self._network = network
-        self._protocol: Any = None
-        self._closing = False
-        self._reading_paused = False
-        self._read_due = False
-        self._received: deque[bytes | str] = deque()  # by the kernel, and not read
-        self._writing_paused = False
-        self._high, self._low = 65536, 16384
-        loop.connections[self] = None
-
-    def open(self, factory: Factory, opened: asyncio.Future[None] | None = None) -> None:
-        """In the end's own process: make the protocol, and read what came meanwhile."""
-        self._protocol = factory()
-        self._protocol.connection_made(self)
-        self._network.on_open(self)
-        if opened is not None and not opened.done():
-            opened.set_result(None)
-        self._read_soon()
-
-    # asyncio's surface.
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        protocol: asyncio.BaseProtocol = self._protocol
-        return protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def is_reading(self) -> bool:
-        return not self._reading_paused
-
-    def pause_reading(self) -> None:
-        self._reading_paused = True
-
-    def resume_reading(self) -> None:
-        self._reading_paused = False
-        self._read_soon()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = 65536 if high is None else high
-        self._low = self._high // 4 if low is None else low
-
-    def get_write_buffer_size(self) -> int:
-        return self.under_way
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> None:
-        if self.loop.is_dead or self._closing or self.is_lost or not data:
-            return
-        if not self.connection.is_local:
-            self._network.on_write(self)
-        self._network.send(self, bytes(data))
-        if self.under_way > self._high and not self._writing_paused:
-            self._writing_paused = True
-            self._protocol.pause_writing()
-
-    def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(list_of_data))
-
-    def close(self) -> None:
-        self._end(FIN)
-
-    def abort(self) -> None:
-        self._end(RST)
-
-    def _end(self, news: str) -> None:
-        if self._closing or self.loop.is_dead:
-            return
-        self._closing = True
-        self._network.carry(self, news)
-        self.loop.call_soon(self._lose, None)
-
-    def _lose(self, reason: Exception | None) -> None:
-        if self.is_lost:
-            return
-        self.is_lost = self._closing = True
-        self._received.clear()
-        self.loop.connections.pop(self, None)
-        if self.peer.is_lost or self.peer.loop.is_dead:
-            self._network.connections.pop(self.connection, None)
-        if self._protocol is not None:
-            self._protocol.connection_lost(reason)
-
-    # What the network brings, in the end's own process.
-
-    def arrive(self, piece: bytes | str, epoch: int) -> None:
-        if epoch != self.connection.epoch and piece is not RST:
-            return
-        if isinstance(piece, bytes):
-            self._network.delivered_count += 1
-            self.peer.arrived(len(piece))
-            self._network.note("net", self.host.name, len(piece))
-        if self.is_lost:
-            return
-        if self._closing:
-            if isinstance(piece, bytes):
-                self._network.carry(self, RST)
-            return
-        self._received.append(piece)
-        if self.loop._ready or self._protocol is None:
-            self._read_soon()  # others come first, and more may arrive meanwhile
-        elif not self._read_due:
-            self._read()  # as asyncio does: it reads where it learns that there is something
-
-    def arrived(self, size: int) -> None:
-        """What was written is there; whoever waits for room may go on."""
-        self.under_way -= size
-        if self._writing_paused and self.under_way <= self._low and not self.is_lost:
-            self._writing_paused = False
-            self.loop.call_soon(self._resume_writing)
-
-    def _resume_writing(self) -> None:
-        if not self.is_lost and not self._writing_paused:
-            self._protocol.resume_writing()
-
-    def _read_soon(self) -> None:
-        if self._received and not self._read_due and self._protocol is not None:
-            self._read_due = True
-            self.loop.call_soon(self._read)
-
-    def _read(self) -> None:
-        """As after one `recv`: everything that is there, up to what the protocol takes."""
-        self._read_due = False
-        received = self._received
-        while received and not self._reading_paused and not self._closing:
-            piece = received.popleft()
-            if isinstance(piece, str):
-                self._hear(piece)
-                return
-            while received and isinstance(received[0], bytes):
-                piece += received.popleft()
-            self._give(piece)
-
-    def _give(self, data: bytes) -> None:
-        if not isinstance(self._protocol, asyncio.BufferedProtocol):
-            self._protocol.data_received(data)
-            return
-        rest = memoryview(data)
-        while rest and not self._closing:
-            buffer = self._protocol.get_buffer(len(rest))
-            size = min(len(buffer), len(rest))
-            buffer[:size] = rest[:size]
-            self._protocol.buffer_updated(size)
-            rest = rest[size:]
-            if rest and self._reading_paused:
-                self._received.appendleft(bytes(rest))
-                return
-
-    def _hear(self, news: str) -> None:
-        if news is RST:
-            self._closing = True
-            self._lose(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
-        elif not self._protocol.eof_received():
-            self.close()

@@ -1,7 +1,7 @@
-/* What SQLite asks of a simulated disk a thousand times for each commit: the acts of vfs.py and
- * disk.py that need no decision.  Whatever does (a fault that is planned, a disk that is nearly
- * full, one that goes off at a given act, one whose acts are written down) is left to Python.
- * The worlds are the same with and without this; see quick.py. */
+/* The operations of vfs.py and disk.py that need no decision, of which SQLite calls a thousand for
+ * each commit.  Python decides the others: with a planned fault, a nearly full disk, a disk that
+ * loses its power at a given act, or a digest of all acts.  The worlds are the same with and without
+ * this file; see file_contents.py. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 enum { OK = 0, BUSY = 5, NOMEM = 7, NOTFOUND = 12, IOERR = 10, IOERR_SHORT_READ = 10 | 2 << 8 };
 enum { SECTOR_BYTES = 4096, SHM_LOCKS = 8, SHM_LOCK = 2, SHM_EXCLUSIVE = 8 };
 
-/* A write that is not synced: its data follow.  size -1: a truncation to `offset`. */
+/* An unsynced write, followed by its data.  size -1: a truncation to `offset`. */
 struct write {
     int64_t offset, size;
 };
@@ -20,8 +20,8 @@ struct block {
     int64_t size, room;
 };
 
-/* The bytes of one file: as the system shows them, as the disk has them, and the writes between. */
-/* `is_borrowed`: `content` belongs to somebody else. */
+/* The bytes of one file: visible ones, durable ones, and the unsynced writes between them.
+ * `is_borrowed`: `content` belongs to another file. */
 struct bytes {
     struct block content, durable, writes;
     int64_t is_borrowed;
@@ -33,7 +33,7 @@ struct disk {
 };
 
 struct lock {
-    uint64_t shared[SHM_LOCKS];  /* by slots of handles */
+    uint64_t shared[SHM_LOCKS];  /* a bit for each slot of a handle */
     int32_t exclusive[SHM_LOCKS]; /* a slot + 1 */
 };
 
@@ -110,7 +110,7 @@ static int remember(struct bytes *bytes, int64_t offset, const void *data, int64
     return !data || put(&bytes->writes, end + sizeof write, data, size);
 }
 
-/* For Python. */
+/* Called by Python. */
 
 int bytes_write(struct bytes *bytes, int64_t offset, const void *data, int64_t size)
 {
@@ -118,7 +118,7 @@ int bytes_write(struct bytes *bytes, int64_t offset, const void *data, int64_t s
         && remember(bytes, offset, data, size);
 }
 
-/* As after a write of which the system shows nothing. */
+/* Records a write that is not visible. */
 int bytes_remember(struct bytes *bytes, int64_t offset, const void *data, int64_t size)
 {
     return remember(bytes, offset, data, size);
@@ -149,7 +149,7 @@ int bytes_settle(struct bytes *bytes)
     return 1;
 }
 
-/* The system knows of nothing that the disk does not have. */
+/* Makes the durable bytes the visible ones. */
 int bytes_show_durable(struct bytes *bytes)
 {
     bytes->content.size = 0;
@@ -165,7 +165,7 @@ void bytes_free(struct bytes *bytes)
     memset(bytes, 0, sizeof *bytes);
 }
 
-/* For SQLite. */
+/* Called by SQLite. */
 
 int quick_read(struct handle *handle, void *buffer, int size, int64_t offset)
 {
@@ -253,5 +253,5 @@ int quick_shm_lock(struct handle *handle, int offset, int count, int flags)
 
 void quick_shm_barrier(struct handle *handle)
 {
-    (void)handle; /* all runs in one thread */
+    (void)handle; /* one thread runs everything */
 }

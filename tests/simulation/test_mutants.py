@@ -1,4 +1,4 @@
-"""The faults that `make mutants` puts into the code have to be faults of the present code."""
+"""Each mutant of `make mutants` must apply to the present code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MUTANTS_MIN = 40
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_fault_applies_to_one_place_and_leaves_a_program(mutant: Mutant):
+def test_a_mutant_applies_to_one_place_and_compiles(mutant: Mutant):
     source = (ROOT / mutant.file).read_text()
 
     assert source.count(mutant.old) == 1
@@ -23,5 +23,5 @@ def test_a_fault_applies_to_one_place_and_leaves_a_program(mutant: Mutant):
     assert not file or f"def {name}" in (ROOT / file).read_text()
 
 
-def test_there_are_enough_of_them_each_with_a_name_of_its_own():
+def test_mutants_have_unique_names():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_MIN

@@ -1,6 +1,6 @@
-"""Whole queue managers in worlds of bad luck; and what such worlds have found, as examples.
+"""Whole queue managers in simulated worlds, and the faults that worlds have found, as examples.
 
-`SEED=123 make simulate` shows one world line by line; `make simulate` lives through a thousand.
+`SEED=123 make simulate` prints the trace of one world; `make simulate` runs a thousand.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, Transmissio
 from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue
-from tests.simulation.crew import live_all
+from tests.simulation.database_examination import examine
 from tests.simulation.disk import PowerLoss
-from tests.simulation.draw import KNOBS, KNOBS_OF_LISTS
-from tests.simulation.life import live
-from tests.simulation.oracle import Totals, examine
-from tests.simulation.stage import Stage
+from tests.simulation.drawn_world import LIMITS, LIMITS_OF_LISTS
+from tests.simulation.message_records import Totals
+from tests.simulation.scenario import Scenario
+from tests.simulation.seed_run import run_seed
+from tests.simulation.worker_pool import run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 301)
 SEEDS_AT_ONCE = 25
-WITH_STRANGERS = 120  # a seed
-TIMEOUT_S = 600  # on a machine that is busy with others; a few seconds else
+WITH_FOREIGN_MANAGERS = 120  # a seed
+TIMEOUT_S = 600  # for a busy machine; a few seconds suffice otherwise
 JOBS = os.cpu_count() or 1
 
 PARTS = [SEEDS[first : first + SEEDS_AT_ONCE] for first in range(0, len(SEEDS), SEEDS_AT_ONCE)]
@@ -42,8 +43,8 @@ except vfs.Unavailable as reason:
 
 
 @pytest.fixture(scope="session")
-def chronicle(tmp_path_factory):
-    """A folder that all processes of this run of pytest have, for what happened in which part."""
+def event_folder(tmp_path_factory):
+    """Return the folder in which all processes of this pytest run record events."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -58,30 +59,32 @@ def chronicle(tmp_path_factory):
     PARTS,
     ids=lambda seeds: f"seeds {seeds[0]} to {seeds[-1]}",
 )
-def test_every_promise_is_kept(seeds, chronicle):
-    """Safety while things go wrong; liveness once they stop going wrong."""
-    assert not broken_promises(live_through(seeds, chronicle))
+def test_every_promise_is_kept(seeds, event_folder):
+    """Safety during faults, liveness after them."""
+    assert not broken_promises(run_part(seeds, event_folder))
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_what_has_failed_once_does_not_fail_again():
-    assert not broken_promises(live_all(regressions(), JOBS))
+def test_regressions_pass():
+    assert not broken_promises(run_seeds(regressions(), JOBS))
 
 
-def live_through(seeds, chronicle):
-    """Their lives; what happened in how many of them is written down."""
-    lives = list(live_all(seeds, JOBS))
-    happened = Counter(event for life in lives for event in life.seen)
-    unfinished = chronicle / f"{seeds[0]}-{os.getpid()}"
+def run_part(seeds, event_folder):
+    """Run seeds, record how many of them had each event, and return their results."""
+    results = list(run_seeds(seeds, JOBS))
+    happened = Counter(event for result in results for event in result.seen)
+    unfinished = event_folder / f"{seeds[0]}-{os.getpid()}"
     unfinished.write_text(json.dumps(happened))
-    unfinished.rename(chronicle / f"{seeds[0]}.json")
-    return lives
+    unfinished.rename(event_folder / f"{seeds[0]}.json")
+    return results
 
 
-def broken_promises(lives):
-    """A line for each seed that failed, with the command that shows it."""
+def broken_promises(results):
+    """Return a line for each failed seed, with the command that shows its trace."""
     return [
-        f"SEED={life.seed} make simulate: {life.failures[0]}" for life in lives if life.failures
+        f"SEED={result.seed} make simulate: {result.failures[0]}"
+        for result in results
+        if result.failures
     ]
 
 
@@ -94,7 +97,7 @@ EVENTS = (
     "process hung",
     "connection cut",
     "connection silenced",
-    "wall",
+    "partition",
     "disk hung",
     "disk full",
     "disk fault planned: EIO for a sync",
@@ -109,96 +112,98 @@ EVENTS = (
     "sent to several queues",
     "messages passed on",
     "administration queue deleted",
-    "heard: ack_reach_queue",
-    "heard: ack_receive",
-    "heard: nack_reach_queue_timeout",
-    "heard: nack_not_transactional_message",
+    "acknowledgment: ack_reach_queue",
+    "acknowledgment: ack_receive",
+    "acknowledgment: nack_reach_queue_timeout",
+    "acknowledgment: nack_not_transactional_message",
     "log: resending",
     "log: messages_ended",
     "log: session_closed_for_lack_of_room",
-    "wall in one direction",
+    "partition in one direction",
     "clock set back",
     "clock set forward",
-    "power lost, and kept of what was not synced: the first, the last of them torn",
-    "power lost, and kept of what was not synced: any",
-    "power lost, and kept of what was not synced: any sectors",
+    "power lost, and unsynced writes kept: the first, the last of them torn",
+    "power lost, and unsynced writes kept: any",
+    "power lost, and unsynced writes kept: any sectors",
     "disk fault: EIO for a sync",
     "disk fault: EIO for a read",
     "disk fault: EIO for a write",
     "disk fault: ENOSPC for a write",
     "disk fault: less than was asked for",
     "disk of a relay lost",
-    "disk lost on a way over two others",
+    "disk lost on a route over two relays",
     "a session counted beyond its 16 bits",
     "request refused: queue_full",
     "request refused: disk_full",
-    # What logs of events tell in the end, of messages that are here, and of those on their way.
-    "told: expired",
-    "told: expired on its way",
-    "told: dead_lettered",
-    "told: dead_lettered on its way",
-    "told: journaled",
-    "told: rejected",
-    "told: retransmitted on its way",
-    "told: out_of_order",
-    "told: aborted",
-    "told: acknowledged",
-    "told: final_ack_sent",
-    "told: lost on its way",
-    "told: moved",
-    "told: queue_deleted",
-    "told: duplicate",
-    "told: relayed on its way",
-    "told: awaiting on its way",
-    "told: confirmed on its way",
-    "told: final_ack_received on its way",
+    # Events of messages in queues and on their way, as the event logs report them at the end.
+    "logged: expired",
+    "logged: expired on its way",
+    "logged: dead_lettered",
+    "logged: dead_lettered on its way",
+    "logged: journaled",
+    "logged: rejected",
+    "logged: retransmitted on its way",
+    "logged: out_of_order",
+    "logged: aborted",
+    "logged: acknowledged",
+    "logged: final_ack_sent",
+    "logged: lost on its way",
+    "logged: moved",
+    "logged: queue_deleted",
+    "logged: duplicate",
+    "logged: relayed on its way",
+    "logged: awaiting on its way",
+    "logged: confirmed on its way",
+    "logged: final_ack_received on its way",
     "messages rejected in a transaction",
-    "a stranger sends again",
-    "a stranger sends a gap",
-    "a stranger sends the middle",
-    "a stranger sends the past",
-    "a stranger hangs up",
-    "a stranger takes messages",
-    "a stranger keeps acknowledgments to itself",
+    "foreign sender: sends again",
+    "foreign sender: sends a gap",
+    "foreign sender: sends the middle",
+    "foreign sender: sends the past",
+    "foreign sender: closes a session",
+    "foreign receiver: receives messages",
+    "foreign receiver: withholds acknowledgments",
 )
 EVENT_WORLDS_MIN = 3
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds see little")
-def test_the_worlds_are_as_unkind_as_they_claim(chronicle):
-    """What no world ever meets is tested by none of them.  Other processes live through most of
-    them: as many more as it takes."""
+@pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds have few events")
+def test_every_kind_of_event_happens(event_folder):
+    """Check that enough worlds have each kind of event.
+
+    Other processes run most parts; this one runs as many more as are needed.
+    """
     for seeds in PARTS:
-        if not missing_in(chronicle):
+        if not missing_in(event_folder):
             break
-        if not (chronicle / f"{seeds[0]}.json").exists():
-            live_through(seeds, chronicle)
+        if not (event_folder / f"{seeds[0]}.json").exists():
+            run_part(seeds, event_folder)
 
-    assert missing_in(chronicle) == []
+    assert missing_in(event_folder) == []
 
 
-def missing_in(chronicle):
+def missing_in(event_folder):
     happened = Counter()
-    for part in chronicle.glob("*.json"):
+    for part in event_folder.glob("*.json"):
         happened.update(json.loads(part.read_text()))
     return [event for event in EVENTS if happened[event] < EVENT_WORLDS_MIN]
 
 
-@pytest.mark.parametrize("knob", KNOBS | KNOBS_OF_LISTS)
-def test_every_limit_that_worlds_turn_is_one_of_the_code(knob):
+@pytest.mark.parametrize("knob", LIMITS | LIMITS_OF_LISTS)
+def test_every_low_limit_exists_in_the_code(knob):
     module, _, name = knob.rpartition(".")
 
     assert isinstance(getattr(import_module(module), name), int)
 
 
-@pytest.mark.parametrize("seed", [7, WITH_STRANGERS])
+@pytest.mark.parametrize("seed", [7, WITH_FOREIGN_MANAGERS])
 def test_the_same_seed_gives_the_same_world(seed):
-    """Alone or after others, and whatever Python's hashes are."""
-    here = live(seed, trace=True).trace
+    """Run a seed alone and after others, and with other hashes of Python."""
+    here = run_seed(seed, trace=True).trace
     for other in (8, 9):
-        live(other)
-    again = live(seed, trace=True).trace
+        run_seed(other)
+    again = run_seed(seed, trace=True).trace
 
     command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
@@ -208,102 +213,108 @@ def test_the_same_seed_gives_the_same_world(seed):
     assert run.stdout.decode().splitlines() == here
 
 
-# What worlds have found.
+# Faults that worlds have found.
 
 NEWS, ORDERS = "DIRECT=OS:bert\\private$\\news", "DIRECT=OS:bert\\private$\\orders"
 
 
-def test_express_messages_that_find_no_room_are_sent_again_when_there_is_some():
-    """Their receipt was acknowledged with the session that ended for lack of room."""
-    with Stage("anna", "bert") as stage:
-        disk = stage.host("bert").disk
+def test_express_messages_are_resent_after_a_full_disk():
+    """The session that ended for lack of room had acknowledged their receipt."""
+    with Scenario("anna", "bert") as scenario:
+        disk = scenario.host("bert").disk
         disk.capacity_bytes = disk.used_bytes()
-        stage.wait(2.0)
+        scenario.wait(2.0)
 
         for body in (b"1", b"2", b"3"):
-            stage.act("anna", lambda qm, body=body: qm.send(NEWS, body, delivery="express"))
-        stage.wait(5.0)
-        assert stage.bodies("bert", "news") == []
+            scenario.act("anna", lambda qm, body=body: qm.send(NEWS, body, delivery="express"))
+        scenario.wait(5.0)
+        assert scenario.bodies("bert", "news") == []
 
         disk.capacity_bytes = None
-        stage.wait(60.0)
-        assert stage.bodies("bert", "news") == [b"1", b"2", b"3"]
+        scenario.wait(60.0)
+        assert scenario.bodies("bert", "news") == [b"1", b"2", b"3"]
 
 
-def test_an_acknowledgment_that_is_due_later_keeps_the_session():
-    """Closed as idle before it, the session came back with the same message, for ever."""
-    with Stage("anna", "bert", configuration='delivery = {idle_close = "1s"}') as stage:
-        stage.act("anna", lambda qm: qm.send(NEWS, b"1", delivery="express"))
-        stage.wait(60.0)
+def test_a_session_stays_open_while_an_acknowledgment_is_due():
+    """The session was closed as idle before, and each new one resent the same message."""
+    with Scenario("anna", "bert", configuration='delivery = {idle_close = "1s"}') as scenario:
+        scenario.act("anna", lambda qm: qm.send(NEWS, b"1", delivery="express"))
+        scenario.wait(60.0)
 
-        assert stage.outgoing("anna") == {NEWS: 0}
-        assert stage.bodies("bert", "news") == [b"1"]
+        assert scenario.outgoing("anna") == {NEWS: 0}
+        assert scenario.bodies("bert", "news") == [b"1"]
 
 
-def test_an_order_ack_may_speak_of_messages_that_have_died():
-    """A full queue refuses the first ones; the order ack then names the last of them."""
+def test_an_order_ack_may_name_a_refused_message():
+    """A full queue refuses messages; the order ack then names the last of them."""
     small = (Queue("orders", True, quota_bytes=600), Queue("news", False))
-    with Stage("anna", "bert", queues=small) as stage:
+    with Scenario("anna", "bert", queues=small) as scenario:
         for number in range(6):
             body = b"%d" % number
-            stage.act("anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional"))
-        stage.wait(60.0)
+            scenario.act(
+                "anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional")
+            )
+        scenario.wait(60.0)
 
-        kept, dead = stage.bodies("bert", "orders"), stage.bodies("anna", "system$;deadxact")
+        kept, dead = scenario.bodies("bert", "orders"), scenario.bodies("anna", "system$;deadxact")
         assert kept + dead == [b"0", b"1", b"2", b"3", b"4", b"5"]
-        assert stage.outgoing("anna") == {ORDERS: 0}
+        assert scenario.outgoing("anna") == {ORDERS: 0}
 
 
-def test_a_queue_that_is_deleted_and_made_again_does_not_take_a_message_twice():
-    """Its sender had not heard that it came, and sent it again to the new queue of that name."""
-    with Stage("anna", "bert") as stage:
-        network, addresses = stage.world.network, ("10.0.0.2", "10.0.0.1")
-        stage.act("anna", lambda qm: qm.send(ORDERS, b"1", delivery="transactional"))
-        stage.wait(5.0)
-        network.build_wall(*addresses, seconds=600.0)
-        stage.act("anna", lambda qm: qm.send(ORDERS, b"2", delivery="transactional"))
-        stage.wait(1.0)
-        received = stage.act("bert", lambda qm: qm.receive_many("orders", 10))
+def test_a_recreated_queue_does_not_accept_a_message_twice():
+    """The sender had no acknowledgment, and resent the message to the new queue of that name."""
+    with Scenario("anna", "bert") as scenario:
+        network, addresses = scenario.world.network, ("10.0.0.2", "10.0.0.1")
+        scenario.act("anna", lambda qm: qm.send(ORDERS, b"1", delivery="transactional"))
+        scenario.wait(5.0)
+        network.block(*addresses, seconds=600.0)
+        scenario.act("anna", lambda qm: qm.send(ORDERS, b"2", delivery="transactional"))
+        scenario.wait(1.0)
+        received = scenario.act("bert", lambda qm: qm.receive_many("orders", 10))
         assert [message.body for message in received] == [b"1", b"2"]
 
-        stage.act("bert", lambda qm: qm.delete_queue("orders"))
-        stage.act("bert", lambda qm: qm.create_queue("orders", transactional=True))
+        scenario.act("bert", lambda qm: qm.delete_queue("orders"))
+        scenario.act("bert", lambda qm: qm.create_queue("orders", transactional=True))
         for connection in list(network.connections):
             network.cut(connection)
-        network.walls.clear()
-        stage.act("anna", lambda qm: qm.send(ORDERS, b"3", delivery="transactional"))
-        stage.wait(120.0)
+        network.blocked_until.clear()
+        scenario.act("anna", lambda qm: qm.send(ORDERS, b"3", delivery="transactional"))
+        scenario.wait(120.0)
 
-        assert stage.bodies("bert", "orders") == [b"3"]
-        assert stage.outgoing("anna") == {ORDERS: 0}
+        assert scenario.bodies("bert", "orders") == [b"3"]
+        assert scenario.outgoing("anna") == {ORDERS: 0}
 
 
-def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what_follows():
-    """Two order acks in one commit: the first speaks of what an earlier pass sent, the second of
-    what this one did.  The rows of the second were deleted from the beginning of the sequence."""
-    with Stage("anna", "bert") as stage:
-        stage.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
+def test_two_order_acks_in_one_commit_release_only_their_own_rows():
+    """The first order ack names a message of an earlier pass, the second one of this pass.
+
+    The second one had deleted its rows from the beginning of the sequence.
+    """
+    with Scenario("anna", "bert") as scenario:
+        scenario.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
         for body in (b"1", b"2"):
-            stage.act("anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional"))
-        host = stage.host("anna")
+            scenario.act(
+                "anna", lambda qm, body=body: qm.send(ORDERS, body, delivery="transactional")
+            )
+        host = scenario.host("anna")
         (queue,) = host.manager.outgoing.queues
         sequence = queue.sequence
 
-        def hear() -> None:
+        def acknowledge() -> None:
             now, size = host.daemon.loop.time(), queue.bytes // 2
             sequence._highest_transmitted = 2  # before a start
             done = Transmission()
             for number in (1, 2):
                 done.first.add(number, number, size)
             host.manager.recorder.transmitted(queue, done)
-            hear_of = host.manager.outgoing_release.acknowledged
-            hear_of(None, queue, sequence.sequence_id, 1, now)
+            release = host.manager.outgoing_release.acknowledged
+            release(None, queue, sequence.sequence_id, 1, now)
             key = TRANSACTIONAL_FIRST | 2
             queue.transmitted.append(InFlight(2, key, size, 2, confirms=False))
-            hear_of(None, queue, sequence.sequence_id, 2, now)
+            release(None, queue, sequence.sequence_id, 2, now)
 
-        host.daemon.loop.call_soon(hear)
-        stage.wait(5.0)
+        host.daemon.loop.call_soon(acknowledge)
+        scenario.wait(5.0)
 
         found = examine(host.disk.image(durable=False), "anna", with_log=True)
         assert found.contradictions == []
@@ -311,22 +322,22 @@ def test_what_only_the_disk_knows_to_be_acknowledged_is_not_swept_away_with_what
         assert found.outgoing == {ORDERS: Totals(0, 0)}
 
 
-def test_who_asked_hears_of_a_death_although_the_power_goes_with_it():
-    """The dead letter is in one commit, and the acknowledgment in the next one: it was in none."""
+def test_a_dead_letter_is_acknowledged_despite_a_loss_of_power():
+    """The dead letter is in one commit and the acknowledgment in the next: it was in neither."""
     queues = (Queue("orders", True), Queue("news", False), Queue("acks", False))
-    with Stage("anna", "bert", queues=queues) as stage:
-        stage.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
-        anna, losses = stage.host("anna"), []
+    with Scenario("anna", "bert", queues=queues) as scenario:
+        scenario.host("bert").lose_power(PowerLoss.NONE, back_after_s=None)
+        anna, losses = scenario.host("anna"), []
 
-        def look(host) -> None:
+        def inspect(host) -> None:
             found = examine(anna.disk.image(durable=True), "anna")
             if found.queues["system$;deadletter"].messages and not losses:
-                losses.append(stage.world.now)
+                losses.append(scenario.world.now)
                 lose = anna.lose_power
-                stage.world.scheduler.after(0.0, lambda: lose(PowerLoss.NONE, back_after_s=1.0))
+                scenario.world.scheduler.after(0.0, lambda: lose(PowerLoss.NONE, back_after_s=1.0))
 
-        stage.world.on_sync = look
-        stage.act(
+        scenario.world.on_sync = inspect
+        scenario.act(
             "anna",
             lambda qm: qm.send(
                 NEWS,
@@ -337,7 +348,11 @@ def test_who_asked_hears_of_a_death_although_the_power_goes_with_it():
                 admin_queue="DIRECT=OS:anna\\private$\\acks",
             ),
         )
-        stage.wait(30.0)
+        scenario.wait(30.0)
 
         assert losses
-        assert stage.bodies("anna", "acks") == stage.bodies("anna", "system$;deadletter") == [b"1"]
+        assert (
+            scenario.bodies("anna", "acks")
+            == scenario.bodies("anna", "system$;deadletter")
+            == [b"1"]
+        )

@@ -1,9 +1,9 @@
-"""Two real sessions over an imaginary wire; everything around them comes from a seed.
+"""Two real sessions over a simulated wire; everything around them comes from a seed.
 
-Bytes are cut anywhere, delayed and lost with their connection; messages go both ways at once; the
-disk is slow and out of step; timers ring late; counters begin near the end of their 16 bits.  The
-world sees every packet that leaves, and knows what may be said in it.  After the faults
-everything must arrive.  `SEED=n pytest tests/simulation/test_sessions.py` replays one world.
+Bytes are cut anywhere, delayed, and lost with their connection.  Messages go both ways at once, the
+disk is slow and stores out of order, timers fire late, and counters begin near the end of their 16
+bits.  The world checks every packet that is sent.  After the faults everything must arrive.
+`SEED=n pytest tests/simulation/test_sessions.py` replays one world.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from qmd.core.session_acks import SessionAcks
 from qmd.core.window import SendWindow
 from tests.unit.core.session_wire import message_number, numbered_packet
 
-# Why a session may end in here; anything else is an error.
+# The reasons for which a session may end here; any other is an error.
 EXPECTED_ENDS = ("cut", "nothing came for", "idle for", "no session after")
-EXPECTED_ENDS_IN_PEACE = ("idle for",)
+EXPECTED_ENDS_WHILE_HEALING = ("idle for",)
 
-happened: Counter[str] = Counter()  # over all worlds: what the faults led to
+happened: Counter[str] = Counter()  # events of all worlds
 
 
 class End:
-    """One queue manager: its session, what it wants to send, what it has on disk."""
+    """One queue manager: its session, its messages and its disk."""
 
     def __init__(self, world: World, id: int) -> None:
         self.random = world.random
@@ -47,14 +47,14 @@ class End:
             ack_at_once=self.random.random() < 0.5,
             recoverable_ack_min_s=self.random.choice([0.5, 3.0]),
         )
-        self.kinds: list[str] = []  # of all messages that this end ever had
+        self.kinds: list[str] = []  # of all messages of this end
         self.waiting: deque[int] = deque()
         self.acknowledged: set[int] = set()
-        self.received: set[int] = set()  # of the other end's messages, ever
+        self.received: set[int] = set()  # messages of the other end
         self.stored: set[int] = set()
 
     def connect(self, session: Session, counts: tuple[int, int, int, int]) -> None:
-        """`counts`: sent, recoverable sent, received, recoverable received, before it begins."""
+        """Begin a session; `counts`: sent, recoverable sent, received, recoverable received."""
         self.session = session
         session.outgoing = SendWindow(1, sent_count=counts[0], recoverable_sent_count=counts[1])
         session.incoming = SessionAcks(
@@ -66,22 +66,22 @@ class End:
         self.sent: list[int] = []  # on this session
         self.position: dict[object, int] = {}
         self.sent_count, self.recoverable_sent_count, self.received_count, _ = counts
-        self.seen_acknowledged = self.sent_count  # by the headers that came in
-        self.said_received = self.received_count  # by the headers that went out
-        self.said_stored = counts[3]
+        self.seen_acknowledged = self.sent_count  # by the received headers
+        self.acked_received = self.received_count  # by the sent headers
+        self.acked_stored = counts[3]
         self.announced = self.seen_window = 0
         self.recoverable_received: dict[int, int] = {}  # number of the session -> message
         self.to_store: list[int] = []  # numbers of the session
 
     @property
     def has_work(self) -> bool:
-        """Whether it can go on before time does."""
+        """Whether it can act before the time advances."""
         return bool(self.wire or self.to_store or (self.waiting and self.session.room()))
 
-    # What leaves.
+    # Sent packets.
 
     def transmit(self) -> None:
-        """Put what the session has to say on the wire, and check every word of it."""
+        """Put the session's output on the wire, and check every packet of it."""
         data = self.session.data_to_send()
         if not data:
             return
@@ -91,7 +91,7 @@ class End:
             if kind is PacketKind.USER_MESSAGE:
                 self.check_sent(packet)
             elif kind is PacketKind.SESSION_ACK:
-                self.check_said(parse_session_ack(packet))
+                self.check_header(parse_session_ack(packet))
             elif kind is PacketKind.CONNECTION_PARAMETERS:
                 self.announced = int.from_bytes(packet[-2:], "little")
 
@@ -105,29 +105,29 @@ class End:
         if message.session is not None:
             happened["carried acknowledgments"] += 1
             assert message.properties.message_class == 0, "order acks carry none"
-            self.check_said(message.session)
+            self.check_header(message.session)
 
-    def check_said(self, header: SessionHeader) -> None:
-        """Nothing is said to be received or stored that is not, and the counts are exact."""
+    def check_header(self, header: SessionHeader) -> None:
+        """Check that a header acknowledges only received and stored messages, with exact counts."""
         assert header.ack_number == self.received_count & 0xFFFF
         assert header.sent_number == self.sent_count & 0xFFFF
         assert header.recoverable_sent_number == self.recoverable_sent_count & 0xFFFF
         assert header.recoverable_ack_flags & 1 or not header.recoverable_ack_number
         for bit in range(header.recoverable_ack_flags.bit_length()):
             assert header.recoverable_ack_flags >> bit & 1, "no hole"
-            self.said_stored += 1
-            assert header.recoverable_ack_number + bit & 0xFFFF == self.said_stored & 0xFFFF
-            assert self.recoverable_received[self.said_stored] in self.stored
-        if self.said_received >> 16 != self.received_count >> 16:
+            self.acked_stored += 1
+            assert header.recoverable_ack_number + bit & 0xFFFF == self.acked_stored & 0xFFFF
+            assert self.recoverable_received[self.acked_stored] in self.stored
+        if self.acked_received >> 16 != self.received_count >> 16:
             happened["wrapped counts"] += 1
-        self.said_received = self.received_count
+        self.acked_received = self.received_count
         self.announced = header.window_size
         assert 1 <= self.announced <= self.settings.window_size
 
-    # What arrives.
+    # Received packets.
 
     def watch(self, packet: bytes, other: End) -> None:
-        """Note what the other end tells us, before the session sees it."""
+        """Record the counts in a packet of the other end before the session gets it."""
         kind = packet_kind(packet)
         header = None
         if kind is PacketKind.SESSION_ACK:
@@ -165,17 +165,17 @@ class End:
             self.acknowledged.add(token)
 
     def check(self) -> None:
-        """Receipt is acknowledged at half of the window, storage at once if it is to be."""
+        """Check that receipt is acknowledged at half of the window, and storage at once if set."""
         if self.session.state is SessionState.OPEN:
             usable = max(1, min(self.announced, max(self.seen_window, 1)) // 2)
-            assert self.received_count - self.said_received < min(usable, 32)
-        following = self.said_stored + 1
+            assert self.received_count - self.acked_received < min(usable, 32)
+        following = self.acked_stored + 1
         if self.settings.ack_at_once and following in self.recoverable_received:
-            assert following in self.to_store, "stored, and nothing was said"
+            assert following in self.to_store, "stored, and not acknowledged"
 
 
 class World:
-    """The two ends, the time, and what can go wrong."""
+    """The two ends, the time and the faults."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -191,7 +191,7 @@ class World:
         self.connect()
 
     def connect(self) -> None:
-        """A new session; what was not acknowledged on the last one is sent again."""
+        """Open a new session, which resends the unacknowledged messages of the last one."""
         for end in self.ends:
             again = [number for number in range(len(end.kinds)) if number not in end.acknowledged]
             end.waiting = deque(again)
@@ -211,12 +211,12 @@ class World:
         self.ends[0].transmit()
 
     def handle(self, end: End, events: list[Event]) -> None:
-        """What an owner of a session does after each call."""
+        """Handle the events of a session, and send its output."""
         end.take(events, self.other(end))
         end.transmit()
         end.check()
         if events and isinstance(events[-1], Closed):
-            expected = EXPECTED_ENDS_IN_PEACE if self.healing else EXPECTED_ENDS
+            expected = EXPECTED_ENDS_WHILE_HEALING if self.healing else EXPECTED_ENDS
             assert any(text in events[-1].reason for text in expected), events[-1].reason
             happened[events[-1].reason.split(" for ")[0]] += 1
             self.other(end).session.close("cut", self.now)
@@ -225,7 +225,7 @@ class World:
     def other(self, end: End) -> End:
         return self.ends[1 - self.ends.index(end)]
 
-    # What happens.
+    # Actions.
 
     def step(self) -> None:
         self.now += self.random.expovariate(1) * self.pace_s
@@ -257,7 +257,7 @@ class World:
         self.handle(end, [])
 
     def deliver(self, end: End) -> None:
-        """Some bytes of what is on the way to this end."""
+        """Deliver some bytes that are on their way to this end."""
         wire = self.other(end).wire
         size = len(wire) if self.healing else self.random.choice([1, 40, 1000, 5000, len(wire)])
         piece = bytes(wire[:size])
@@ -269,7 +269,7 @@ class World:
             self.handle(end, end.session.receive(packets, self.now))
 
     def store(self, end: End) -> None:
-        """The disk is done with some messages; not always with the first ones."""
+        """Store some messages, not always the first ones."""
         if not end.to_store:
             return
         some = end.to_store[:]
@@ -283,12 +283,12 @@ class World:
         for number in some:
             end.to_store.remove(number)
             end.stored.add(end.recoverable_received[number])
-        before = end.said_stored
+        before = end.acked_stored
         end.session.mark_stored(some, self.now)
         self.handle(end, [])
-        happened["several acknowledgments at once"] += end.said_stored - before > 32
+        happened["several acknowledgments at once"] += end.acked_stored - before > 32
 
-    def ring(self, end: End) -> None:
+    def fire_timer(self, end: End) -> None:
         due = end.session.next_timer()
         if due is not None and due <= self.now:
             happened["timers"] += 1
@@ -309,11 +309,11 @@ class World:
     def cut(self, end: End) -> None:
         self.handle(end, end.session.close("cut", self.now))
 
-    ACTS = (produce, send, deliver, store, ring)
+    ACTS = (produce, send, deliver, store, fire_timer)
     FAULTS = (sleep, pause, resume, cut)
 
     def heal(self) -> None:
-        """From here on nothing goes wrong: everything arrives, and within bounded time."""
+        """Run without faults: everything must arrive in bounded time."""
         self.healing = True
         for _ in range(2000):
             if all(len(end.acknowledged) == len(end.kinds) for end in self.ends):
@@ -329,7 +329,7 @@ class World:
                 due = min(end.session.next_timer() or self.now for end in self.ends)
                 self.now = max(self.now, due)
                 for end in self.ends:
-                    self.ring(end)
+                    self.fire_timer(end)
         pytest.fail("not everything was acknowledged")
 
 
@@ -337,7 +337,7 @@ SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(200)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_two_sessions_say_is_true_and_everything_arrives(seed):
+def test_acknowledgments_are_true_and_everything_arrives(seed):
     world = World(seed)
     for _ in range(world.random.randrange(20, 300)):
         world.step()
@@ -352,10 +352,10 @@ def test_what_two_sessions_say_is_true_and_everything_arrives(seed):
         assert end.session.unacknowledged == 0
 
 
-def test_the_worlds_saw_what_they_are_for():
+def test_every_kind_of_event_happens():
     if happened["worlds"] < 200:
-        pytest.skip("few worlds do not see everything")
-    for what in (
+        pytest.skip("few worlds do not have all events")
+    for event in (
         "carried acknowledgments",
         "wrapped counts",
         "stored out of step",
@@ -365,4 +365,4 @@ def test_the_worlds_saw_what_they_are_for():
         "acknowledgments are missing and nothing came",
         "cut",
     ):
-        assert happened[what] > 0, what
+        assert happened[event] > 0, event

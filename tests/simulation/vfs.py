@@ -1,10 +1,10 @@
-"""SQLite on simulated disks: a VFS in Python, registered in the very library that `sqlite3` uses.
+"""SQLite on simulated disks: a VFS in Python, registered in the library that `sqlite3` uses.
 
 `sqlite3.connect("file:/HOST/queues.db?vfs=simulated", uri=True)` then reads and writes the disk
-that was mounted as HOST: the write-ahead log with its shared memory, and several connections.
-SQLite itself, and everything above it, is the real one.
+that was mounted as HOST, with the write-ahead log, its shared memory, and several connections.
+SQLite itself and everything above it are the real ones.
 
-What SQLite expects of these functions: https://sqlite.org/c3ref/io_methods.html
+https://sqlite.org/c3ref/io_methods.html documents these functions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.contents import QuickContents, quick
 from tests.simulation.disk import Fault, File, PowerIsOff, SimulatedDisk
+from tests.simulation.file_contents import QuickContents, quick
+from tests.simulation.sqlite_structures import (
+    INT,
+    LONG,
+    POINTER,
+    SHM_LOCKS,
+    Methods,
+    QuickLock,
+    SqliteFile,
+    Vfs,
+)
 
 NAME = "simulated"
 PATH_BYTES_MAX = 200
@@ -31,105 +41,34 @@ _OPEN_CREATE = 4
 _OPEN_JOURNAL_OR_LOG = 0x800 | 0x4000 | 0x80000
 _SHARED, _RESERVED, _PENDING, _EXCLUSIVE = 1, 2, 3, 4
 _SHM_LOCK, _SHM_EXCLUSIVE = 2, 8
-_SHM_LOCKS = 8
-_SLOTS = 60  # so many may have a file open
+_SLOTS = 60  # the most handles that a file may have
 _PRNG_SEED = 28  # SQLITE_TESTCTRL_PRNG_SEED
 _JULIAN_1970_MS = 210_866_760_000_000
-#: IOCAP_POWERSAFE_OVERWRITE, as on Linux: a torn write spoils nothing beside what it writes.
+#: IOCAP_POWERSAFE_OVERWRITE, as on Linux: a torn write damages no bytes around it.
 POWERSAFE_OVERWRITE = 0x1000
-
-_int, _long, _ptr, _str = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
-_f = ctypes.CFUNCTYPE
 _string_at = ctypes.string_at
 _memmove = ctypes.memmove
 
 
 class Unavailable(Exception):
-    """This Python's SQLite cannot be reached: it is linked into the interpreter."""
-
-
-class _Methods(ctypes.Structure):
-    _fields_ = [
-        ("iVersion", _int),
-        ("xClose", _f(_int, _ptr)),
-        ("xRead", _f(_int, _ptr, _ptr, _int, _long)),
-        ("xWrite", _f(_int, _ptr, _ptr, _int, _long)),
-        ("xTruncate", _f(_int, _ptr, _long)),
-        ("xSync", _f(_int, _ptr, _int)),
-        ("xFileSize", _f(_int, _ptr, ctypes.POINTER(_long))),
-        ("xLock", _f(_int, _ptr, _int)),
-        ("xUnlock", _f(_int, _ptr, _int)),
-        ("xCheckReservedLock", _f(_int, _ptr, ctypes.POINTER(_int))),
-        ("xFileControl", _f(_int, _ptr, _int, _ptr)),
-        ("xSectorSize", _f(_int, _ptr)),
-        ("xDeviceCharacteristics", _f(_int, _ptr)),
-        ("xShmMap", _f(_int, _ptr, _int, _int, _int, ctypes.POINTER(_ptr))),
-        ("xShmLock", _f(_int, _ptr, _int, _int, _int)),
-        ("xShmBarrier", _f(None, _ptr)),
-        ("xShmUnmap", _f(_int, _ptr, _int)),
-    ]
-
-
-class _SqliteFile(ctypes.Structure):
-    """The first two are ours; quick.c wants the rest."""
-
-    _fields_ = [
-        ("pMethods", ctypes.POINTER(_Methods)),
-        ("number", _long),
-        ("bytes", _ptr),
-        ("disk", _ptr),
-        ("lock", _ptr),
-        ("generation", ctypes.c_int32),
-        ("slot", ctypes.c_int32),
-    ]
-
-
-class _Vfs(ctypes.Structure):
-    _fields_ = [
-        ("iVersion", _int),
-        ("szOsFile", _int),
-        ("mxPathname", _int),
-        ("pNext", _ptr),
-        ("zName", _str),
-        ("pAppData", _ptr),
-        ("xOpen", _f(_int, _ptr, _str, _ptr, _int, ctypes.POINTER(_int))),
-        ("xDelete", _f(_int, _ptr, _str, _int)),
-        ("xAccess", _f(_int, _ptr, _str, _int, ctypes.POINTER(_int))),
-        ("xFullPathname", _f(_int, _ptr, _str, _int, _ptr)),
-        ("xDlOpen", _ptr),
-        ("xDlError", _ptr),
-        ("xDlSym", _ptr),
-        ("xDlClose", _ptr),
-        ("xRandomness", _f(_int, _ptr, _int, _ptr)),
-        ("xSleep", _f(_int, _ptr, _int)),
-        ("xCurrentTime", _f(_int, _ptr, ctypes.POINTER(ctypes.c_double))),
-        ("xGetLastError", _f(_int, _ptr, _int, _ptr)),
-        ("xCurrentTimeInt64", _f(_int, _ptr, ctypes.POINTER(_long))),
-    ]
-
-
-class _QuickLock(ctypes.Structure):
-    """Who has which lock of the log's index, for quick.c."""
-
-    _fields_ = [
-        ("shared", ctypes.c_uint64 * _SHM_LOCKS),
-        ("exclusive", ctypes.c_int32 * _SHM_LOCKS),
-    ]
+    """SQLite is linked into the interpreter, so that no VFS can be registered."""
 
 
 class _Lock:
-    """What those who have a file open share: who has which lock, and the log's index."""
+    """The state that the handles of a file share: the locks, and the log's index."""
 
     def __init__(self) -> None:
         self.levels: dict[int, int] = {}  # handle number -> level
         self.regions: list[Any] = []
-        self.shared: list[set[int]] = [set() for _ in range(_SHM_LOCKS)]
-        self.exclusive: list[int | None] = [None] * _SHM_LOCKS
-        self.quick = _QuickLock()
-        self.slots: list[int] = list(range(_SLOTS))  # that nobody has
+        self.shared: list[set[int]] = [set() for _ in range(SHM_LOCKS)]
+        self.exclusive: list[int | None] = [None] * SHM_LOCKS
+        self.quick = QuickLock()
+        self.slots: list[int] = list(range(_SLOTS))  # that no handle has
 
 
 class _Handle:
+    """An open file."""
+
     __slots__ = ("disk", "file", "generation", "lock", "number", "slot", "syncs_folder")
 
     def __init__(self, number: int, disk: SimulatedDisk, file: File, syncs_folder: bool) -> None:
@@ -154,11 +93,11 @@ _handles: dict[int, _Handle] = {}
 _next_number = 1
 _random = random.Random(0)
 _characteristics = POWERSAFE_OVERWRITE
-_kept: list[Any] = []  # functions, for as long as C may call them
+_kept: list[Any] = []  # callbacks, which C may call at any time
 
 
 def mount(disk: SimulatedDisk) -> None:
-    """Reach `disk` by paths that begin with its name."""
+    """Make `disk` available under paths that begin with its name."""
     _disks[disk.name] = disk
 
 
@@ -171,13 +110,13 @@ def uri(path: str) -> str:
 
 
 def begin(seed: int, *, characteristics: int) -> None:
-    """SQLite's own random numbers (in the log, in names) come from the seed as well."""
+    """Seed SQLite's random numbers, which appear in the log and in names."""
     global _characteristics
     _random.seed(seed)
     _characteristics = characteristics
     if quick is not None:
-        _int.in_dll(quick, "characteristics").value = characteristics
-    _library().sqlite3_test_control(_PRNG_SEED, _int(seed & 0x7FFFFFFF | 1), _ptr(None))
+        INT.in_dll(quick, "characteristics").value = characteristics
+    _library().sqlite3_test_control(_PRNG_SEED, INT(seed & 0x7FFFFFFF | 1), POINTER(None))
 
 
 def _disk_of(path: str) -> SimulatedDisk:
@@ -185,14 +124,14 @@ def _disk_of(path: str) -> SimulatedDisk:
 
 
 def _handle(pointer: int) -> _Handle:
-    return _handles[_long.from_address(pointer + 8).value]
+    return _handles[LONG.from_address(pointer + 8).value]
 
 
 # The file methods.
 
 
 def _close(pointer: int) -> int:
-    handle = _handles.pop(_long.from_address(pointer + 8).value)
+    handle = _handles.pop(LONG.from_address(pointer + 8).value)
     _release_shm(handle)
     handle.lock.levels.pop(handle.number, None)
     handle.lock.slots.insert(0, handle.slot)
@@ -200,14 +139,14 @@ def _close(pointer: int) -> int:
 
 
 def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
-    handle = _handles[_long.from_address(pointer + 8).value]
+    handle = _handles[LONG.from_address(pointer + 8).value]
     disk = handle.disk
     if handle.is_dead:
         return _IOERR_READ
-    if disk.faults and disk.meets(Fault.READ_ERROR):
+    if disk.faults.planned and disk.faults.meets(Fault.READ_ERROR):
         return _IOERR_READ
-    if disk.faults:
-        disk.meets(Fault.SHORT_READ)  # the unix VFS asks again for the rest
+    if disk.faults.planned:
+        disk.faults.meets(Fault.SHORT_READ)  # the unix VFS asks again for the rest
     data = handle.file.contents.read(offset, size)
     _memmove(buffer, data, len(data))
     if len(data) < size:
@@ -217,7 +156,7 @@ def _read(pointer: int, buffer: int, size: int, offset: int) -> int:
 
 
 def _write(pointer: int, buffer: int, size: int, offset: int) -> int:
-    handle = _handles[_long.from_address(pointer + 8).value]
+    handle = _handles[LONG.from_address(pointer + 8).value]
     disk = handle.disk
     if handle.is_dead:
         return _IOERR_WRITE
@@ -318,7 +257,7 @@ def _shm_map(pointer: int, region: int, size: int, extend: int, out: Any) -> int
 
 
 def _shm_lock(pointer: int, offset: int, count: int, flags: int) -> int:
-    handle = _handles[_long.from_address(pointer + 8).value]
+    handle = _handles[LONG.from_address(pointer + 8).value]
     if handle.is_dead:
         return _IOERR
     lock, own = handle.lock, handle.number
@@ -368,7 +307,7 @@ def _shm_unmap(pointer: int, delete: int) -> int:
 
 
 def _release_shm(handle: _Handle) -> None:
-    for index in range(_SHM_LOCKS):
+    for index in range(SHM_LOCKS):
         handle.lock.shared[index].discard(handle.number)
         if handle.lock.exclusive[index] == handle.number:
             handle.lock.exclusive[index] = None
@@ -398,7 +337,7 @@ def _open(vfs: int, name: bytes | None, pointer: int, flags: int, out: Any) -> i
     number, _next_number = _next_number, _next_number + 1
     handle = _Handle(number, disk, file, bool(flags & _OPEN_JOURNAL_OR_LOG))
     _handles[number] = handle
-    opened = _SqliteFile.from_address(pointer)
+    opened = SqliteFile.from_address(pointer)
     opened.number = number
     if isinstance(file.contents, QuickContents):
         opened.bytes = file.contents.pointer
@@ -474,7 +413,7 @@ def _fill(structure: Any, functions: dict[str, Callable[..., Any]]) -> None:
         setattr(structure, name, _kept[-1])
 
 
-_methods = _Methods(2)
+_methods = Methods(2)
 _fill(
     _methods,
     {
@@ -495,13 +434,13 @@ _fill(
         "xShmUnmap": _shm_unmap,
     },
 )
-# All runs in one thread, so that a barrier has nothing to do: a function of the C library that
-# takes a word and changes nothing does it ten times as fast as one of ours.
-_methods.xShmBarrier = dict(_Methods._fields_)["xShmBarrier"](
-    ctypes.cast(ctypes.CDLL(None).labs, _ptr).value
+# One thread runs everything, so that a barrier has nothing to do.  A function of the C library that
+# takes a word and has no effect is ten times as fast as a Python function.
+_methods.xShmBarrier = dict(Methods._fields_)["xShmBarrier"](
+    ctypes.cast(ctypes.CDLL(None).labs, POINTER).value
 )
 if quick is not None:
-    # Whatever needs no decision is done there.
+    # quick.c handles the operations that need no decision.
     for _name, _function in (
         ("xRead", quick.quick_read),
         ("xWrite", quick.quick_write),
@@ -513,11 +452,11 @@ if quick is not None:
         ("xShmBarrier", quick.quick_shm_barrier),
     ):
         if _name in ("xRead", "xWrite"):
-            _in_python = ctypes.cast(getattr(_methods, _name), _ptr).value
-            _ptr.in_dll(quick, f"decide_{_name[1:].lower()}").value = _in_python
-        _address = ctypes.cast(_function, _ptr).value
-        setattr(_methods, _name, dict(_Methods._fields_)[_name](_address))
-_vfs = _Vfs(2, ctypes.sizeof(_SqliteFile), PATH_BYTES_MAX, None, NAME.encode())
+            _in_python = ctypes.cast(getattr(_methods, _name), POINTER).value
+            POINTER.in_dll(quick, f"decide_{_name[1:].lower()}").value = _in_python
+        _address = ctypes.cast(_function, POINTER).value
+        setattr(_methods, _name, dict(Methods._fields_)[_name](_address))
+_vfs = Vfs(2, ctypes.sizeof(SqliteFile), PATH_BYTES_MAX, None, NAME.encode())
 _fill(
     _vfs,
     {
@@ -536,12 +475,12 @@ _registered: list[Any] = []
 
 
 def _library() -> Any:
-    """The library that `sqlite3` uses, with our VFS in it.  Raises Unavailable."""
+    """Return the library that `sqlite3` uses, with this VFS registered.  Raises Unavailable."""
     if not _registered:
         import _sqlite3
 
         try:
-            # A symbol is looked for in the library that the extension module depends on, too.
+            # The lookup of a symbol includes the libraries that the extension module depends on.
             library = ctypes.CDLL(_sqlite3.__file__)
             register = library.sqlite3_vfs_register
         except (AttributeError, OSError) as error:
@@ -552,6 +491,6 @@ def _library() -> Any:
 
 
 def connect(path: str) -> sqlite3.Connection:
-    """A plain connection, for those who look on."""
+    """Open a connection for an inspection."""
     _library()
     return sqlite3.connect(uri(path), uri=True, isolation_level=None)

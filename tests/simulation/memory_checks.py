@@ -1,7 +1,7 @@
-"""What a running queue manager has counted, against what there is: at any moment, not at the end.
+"""Checks of the memory of a running queue manager: its counters, windows and waiting readers.
 
-The sums of its books must agree with each other whenever it does nothing, and with its database
-whenever nothing waits for the disk.
+The counters must agree with each other whenever the queue manager does nothing, and with its
+database whenever nothing waits for the disk.  Each check yields a sentence for each difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qmd.core.ready_window import ReadyWindow
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
 from storage.tables import message_id_history as history
-from tests.simulation.oracle import Found, Totals
+from tests.simulation.message_records import Found, Totals
 from tests.stored_packets import memory_bytes
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ _PASSED_BACK_BYTES = 20_000
 
 
 def check_sums(name: str, manager: Assembly) -> Iterator[str]:
-    """Where the parts are not the whole."""
+    """Compare the totals with the sums of the queues."""
     usage = manager.usage
     waiting = [queue.awaiting for queue in manager.outgoing.queues]
     parts = [*manager.queues.by_key.values(), *manager.outgoing.queues, *waiting]
     total = sum(queue.own_bytes for queue in manager.queues.by_key.values()) + sum(
         part.bytes for part in (*manager.outgoing.queues, *waiting)
     )
-    # A queue that is being deleted is found no more, and has what is on its way into it.
+    # A queue that is being deleted is not listed any more, but its last messages are counted.
     is_deleting = bool(manager.queue_deletion.under_way)
     if usage.bytes != total and not (is_deleting and usage.bytes > total):
         yield f"{name} has counted {usage.bytes} bytes in all, and {total} in its queues"
@@ -44,8 +44,8 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
         yield f"{name} has counted {held} bytes that it holds for others, and has {others}"
     for (queue, source, sequence_id), numbers in manager.relay_store._held.items():
         if numbers and not queue.messages:
-            yield f"{name} takes sequence {sequence_id:#x} of {source.hex()[:8]} for held"
-    # Acknowledgments that are passed back are few, and have to be.
+            yield f"{name} believes that it holds sequence {sequence_id:#x} of {source.hex()[:8]}"
+    # Relayed acknowledgments exceed the limit, by little.
     limit = manager.services.settings.routing.relay_bytes_max + _PASSED_BACK_BYTES
     if others > limit:
         yield f"{name} holds {others} bytes for others, where {limit} are the most"
@@ -65,14 +65,14 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
         if part.quota_bytes is not None and part.bytes > part.quota_bytes:
             yield f"{name} has {part.bytes} bytes where {part.quota_bytes} are allowed"
     for queue in manager.queues.by_key.values():
-        # One that is held for its end has no packet there, and may be counted out already.
+        # An expired message has no packet here, and may not be counted any more.
         taken = sum(1 for message in queue.taken.values() if message.packet)
         if queue.messages < taken:
             yield f"{name} has {queue.messages} messages in {queue.key}, {taken} taken"
 
 
 def check_against(name: str, manager: Assembly, found: Found) -> Iterator[str]:
-    """Where the books differ from the database; it must be up to date."""
+    """Compare the counters with the database, which must be up to date."""
     for key, queue in manager.queues.by_key.items():
         size = queue.own_bytes - _bytes(message.packet for message in queue.express.values())
         counted = Totals(queue.messages - len(queue.express), size)
@@ -94,8 +94,10 @@ def check_against(name: str, manager: Assembly, found: Found) -> Iterator[str]:
 
 
 def check_durable(name: str, shown: Found, durable: Found) -> Iterator[str]:
-    """What a queue manager sees, and a loss of power would take away; to be asked when nothing
-    waits for the disk."""
+    """Check that a loss of power would change nothing that the queue manager sees.
+
+    Nothing may wait for the disk.
+    """
     for seen, kept in (
         (shown.queues, durable.queues),
         (shown.outgoing, durable.outgoing),
@@ -107,7 +109,10 @@ def check_durable(name: str, shown: Found, durable: Found) -> Iterator[str]:
 
 
 def check_waiters(name: str, manager: Assembly) -> Iterator[str]:
-    """Nobody waits for messages that are there; or after the commit that ends some of them."""
+    """Check that no reader waits for a queue that has a ready message.
+
+    A queue with messages that are about to end is left out.
+    """
     for queue in manager.queues.by_key.values():
         if not queue.waiters or any(not message.packet for message in queue.taken.values()):
             continue
@@ -117,8 +122,10 @@ def check_waiters(name: str, manager: Assembly) -> Iterator[str]:
 
 
 def check_ready(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
-    """What can be taken, or is on its way, and is not on the disk; to be asked by whoever is about
-    to commit, with what was committed before.  The latest of each queue are looked at."""
+    """Check that messages that are ready or transmitted are on disk.
+
+    It is called before a commit, and checks the latest messages of each queue.
+    """
     here = [
         queue.id << _LOOKUP_BITS | key
         for queue in manager.queues.by_key.values()
@@ -143,7 +150,7 @@ def check_ready(name: str, manager: Assembly, database: sqlite3.Connection) -> I
         found = database.execute(f"SELECT key FROM {table} WHERE key IN ({wanted})").fetchall()
         if missing := set(keys) - {key for (key,) in found}:
             places = [divmod(key, 1 << _LOOKUP_BITS) for key in sorted(missing)]
-            yield f"{name} has messages ready of which the disk knows nothing: {table} {places[:3]}"
+            yield f"{name} has messages ready that are not on disk: {table} {places[:3]}"
     stored = {
         stream_id: (bytes(sequence_id), number)
         for stream_id, sequence_id, number in database.execute(
@@ -151,36 +158,39 @@ def check_ready(name: str, manager: Assembly, database: sqlite3.Connection) -> I
         )
     }
     for stream in manager.incoming_streams.all():
-        told = stream.sequence.durable
-        if told.number and (told.sequence_id.to_bytes(8), told.number) > stored.get(
+        durable = stream.sequence.durable
+        if durable.number and (durable.sequence_id.to_bytes(8), durable.number) > stored.get(
             stream.id, (b"", 0)
         ):
-            yield f"{name} takes {told} of {stream.queue.key} for durable: {stored.get(stream.id)}"
+            kept = stored.get(stream.id)
+            yield f"{name} counts {durable} of {stream.queue.key} as durable: {kept}"
 
 
 def check_memory(name: str, manager: Assembly) -> Iterator[str]:
-    """What a window takes for taken, and nobody has; to be asked when nothing waits for the disk
-    and nobody is just told."""
+    """Check that the messages that windows count as taken are in use.
+
+    Nothing may wait for the disk, and no result may be on its way.
+    """
     for queue in manager.queues.by_key.values():
         had = queue.taken.keys() | {message.lookup_id for message in queue.expired}
         if left := queue.window._taken - had:
-            yield f"{name} takes {len(left)} messages of {queue.key} for taken: {min(left)}"
+            yield f"{name} counts {len(left)} messages of {queue.key} as taken: {min(left)}"
     for outgoing in manager.outgoing.queues:
         sent = {each.key for each in outgoing.transmitted} | outgoing.in_flight.keys()
         had = sent | outgoing.removing
         if left := outgoing.window._taken - had:
-            yield f"{name} takes {len(left)} messages for {outgoing.destination} for sent"
+            yield f"{name} counts {len(left)} messages for {outgoing.destination} as sent"
 
 
 def check_readers(name: str, manager: Assembly) -> Iterator[str]:
-    """Whoever has left waits for nothing, and what others have taken nobody ends."""
+    """Check that departed readers do not wait, and that messages in use do not end."""
     for queue in manager.queues.by_key.values():
         if any(waiter.reader.has_left for waiter in queue.waiters):
             yield f"{name} lets a reader wait for {queue.key} that has left"
         for reader in queue.takers:
             mine = reader.taken.get(queue, set())
             if not mine:
-                yield f"{name} takes somebody for a taker of {queue.key} who has nothing"
+                yield f"{name} lists a reader of {queue.key} that has no message"
             for each in mine:
                 message = queue.taken.get(each)
                 if message is None or not message.packet:
@@ -188,11 +198,11 @@ def check_readers(name: str, manager: Assembly) -> Iterator[str]:
     for each_queue in (*manager.queues.by_key.values(), *manager.outgoing.queues):
         ready = {key for lane in each_queue.window._express for key, *_ in lane}
         if left := ready - each_queue.express.keys():
-            yield f"{name} has express messages ready that are no more: {sorted(left)[:3]}"
+            yield f"{name} has express messages ready that do not exist: {sorted(left)[:3]}"
     owners: set[Any] = set()
     for transaction in manager.transactions.live:
         owner: Any = transaction.owner
-        if owner in owners:  # our applications begin one after the other
+        if owner in owners:  # an application runs one transaction after the other
             yield f"{name} has two transactions of one application"
         owners.add(owner)
         if owner.reader.has_left and not transaction.is_committing:
@@ -200,7 +210,7 @@ def check_readers(name: str, manager: Assembly) -> Iterator[str]:
 
 
 def check_all_known(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
-    """Messages that the disk has, and the queue manager has forgotten; to be asked likewise."""
+    """Check that windows know all stored messages below their horizon, before a commit."""
     for queue in manager.queues.by_key.values():
         first = queue.id << _LOOKUP_BITS
         horizon = queue.window.horizon
@@ -215,7 +225,7 @@ def check_all_known(name: str, manager: Assembly, database: sqlite3.Connection) 
 
 
 def check_known(name: str, manager: Assembly, database: sqlite3.Connection) -> Iterator[str]:
-    """Plain messages that the disk knows to have come; to be asked likewise."""
+    """Check that the queue manager knows the stored ids of received plain messages; likewise."""
     known = manager.known_messages
     if forgotten := [
         number
@@ -228,16 +238,16 @@ def check_known(name: str, manager: Assembly, database: sqlite3.Connection) -> I
 
 
 def _latest(window: ReadyWindow[Any]) -> list[int]:
-    """Keys of those that came last, of each level."""
+    """Return the keys of the latest messages of each level."""
     return [key for lane in window._stored if lane for key, *_ in islice(reversed(lane), _LATEST)]
 
 
 def is_up_to_date(manager: Assembly) -> bool:
-    """Whether nothing waits for the disk, and all who wait for it have been told."""
+    """Return whether nothing waits for the disk, and all its results are delivered."""
     loop: Any = manager.services.loop
     return (
         manager.services.storage._writer._idle.is_set()
-        and manager.outgoing_release._release_timer is None  # what is released waits for company
+        and manager.outgoing_release._release_timer is None  # a release waits for others
         and not loop._ready
     )
 

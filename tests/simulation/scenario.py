@@ -1,9 +1,9 @@
-"""A world in which nothing goes wrong by itself: for tests that say what happens.
+"""A scenario: a world without random faults, for tests that define every event.
 
-    with Stage("anna", "bert") as stage:
-        stage.act("anna", lambda qm: qm.send("DIRECT=OS:bert\\private$\\orders", b"..."))
-        stage.wait(5)
-        assert stage.bodies("bert", "orders") == [b"..."]
+    with Scenario("anna", "bert") as scenario:
+        scenario.act("anna", lambda qm: qm.send("DIRECT=OS:bert\\private$\\orders", b"..."))
+        scenario.wait(5)
+        assert scenario.bodies("bert", "orders") == [b"..."]
 
 Time is virtual, so that five seconds cost nothing.
 """
@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from qmd.client import QueueManager, connect
-from tests.simulation.applications import Operator, Queue
+from tests.simulation.applications import Queue
 from tests.simulation.isolation import isolated, one_source
+from tests.simulation.queue_operator import Operator
 from tests.simulation.world import Host, World
 
 T = TypeVar("T")
@@ -25,8 +26,8 @@ T = TypeVar("T")
 ACT_S_MAX = 60.0
 
 
-class Stage:
-    """Hosts with queues, of which applications are told what to do, one after the other."""
+class Scenario:
+    """Hosts with queues; their applications run one after the other."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Stage:
         self._acts = 0
         self._resources = contextlib.ExitStack()
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Scenario:
         self._resources.enter_context(isolated(None))
         self.world = World(0, delay_s=(0.001, 0.001), fragmentation=0.0)
         self._resources.enter_context(one_source(self.world.random))
@@ -66,13 +67,15 @@ class Stage:
         assert error is not None or not failures, failures
 
     def host(self, name: str) -> Host:
+        """Return a host."""
         return self.world.hosts[name]
 
     def wait(self, seconds: float) -> None:
+        """Run the world for some virtual seconds."""
         self.world.run(self.world.now + seconds)
 
     def act(self, name: str, act: Callable[[QueueManager], Awaitable[T]]) -> T:
-        """What an application on that host does through the client; returns its result."""
+        """Run `act` in an application on a host, and return its result."""
         host = self.host(name)
         results: list[T] = []
 
@@ -83,15 +86,15 @@ class Stage:
         self._acts += 1
         host.run_application(f"act-{self._acts}", run)
         self.world.run_until(lambda: bool(results), seconds_max=ACT_S_MAX)
-        assert results, f"nothing came of it in {ACT_S_MAX:g} s: {self.world.failures}"
+        assert results, f"no result in {ACT_S_MAX:g} s: {self.world.failures}"
         return results[0]
 
     def bodies(self, name: str, queue: str) -> list[bytes]:
-        """Of the messages in a queue, without taking them."""
+        """Return the bodies of the messages in a queue, without receiving them."""
         found = self.act(name, lambda client: client.peek(queue, limit=1000))
         return [message.body for message in found]
 
     def outgoing(self, name: str) -> dict[str, Any]:
-        """How many messages wait for each destination."""
+        """Return the number of waiting messages of each destination."""
         queues = self.act(name, lambda client: client.list_outgoing())
         return {queue["destination"]: queue["messages"] for queue in queues}

@@ -1,6 +1,7 @@
-"""Many seeds at once: each in a process of its own, which is forked from one that waits for it.
+"""A pool of worker processes that run seeds in parallel.
 
-A process that dies, or does not come to an end, costs its seed and nobody else's.
+Each seed runs in a process of its own, which a worker forks.  A process that dies or does not end
+fails its own seed only.
 """
 
 from __future__ import annotations
@@ -15,27 +16,27 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
-from tests.simulation.life import Life, live
+from tests.simulation.seed_run import SeedResult, run_seed
 
-SEED_S_MAX = 600.0  # of real time; then it is killed, and has failed
-SEED_CPU_S_MAX = 90.0  # likewise; some ten are the most that a sound one has taken
-_LOOK_S = 5.0
+SEED_S_MAX = 600.0  # of real time; a longer run is killed and has failed
+SEED_CPU_S_MAX = 90.0  # likewise; successful runs need about ten at most
+_POLL_S = 5.0
 
-# Forked from a process that has only imported this: nothing of pytest's is inherited.
+# Workers are forked from a process that has only imported this module, not from pytest.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__])
 
 
-def live_all(seeds: Iterable[int], jobs: int) -> Iterator[Life]:
-    """One life for each seed, in the order in which they end."""
+def run_seeds(seeds: Iterable[int], jobs: int) -> Iterator[SeedResult]:
+    """Run seeds; yield their results in the order in which they end."""
     left = iter(seeds)
-    crew = [_Worker() for _ in range(jobs)]
+    workers = [_Worker() for _ in range(jobs)]
     try:
-        for worker in crew:
+        for worker in workers:
             worker.begin(next(left, None))
-        while any(worker.seed is not None for worker in crew):
-            ready = wait([worker.pipe for worker in crew if worker.seed is not None], _LOOK_S)
-            for worker in crew:
+        while any(worker.seed is not None for worker in workers):
+            ready = wait([worker.pipe for worker in workers if worker.seed is not None], _POLL_S)
+            for worker in workers:
                 if worker.seed is None:
                     continue
                 if worker.pipe in ready:
@@ -46,12 +47,12 @@ def live_all(seeds: Iterable[int], jobs: int) -> Iterator[Life]:
                     continue
                 worker.begin(next(left, None))
     finally:
-        for worker in crew:
+        for worker in workers:
             worker.kill()
 
 
 class _Worker:
-    """A process and the seed that it has."""
+    """A worker process and the seed that it runs."""
 
     def __init__(self) -> None:
         self.seed: int | None = None
@@ -69,21 +70,21 @@ class _Worker:
         if seed is not None:
             self.pipe.send(seed)
 
-    def result(self) -> Life:
+    def result(self) -> SeedResult:
         try:
-            life: Life = self.pipe.recv()
+            result: SeedResult = self.pipe.recv()
         except (EOFError, OSError):
             self._process.join()
             if self._process.exitcode == -signal.SIGPROF:
                 return self.give_up(f"no end after {SEED_CPU_S_MAX:g} s of processor time")
             return self.give_up(f"its process died with exit code {self._process.exitcode}")
-        return life
+        return result
 
-    def give_up(self, reason: str) -> Life:
+    def give_up(self, reason: str) -> SeedResult:
         assert self.seed is not None
         self.kill()
         self._start()
-        return Life(self.seed, [reason])
+        return SeedResult(self.seed, [reason])
 
     def kill(self) -> None:
         self._process.kill()
@@ -94,16 +95,16 @@ class _Worker:
 def _work(pipe: Connection[Any, Any]) -> None:
     _die_with_parent()
     gc.collect()
-    gc.freeze()  # what was imported stays shared with the processes below
+    gc.freeze()  # imported modules stay shared with the forked processes
     while True:
         try:
             seed = pipe.recv()
         except (EOFError, KeyboardInterrupt):
             return
-        # A process of its own: when it ends, nobody has to clear up after the world.
+        # In a process of its own, so that the world need not be destroyed.
         child = os.fork()
         if child == 0:
-            _live_and_end(seed, pipe)
+            _run_and_exit(seed, pipe)
         _, status = os.waitpid(child, 0)
         if status:
             if os.WIFSIGNALED(status):
@@ -111,23 +112,23 @@ def _work(pipe: Connection[Any, Any]) -> None:
             return
 
 
-def _live_and_end(seed: int, pipe: Connection[Any, Any]) -> NoReturn:
+def _run_and_exit(seed: int, pipe: Connection[Any, Any]) -> NoReturn:
     _die_with_parent()
     try:
         started = time.process_time()
-        # Whatever turns round for ever in one callback hears no exception: it is killed.
+        # A callback that never ends catches no exception: a signal kills the process.
         signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S_MAX)
-        life = live(seed, is_last=True)
-        life.cpu_s = time.process_time() - started
+        result = run_seed(seed, is_last=True)
+        result.cpu_s = time.process_time() - started
     except KeyboardInterrupt:
         os._exit(0)
     except BaseException as error:
-        life = Life(seed, [f"the simulation itself failed: {error!r}"])
-    pipe.send(life)
+        result = SeedResult(seed, [f"the simulation itself failed: {error!r}"])
+    pipe.send(result)
     os._exit(0)
 
 
 def _die_with_parent() -> None:
-    """A world that never ends would go on, and grow, when nobody waits for it any more."""
+    """Let the kernel kill this process with its parent; a world without end would grow."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

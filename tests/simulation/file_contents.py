@@ -1,8 +1,8 @@
-"""The bytes of a simulated file: as the system shows them, and as the disk has them.
+"""The contents of a simulated file: as the system shows them, and as the disk has them.
 
-There are two of a kind that do the same: in Python, and in C (`quick.c`) where a compiler is to be
-had, which makes worlds with many commits a fifth faster.  `QUICK=0` in the environment does without
-the compiler; the worlds are the same.
+Two classes implement them: one in Python, and one in C (`quick.c`), which needs a compiler and
+makes worlds with many commits a fifth faster.  `QUICK=0` in the environment selects the one in
+Python; the worlds are the same.
 """
 
 from __future__ import annotations
@@ -24,46 +24,51 @@ Write = tuple[int, bytes | None]
 
 
 class Contents(Protocol):
-    """What the system shows (`content`), what the disk has (`durable`), and what lies between."""
+    """The visible bytes (`content`), the durable ones (`durable`), and the writes between them."""
 
     @property
     def content(self) -> bytes | bytearray: ...
     @property
     def is_unsynced(self) -> bool:
-        """Whether there are writes that lie between."""
+        """Whether there are unsynced writes."""
 
     @property
     def durable(self) -> bytes | bytearray: ...
     def size(self) -> int: ...
     def read(self, offset: int, size: int) -> bytes:
-        """As many as there are."""
+        """Return `size` bytes, or fewer at the end of the file."""
 
     def write(self, offset: int, data: bytes) -> None: ...
     def remember(self, offset: int, data: bytes) -> None:
-        """A write of which the disk may have something, and the system shows nothing."""
+        """Record a write that the disk may have received, and that is not visible."""
 
     def truncate(self, size: int) -> None: ...
     def empty(self) -> None:
-        """Without a write that the disk would hear of."""
+        """Remove the visible bytes without recording a write."""
 
     def settle(self) -> None:
-        """The writes reach the disk."""
+        """Apply the unsynced writes to the disk."""
 
     def forget(self) -> None:
-        """The writes never reach the disk."""
+        """Drop the unsynced writes."""
 
     def forget_durable(self) -> None:
-        """What the disk has is another file's, which is gone; the writes since are this one's."""
+        """Drop the durable bytes of a removed file of this name, and keep the unsynced writes."""
 
     def unsynced(self) -> list[Write]: ...
     def lose_power(self, kept: list[Write]) -> None:
-        """What the disk has, with those of the writes that it has kept; and nothing between."""
+        """Apply the kept writes to the disk, drop the others, and show the result."""
 
     def lend(self, *, durable: bool) -> Contents:
-        """Those of another file: copied when it is written, and to be read before this one is."""
+        """Return contents of another file that share these bytes until it is written.
+
+        They must be read before this file changes.
+        """
 
 
 class PlainContents:
+    """The implementation in Python."""
+
     def __init__(self, content: bytearray | None = None) -> None:
         self.content = bytearray() if content is None else content
         self.durable = bytearray()
@@ -128,6 +133,8 @@ class PlainContents:
 
 
 class Block(ctypes.Structure):
+    """A growing array of bytes."""
+
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_int64), ("room", ctypes.c_int64)]
 
     def get(self) -> bytes:
@@ -135,6 +142,8 @@ class Block(ctypes.Structure):
 
 
 class Bytes(ctypes.Structure):
+    """`struct bytes` of quick.c."""
+
     _fields_ = [
         ("content", Block),
         ("durable", Block),
@@ -144,7 +153,7 @@ class Bytes(ctypes.Structure):
 
 
 class QuickContents:
-    """The same, in C."""
+    """The implementation in C."""
 
     def __init__(self) -> None:
         self.c = Bytes()
@@ -224,7 +233,7 @@ class QuickContents:
         other = QuickContents()
         other.c.content = self.c.durable if durable else self.c.content
         other.c.is_borrowed = 1
-        other._lender = self  # its bytes live as long
+        other._lender = self  # keeps the shared bytes alive
         return other
 
 
@@ -238,7 +247,7 @@ def new_contents() -> Contents:
 
 
 def apply(content: bytearray, offset: int, data: bytes | None) -> None:
-    """A write; or, without data, a truncation to `offset`."""
+    """Apply a write to `content`; without data, truncate it to `offset`."""
     if offset > len(content):
         content.extend(bytes(offset - len(content)))
     if data is None:
@@ -248,7 +257,7 @@ def apply(content: bytearray, offset: int, data: bytes | None) -> None:
 
 
 def _library() -> Any:
-    """What is built of quick.c, or None: no compiler, or not wanted."""
+    """Build and load quick.c; return None without a compiler, or if QUICK is 0."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or os.environ.get("QUICK") == "0":
         return None

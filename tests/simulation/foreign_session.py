@@ -1,6 +1,6 @@
-"""How those talk who are of another make: packets by tests/process/wire.py, sessions by the book.
+"""Sessions of foreign queue managers, which share no code with qmd.
 
-Nothing here is qmd's.  [MS-MQQB] 3.1.5.2 to 3.1.5.5.
+Packets are built and parsed by tests/process/wire.py, sessions follow [MS-MQQB] 3.1.5.2 to 3.1.5.5.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from tests.simulation.world import World
 
 WINDOW = 64  # [MS-MQQB] 3.1.3.2
 ANSWER_S = 5.0  # to each step of the handshake
-_SENT_TIME = 52  # where it is in a message ([MS-MQMQ] 2.2.19.1, 2.2.20.1)
+_SENT_TIME = 52  # its offset in a message ([MS-MQMQ] 2.2.19.1, 2.2.20.1)
 
 
-class Lost(Exception):
+class SessionLost(Exception):
     """The session is over."""
 
 
-class Wire(asyncio.Protocol):
-    """Whole packets, one after the other; and how many were sent and came, in all and recoverable.
+class PacketLink(asyncio.Protocol):
+    """A connection that reads complete packets.
 
-    Who opens the connection may set these counts as if there had been others before.
+    `sent` and `received` are the counts, in all and recoverable, with which its session begins; the
+    opener of the connection may set them as if there had been packets before.
     """
 
-    def __init__(self, made: Callable[[Wire], None] = lambda wire: None) -> None:
+    def __init__(self, made: Callable[[PacketLink], None] = lambda wire: None) -> None:
         self._made = made
         self.sent = (0, 0)
-        self.came = (0, 0)
+        self.received = (0, 0)
         self.packets: list[wire.Packet] = []
         self.is_lost = False
         self.transport: asyncio.Transport
@@ -63,8 +64,8 @@ class Wire(asyncio.Protocol):
         self.is_lost = True
         self._wake()
 
-    async def something(self, seconds: float) -> None:
-        """Until something comes, or not any more, or for so long."""
+    async def wait_for_packet(self, seconds: float) -> None:
+        """Wait until a packet arrives or the connection is lost, `seconds` at most."""
         if self.packets or self.is_lost:
             return
         self._wanted = asyncio.get_running_loop().create_future()
@@ -73,9 +74,9 @@ class Wire(asyncio.Protocol):
 
     async def packet(self) -> wire.Packet:
         if not self.packets:
-            await self.something(ANSWER_S)
+            await self.wait_for_packet(ANSWER_S)
         if not self.packets:
-            raise Lost
+            raise SessionLost
         return self.packets.pop(0)
 
     def _wake(self) -> None:
@@ -83,17 +84,19 @@ class Wire(asyncio.Protocol):
             self._wanted.set_result(None)
 
 
-class Foreigner:
-    """A queue manager of another make, which never dies.  `odd`: how often it does what is unusual;
-    `stop` ends that."""
+class ForeignManager:
+    """A queue manager that is not qmd and never dies.
+
+    `deviation`: the probability of unusual behaviour, which `stop` ends.
+    """
 
     def __init__(
-        self, world: World, name: str, address: str, source: random.Random, odd: float
+        self, world: World, name: str, address: str, source: random.Random, deviation: float
     ) -> None:
         self._world = world
         self._name = name
         self._random = source
-        self._odd = odd
+        self._deviation = deviation
         self._guid = source.randbytes(16)
         self._loop = ProcessLoop(
             world.scheduler,
@@ -110,7 +113,7 @@ class Foreigner:
         self._loop.spawn(self._run).add_done_callback(self._ended)
 
     def stop(self) -> None:
-        self._odd = 0.0
+        self._deviation = 0.0
 
     async def _run(self) -> None:
         raise NotImplementedError
@@ -120,23 +123,23 @@ class Foreigner:
             self._world.fail(f"{self._name}: {error!r}")
 
 
-async def greet(link: Wire, guid: bytes) -> bytes:
-    """Open a session with whom we have connected to: who it is.  Raises Lost."""
+async def open_session(link: PacketLink, guid: bytes) -> bytes:
+    """Open a session as the initiator; return the GUID of the peer.  Raises SessionLost."""
     link.transport.write(wire.establish(client=guid))
     answer = await link.packet()
     if not isinstance(answer, Establish) or answer.refused:
-        raise Lost
+        raise SessionLost
     link.transport.write(wire.parameters(window=WINDOW))
     if not isinstance(await link.packet(), Parameters):
-        raise Lost
+        raise SessionLost
     return answer.server
 
 
-async def welcome(link: Wire, guid: bytes) -> bytes:
-    """Open a session with who has connected to us: who it is.  Raises Lost."""
+async def accept_session(link: PacketLink, guid: bytes) -> bytes:
+    """Open a session as the acceptor; return the GUID of the peer.  Raises SessionLost."""
     request = await link.packet()
     if not isinstance(request, Establish):
-        raise Lost
+        raise SessionLost
     link.transport.write(
         wire.establish(
             client=request.client,
@@ -147,7 +150,7 @@ async def welcome(link: Wire, guid: bytes) -> bytes:
     )
     proposal = await link.packet()
     if not isinstance(proposal, Parameters):
-        raise Lost
+        raise SessionLost
     link.transport.write(
         wire.parameters(
             recoverable_ack_timeout_ms=proposal.recoverable_ack_timeout_ms,
@@ -159,21 +162,23 @@ async def welcome(link: Wire, guid: bytes) -> bytes:
 
 
 def sent_at(packet: bytes, sent_s: float) -> bytes:
-    """The same, sent at that time: nothing of a world tells the time of the process."""
+    """Return a packet with the given time of sending, instead of the time of the process."""
     return packet[:_SENT_TIME] + struct.pack("<I", int(sent_s)) + packet[_SENT_TIME + 4 :]
 
 
-class Talk:
-    """An open session: what was sent and came is counted, and acknowledged."""
+class ForeignSession:
+    """An open session: it counts packets in both directions, and acknowledges received ones."""
 
-    def __init__(self, link: Wire, fail: Callable[[str], None]) -> None:
+    def __init__(self, link: PacketLink, fail: Callable[[str], None]) -> None:
         self.link = link
         self._fail = fail
-        self.sent, self.came = list(link.sent), list(link.came)  # in all, and recoverable
+        self.sent, self.received = list(link.sent), list(link.received)  # in all, and recoverable
         self._acknowledged = self.sent[0]
-        self.unsaid: list[int] = []  # of recoverable ones that came, not acknowledged
-        self.owes = False  # something came since it last said so
-        self.unstored: dict[int, bytes] = {}  # recoverable ones that the other end may not have
+        self.unacknowledged: list[int] = []  # numbers of received recoverable packets
+        self.owes_ack = False  # a packet arrived since the last acknowledgment
+        self.unstored: dict[
+            int, bytes
+        ] = {}  # number -> recoverable packet that the peer may not have
 
     @property
     def has_room(self) -> bool:
@@ -190,35 +195,40 @@ class Talk:
     def take_header(self, header: Session) -> None:
         behind = (self.sent[0] - header.acknowledged) & 0xFFFF
         if behind > self.sent[0] - self.link.sent[0]:
-            self._fail(f"a stranger is told that {header.acknowledged} of its packets came")
+            self._fail(f"an acknowledgment of {header.acknowledged} packets, more than were sent")
         self._acknowledged = max(self._acknowledged, self.sent[0] - behind)
         if header.recoverable_acknowledged or header.recoverable_flags:
             behind = (self.sent[1] - header.recoverable_acknowledged) & 0xFFFF
             first, flags = self.sent[1] - behind, header.recoverable_flags or 1
-            for number in list(self.unstored):  # all before the first have been said
+            for number in list(self.unstored):  # those before the first are acknowledged
                 if number < first or flags >> number - first & 1:
                     del self.unstored[number]
 
     def take(self, message: Message) -> None:
-        """It came; its own header, if it has one, counts as well."""
-        self.came[0] += 1
-        self.owes = True
+        """Count a received message, and apply its session header, if it has one."""
+        self.received[0] += 1
+        self.owes_ack = True
         if message.recoverable:
-            self.came[1] += 1
-            self.unsaid.append(self.came[1])
+            self.received[1] += 1
+            self.unacknowledged.append(self.received[1])
         if message.session is not None:
             self.take_header(message.session)
 
     def acknowledge(self, stored: Callable[[int], bool] = lambda number: True) -> None:
-        """All that came; of recoverable ones, which count as stored ([MS-MQQB] 3.1.7.1.3)."""
-        self.owes = False
-        first = self.unsaid[0] if self.unsaid else 0
-        chosen = [number for number in self.unsaid if number - first < 32 and stored(number)]
-        self.unsaid = [number for number in self.unsaid if number not in chosen]
+        """Acknowledge all received packets; `stored` selects those that count as stored.
+
+        [MS-MQQB] 3.1.7.1.3
+        """
+        self.owes_ack = False
+        first = self.unacknowledged[0] if self.unacknowledged else 0
+        chosen = [
+            number for number in self.unacknowledged if number - first < 32 and stored(number)
+        ]
+        self.unacknowledged = [number for number in self.unacknowledged if number not in chosen]
         self.link.transport.write(
             wire.session_ack(
                 Session(
-                    acknowledged=self.came[0],
+                    acknowledged=self.received[0],
                     recoverable_acknowledged=first if chosen else 0,
                     recoverable_flags=sum(1 << number - first for number in chosen),
                     sent=self.sent[0],
