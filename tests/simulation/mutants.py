@@ -26,14 +26,6 @@ PACKAGES = (
     *("protocol", "storage", "qmd"),
     *(f"tests/{folder}" for folder in ("simulation", "unit", "integration", "process")),
 )
-    "protocol",
-    "storage",
-    "qmd",
-    "tests/simulation",
-    "tests/unit",
-    "tests/integration",
-    "tests/process",
-)
 FILES = ("pyproject.toml", "tests/*.py")
 PASSING_SEEDS = 10
 SEEDS_MAX = 300

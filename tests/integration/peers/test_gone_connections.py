@@ -99,7 +99,7 @@ async def test_a_stranger_that_says_nothing(hosts: Hosts) -> None:
 
 
 @hosted
-async def test_what_is_no_session_at_all(hosts: Hosts) -> None:
+async def test_a_connection_without_a_handshake_leaves_nothing_behind(hosts: Hosts) -> None:
     a = await hosts.start()
     seen = watched(a)
     _, writer = await asyncio.open_connection("127.0.0.1", a.port)
