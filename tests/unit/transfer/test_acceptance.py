@@ -16,7 +16,7 @@ from qmd.manager import QueueManager
 from qmd.peers.connection import PeerConnection
 from qmd.runtime.environment import Environment
 from qmd.transfer.decision import Decision, Verdict
-from tests.integration.managers import packet
+from tests.integration.remote import packet
 
 SOURCE = bytes(range(16))
 SENT_S = int(time.time())
