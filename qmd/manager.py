@@ -61,7 +61,7 @@ class QueueManager:
             assembly = Assembly(services, limits)
             await restore(assembly)
             await assembly.directory.start()
-            assembly.acknowledgments.deferred.start()
+            assembly.deferred_acknowledgments.start()
             assembly.registration.start()
             await assembly.source_acknowledgments.send_owed()
         except BaseException:
@@ -79,7 +79,7 @@ class QueueManager:
         services, assembly = self.services, self.assembly
         services.lifecycle.stopping = True
         assembly.remote_lookup.stop()
-        assembly.acknowledgments.deferred.stop()
+        assembly.deferred_acknowledgments.stop()
         assembly.registration.stop()
         assembly.next_hops.stop()
         assembly.relay_loops.stop()

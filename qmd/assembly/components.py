@@ -87,16 +87,17 @@ class Assembly(TransferLayer):
         self.send_outcomes = SendOutcomes(
             self.acknowledgments, self.dead_letters, self.own_dead_letters, self.reports
         )
+        self.send_checks = SendChecks(
+            services,
+            self.admission,
+            self.destinations,
+            self.own_dead_letters,
+            self.peers,
+            replies,
+        )
         self.message_sender = MessageSender(
             services,
-            SendChecks(
-                services,
-                self.admission,
-                self.destinations,
-                self.own_dead_letters,
-                self.peers,
-                replies,
-            ),
+            self.send_checks,
             CopySender(services, self.composer, self.send_outcomes, self.parts),
             self._begin_batch,
             self.outgoing_release.release,
@@ -136,6 +137,7 @@ class Assembly(TransferLayer):
             self.mover,
             self.selective_receiver,
             self.message_receiver,
+            self.send_checks,
             self.message_sender,
             self.sealed_tokens,
         )
@@ -188,12 +190,13 @@ class Assembly(TransferLayer):
         stage_owners = StageOwners(services, self.things, self.stage_store.rows)
         self.stage_store.on_removed = stage_owners.forget
         self.staging = Staging(
-            services, self.admission, self.message_sender, self.stage_store, stage_owners
+            services, self.admission, self.send_checks, self.stage_store, stage_owners
         )
         self.publisher = Publisher(
             services,
             self.stage_store,
             stage_owners,
+            self.send_checks,
             self.message_sender,
             self._new_answers,
             self.new_publication,
@@ -274,7 +277,7 @@ class Assembly(TransferLayer):
             self.admission,
             self.message_sender,
             self._new_answers(),
-            ShapeBuilder(services, self.confirmations, self.destinations, self.message_sender),
+            ShapeBuilder(services, self.confirmations, self.destinations, self.send_checks),
             PublicationWriter(
                 services, self.confirmations, self.outgoing, self.outgoing_release, self.recorder
             ),

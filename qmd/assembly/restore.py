@@ -57,7 +57,7 @@ async def restore(assembly: Assembly) -> None:
             awaited.get(outgoing.id, ()),
         )
     assembly.acknowledgments.restore()
-    assembly.outgoing.ids.restore(state.last_timestamp, state.unconfirmed)
+    assembly.outgoing_ids.restore(state.last_timestamp, state.unconfirmed)
     assembly.branches.restore(state.branches)
     assembly.readers.restore(state.readers)
     assembly.stage_store.restore(state.stages)
@@ -70,7 +70,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.own_dead_letters.restore(state.own_dead_letters)
     assembly.known_messages.restore(state.history)
     assembly.next_hops.restore(state.ways_back)
-    assembly.acknowledgments.deferred.restore(state.unaddressed)
+    assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.identities.restore(state.peer_instances, starts)

@@ -53,9 +53,9 @@ class StateLayer:
         self.incoming_streams = IncomingStreams(services)
         self.known_messages = KnownMessages(services)
         self.damage = Damage(services, self.recorder)
-        self._outgoing_ids = OutgoingIds(services, destinations_max=self.limits.destinations)
+        self.outgoing_ids = OutgoingIds(services, destinations_max=self.limits.destinations)
         self._outgoing_refill = OutgoingRefill(services, self.damage, self.parts)
-        self.outgoing = OutgoingQueues(services, self.usage, self._outgoing_ids)
+        self.outgoing = OutgoingQueues(services, self.usage, self.outgoing_ids)
         self.own_dead_letters = NamedDeadLetterQueues(services, self.outgoing, self.queues)
         services.clock.when_set = self.outgoing.clock_was_set
         self.damage.connect(self.outgoing.arm_resend)

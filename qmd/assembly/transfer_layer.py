@@ -53,7 +53,7 @@ class TransferLayer(StateLayer):
 
     def _make_outcomes(self) -> None:
         services = self.services
-        deferred = DeferredAcknowledgments(
+        self.deferred_acknowledgments = DeferredAcknowledgments(
             services, self.recorder, self.resolver, self.destinations
         )
         self.acknowledgments = Acknowledgments(
@@ -61,7 +61,7 @@ class TransferLayer(StateLayer):
             self.outgoing,
             self.recorder,
             self.destinations,
-            deferred,
+            self.deferred_acknowledgments,
         )
         self.reports = Reports(services, self.admission, self.recorder, self.destinations)
         self.dead_letters = DeadLetters(
@@ -142,7 +142,11 @@ class TransferLayer(StateLayer):
             self.outgoing_release,
         )
         self.sequence_renewal = SequenceRenewal(
-            services, self.outgoing, self.outgoing_release.release, self.undeliverable
+            services,
+            self.outgoing,
+            self.outgoing_ids,
+            self.outgoing_release.release,
+            self.undeliverable,
         )
         self.packet_sender = PacketSender(services, self.destinations, self.outgoing, self.recorder)
 
@@ -193,10 +197,10 @@ class TransferLayer(StateLayer):
         self._dialer = Dialer(services, self.make_connection)
         release = self.outgoing_release.release
         self._outgoing_refill.connect(release)
-        self._outgoing_ids.connect(self.outgoing, self._forget_ways)
+        self.outgoing_ids.connect(self.outgoing, self._forget_ways)
         self.outgoing.connect(self.peers, self.redirection, release, self._outgoing_refill.refill)
         self.destinations.on_change = self.local_destinations.queues_changed
-        self.acknowledgments.deferred.connect(self.packet_sender)
+        self.deferred_acknowledgments.connect(self.packet_sender)
         self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(release, self.relay_store.gone)
@@ -243,5 +247,5 @@ class TransferLayer(StateLayer):
     def _directory_changed(self) -> None:
         super()._directory_changed()
         self.next_hops.directory_changed()
-        self.acknowledgments.deferred.directory_changed()
+        self.deferred_acknowledgments.directory_changed()
         self.registration.directory_changed()

@@ -18,7 +18,7 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 
 if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations, Route
-    from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import SendChecks
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
 
@@ -60,12 +60,12 @@ class ShapeBuilder:
         services: Services,
         confirmations: Confirmations,
         destinations: Destinations,
-        message_sender: MessageSender,
+        checks: SendChecks,
     ) -> None:
         self._services = services
         self._confirmations = confirmations
         self._destinations = destinations
-        self._message_sender = message_sender
+        self._checks = checks
 
     def build(self, new: NewMessage, sent_s: int) -> MessageShape:
         """Return the shape of messages like `new` that are sent at `sent_s`.
@@ -113,7 +113,7 @@ class ShapeBuilder:
         if new.report_queue or new.dead_letter_queue or self._services.lifecycle.stopping:
             raise NotUniform
         try:
-            way = self._message_sender.checks.way_of(new)
+            way = self._checks.way_of(new)
         except MustAsk:
             raise
         except Refusal as refusal:

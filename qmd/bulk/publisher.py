@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qmd.config.settings import PipelineSettings
     from qmd.control_protocol.bulk import Attempt
     from qmd.operations.send import MessageSender
-    from qmd.operations.send_checks import Chosen
+    from qmd.operations.send_checks import Chosen, SendChecks
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -52,6 +52,7 @@ class Publisher:
         services: Services,
         store: StageStore,
         owners: StageOwners,
+        checks: SendChecks,
         message_sender: MessageSender,
         new_answers: Callable[[], DirectoryAnswers],
         new_publication: Callable[[], PreparedPublication],
@@ -59,6 +60,7 @@ class Publisher:
         self._services = services
         self._store = store
         self._owners = owners
+        self._checks = checks
         self._message_sender = message_sender
         self._new_answers = new_answers
         self._new_publication = new_publication
@@ -187,7 +189,7 @@ class Publisher:
         tries = 0
         while True:
             try:
-                return await answers.complete(partial(self._message_sender.checks.check, messages))
+                return await answers.complete(partial(self._checks.check, messages))
             except Refusal as refusal:
                 if refusal.code != "busy" or tries == NUMBERS_TRIES:
                     raise

@@ -25,7 +25,7 @@ from qmd.errors import Refusal
 from storage.tables import stages
 
 if TYPE_CHECKING:
-    from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import SendChecks
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
 
@@ -43,13 +43,13 @@ class Staging:
         self,
         services: Services,
         admission: Admission,
-        message_sender: MessageSender,
+        checks: SendChecks,
         store: StageStore,
         owners: StageOwners,
     ) -> None:
         self._services = services
         self._admission = admission
-        self._message_sender = message_sender
+        self._checks = checks
         self._store = store
         self._owners = owners
 
@@ -107,7 +107,7 @@ class Staging:
         """
         for at, row in rows:
             try:
-                self._message_sender.checks.check_here(row)
+                self._checks.check_here(row)
             except Refusal as refusal:
                 if (await known_epoch(self._services.storage, query, epoch)).is_published:
                     return

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qmd.operations.transactions import Transactions
     from qmd.operations.two_phase_commit import Branches
     from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
     from qmd.outcomes.nack import Nacks
     from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.identity_conflicts import IdentityConflicts
@@ -67,6 +68,7 @@ class Components:
     administration: QueueAdministration
     branches: Branches
     confirmations: Confirmations
+    deferred_acknowledgments: DeferredAcknowledgments
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog

@@ -275,7 +275,7 @@ def _status(components: Components) -> Value:
             f"{each.path} {'was deleted' if each.deleted else 'has changed'}"
             for each in components.registration.waiting
         ],
-        "acknowledgments_waiting": components.acknowledgments.deferred.count,
+        "acknowledgments_waiting": components.deferred_acknowledgments.count,
     }
 
 

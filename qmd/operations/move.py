@@ -69,7 +69,7 @@ class Mover:
         self._services = services
         self._recorder = recorder
         self._selection = selection
-        self.targets = targets
+        self._targets = targets
 
     async def move(
         self,
@@ -86,7 +86,7 @@ class Mover:
 
         Raises Refusal.
         """
-        target = self.targets.find(source, target_name)
+        target = self._targets.find(source, target_name)
         while True:
             chosen = await self._selection.choose(source, choice, piece)
             self._check(source, target, chosen.messages)
@@ -94,7 +94,7 @@ class Mover:
                 answer = Answer(token, chosen.taken, chosen.next, chosen.until)
                 return answer.result(len(chosen.messages), chosen.bytes)
             if not isinstance(target, LocalQueue):
-                target = await self.targets.create(*target)
+                target = await self._targets.create(*target)
             try:
                 return await self._move(source, target, chosen, token, is_named=_is_named(choice))
             except MessagesGone:
@@ -158,6 +158,13 @@ class Mover:
             count=len(moved.lookup_ids),
         )
         return answer.result(len(moved.lookup_ids), moved.bytes)
+
+    async def target(self, source: LocalQueue, name: str) -> LocalQueue:
+        """Return the queue with this name as a target for messages of `source`.
+
+        A new subqueue is created.  Raises Refusal.
+        """
+        return await self._targets.get(source, name)
 
     def check(self, source: LocalQueue, target: LocalQueue, messages: list[StoredMessage]) -> None:
         """Raise Refusal if these messages cannot be moved now."""

@@ -42,7 +42,7 @@ class MessageSender:
         """`begin_batch(token, transaction)` returns the sender of one request, and `release` ends
         the sequences of which all messages are acknowledged."""
         self._services = services
-        self.checks = checks
+        self._checks = checks
         self._copies = copies
         self._begin_batch = begin_batch
         self._release = release
@@ -57,7 +57,7 @@ class MessageSender:
         The id of a message to several queues is a list with the id of each copy.  `token` is the
         token of the request, or b"".  Raises Refusal, MustAsk: then no message is sent.
         """
-        chosen = self.checks.check(messages)
+        chosen = self._checks.check(messages)
         self.take_over(messages, chosen, token, done)
 
     def ids(self, numbers: Iterable[object]) -> list[object]:

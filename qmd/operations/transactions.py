@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qmd.operations.receive_selected import SelectiveReceiver
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import SendChecks
     from qmd.runtime.budget import Budget
     from qmd.runtime.services import Services
 
@@ -63,6 +64,7 @@ class Transactions:
         mover: Mover,
         selective_receiver: SelectiveReceiver,
         message_receiver: MessageReceiver,
+        checks: SendChecks,
         message_sender: MessageSender,
         sealed: SealedTokens,
     ) -> None:
@@ -70,6 +72,7 @@ class Transactions:
         self._mover = mover
         self._selective_receiver = selective_receiver
         self._message_receiver = message_receiver
+        self._checks = checks
         self._message_sender = message_sender
         self._sealed = sealed
         self._live: dict[bytes, Transaction] = {}
@@ -148,7 +151,7 @@ class Transactions:
                     " sent in a transaction is transactional",
                     "Leave its delivery out, or send it outside the transaction.",
                 )
-        chosen = self._message_sender.checks.check(messages, in_transaction=True, is_part=True)
+        chosen = self._checks.check(messages, in_transaction=True, is_part=True)
         numbers = self._message_sender.numbers_of(chosen)
         transaction.messages += messages
         transaction.several += [
@@ -254,7 +257,7 @@ class Transactions:
         lookup_ids = list(dict.fromkeys(lookup_ids))
         self._check_taken(transaction, queue, lookup_ids)
         mover = self._mover
-        place = await mover.targets.get(queue, target) if target else None
+        place = await mover.target(queue, target) if target else None
         transaction = self._find(transaction_id, owner)  # it may have ended meanwhile
         self._check_taken(transaction, queue, lookup_ids)
         if place is not None:
@@ -302,7 +305,7 @@ class Transactions:
         message_sender = self._message_sender
         try:
             self._check_received(transaction)
-            chosen = message_sender.checks.check(
+            chosen = self._checks.check(
                 transaction.messages, in_transaction=True, several=transaction.several
             )
         except MustAsk:

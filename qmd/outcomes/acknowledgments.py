@@ -83,7 +83,7 @@ class Acknowledgments:
         self._destinations = destinations
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
         self._order_hosts: dict[bytes, str] = {}  # the last known address of each source
-        self.deferred = deferred_acknowledgments
+        self._deferred = deferred_acknowledgments
 
     def connect(self, session_with: Callable[[bytes], PeerSession | None], post: Post) -> None:
         """Set the collaborators that are created later.
@@ -133,8 +133,8 @@ class Acknowledgments:
                 name = PrivateName(destination.queue_manager, destination.number)
             else:
                 name = PublicName(destination)
-            if isinstance(name, PublicName) and self.deferred.must_wait(name):
-                self.deferred.add(name, packet, batch)  # which records the outcome, too
+            if isinstance(name, PublicName) and self._deferred.must_wait(name):
+                self._deferred.add(name, packet, batch)  # which records the outcome, too
                 continue
             via = self._session_to(original.user.source_queue_manager, name)
             dropped = self._post.send_packet(name, packet, batch, via=via)

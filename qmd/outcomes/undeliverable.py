@@ -173,7 +173,7 @@ class Undeliverable:
         if not dying:
             return ended
         if any(each.key >= TRANSACTIONAL_FIRST for each in dying):
-            self._outgoing.ids.unconfirmed.add(queue.id)
+            self._outgoing.unconfirmed.add(queue.id)
         removal = Removal(
             self._recorder,
             self._services.id,

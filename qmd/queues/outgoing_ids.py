@@ -71,7 +71,7 @@ class OutgoingIds:
     def restore(self, last_timestamp: int, unconfirmed: set[int]) -> None:
         """Load the greatest timestamp of a sequence, and the ids of `unconfirmed`."""
         self._last_timestamp = max(self._last_timestamp, last_timestamp)
-        self.unconfirmed = unconfirmed
+        self.unconfirmed.update(unconfirmed)
 
     def restored(self, queue: OutgoingQueue) -> None:
         """Reserve the ids of a restored queue and of its sequence."""

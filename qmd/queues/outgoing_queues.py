@@ -70,7 +70,9 @@ class OutgoingQueues:
         self._usage = usage
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
-        self.ids = ids
+        self._ids = ids
+        #: Ids of queues with dead letters that may be confirmed late: they are not reused.
+        self.unconfirmed = ids.unconfirmed
         self.others_usage = Usage()  # bytes of relayed messages
         self.transmitted_count = 0
 
@@ -156,10 +158,10 @@ class OutgoingQueues:
         for timestamp in (*former, *(each >> 32 for each in sequences_awaited)):
             self._know_timestamp(timestamp, queue)
         self._adopt(queue)
-        self.ids.restored(queue)
+        self._ids.restored(queue)
         if not queue.for_others:
             # The database may be a restored backup, older than sequences that the peer knows.
-            queue.begin_sequence = self.ids.begin_sequence
+            queue.begin_sequence = self._ids.begin_sequence
 
     def clock_was_set(self) -> None:
         """Note that all stored messages have a sent time by the former wall clock."""
@@ -200,11 +202,11 @@ class OutgoingQueues:
             queue = self._redirects.stands_for(name)
             if queue is not None:
                 return queue
-        id_ = self.ids.take(for_acknowledgments=for_acknowledgments)
+        id_ = self._ids.take(for_acknowledgments=for_acknowledgments)
         try:
             link = link_of(self._ways, name, via, machine)
         except Refusal:
-            self.ids.give_back(id_)
+            self._ids.give_back(id_)
             raise
         has_session = link.connection is not None
         sequence = OutgoingSequence(0, resend_intervals_s=self._services.settings.delivery.resend_s)
@@ -423,7 +425,7 @@ class OutgoingQueues:
         if queue.has_sequence:
             self.know_sequence(queue)
         elif not queue.for_others:
-            queue.begin_sequence = self.ids.begin_sequence
+            queue.begin_sequence = self._ids.begin_sequence
 
 
 def parse_queue_name(destination: str) -> tuple[FormatName, bytes | None, bool]:

@@ -366,7 +366,7 @@ class Confirmations:
 
     async def forget_old(self, now_s: int) -> None:
         """Forget dead letters too old for a late confirmation, and queues that have no others."""
-        unconfirmed = self._outgoing.ids.unconfirmed
+        unconfirmed = self._outgoing.unconfirmed
         before = set(unconfirmed)
 
         def forget(db: sqlite3.Connection) -> set[int]:
@@ -450,7 +450,7 @@ class Confirmations:
                 ),
                 [packet],
             )
-        self._outgoing.ids.unconfirmed.add(queue.id)
+        self._outgoing.unconfirmed.add(queue.id)
         self._services.storage.batch.run(
             partial(
                 awaiting_rows.remember_unconfirmed,

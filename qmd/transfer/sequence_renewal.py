@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.connection import PeerConnection
+    from qmd.queues.outgoing_ids import OutgoingIds
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
@@ -56,11 +57,13 @@ class SequenceRenewal:
         self,
         services: Services,
         outgoing: OutgoingQueues,
+        outgoing_ids: OutgoingIds,
         release: Callable[[], None],
         undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
+        self._outgoing_ids = outgoing_ids
         self._release = release
         self._undeliverable = undeliverable
         self._one_by_one = asyncio.Lock()
@@ -185,7 +188,7 @@ class SequenceRenewal:
         sequence = queue.sequence
         batch = self._services.storage.batch
         newest = TRANSACTIONAL_FIRST | (sequence.base + sequence.next_number - 1)
-        sequence.begin_anew(self._outgoing.ids.next_sequence_id(), after)
+        sequence.begin_anew(self._outgoing_ids.next_sequence_id(), after)
         self._outgoing.know_sequence(queue)
         queue.begin_sequence = None
         queue.renumbered_to = newest

@@ -202,7 +202,7 @@ def test_a_refusal_names_the_element_and_no_copy_is_sent(
         for name in ("one", "two"):
             await a.create(name)
         await a.create("full", quota_bytes=1000)
-        await a.mover.targets.get(a.queue("two"), "two;sub")
+        await a.mover.target(a.queue("two"), "two;sub")
 
         with pytest.raises(Refusal) as refusal:
             await a.send(destination, bytes(2000))
@@ -452,7 +452,7 @@ async def test_memory_for_express_messages_counts_a_body_that_copies_share_once(
     assert 2 * len(LARGE) < a.usage.express_bytes < 2.5 * len(LARGE)
     await check_agreement(a)
     with pytest.raises(Refusal, match="express messages take"):
-        a.message_sender.checks.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
+        a.send_checks.check([NewMessage("q0,q1", LARGE, delivery=EXPRESS)])
     for name in names:
         assert await a.receive(name) == [LARGE] * 2
     assert a.usage.express_bytes > len(LARGE), "those for elsewhere are there"

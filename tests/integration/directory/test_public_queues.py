@@ -222,7 +222,7 @@ async def _sent_while_b_is_without_its_directory(
         acknowledge=int(Acknowledge.POSITIVE_ARRIVAL),
         **properties,
     )
-    await until(lambda: b.acknowledgments.deferred.count == len(bodies), "what waits")
+    await until(lambda: b.deferred_acknowledgments.count == len(bodies), "what waits")
     return a, b
 
 
@@ -238,7 +238,7 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
 
     b = await hosts.restart(b, directory=asdict(b.services.settings.directory))
     await until(
-        lambda: b.acknowledgments.deferred.count == 3,
+        lambda: b.deferred_acknowledgments.count == 3,
         "what waits, after the start too",
     )
     (hosts._folder / "b.toml").write_text(_with_addresses(hosts, a))
@@ -247,7 +247,7 @@ async def test_an_acknowledgment_that_waits_for_the_directory_survives_a_restart
     sent = await a.peek(".\\acks")
     correlated = [parse_user_message(each.packet).properties.correlation_id for each in sent]
     assert correlated == sorted(correlated), "they are in another order than what they speak of"
-    await until(lambda: not b.acknowledgments.deferred.count)
+    await until(lambda: not b.deferred_acknowledgments.count)
     assert await b.storage.read(unaddressed.list_all) == []
     await _all_acknowledged(a, b)
 
@@ -271,7 +271,7 @@ async def test_an_acknowledgment_to_a_queue_missing_in_the_directory_is_dropped_
 
     with structlog.testing.capture_logs() as logs:
         (hosts._folder / "b.toml").write_text("# Nobody is here.\n")
-        await until(lambda: not b.acknowledgments.deferred.count)
+        await until(lambda: not b.deferred_acknowledgments.count)
 
     (line,) = [each for each in logs if each["event"] == "acknowledgment_not_sent"]
     assert "has no public queue" in line["reason"]

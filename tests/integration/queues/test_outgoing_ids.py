@@ -103,7 +103,7 @@ async def test_a_new_destination_is_refused_at_once_if_no_queue_is_idle(hosts: H
 
     await a.undeliverable.purge(a.sending_to(to(1, "q3")))
     await a.settled()
-    a.outgoing.ids._search_at = 0.0  # as if time had passed since the last search
+    a.outgoing_ids._search_at = 0.0  # as if time had passed since the last search
     await a.send(to(1, "one-too-many"), b"waits")
     assert {each.destination[-2:] for each in a.outgoing.queues} == {
         *(f"q{number}" for number in range(8) if number != 3),
@@ -217,7 +217,7 @@ async def test_queues_for_non_transactional_messages_use_no_sequences(hosts: Hos
     a = await hosts.start("a")
     for number in range(50):
         await a.send(to(1, f"q{number}"), b"plain")
-    before = a.outgoing.ids._last_timestamp
+    before = a.outgoing_ids._last_timestamp
     await a.send(to(1, "q3"), b"in order", delivery=frames.TRANSACTIONAL)
     await a.send(to(1, "q4"), b"in order", delivery=frames.TRANSACTIONAL)
     first = a.sending_to(to(1, "q3")).sequence.sequence_id
