@@ -290,6 +290,7 @@ class Assembly(TransferLayer):
             "forget own dead-letter queues": self.own_dead_letters.forget_gone,
             "forget readers": self.readers.forget_gone,
             "forget stages": self.staging.forget_old,
+            "warn of quiet readers": self.readers.warn,
             "forget unconfirmed messages": partial(
                 retention.forget_unconfirmed, services, self.confirmations
             ),

@@ -179,7 +179,7 @@ class Readers:
         )
         return f"the reader {names[0]}" if len(names) == 1 else f"the readers {', '.join(names)}"
 
-    def warn(self) -> None:
+    async def warn(self) -> None:
         """Log each reader that holds messages and has sent no request for long, once."""
         limit_s = self._services.settings.pipeline.quiet_warning_s
         now = self._services.loop.time()
