@@ -10,16 +10,20 @@ import pytest
 from model.__main__ import CHECKS, MODEL
 from qmd.core.sequence import IncomingSequence, OutgoingSequence
 from qmd.operations.send import MessageSender
+from qmd.outcomes.promises import Promises
 from qmd.outcomes.undeliverable import Undeliverable
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.outgoing_queues import OutgoingQueues
+from qmd.transfer.acceptance import Acceptance
 from qmd.transfer.incoming import Incoming
 from qmd.transfer.release import OutgoingRelease
+from qmd.transfer.sequence_order import SequenceOrder
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {
     each.__name__: each
     for each in (
+        Acceptance,
         Incoming,
         IncomingSequence,
         OutgoingQueues,
@@ -27,6 +31,8 @@ CLASSES = {
         OutgoingSequence,
         OutgoingRelease,
         MessageSender,
+        Promises,
+        SequenceOrder,
         Undeliverable,
     )
 }
