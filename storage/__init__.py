@@ -1,13 +1,12 @@
 """The durable state: one SQLite database, one writer, group commit.
 
-    storage.engine.batch.insert_message(...)        adds a change to the open batch,
-    storage.engine.batch.when_durable(callback)     which is written to disk as one commit;
-    await storage.engine.batch.run(unit)            returns only after that commit
+    storage.batch.insert_message(...)        adds a change to the open batch,
+    storage.batch.when_durable(callback)     which is written to disk as one commit;
+    await storage.batch.run(unit)            returns only after that commit
     await storage.read(read)                 reads the durable state on another connection
 
-Start reading with schema.sql, then writer.py.  Units and reads are plain functions of a
-`Connection`, composed of functions in the modules of the tables:
-    queues   messages   outgoing   sequences   history   outcomes   counters   expiry
+Begin to read at schema.sql, then engine/writer.py.  Units and reads are plain functions of a
+`Connection`; they are composed of the functions in `tables/`, one module for each table.
 """
 
 from sqlite3 import Connection

@@ -17,7 +17,7 @@ from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.link import Link
 from qmd.peers.next_hop import NextHops
-from qmd.peers.pending_acks import OwedAcks
+from qmd.peers.pending_acks import PendingAcks
 from qmd.peers.redirect import Redirection
 from qmd.peers.sessions import Peers
 from qmd.peers.transmitter import Transmitter
@@ -95,7 +95,7 @@ class TransferLayer(StateLayer):
         self.identities = IdentityConflicts(services, self.known_messages)
         self.peers = Peers(services, self.acknowledgments, self.identities, self.incoming_streams)
         self.next_hops = NextHops(services, self.directory, self.peers)
-        self.owed_acks = OwedAcks(services, self.next_hops.session_towards)
+        self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(
             services, self.identities, self.outgoing, self.peers, self.destinations
         )
@@ -204,7 +204,7 @@ class TransferLayer(StateLayer):
         self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(release, self.relay_store.gone)
-        self.promises.connect(self.owed_acks.owe_order_ack, self.owed_acks.arm_order_ack)
+        self.promises.connect(self.pending_acks.owe_order_ack, self.pending_acks.arm_order_ack)
         self.identities.connect(self.peers.close_sessions)
         self.peers.connect(
             self.next_hops, self.make_link, self.outgoing_release.session_acknowledged
@@ -218,7 +218,7 @@ class TransferLayer(StateLayer):
         return PeerConnection(
             self.services,
             self.incoming,
-            self.owed_acks.send,
+            self.pending_acks.send,
             self.peers,
             self.turns,
             link,

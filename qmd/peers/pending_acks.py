@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 
-class OwedAcks:
+class PendingAcks:
     """Sends the acknowledgments that are owed to peers."""
 
     def __init__(
