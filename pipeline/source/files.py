@@ -87,8 +87,8 @@ class FileReader(DataSourceReader):
                         )
                 except (ValueError, TypeError, KeyError) as error:
                     raise SourceError(
-                        f"qmd: line {number} of {path} is no event ({error}); such files come from"
-                        " qmd events export"
+                        f"qmd: line {number} of {path} is not an event ({error}); such files"
+                        " come from qmd events export"
                     ) from error
                 events.append(event)
             yield event_batch(events, self.columns)

@@ -41,7 +41,7 @@ def delivery_to(
             f"{route.name} is a queue of the queue manager itself"
             if route.is_system
             else f"{route.name} is a subqueue or journal",
-            "Journals and dead-letter queues can be read, and not be sent to; messages come to"
+            "Journals and dead-letter queues can be read, but not sent to; messages come to"
             " a subqueue by `qmd move`.",
         )
     if transactional is not None:

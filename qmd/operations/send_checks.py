@@ -265,8 +265,8 @@ class SendChecks:
         ):
             raise Refusal(
                 "sequence_full",
-                f"the sequence to {route.destination} has given all of its numbers",
-                "Wait until the destination has acknowledged what is under way.",
+                f"the sequence to {route.destination} has used all of its numbers",
+                "Wait until the destination has acknowledged the messages under way.",
             )
         if delivery == EXPRESS:
             needed.express = True
@@ -311,8 +311,8 @@ class SendChecks:
         if new.dead_letter is False:
             raise Refusal(
                 "dead_letter_unwanted",
-                "a queue for the dead letter is named, and no dead letter is wanted",
-                "Give one of both.",
+                "a queue for the dead letter is named, and dead letters are turned off",
+                "Give only one of them.",
             )
         self._own_dead_letters.check(new.dead_letter_queue, delivery)
 

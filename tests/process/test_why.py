@@ -65,7 +65,7 @@ def test_both_sides_report_a_message_that_has_arrived(pair: tuple[Daemon, Daemon
     text = sender.cli("why", sent).stdout.decode()
     assert "At hostb (127.0.0.1:" in text
     assert "It is in private$\\orders since" in text
-    assert "first in line; nobody waits for it" in text
+    assert "first in line; no receiver waits for it" in text
     with blocking.connect(receiver.folder / "qmd.sock") as qm:
         assert qm.why(sent)["peers"][0]["host"] == "hosta"
         assert qm.trace(sent)[0]["kind"] == "sent"
@@ -105,7 +105,7 @@ def test_a_computer_that_is_down_is_named_with_the_remedy(pair: tuple[Daemon, Da
     assert f"It waits in the outgoing queue for {destination}" in text
     assert "because: " in text
     assert "nobody listens" in text
-    assert f"What to do: Check that the queue manager at {destination[11:26]}" in text
+    assert f"Remedy: Check that the queue manager at {destination[11:26]}" in text
 
 
 @pytest.mark.parametrize("own", [False, True])
