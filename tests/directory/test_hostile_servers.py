@@ -171,7 +171,7 @@ async def hangs_up(session: Session) -> None:
         (huge_length, "bytes; at most"),
         (unasked, "never asked"),
         (notice, "maintenance at noon"),
-        (another_answer, "something else than was asked"),
+        (another_answer, "another kind of answer than was requested"),
         (endless_entries, "more than 5000 entries"),
         (hangs_up, "closed the connection"),
     ],
@@ -241,7 +241,7 @@ def test_a_server_without_tls_is_distinguished_from_an_absent_one(tmp_path):
 
     text, _ = refusal(refuse, tmp_path, security=Security.START_TLS)
 
-    assert "the server has no TLS for us" in text
+    assert "the server does not offer TLS" in text
     assert "no TLS here" in text
 
 
