@@ -169,7 +169,7 @@ async def hangs_up(session: Session) -> None:
     [
         (garbage, "breaks the protocol"),
         (huge_length, "bytes; at most"),
-        (unasked, "never asked"),
+        (unasked, "never sent"),
         (notice, "maintenance at noon"),
         (another_answer, "another kind of answer than was requested"),
         (endless_entries, "more than 5000 entries"),

@@ -143,7 +143,7 @@ def test_a_guid_made_from_a_name_is_always_the_same():
         (f'[[list]]\nname = "a"\nmembers = ["MACHINE={GUID_A}"]\n', 3, "cannot be sent to"),
         ('[[list]]\nname = "a"\nmembers = ["a@b,c@d"]\n', 3, "without commas"),
         ('[[alias]]\nname = "a"\ntarget = "alias:b"\n', 3, "another alias"),
-        ('[[site]]\nname = "a"\n[[link]]\nsites = ["a", "a"]\ncost = 1\n', 4, "two different sites"),
+        ('[[site]]\nname = "a"\n[[link]]\nsites = ["a", "a"]\ncost = 1\n', 4, "appears twice"),
         ('[[site]]\nname = "a"\n[[link]]\nsites = ["a", "b"]\ncost = true\n', 5, "whole number"),
         ('[[machine]]\nname = "a\n', 2, ""),
     ],

@@ -107,7 +107,7 @@ def test_bytes_that_are_not_ldap_are_refused_before_they_are_buffered(data, word
         ("3005 020101 4000", "unknown kind"),
         ("3005 020101 6400", "middle"),
         ("300b 020101 6406 0402fffe 3000", "UTF-8"),
-        ("3003 020101 00", "behind"),
+        ("3003 020101 00", "after the end"),
     ],
 )
 def test_an_invalid_message_is_refused_with_a_reason(data, word):
