@@ -229,7 +229,8 @@ class QuotasSettings:
     message_bytes_max: int = setting(
         Size("1kB", "48MiB"),
         "4MiB",
-        "One message's body. The packet that other hosts take has 4MiB with its headers; a larger "
+        "One message's body. The packet that other hosts accept has 4MiB with its headers; a"
+        " larger "
         "body is for queues of this computer and for hosts of [peers] large_messages.",
     )
     express_bytes: int = setting(
@@ -293,8 +294,8 @@ class DeliverySettings:
     downtime_max_s: float = setting(
         Duration("0s", "49710d"),
         "30d",
-        "For how long the queue manager may have been down, by the wall clock of a computer that "
-        "was started anew. A longer time is not counted as time that messages have lived.",
+        "For how long the queue manager may have been down, by the wall clock of a computer"
+        " that was rebooted. A longer time is not counted against the lifetimes of messages.",
     )
     window_size: int = setting(
         Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
@@ -311,7 +312,7 @@ class DeliverySettings:
         "specification allows 500ms to 120s.",
     )
     acknowledge_at_once: bool = setting(
-        Flag(), True, "Whether our acknowledgments leave with the commit that they speak of."
+        Flag(), True, "Whether acknowledgments are sent as soon as their messages are committed."
     )
     order_ack_timeout_s: float = setting(
         Duration("1ms", "60s"),

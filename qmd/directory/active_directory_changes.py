@@ -278,7 +278,7 @@ class Changes:
     async def _alias(self, name: SingleName, beside: str) -> str:
         """Return an alias that stands for `name`; create one beside the list if there is none."""
         if getattr(name, "suffix", None) in (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT):
-            raise EntryUnusable(f"{name} can only be read: it is no member of a list")
+            raise EntryUnusable(f"{name} can only be read: it is not a member of a list")
         attributes = _alias_attributes(name)
         spelled = str(name)
         wanted = FilterAnd(

@@ -173,8 +173,8 @@ def parse_cursor(text: str) -> tuple[int, int]:
     ):  # fmt: skip
         raise Refusal(
             "bad_cursor",
-            f"{text!r} is no cursor",
-            "A cursor is what an earlier answer or event had as `cursor`, such as 17.0.",
+            f"{text!r} is not a cursor",
+            "A cursor is the field `cursor` of an earlier answer or event, such as 17.0.",
         )
     return int(block), int(index)
 

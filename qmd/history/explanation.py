@@ -426,7 +426,7 @@ def _is_damaged(place: Value, now_ms: int) -> tuple[str, str]:
     return (
         "When it was read, it differed from its stored content, and it was set aside at"
         f" {moment(place['since_ms'], now_ms)}.",
-        "Stop the daemon and save what can be saved: qmd check --repair FILE; find out why the"
+        "Stop the daemon and save the readable messages: qmd check --repair FILE; find out why the"
         " disk changes its contents.",
     )
 

@@ -142,7 +142,7 @@ class Destinations:
                 return str(parse_wire_name(destination.name))
         if isinstance(destination, int):
             return str(PrivateName(user.queue_manager_address, destination))
-        return "of the name that it bears"
+        return "of its name"
 
     def aims(self, text: str) -> Route | Several:
         """Return the queue that a message with this destination goes to, or several queues.

@@ -86,13 +86,13 @@ def _fitting(
     if transactional and asked != TRANSACTIONAL:
         raise Refusal(
             "needs_transactional",
-            f"{queue} is transactional and takes transactional messages only",
+            f"{queue} is transactional and accepts transactional messages only",
             f"Send it with --transactional.{advice}",
         )
     if not transactional and asked == TRANSACTIONAL:
         raise Refusal(
             "not_transactional",
-            f"{queue} is not transactional and takes no transactional messages",
+            f"{queue} is not transactional and accepts no transactional messages",
             f"Send it with --recoverable or --express, or create a transactional queue.{advice}",
         )
     return asked

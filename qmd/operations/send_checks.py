@@ -295,8 +295,9 @@ class SendChecks:
         if size > allowed == PACKET_BYTES_MAX:
             raise Refusal(
                 "large_message_elsewhere",
-                f"the message makes a packet of {size} bytes, and {route.destination} takes"
-                f" {allowed}: only hosts in large_messages of the section [peers] take larger ones",
+                f"the message makes a packet of {size} bytes, and {route.destination} accepts"
+                f" {allowed}: only hosts in large_messages of the section [peers] accept larger"
+                " ones",
                 "Name the host there, and this one in its configuration, if it runs qmd too; or"
                 " send the body in parts, or a reference to it.",
             )

@@ -57,7 +57,7 @@ def test_a_password_is_not_sent_unencrypted(controller):
         # The server itself refuses it as well, if the configuration permits it.
         theirs = refusal(controller, relayed, plain_allowed=True)
 
-    assert "readable" in text
+    assert "unencrypted" in text
     assert "encryption required" in theirs
 
 
@@ -104,7 +104,11 @@ def test_a_wrong_password_is_reported_with_the_servers_text(controller, tmp_path
 
 @pytest.mark.parametrize(
     ("content", "mode", "word"),
-    [(b"", 0o600, "no password"), (b"\n", 0o600, "no password"), (b"x", 0o604, "accessible to all")],
+    [
+        (b"", 0o600, "no password"),
+        (b"\n", 0o600, "no password"),
+        (b"x", 0o604, "accessible to all"),
+    ],
 )
 def test_an_empty_or_world_readable_password_is_not_used(controller, tmp_path, content, mode, word):
     file = tmp_path / "password"

@@ -167,7 +167,7 @@ async def hangs_up(session: Session) -> None:
 @pytest.mark.parametrize(
     ("behave", "word"),
     [
-        (garbage, "breaks the protocol"),
+        (garbage, "violates the protocol"),
         (huge_length, "bytes; at most"),
         (unasked, "never sent"),
         (notice, "maintenance at noon"),
@@ -231,7 +231,7 @@ def test_answers_before_the_start_of_tls_are_ignored(tmp_path):
 
     text, _ = refusal(inject, tmp_path, security=Security.START_TLS)
 
-    assert "breaks the protocol" in text
+    assert "violates the protocol" in text
 
 
 def test_a_server_without_tls_is_distinguished_from_an_absent_one(tmp_path):
@@ -276,4 +276,4 @@ def test_a_read_only_controller_is_reported_as_such(tmp_path):
         copy, tmp_path, ask=lambda directory: directory.changes.unregister_queue(bytes(range(16)))
     )
 
-    assert "only a copy" in text
+    assert "only a read-only copy" in text

@@ -122,7 +122,7 @@ class LdapConnection(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 self._take(ldap_messages.read(frame))
         except LdapFault as fault:
-            self.abort(f"the server breaks the protocol: {fault}")
+            self.abort(f"the server violates the protocol: {fault}")
 
     def eof_received(self) -> bool:
         return False
@@ -300,7 +300,7 @@ class LdapConnection(asyncio.Protocol):
             text = f"no answer within {access.connect_timeout_s:g} s while {self.doing}"
             raise self._failed(LdapAway(text, server=self._name)) from error
         except LdapFault as fault:
-            text = f"the server breaks the protocol while {self.doing}: {fault}"
+            text = f"the server violates the protocol while {self.doing}: {fault}"
             raise self._failed(LdapAway(text, server=self._name)) from fault
         except LdapError as error:
             raise self._failed(error) from error.__cause__
