@@ -148,7 +148,7 @@ def test_an_unknown_message_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
 
     done = sender.cli("why", unknown, check=False)
     assert done.returncode == 3
-    assert b"knows nothing of this message" in done.stdout
+    assert b"has no record of this message" in done.stdout
     assert sender.cli("why", "77", check=False).returncode == 3
     assert sender.cli("why", "nonsense", check=False).returncode == 2
     assert sender.cli("trace", unknown, check=False).returncode == 3
@@ -169,7 +169,7 @@ def test_a_queue_manager_that_cannot_answer_is_asked_once(
 
     assert "did not answer: it does not run qmd" in first
     assert "is not asked again for" in second
-    assert "This is what hosta knows" in second
+    assert "These are the records of hosta" in second
     question = peer.receive()
     assert question.destination.text.endswith("\\private$\\qmd_history$")
     assert question.transaction is None
