@@ -54,7 +54,7 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
     few = 2_000
     return {
         "a busy neighbour": (count_on, (port,)),
-        "connections that never speak": (attacks.stay_silent, (port, few)),
+        "connections that send nothing": (attacks.stay_silent, (port, few)),
         "sessions that come and go": (attacks.connect_and_leave, (port, few)),
         "senders of single bytes": (attacks.send_byte_by_byte, (port, 20)),
         "giant packets that are announced": (attacks.announce_much, (port, 20, 300_000)),
@@ -69,7 +69,7 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
             for many in (200, 900)
         },
         "garbage on the control socket": (attacks.send_garbage, (path, 300)),
-        "requests whose answers nobody reads": (attacks.ask_and_never_read, (path, 20_000)),
+        "requests with unread answers": (attacks.ask_and_never_read, (path, 20_000)),
     }
 
 

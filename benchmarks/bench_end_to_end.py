@@ -101,7 +101,7 @@ async def daemons(load: Load) -> AsyncIterator[tuple[Daemon, Daemon]]:
                 yield a, b
             except RuntimeError:
                 for daemon in (a, b):
-                    print(f"{daemon.name} says:\n{daemon.last_words}", file=sys.stderr)
+                    print(f"{daemon.name}: its last output:\n{daemon.last_words}", file=sys.stderr)
                 raise
 
 

@@ -93,7 +93,7 @@ async def profile(load: Load, top: int) -> None:
                 )
                 for file, began, ended in zip(files, before, after, strict=True)
             ]
-    print(f"{figures['messages_per_s']:,} messages a second while looked at; CPU us a message\n")
+    print(f"{figures['messages_per_s']:,} messages a second during profiling; CPU us a message\n")
     print_table([by_group(share) for share in shares], rows_max=len(GROUPS))
     print_table([by_function(share) for share in shares], rows_max=top)
 

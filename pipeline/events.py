@@ -265,9 +265,9 @@ def _event(line: str, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"line {number} is no event: {error}") from error
+        raise ValueError(f"line {number} is not an event: {error}") from error
     if not isinstance(row, dict):
-        raise ValueError(f"line {number} is no event")
+        raise ValueError(f"line {number} is not an event")
     if missing := [name for name in _NEEDED if name not in row]:
         raise ValueError(f"line {number} has no {missing[0]}")
     _check_version(row.get("schema"))

@@ -115,8 +115,8 @@ def main(settings: Settings) -> int:
             "storage_failed",
             reason=str(error),
             code=error.code,
-            remedy="Nothing that was acknowledged is lost. Start the daemon again when the disk is"
-            " in order.",
+            remedy="Nothing that was acknowledged is lost. Start the daemon again when the disk"
+            " works.",
         )
         return EXIT_FAILED
 
@@ -294,8 +294,8 @@ def _unhandled(
 def _check_user(settings: Settings) -> None:
     if os.geteuid() == 0 and not settings.queue_manager.run_as_root:
         raise Misconfigured(
-            "the daemon does not run as root, because it needs no right of root's: run it as a"
-            " user of its own, or set run_as_root = true in the section [queue_manager]",
+            "the daemon does not run as root, because it needs no privilege of root: run it as"
+            " a separate user, or set run_as_root = true in the section [queue_manager]",
             code="runs_as_root",
         )
 

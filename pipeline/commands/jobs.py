@@ -67,7 +67,7 @@ _over_logs = job_options(
 @click.option(
     "--full",
     is_flag=True,
-    help="Examine every message, also of streams whose numbers agree on both sides.",
+    help="Examine every message, also in streams that agree on both sides.",
 )
 @click.option(
     "--again", is_flag=True, help="Forget what was audited before, and read all files again."

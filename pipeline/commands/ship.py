@@ -91,7 +91,7 @@ def ship(
         raise Failure(
             ExitCode.FAILED,
             f"{target} cannot be written ({error}); earlier files are complete, and the next"
-            " run continues behind them",
+            " run continues after them",
             "ship_target_failed",
         ) from error
     done = run.done

@@ -69,6 +69,6 @@ def parse_faults(text: str) -> dict[str, int]:
             known = ", ".join([*presets, *FAULTS, *HOST_FAULTS])
             raise ValueError(f"there is no fault {name!r}; there are: {known}")
         if equals and not count.isdigit():
-            raise ValueError(f"{word!r}: a number is expected behind `=`")
+            raise ValueError(f"{word!r}: a number is expected after `=`")
         found[name] = int(count) if equals else _DEFAULT[name]
     return found

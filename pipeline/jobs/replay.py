@@ -61,7 +61,7 @@ class Replay:
         """Raise ReplayFailed for an invalid id."""
         if not _NAME.fullmatch(job_id):
             raise ReplayFailed(
-                f"{job_id!r} is no id of a job; take letters, digits, '.', '_' and '-'",
+                f"{job_id!r} is not an id of a job; use letters, digits, '.', '_' and '-'",
                 "bad_job_id",
             )
         self._spark = spark
@@ -123,7 +123,7 @@ class Replay:
             if plan["asked"] != request:
                 raise ReplayFailed(
                     f"job {self._job_id} was begun with {plan['asked']}, and now has {request};"
-                    " take another --job-id for another slice",
+                    " use another --job-id for another slice",
                     "job_was_other",
                 )
             known = set(self._archive.runs())

@@ -158,10 +158,10 @@ def _add_kinds(page: Page, wrong: Mapping[str, int]) -> None:
     if not wrong:
         return
     page.section(
-        "What, and what to do",
+        "Findings and remedies",
         "The worst first.",
         table(
-            ["kind", "findings", "that is", "what to do"],
+            ["kind", "findings", "that is", "remedy"],
             [
                 (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
                 for kind in KINDS
@@ -173,10 +173,10 @@ def _add_kinds(page: Page, wrong: Mapping[str, int]) -> None:
 
 def _add_undecided(page: Page, about_hosts: Frame, open_messages: Frame) -> None:
     page.section(
-        "What could not be decided, and why",
+        "Undecided messages, and the reasons",
         "A missing log is not a loss. When it arrives, the next audit reads it and decides.",
         table(
-            ["host", "what", "detail", "what to do"],
+            ["host", "what", "detail", "remedy"],
             [
                 (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
                 for row in about_hosts.itertuples()
@@ -243,7 +243,7 @@ def _steps(
             f" ({count}); {len(places):,} routes have findings."
         )
         kind = next(kind for kind in KINDS if wrong.get(kind))
-        steps.append(f"What to do first, {_SHORT[kind]}: {_REMEDIES[kind]}")
+        steps.append(f"First remedy, {_SHORT[kind]}: {_REMEDIES[kind]}")
     if undecided:
         for kind in ("no_log", "late_log", "log_hole", "broken_file"):
             hosts = sorted({str(host) for host in about_hosts.host[about_hosts.kind == kind]})
@@ -293,7 +293,7 @@ def _verdict(wrong: Mapping[str, int], undecided: int) -> tuple[str, str, str]:
     ]
     sentence = " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
     head = "Messages were lost: " if lost else "Nothing was lost, but: "
-    return BAD, f"{head}{sentence}.", "Where it happened, and what to do, is right below." + rest
+    return BAD, f"{head}{sentence}.", "The places and the remedies are below." + rest
 
 
 def _position(row: Any) -> str:

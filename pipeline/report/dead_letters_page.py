@@ -32,7 +32,7 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
     still = groups[groups.waiting > 0]
     if len(still):
         page.section(
-            "What to do",
+            "Remedies",
             "The largest group first. Run the command on the host in the same line; add --dry-run"
             " to preview it.",
             _group_table(still, with_command=True),
@@ -60,7 +60,7 @@ def _add_verdict(page: Page, tables: Mapping[str, Frame], total: int) -> None:
         ("sent again", f"{left['requeued']:,}"),
         ("received from there", f"{left['received']:,}"),
         ("ended there", f"{left['ended']:,}"),
-        ("nobody kept", f"{gone:,}"),
+        ("not kept", f"{gone:,}"),
     ]
     if waiting:
         worst = groups.iloc[0]

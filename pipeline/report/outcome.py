@@ -102,7 +102,7 @@ def draw(picture: Any) -> str:
         "wrong_number": "Stored under another number",
         "number_reused": "One number, two messages",
         "never_sent": "Stored, and never sent",
-        "gap": "A number is missing behind these",
+        "gap": "A number is missing after these",
     }
     title = f"{titles.get(picture.kind, picture.kind)}: number {picture.key & 0xFFFF_FFFF}"
     return plots.timeline(frame, title, picture.from_host, picture.to_host)

@@ -103,7 +103,7 @@ def _fate(events: Frame) -> tuple[str, str, str, list[str]]:
     if ended:
         row = latest(*ended)
         reasons = [reason for reason in events.reason if reason]
-        text = (f"Because: {reasons[-1]}" if reasons else "Why is in the lines below.") + since
+        text = (f"Because: {reasons[-1]}" if reasons else "The reason is below.") + since
         if arrived:
             text = f"It was also {row.kind.replace('_', ' ')} at {row.host}. {text}"
         elif "dead_lettered" in kinds and not kinds & {"requeued"}:

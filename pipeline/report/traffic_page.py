@@ -87,7 +87,7 @@ def _add_queues(page: Page, queues: Frame) -> None:
     busy = ordered[(ordered.messages > 0) | ordered.full_on.notna()]
     if len(busy):
         page.section(
-            "What waits", "Queues that fill up first, then those that hold the most.",
+            "Waiting messages", "Queues that fill up first, then those that hold the most.",
             _queue_table(busy, first=40),
         )  # fmt: skip
     empty = ordered.drop(busy.index)

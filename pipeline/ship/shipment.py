@@ -224,9 +224,9 @@ class Ship:
             return reached.next_epoch(self._last_in_common(own))
         raise ShipFailed(
             f"the log of {self.host} {why}: the queue manager's data are not the data that were"
-            " shipped (a backup was put back, or there is a copy of it); nothing was shipped;"
-            f" make sure that no copy of it runs, then give --new-epoch once: {self._target} keeps"
-            " its files, and new events go beside them",
+            " shipped (a backup was restored, or there is a copy of it); nothing was shipped;"
+            f" make sure that no copy of it runs, then give --new-epoch once: {self._target}"
+            " keeps its files, and new events are written beside them",
             "ship_log_changed",
         )
 
@@ -270,9 +270,9 @@ class Ship:
                 raise ShipFailed(
                     f"files of {queue} up to position {shipped} are at the target, and reader"
                     f" {reader} knows {source.reserved}: the queue manager's data are older than"
-                    " the files (a backup was put back), or the reader was forgotten; nothing of"
-                    f" it was shipped; give --new-epoch once: {self._target} keeps its files, and"
-                    " the messages that the reader has not shipped go beside them",
+                    " the files (a backup was restored), or the reader was forgotten; nothing of"
+                    f" it was shipped; give --new-epoch once: {self._target} keeps its files,"
+                    " and the messages that the reader has not shipped are written beside them",
                     "ship_position_unknown",
                 )
             # A run died after it had written the file and before it consumed the range.

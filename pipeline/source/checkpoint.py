@@ -88,7 +88,7 @@ def last_committed(checkpoint: str) -> tuple[int, list[dict[str, Any]]]:
     system, root = fsspec.core.url_to_fs(checkpoint)
     if not system.isdir(f"{root}/offsets"):
         raise SourceError(
-            f"qmd: {checkpoint} is no checkpoint of a streaming query: it has no folder offsets;"
+            f"qmd: {checkpoint} is not a checkpoint of a streaming query: it has no folder offsets;"
             ' name the folder of .option("checkpointLocation", ...)',
             code="not_a_checkpoint",
         )

@@ -87,8 +87,8 @@ class FileReader(DataSourceReader):
                         )
                 except (ValueError, TypeError, KeyError) as error:
                     raise SourceError(
-                        f"qmd: line {number} of {path} is no event ({error}); such files come from"
-                        " qmd events export"
+                        f"qmd: line {number} of {path} is not an event ({error}); such files"
+                        " come from qmd events export"
                     ) from error
                 events.append(event)
             yield event_batch(events, self.columns)
@@ -101,7 +101,8 @@ class FileReader(DataSourceReader):
                     messages.append(read_line(line))
                 except BrokenLine as error:
                     raise SourceError(
-                        f"qmd: line {number} of {path} is no message: {error}; such files come from"
+                        f"qmd: line {number} of {path} is not a message: {error}; such files"
+                        " come from"
                         " qmd export"
                     ) from error
                 beside.append(json.loads(line))

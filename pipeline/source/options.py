@@ -89,7 +89,9 @@ class Options:
         for name in self.given:
             if name not in _USES[use]:
                 of = "read" if use == "schema" else use  # Spark asks for the schema first
-                raise option_error(_SPELLED.get(name, name), f"is none of {of}{self._like(name)}")
+                raise option_error(
+                    _SPELLED.get(name, name), f"is not an option of {of}{self._like(name)}"
+                )
 
     # -- reading --
 
@@ -120,7 +122,7 @@ class Options:
         for name in columns:
             if name not in known:
                 raise option_error(
-                    "columns", f"has {name!r}, which {kind} have not{_like(name, known)}"
+                    "columns", f"has {name!r}, which {kind} do not have{_like(name, known)}"
                 )
         if len(set(columns)) < len(columns):
             raise option_error("columns", "names a column twice")
@@ -159,7 +161,7 @@ class Options:
     def _sources(self) -> list[SourceQueues]:
         for name in ("endpoint", "queue"):
             if name in self.given:
-                raise option_error("sources", f'stands instead of "{name}"; leave one of them out')
+                raise option_error("sources", f'replaces "{name}"; leave one of them out')
         example = '[{"endpoint": "/run/qmd/qmd.sock", "queue": ["orders"]}]'
         try:
             listed = json.loads(self.given["sources"])

@@ -272,7 +272,7 @@ def check_columns(fields: Sequence[tuple[str, str]], *, has_destination: bool) -
             columns.append(name)
         elif name not in _NOT_WRITTEN:
             raise SourceError(
-                f'qmd: column "{name}" is no property of a message; drop it, or rename it to one'
+                f'qmd: column "{name}" is not a property of a message; drop it, or rename it to one'
                 f" of {', '.join((_DESTINATION, *PROPERTIES))}"
             )
     if _DESTINATION not in columns and not has_destination:

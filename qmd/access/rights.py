@@ -79,7 +79,7 @@ class GrantedRights(Rights):
                 "scope_missing",
                 f"token {grant.name} is for {', '.join(sorted(grant.scopes))}, and {verb} needs"
                 f" {scope}",
-                "Use another token, or have one made: qmd remote token create",
+                "Use another token, or create one: qmd remote token create",
             )
         if grant.everywhere:
             return
@@ -87,15 +87,16 @@ class GrantedRights(Rights):
             if thing is EVERYTHING:
                 raise Refusal(
                     "queue_not_granted",
-                    f"token {grant.name} is for {', '.join(grant.queues)}, and {verb} is about all"
-                    " queues",
+                    f"token {grant.name} is for {', '.join(grant.queues)}, and {verb} concerns"
+                    " all queues",
                     "Use a token for all queues.",
                 )
             if not grant.reaches(thing.key):
                 raise Refusal(
                     "queue_not_granted",
-                    f"token {grant.name} is not for queue {thing.shown}, which {verb} is about",
-                    f"It is for {', '.join(grant.queues)}. Use another one, or have one made.",
+                    f"token {grant.name} does not permit queue {thing.shown}, which {verb}"
+                    " concerns",
+                    f"It permits {', '.join(grant.queues)}. Use another token, or create one.",
                 )
 
     def claim(self, request: Request) -> Request:
@@ -126,5 +127,5 @@ def bad_transaction_id(transaction_id: bytes) -> Refusal:
         "bad_transaction_id",
         f"the id of a transaction has {TRANSACTION_ID_BYTES} bytes; {len(transaction_id)} were"
         " given",
-        "Take 16 random bytes for each transaction.",
+        "Use 16 random bytes for each transaction.",
     )

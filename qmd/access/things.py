@@ -99,8 +99,8 @@ class ThingFinder:
             if refusal.code == "queue_not_granted":
                 raise Refusal(
                     refusal.code,
-                    f"message {message_id} is not known here, or was in queues that this token is"
-                    " not for",
+                    f"message {message_id} is not known here, or was in queues that this token"
+                    " does not permit",
                     "Use a token for all queues.",
                 ) from refusal
             raise

@@ -116,7 +116,7 @@ def read(path: Path) -> list[Grant]:
             raise TokenFileError(f"{path}, line {number}: five columns are required") from error
         chosen = frozenset(scopes.split(","))
         if not chosen <= set(SCOPES) or len(digest) != 64:
-            raise TokenFileError(f"{path}, line {number}: it is no token's")
+            raise TokenFileError(f"{path}, line {number}: it is not the line of a token")
         grants.append(Grant(name, chosen, tuple(queues.split(",")), made, digest))
     return grants
 
@@ -127,9 +127,9 @@ def create(
     """Add a token and return it; only its hash is stored.  Raises TokenFileError, OSError."""
     grants = read(path)
     if any(grant.name == name for grant in grants):
-        raise TokenFileError(f"there is a token {name} already")
+        raise TokenFileError(f"a token {name} exists already")
     if not name or any(each in "\t\r\n#" for each in name + "".join(queues)):
-        raise TokenFileError("a name or queue with such characters cannot be written down")
+        raise TokenFileError("the name or a queue has characters that the file does not allow")
     token = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
     made = today or datetime.datetime.now(datetime.UTC).date().isoformat()
     folded = tuple(queue.casefold() for queue in queues) or ("*",)
@@ -169,7 +169,9 @@ def _write(path: Path, grants: list[Grant]) -> None:
     except FileNotFoundError:
         owner = path.parent.stat()
     if not (stat.S_ISREG(owner.st_mode) or stat.S_ISDIR(owner.st_mode)):
-        raise TokenFileError(f"{path} is no regular file: remove it, or name another in [remote]")
+        raise TokenFileError(
+            f"{path} is not a regular file: remove it, or name another in [remote]"
+        )
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)
     try:

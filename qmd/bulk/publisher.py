@@ -94,7 +94,7 @@ class Publisher:
         if known.newest is not None and epoch < known.newest:
             raise Refusal(
                 "epoch_out_of_order",
-                f"epoch {known.newest} of {query} is published, and {epoch} comes after it",
+                f"epoch {epoch} of {query} cannot be published after epoch {known.newest}",
                 "Publish the epochs of a query in ascending order, or give each its own name.",
             )
         pieces = self._store.select(query, epoch, attempts)

@@ -199,7 +199,7 @@ class Ranges:
         """
         if not 1 <= parts <= PARTS_MAX:
             raise Refusal(
-                "bad_limit", f"{parts} parts cannot be asked for", f"Ask for 1 to {PARTS_MAX}."
+                "bad_limit", f"{parts} parts cannot be requested", f"Request 1 to {PARTS_MAX}."
             )
         until = min(until or await self.frontier(), ARRIVAL_MAX)
         _check_range(after, until)
@@ -241,7 +241,7 @@ def _check_range(after: int, until: int) -> None:
     if after > until:
         raise Refusal(
             "bad_range",
-            f"a range from behind {after} to {until} is none",
+            f"the range after position {after} to {until} is not valid",
             "The end must not be before the beginning.",
         )
 

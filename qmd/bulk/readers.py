@@ -96,8 +96,8 @@ class Readers:
         if fence is not None and fence != reader.fence:
             raise Refusal(
                 "reader_fenced",
-                f"another run of reader {name} has begun since, or it was released: this one"
-                f" has fence {fence}, and {reader.fence} is the present one",
+                f"another run of reader {name} has begun since, or the reader was released:"
+                f" this run has fence {fence}, and the current fence is {reader.fence}",
                 "End this run. Two pipelines need readers of different names.",
             )
         if fence is not None:
@@ -120,7 +120,7 @@ class Readers:
             raise Refusal(
                 "no_such_queue",
                 f"this queue manager has no queue with the id {text}",
-                "It was deleted; one that was made anew under its name has another id.",
+                "It was deleted; a queue that was created again with its name has another id.",
             )
         return queue
 

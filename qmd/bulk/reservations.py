@@ -161,8 +161,8 @@ class Reservations:
             if start >= held.next:
                 raise Refusal(
                     "position_unknown",
-                    f"reader {name} has never been given position {start} of {held.queue.name}: the"
-                    f" last one was {held.next - 1}",
+                    f"position {start} of {held.queue.name} was never assigned to reader"
+                    f" {name}: the last one was {held.next - 1}",
                     "The reader was forgotten, or the queue manager's data are older than this"
                     " checkpoint: begin with a new checkpoint, and another reader.",
                 )
@@ -404,8 +404,8 @@ def _check_not_consumed(held: ReaderQueue, after: int) -> None:
     if after < held.position:
         raise Refusal(
             "range_consumed",
-            f"reader {held.reader.name} is done with {held.queue.name} up to position"
-            f" {held.position}, and what is behind {after} is asked for",
-            "The checkpoint is older than what was consumed or released; what was received is"
-            " in the queue's journal, if it has one.",
+            f"reader {held.reader.name} has finished {held.queue.name} up to position"
+            f" {held.position}, and messages after position {after} were requested",
+            "The checkpoint is older than the consumed or released position; received messages"
+            " are in the queue's journal, if it has one.",
         )

@@ -214,5 +214,6 @@ def queue_deleted(reader: str, queue: str) -> Refusal:
     return Refusal(
         "no_such_queue",
         f"{queue}, which reader {reader} reads, was deleted",
-        "One that was made anew is another queue: begin with a new checkpoint.",
+        "A queue that was created again with its name is another queue: begin with a new"
+        " checkpoint.",
     )

@@ -153,8 +153,8 @@ class StageOwners:
                     "epoch_of_another",
                     f"epoch {epoch} of {query} was published by another client, and not to"
                     f" {missing[0].shown}",
-                    "Nothing was published. Two pipelines need queries of different names; see"
-                    " `qmd remote token list` for who it may have been.",
+                    "Nothing was published. Two pipelines need queries of different names; `qmd"
+                    " remote token list` lists the possible clients.",
                 )
 
     async def things(self, piece: StageRow) -> Things:

@@ -12,8 +12,8 @@ def check_row(row: NewMessage) -> None:
     if row.delivery == EXPRESS:
         raise Refusal(
             "express_not_staged",
-            "an express message cannot be published exactly once: it lives in memory, so a"
-            " crash would lose it, or send it again when somebody has received it already",
+            "an express message cannot be published exactly once: it is stored in memory only,"
+            " so a crash would lose it, or send it again after it was received",
             "Make it recoverable or transactional.",
         )
     check(row)

@@ -108,7 +108,7 @@ class StageStore:
             raise Refusal(
                 "stage_incomplete",
                 f"attempt {piece.attempt} of partition {piece.part} of {piece.query}, epoch"
-                f" {piece.epoch}, was discarded while it was to be published",
+                f" {piece.epoch}, was discarded during its publication",
                 "Nothing was published: write the batch again.",
             )
         return found[0]

@@ -158,7 +158,7 @@ class Staging:
             raise Refusal(
                 "no_stage_named",
                 "neither a query nor an age of stages is given",
-                "Give one of them, or all stages would go.",
+                "Give one of them; without them all stages would be removed.",
             )
         of_query = partial(self._store.of_query, query)
         await self._owners.check(rights, "discard_stages", query, of_query, set())

@@ -74,7 +74,7 @@ def _print(entry: Entry) -> None:
     click.secho(f"{entry.id} {entry.code}", bold=True)
     _paragraph("", entry.what)
     _paragraph("Cause: ", entry.cause)
-    _paragraph("What to do: ", entry.remedy)
+    _paragraph("Remedy: ", entry.remedy)
     value = hresult(entry)
     if value is not None:
         _paragraph("In Windows: ", f"{entry.microsoft}, {hexadecimal(value)}")

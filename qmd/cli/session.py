@@ -52,5 +52,5 @@ def forget(configuration: Configuration, queue_manager: str, as_json: bool) -> N
     if as_json:
         print_json({"queue_manager": queue_manager, "forgotten": forgotten})
     else:
-        what = "forgotten" if forgotten else "nothing was known of it"
+        what = "forgotten" if forgotten else "it was not known"
         click.echo(f"{printable(queue_manager)}: {what}")

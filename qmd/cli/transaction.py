@@ -97,7 +97,7 @@ def recover(
         decided = configuration.ask(resource.recover)
     except psycopg.Error as error:
         raise Failure(
-            ExitCode.UNREACHABLE, f"PostgreSQL says: {error}", "database_unreachable"
+            ExitCode.UNREACHABLE, f"PostgreSQL reports: {error}", "database_unreachable"
         ) from error
     print_facts({key.replace(" ", "_"): ids for key, ids in decided.items()}, as_json=as_json)
 

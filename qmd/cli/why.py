@@ -167,7 +167,7 @@ def _print_side(side: Facts, *, has_answers: bool) -> None:
     if has_answers and side["state"] == "delivered":
         return  # the remedy is to ask the other side, which was done
     for remedy in side["remedies"]:
-        click.echo(f"  What to do: {_line(remedy)}")
+        click.echo(f"  Remedy: {_line(remedy)}")
 
 
 def _line(text: Any) -> str:

@@ -300,7 +300,7 @@ class QueueManager(Administration):
         refuse_inside(
             self._caller,
             "request",
-            "the request leaves when the transaction commits: receive its answer after that",
+            "the request is sent when the transaction commits: receive its answer after that",
         )
         message_id = await self.send(destination, body, response_queue=response_queue, **properties)
         answer = await self.receive_chosen(
@@ -475,6 +475,6 @@ class QueueManager(Administration):
             refuse_inside(
                 self._caller,
                 "a send with a token",
-                "leave the token out: the transaction's id takes its place",
+                "omit the token: the transaction's id takes its place",
             )
         return joined(self._caller)

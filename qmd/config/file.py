@@ -226,7 +226,7 @@ def _check_section(source: _Source, section: str, table: object) -> None:
     owner = None if isinstance(table, dict) else _owner(section)
     if owner:
         raise source.error(
-            f"{section} is a key of [{owner}], and stands outside of it",
+            f"{section} is a key of [{owner}], and is outside of it",
             section,
             code="config_unknown_section",
         )

@@ -94,7 +94,7 @@ def parse_hop(text: str) -> Hop:
         IPv6Address(host)
         if rest:
             if not rest.startswith(":"):
-                raise ValueError(f"{text!r} has no port behind its address")
+                raise ValueError(f"{text!r} has no port after its address")
             port = rest[1:]
     elif text.count(":") == 1:
         host, _, port = text.partition(":")

@@ -69,7 +69,8 @@ class QueueManagerSettings:
     name: str = setting(
         ComputerName(),
         "",
-        "The computer's name, as others write it in DIRECT=OS:name\\queue. Empty: the host name.",
+        "The computer's name, as other computers write it in DIRECT=OS:name\\queue. Empty: the"
+        " host name.",
     )
     aliases: tuple[str, ...] = setting(
         ComputerNames(), [], "Other names of this computer that stand for it in format names."
@@ -94,11 +95,15 @@ class ListenSettings:
         "The address to listen on. The default allows no connections from other computers.",
     )
     port: int = setting(
-        Whole(0, 65535), 1801, "The TCP port; others expect 1801. 0: any free one, for tests."
+        Whole(0, 65535),
+        1801,
+        "The TCP port; other queue managers expect 1801. 0: any free one, for tests.",
     )
     ping: bool = setting(Flag(), False, "Whether to answer the protocol's ping, over UDP.")
     ping_port: int = setting(
-        Whole(0, 65535), 3527, "The UDP port for it; others expect 3527. 0: any free one."
+        Whole(0, 65535),
+        3527,
+        "The UDP port for it; other queue managers expect 3527. 0: any free one.",
     )
 
 
@@ -125,7 +130,8 @@ class PeersSettings:
     handshakes_max: int = setting(
         Whole(1, 65535),
         256,
-        "Connections at once that have not finished the handshake; the oldest gives way.",
+        "Connections at once that have not finished the handshake; the oldest is closed to make"
+        " room.",
     )
     handshake_timeout_s: float = setting(
         Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."
@@ -151,8 +157,8 @@ class RoutingSettings:
     relay_to: tuple[Pattern, ...] = setting(
         Patterns(),
         [],
-        "Which direct names in messages that arrive stand for other computers. All others stand "
-        "for this one, whatever their host part says. Names with a GUID need no entry.",
+        "Which direct names in messages that arrive stand for other computers. All others stand"
+        " for this one, regardless of their host part. Names with a GUID need no entry.",
     )
     relay_bytes_max: int = setting(
         Size("1MB", "1000TB"),
@@ -223,7 +229,8 @@ class QuotasSettings:
     message_bytes_max: int = setting(
         Size("1kB", "48MiB"),
         "4MiB",
-        "One message's body. The packet that other hosts take has 4MiB with its headers; a larger "
+        "One message's body. The packet that other hosts accept has 4MiB with its headers; a"
+        " larger "
         "body is for queues of this computer and for hosts of [peers] large_messages.",
     )
     express_bytes: int = setting(
@@ -250,15 +257,16 @@ class MemorySettings:
         OptionalSize("1MB", "1TB"),
         "",
         "Packets of more than 64KiB from other queue managers, until they are complete and taken. "
-        "Where there is no room the connection is not read; the slowest end when others wait. "
+        "Without room the connection is not read; the slowest connections are closed when"
+        " others wait. "
         "Empty: an eighth of the memory that the daemon may have, 64MiB to 1GiB.",
     )
     requests_bytes: int | None = setting(
         OptionalSize("1MB", "1TB"),
         "",
         "Requests of applications until they are begun; as much again for answers that are not "
-        "read. Where there is no room the connection is not read; the slowest end when others "
-        "wait. Empty: as for packets.",
+        "read. Without room the connection is not read; the slowest connections are closed when"
+        " others wait. Empty: as for packets.",
     )
     transactions_bytes: int | None = setting(
         OptionalSize("1MB", "1TB"),
@@ -286,8 +294,8 @@ class DeliverySettings:
     downtime_max_s: float = setting(
         Duration("0s", "49710d"),
         "30d",
-        "For how long the queue manager may have been down, by the wall clock of a computer that "
-        "was started anew. A longer time is not counted as time that messages have lived.",
+        "For how long the queue manager may have been down, by the wall clock of a computer"
+        " that was rebooted. A longer time is not counted against the lifetimes of messages.",
     )
     window_size: int = setting(
         Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
@@ -304,7 +312,7 @@ class DeliverySettings:
         "specification allows 500ms to 120s.",
     )
     acknowledge_at_once: bool = setting(
-        Flag(), True, "Whether our acknowledgments leave with the commit that they speak of."
+        Flag(), True, "Whether acknowledgments are sent as soon as their messages are committed."
     )
     order_ack_timeout_s: float = setting(
         Duration("1ms", "60s"),
@@ -354,7 +362,7 @@ class DeliverySettings:
         Flag(),
         False,
         "Whether every transactional message asks for dead-lettering, and with it for confirmation "
-        "of its receipt, whatever its application says.",
+        "of its receipt, regardless of its application.",
     )
     insecure_nacks: bool = setting(
         Flag(),
@@ -481,7 +489,7 @@ class DirectorySettings:
     connect_timeout_s: float = setting(
         Duration("10ms", "10m"),
         "3s",
-        "How long it may take to be connected, with TLS and bind, to one server.",
+        "How long connecting to one server may take, with TLS and bind.",
     )
 
 
@@ -535,7 +543,9 @@ class EventsSettings:
         "Whether the history is recorded. Without it, the fate of a message cannot be explained.",
     )
     size_bytes: int = setting(
-        Size("1MB", "1000TB"), "256MiB", "How much of it is kept; the oldest goes first."
+        Size("1MB", "1000TB"),
+        "256MiB",
+        "How much of it is kept; the oldest events are removed first.",
     )
     age_s: float = setting(Duration("1m", "3650d"), "14d", "How long it is kept at most.")
     keep_unshipped: bool = setting(

@@ -334,7 +334,7 @@ def _ldap_server(value: object) -> str:
     if not colon or "]" in port:
         host, port = rest, str(LDAP_PORTS[scheme])
     if not (port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise ValueError(f"{port!r} is no port")
+        raise ValueError(f"{port!r} is not a port")
     if host.startswith("[") and host.endswith("]"):
         ip_address(host[1:-1])
     else:

@@ -102,7 +102,7 @@ async def lookup(components: Components, request: frames.DirectoryLookup) -> Val
             return _queue(entry)
     raise Refusal(
         "name_needs_no_directory",
-        f"{text} is no entry of a directory",
+        f"{text} is not an entry of a directory",
         "Look up PUBLIC=guid, DL=guid, MACHINE=guid, host\\queue, list:NAME, alias:NAME or a"
         " computer's name; `qmd name explain` explains any name.",
     )
@@ -354,7 +354,7 @@ def _entry_name(text: str, prefix: str) -> str:
     try:
         return ENTRY_NAME.check(name, kind, 0)
     except InvalidName as error:
-        what = f"{text!r} can be no name of a {kind}: {error}"
+        what = f"{text!r} cannot be the name of a {kind}: {error}"
         raise Refusal("name_not_understood", what) from error
 
 
@@ -388,7 +388,9 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
         if not isinstance(name, SingleName):
             raise _not_one(text)
         if name.read_only:
-            raise Refusal("queue_read_only", f"{name} cannot be sent to, and so is in no list")
+            raise Refusal(
+                "queue_read_only", f"{name} cannot be sent to, so it cannot be a member of a list"
+            )
         here = components.destinations.find_here(name)
         if here is not None and here.is_public:
             name = PublicName(here.guid)
@@ -401,4 +403,6 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
 
 
 def _not_one(text: str) -> Refusal:
-    return Refusal("name_not_single", f"{text} is several names", "Give them one by one.")
+    return Refusal(
+        "name_not_single", f"{text} contains several names", "Give each name separately."
+    )

@@ -46,7 +46,9 @@ async def explain(components: Components, request: frames.ExplainName) -> Value:
             whole = str(name_of(tuple(names)))
         except InvalidName as error:
             refusals.append(
-                _refused(Refusal("name_not_understood", f"'{text}' is no queue's name: {error}"))
+                _refused(
+                    Refusal("name_not_understood", f"'{text}' is not the name of a queue: {error}")
+                )
             )
     return {
         "text": text,
@@ -96,7 +98,7 @@ async def _target(components: Components, target: Target) -> Value:
                 Refusal(
                     "queue_read_only",
                     f"{queue.name} is a journal, dead-letter queue or subqueue",
-                    "Such queues can be read, and not be sent to.",
+                    "Such queues can be read, but not sent to.",
                 )
             )
         return found
@@ -111,7 +113,7 @@ async def _target(components: Components, target: Target) -> Value:
             Refusal(
                 "system_queue_elsewhere",
                 f"{target.name} is a journal, dead-letter queue or subqueue of another computer",
-                "Such queues can be read on their own computer, and not be sent to.",
+                "Such queues can be read on their own computer, but not sent to.",
             )
         )
         return found

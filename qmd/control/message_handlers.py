@@ -45,8 +45,8 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
     if not request.token:
         raise Refusal(
             "no_token",
-            "a message that is to be sent once has no id by which it can be known again",
-            "Choose one: up to 64 bytes of your own, another for each message.",
+            "a message that is to be sent once has no id to recognize its repetitions",
+            "Choose one: up to 64 bytes, different for each message.",
         )
     while True:
         try:

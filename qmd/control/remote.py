@@ -148,13 +148,13 @@ class RemoteConnection(ControlConnection):
         if not isinstance(request, frames.Login) or self._logging_in:
             raise Refusal(
                 "login_first",
-                "nothing may be asked for before the login",
+                "no request is allowed before the login",
                 "Use the client library, or `qmd --host`.",
             )
         if request.version != frames.VERSION:
             raise Refusal(
                 "versions_differ",
-                f"the client speaks version {request.version} of the control protocol, this queue"
+                f"the client uses version {request.version} of the control protocol, this queue"
                 f" manager version {frames.VERSION}",
                 "Use client and daemon of the same release.",
             )
@@ -193,7 +193,8 @@ class RemoteConnection(ControlConnection):
                 Refusal(
                     "token_refused",
                     f"{self.components.services.name} does not know this token",
-                    "It was revoked, or is another host's: see `qmd remote token list` there.",
+                    "It was revoked, or belongs to another host: see `qmd remote token list`"
+                    " there.",
                 ),
             )
             self._loop.call_soon(self.close)
@@ -225,6 +226,6 @@ class RemoteConnection(ControlConnection):
             raise Refusal(
                 "too_many_requests",
                 f"more than {rate} requests a second came on this connection",
-                "Ask for more at once, or wait between requests.",
+                "Request more messages at once, or wait between requests.",
             )
         self._allowance -= 1

@@ -29,7 +29,7 @@ async def _forget(components: Components, request: ForgetIdentity) -> Value:
         guid = guid_bytes(request.queue_manager)
     except InvalidName as error:
         raise Refusal(
-            "no_such_identity", f"{request.queue_manager!r} is no GUID of a queue manager"
+            "no_such_identity", f"{request.queue_manager!r} is not a GUID of a queue manager"
         ) from error
     return {
         "queue_manager": guid_text(guid),

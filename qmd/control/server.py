@@ -437,7 +437,9 @@ class ControlConnection(asyncio.Protocol):
 
 def _not_understood(error: InvalidName) -> Refusal:
     """Return the refusal of an invalid name, GUID or id: an error of the client, not a bug."""
-    return Refusal("name_not_understood", f"the request names something that is none: {error}")
+    return Refusal(
+        "name_not_understood", f"the request has a name, GUID or id that is not valid: {error}"
+    )
 
 
 def _refused(number: int, refusal: Refusal) -> Refused:

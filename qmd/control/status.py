@@ -359,12 +359,14 @@ def sequences(components: Components) -> list[Value]:
 
 def _arrived_so_far(stream: IncomingStream) -> str:
     number, rejects = stream.sequence.durable_number, stream.sequence.rejects
-    text = f"All up to {number} was kept, in order." if number else "Nothing of it was kept yet."
+    text = "No message of it was stored yet."
+    if number:
+        text = f"All messages up to {number} were stored, in order."
     if rejects:
-        text += f" {rejects} came since that were known, or that follow one which is missing."
+        text += f" {rejects} since then were duplicates, or follow a missing message."
     if stream.contradictions:
         text += (
-            f" {stream.contradictions} were refused, because they bore the positions of other"
+            f" {stream.contradictions} were refused, because they had the positions of other"
             " messages: their sender was cloned, or restored from a backup."
         )
     return text
@@ -372,8 +374,9 @@ def _arrived_so_far(stream: IncomingStream) -> str:
 
 def _acknowledged_so_far(sequence: OutgoingSequence) -> str:
     if not sequence.outstanding:
-        return f"Of {sequence.next_number - 1} none is unacknowledged."
-    text = f"{sequence.outstanding} are not acknowledged, {len(sequence.in_flight)} of them sent."
+        return f"None of {sequence.next_number - 1} messages is unacknowledged."
+    sent = len(sequence.in_flight)
+    text = f"{sequence.outstanding} messages are not acknowledged, {sent} of them sent."
     if sequence.resend_count:
         text += f" They were sent again {sequence.resend_count} times without an acknowledgment."
     return text

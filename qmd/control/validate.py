@@ -12,7 +12,7 @@ REASON_CHARACTERS_MAX = 1000  # the reason is stored with each message
 
 def limit(limit: int) -> int:
     if limit < 1:
-        raise Refusal("bad_limit", f"{limit} messages cannot be asked for", "Ask for 1 or more.")
+        raise Refusal("bad_limit", f"{limit} messages cannot be requested", "Request 1 or more.")
     return min(limit, LIMIT_MAX)
 
 
@@ -28,7 +28,7 @@ def reason(reason: str) -> str:
 
 def wait_s(wait_s: float) -> float:
     if not wait_s <= WAIT_S_MAX:  # this form refuses NaN too
-        raise Refusal("bad_wait", f"{wait_s} s is no valid waiting time", "Use -1 for no limit.")
+        raise Refusal("bad_wait", f"{wait_s} s is not a valid waiting time", "Use -1 for no limit.")
     return wait_s
 
 

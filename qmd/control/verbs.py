@@ -25,7 +25,7 @@ def _hello(connection: ControlConnection, request: frames.Hello | frames.Login) 
     if request.version != frames.VERSION:
         raise Refusal(
             "versions_differ",
-            f"the client speaks version {request.version} of the control protocol, this queue"
+            f"the client uses version {request.version} of the control protocol, this queue"
             f" manager version {frames.VERSION}",
             "Use client and daemon of the same release.",
         )

@@ -34,7 +34,7 @@ RECOVERABLE_ACK_MS_MIN, RECOVERABLE_ACK_MS_MAX = 500, 120_000
 ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
 
 #: End of the reason of a session that was refused because of `Instance`.
-REFUSED_AS_ANOTHER = "it has met another machine with our identity"
+REFUSED_AS_ANOTHER = "it knows another machine with our identity"
 _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
 
 
@@ -171,7 +171,9 @@ class Handshake:
                 raise SessionOver(f"the peer refused the session: {REFUSED_AS_ANOTHER}")
             raise SessionOver("the peer refused the session")
         if response.client != self._own_id:
-            raise SessionOver("the peer answered a connection request that is not ours")
+            raise SessionOver(
+                "the peer answered a connection request that this computer did not send"
+            )
         if self._expected_remote not in (None, response.server):
             raise SessionOver("another queue manager than the expected one answered")
         judge, self._judge = self._judge, None

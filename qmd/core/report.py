@@ -70,7 +70,7 @@ def build_report(
     to host the queue, `at` the `sent_time` as the time-date of the label.
     """
     assert original.debug is not None
-    assert original.debug.queue is not None, "who traces says where reports go"
+    assert original.debug.queue is not None, "a traced message names its report queue"
     label = report_label(original, at)
     body = report_body(original, target, next_hop).encode("utf-16-le")
     flags = UserFlags.of(destination_type=PUBLIC_QUEUE, properties_header=1)

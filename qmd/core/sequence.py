@@ -250,7 +250,7 @@ class OutgoingSequence:
         number = self.next_number
         if number + count - 1 > NUMBER_MAX:
             raise SequenceExhausted(
-                f"sequence {self.sequence_id:#018x} has given all of its {NUMBER_MAX} numbers; "
+                f"sequence {self.sequence_id:#018x} has used all of its {NUMBER_MAX} numbers; "
                 f"{self.outstanding} messages must be acknowledged before a new sequence begins"
             )
         self.next_number = number + count

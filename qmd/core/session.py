@@ -141,7 +141,7 @@ class Session:
 
     def start(self, now: float) -> None:
         """Send the connection request.  [MS-MQQB] 3.1.5.2.3"""
-        assert self.state is SessionState.NEW, "only an initiator starts, and once"
+        assert self.state is SessionState.NEW, "only an initiator starts a session, and only once"
         self._initialization_due = now + self._settings.initialization_timeout_s
         self.state = self._handshake.start(now)
 
@@ -205,7 +205,7 @@ class Session:
         `token` is returned in an Acknowledged event, unless it is None. The packet must not have a
         SessionHeader; it gets one if an acknowledgment is almost due. [MS-MQQB] 3.1.7.11
         """
-        assert self.room() > 0, "ask for room first"
+        assert self.room() > 0, "check for room in the window first"
         if now > self.incoming.piggyback_after:
             packet = self._send_with_ack(packet, token, recoverable=recoverable)
         else:

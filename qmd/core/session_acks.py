@@ -91,7 +91,7 @@ class SessionAcks:
         """Record that the disk holds these messages, or the decision to refuse them."""
         stored, early = self.stored_count, self._stored_early
         for number in numbers:
-            assert 0 < number <= self.recoverable_received_count, "only what was received"
+            assert 0 < number <= self.recoverable_received_count, "only received messages"
             if number == stored + 1:
                 stored = number
                 while early and stored + 1 in early:

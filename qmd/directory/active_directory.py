@@ -189,12 +189,12 @@ class ActiveDirectory:
                 raise self._away(error) from error
             if error.result_code in _NOT_WE:
                 raise DirectoryDenied(
-                    f"the directory ({error.server}) does not let us: {error}",
+                    f"the directory ({error.server}) does not permit this: {error}",
                     "See docs/active-directory.md for the rights that are needed.",
                 ) from error
             if error.result_code == ResultCode.REFERRAL:
                 raise DirectoryReadOnly(
-                    f"the directory ({error.server}) has only a copy of this: {error}",
+                    f"the directory ({error.server}) has only a read-only copy of this: {error}",
                     "List a domain controller of that domain that can be written to.",
                 ) from error
             raise DirectoryError(f"the directory ({error.server}) refused: {error}") from error

@@ -78,7 +78,9 @@ class Changes:
             await self._make_queue_manager(configuration, computer_dn)
             found = await self._client.read(configuration, ("objectGUID",))
             if found is None:
-                raise NotInDirectory(f"queue manager at {configuration}, though it was just made")
+                raise NotInDirectory(
+                    f"queue manager at {configuration}, although it was just created"
+                )
         return guid_of(found)
 
     async def _make_queue_manager(self, configuration: str, computer_dn: str) -> None:
@@ -113,7 +115,9 @@ class Changes:
         _check_label(new.label)
         name, extension = ldap_names.queue_object_name(new.queue)
         if len(extension) > ldap_names.EXTENSION_CHARACTERS_MAX:
-            raise EntryUnusable(f"the directory takes no queue name of {len(new.queue)} characters")
+            raise EntryUnusable(
+                f"the directory accepts no queue name of {len(new.queue)} characters"
+            )
         parent = await self._own_queue_manager(new)
         attributes: dict[str, Sequence[bytes]] = {
             "objectClass": (b"mSMQQueue",),
@@ -135,7 +139,7 @@ class Changes:
             raise
         found = await self._look_ups.queue_object(parent.dn, new.queue)
         if found is None:
-            raise NotInDirectory(f"public queue {dn}, though it was just made")
+            raise NotInDirectory(f"public queue {dn}, although it was just created")
         return await self._look_ups.queue_of(found)
 
     async def _own_queue_manager(self, new: NewQueue) -> Entry:
@@ -153,7 +157,8 @@ class Changes:
             raise DirectoryIdentityDiffers(new.computer, guid_of(found), new.machine)
         raise NotInDirectory(
             f"queue manager of the computer {new.computer}",
-            "Only a queue manager that began with join = true in the section [directory] has public"
+            "Only a queue manager that was created with join = true in the section [directory]"
+            " has public"
             " queues there.",
         )
 
@@ -208,7 +213,7 @@ class Changes:
             raise
         entry = await self._client.read(dn, ("objectClass", "cn", "objectGUID"))
         if entry is None:
-            raise NotInDirectory(f"distribution list {dn}, though it was just made")
+            raise NotInDirectory(f"distribution list {dn}, although it was just created")
         return await self._look_ups.list_of(entry)
 
     async def delete_list(self, guid: bytes) -> None:
@@ -273,7 +278,7 @@ class Changes:
     async def _alias(self, name: SingleName, beside: str) -> str:
         """Return an alias that stands for `name`; create one beside the list if there is none."""
         if getattr(name, "suffix", None) in (Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT):
-            raise EntryUnusable(f"{name} can only be read: it is no member of a list")
+            raise EntryUnusable(f"{name} can only be read: it is not a member of a list")
         attributes = _alias_attributes(name)
         spelled = str(name)
         wanted = FilterAnd(
@@ -320,7 +325,7 @@ def _alias_attributes(target: SingleName) -> dict[str, Sequence[bytes]]:
     spelled = str(target)
     if len(spelled) > FORMAT_NAME_CHARACTERS_MAX:
         raise EntryUnusable(
-            f"the directory takes format names of at most {FORMAT_NAME_CHARACTERS_MAX}"
+            f"the directory accepts format names of at most {FORMAT_NAME_CHARACTERS_MAX}"
             f" characters, and {spelled[:60]}... has {len(spelled)}"
         )
     return {"objectClass": (b"msMQ-Custom-Recipient",), FORMAT_NAME: (spelled.encode(),)}
@@ -329,7 +334,7 @@ def _alias_attributes(target: SingleName) -> dict[str, Sequence[bytes]]:
 def _check_label(label: str) -> None:
     if len(label) > LABEL_CHARACTERS_MAX:
         raise EntryUnusable(
-            f"the label has {len(label)} characters; the directory takes {LABEL_CHARACTERS_MAX}"
+            f"the label has {len(label)} characters; the directory accepts {LABEL_CHARACTERS_MAX}"
         )
 
 

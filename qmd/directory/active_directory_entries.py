@@ -71,7 +71,7 @@ def number(entry: Entry, attribute: str) -> int:
     given = text(entry, attribute)
     digits = given.removeprefix("-")
     if given and not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise EntryUnusable(f"{attribute} of {entry.dn} is {given[:40]!r}, no number")
+        raise EntryUnusable(f"{attribute} of {entry.dn} is {given[:40]!r}, not a number")
     return int(given or 0)
 
 
@@ -92,7 +92,7 @@ def optional_guid(entry: Entry, attribute: str) -> bytes:
     if not given:
         return NULL_GUID
     if len(given[0]) != 16:
-        raise EntryUnusable(f"{attribute} of {entry.dn} has {len(given[0])} bytes, no GUID")
+        raise EntryUnusable(f"{attribute} of {entry.dn} has {len(given[0])} bytes, not a GUID")
     return given[0]
 
 
@@ -128,7 +128,8 @@ def alias_target(entry: Entry) -> SingleName:
         name = parse_format_name(spelled)
     except InvalidName as error:
         raise EntryUnusable(
-            f"the queue alias {entry.dn} stands for {spelled!r}, which is no format name: {error}"
+            f"the queue alias {entry.dn} stands for {spelled!r}, which is not a format name:"
+            f" {error}"
         ) from error
     if isinstance(name, MultipleName):
         raise EntryUnusable(f"the queue alias {entry.dn} stands for several queues: {spelled}")

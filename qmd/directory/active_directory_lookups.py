@@ -160,7 +160,7 @@ class LookUps:
         if entry is None:
             raise NotInDirectory(f"queue manager at {configuration}")
         if CONFIGURATION not in classes(entry) or computer is None:
-            raise EntryUnusable(f"{configuration} is no queue manager's object")
+            raise EntryUnusable(f"{configuration} is not the object of a queue manager")
         inwards, outwards = await asyncio.gather(
             self._guids(values(entry, "mSMQInRoutingServers")),
             self._guids(values(entry, "mSMQOutRoutingServers")),
@@ -292,7 +292,7 @@ class LookUps:
             for one, entry in zip(part, entries, strict=True):
                 if entry is None:
                     raise EntryUnusable(
-                        f"{one}, a member of the distribution list {name}, is not to be found"
+                        f"{one}, a member of the distribution list {name}, cannot be found"
                     )
                 members.append((one, member_of_list(entry, name)))
         return members
@@ -337,7 +337,9 @@ class LookUps:
             for end in ("mSMQSite1", "mSMQSite2"):
                 site = by_dn.get(text(link, end).casefold())
                 if site is None:
-                    raise EntryUnusable(f"the routing link {link.dn} leads to no site ({end})")
+                    raise EntryUnusable(
+                        f"the routing link {link.dn} does not lead to a site ({end})"
+                    )
                 ends.append(site)
             over = [gates[one.decode().casefold()] for one in values(link, "mSMQSiteGates")]
             cost = number(link, "mSMQCost")
@@ -366,7 +368,7 @@ class LookUps:
         gates = {}
         for name, entry in zip(names, found, strict=True):
             if entry is None:
-                raise EntryUnusable(f"{name}, a gate of a routing link, is not to be found")
+                raise EntryUnusable(f"{name}, a gate of a routing link, cannot be found")
             gates[name.casefold()] = (guid_of(entry), values(entry, "mSMQSites"))
         return gates
 

@@ -274,9 +274,9 @@ class DirectoryAway(DirectoryError):
     def __init__(self, why: str, *, where: str = "", since_s: int = 0) -> None:
         place = f" ({where})" if where else ""
         super().__init__(
-            f"the directory{place} is away: {why}",
+            f"the directory{place} is unavailable: {why}",
             "Nothing was sent. See `qmd directory status`, and try again when the directory is"
-            " back; direct names need no directory.",
+            " available; direct names need no directory.",
         )
         self.why = why
         self.where = where
@@ -316,6 +316,6 @@ class DirectoryIdentityDiffers(DirectoryError):
         super().__init__(
             f"the directory knows the queue manager of {computer} as {guid_text(theirs)}, and this"
             f" one is {guid_text(ours)}",
-            "Only a queue manager that began with this directory has public queues in it: begin a"
-            " new data folder with it, or use private queues.",
+            "Only a queue manager that was created with this directory has public queues in it:"
+            " create a new data folder with it, or use private queues.",
         )

@@ -170,7 +170,7 @@ class Resolver:
         if not targets:
             raise Refusal(
                 "list_is_empty",
-                f"{name} stands for no queue: a message to it would get nowhere",
+                f"{name} stands for no queue: a message to it would not reach a queue",
                 "Add a member: qmd dl add NAME QUEUE",
             )
         return self._keep(name, Resolution(name, targets, min(expiry for _, expiry in found)))
@@ -228,10 +228,12 @@ class Resolver:
             raise Refusal(
                 "queue_read_only",
                 str(error),
-                "Journals and dead-letter queues can be read, and not be sent to.",
+                "Journals and dead-letter queues can be read, but not sent to.",
             ) from error
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         if self.directory.kind != KIND_NONE:
             return spelled
         return tuple(each.direct if isinstance(each, QueuePath) else each for each in spelled)
@@ -248,7 +250,9 @@ class Resolver:
         try:
             return name_of(tuple(found)), expires_at
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
 
     async def understand_one(self, spelled: Spelled) -> tuple[SingleName, float]:
         """Return the same for one element, within the time-out."""
@@ -257,7 +261,7 @@ class Resolver:
     async def _understand(self, spelled: Spelled) -> tuple[SingleName, float]:
         match spelled:
             case QueuePath():
-                remedy = f"If it is there all the same, use its direct name: {spelled.direct}."
+                remedy = f"If it exists nevertheless, use its direct name: {spelled.direct}."
                 entry, until = await self.entries.queue_by_path(spelled.path, remedy)
                 return PublicName(entry.guid), until
             case ListPath():

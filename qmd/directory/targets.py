@@ -46,7 +46,7 @@ def way_to(machine: MachineEntry, queue: str) -> DirectName:
         return DirectName(transport, host, port, *parse_local_path(queue, 0, "queue"))
     except InvalidName as error:
         raise EntryUnusable(
-            f"the directory's entry of {machine.name} has an address that is none: {error}"
+            f"the directory's entry of {machine.name} has an address that is not valid: {error}"
         ) from error
 
 
@@ -67,13 +67,13 @@ def check_sendable(name: SingleName) -> None:
         raise Refusal(
             "queue_read_only",
             f"{name} is a journal or dead-letter queue",
-            "Journals and dead-letter queues can be read, and not be sent to.",
+            "Journals and dead-letter queues can be read, but not sent to.",
         )
     if isinstance(name, ConnectorName) and name.suffix is not None:
         raise Refusal(
             "name_not_reachable",
-            f"{name} is where a connector application reads transactional messages; no packet says"
-            " which of a connector's two queues it is for",
+            f"{name} is where a connector application reads transactional messages; a packet"
+            " does not say for which of a connector's two queues it is",
             f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
             " messages into that queue.",
         )

@@ -99,7 +99,7 @@ class EventLog:
         first event.  The answer has a cursor for the next request.  Raises Refusal.
         """
         if limit < 1:
-            raise Refusal("bad_limit", f"{limit} events cannot be asked for", "Ask for 1 or more.")
+            raise Refusal("bad_limit", f"{limit} events cannot be requested", "Request 1 or more.")
         is_wanted = _filter(self._queue_names(queue), _kinds(kinds), since_ms)
         limit = min(limit, EVENTS_MAX)
         if last > 0 and not cursor:
@@ -153,7 +153,9 @@ class EventLog:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         names = {str(name).casefold()}
         if isinstance(name, DirectName) and self._destinations.is_local(name):
             key = queue_key(name)
@@ -171,8 +173,8 @@ def parse_cursor(text: str) -> tuple[int, int]:
     ):  # fmt: skip
         raise Refusal(
             "bad_cursor",
-            f"{text!r} is no cursor",
-            "A cursor is what an earlier answer or event had as `cursor`, such as 17.0.",
+            f"{text!r} is not a cursor",
+            "A cursor is the field `cursor` of an earlier answer or event, such as 17.0.",
         )
     return int(block), int(index)
 

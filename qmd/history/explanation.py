@@ -61,33 +61,33 @@ _PHRASES = {
     "sent": "sent to {queue}",
     "transmitted": "transmitted to {peer}",
     "retransmitted": "transmitted again to {peer}",
-    "session_acknowledged": "taken over by {peer}",
+    "session_acknowledged": "accepted by {peer}",
     "order_acknowledged": "order-acknowledged by {peer}",
-    "awaiting": "kept here from then on, until somebody there has received it,",
-    "relayed": "taken from {peer}, to be passed on to {queue}",
+    "awaiting": "kept here from then on, until its receipt is confirmed,",
+    "relayed": "accepted from {peer}, to be relayed to {queue}",
     "accepted": "accepted from {peer} into {queue}",
-    "duplicate": "offered again by {peer}, and not kept twice",
-    "out_of_order": "offered by {peer} before the one that precedes it, and not kept",
+    "duplicate": "received again from {peer}, and not stored twice",
+    "out_of_order": "received from {peer} before its predecessor, and not stored",
     "refused": "refused for {queue}",
     "received": "received from {queue} by an application",
-    "aborted": "put back to its place in {queue}",
+    "aborted": "returned to its place in {queue}",
     "moved": "moved from {queue} to {to_queue}",
     "journaled": "copied to {to_queue}",
     "journal_full": "not copied to a journal, because its quota is reached",
-    "expired": "ended, because its time was over",
+    "expired": "ended, because its time had expired",
     "purged": "purged from {queue}",
-    "unroutable": "ended on its way to {queue}: no way leads on from here",
+    "unroutable": "ended on its way to {queue}: no route leads on from here",
     "queue_deleted": "deleted together with {queue}",
     "rejected": "rejected by the application that received it from {queue}",
     "dead_lettered": "put into {to_queue}",
-    "discarded": "discarded: it was sent without wanting a dead letter",
+    "discarded": "discarded: its sender did not request a dead letter",
     "final_ack_sent": "reported to its sender ({class})",
     "final_ack_received": "reported by {peer} ({class})",
     "confirmed": "confirmed as received at its destination",
-    "unconfirmed": "given up: nobody confirmed its receipt in time",
+    "unconfirmed": "given up: its receipt was not confirmed in time",
     "late_confirmation": "confirmed as received, after it had been given up",
     "acknowledged": "acknowledged to {to_queue} ({class})",
-    "unacknowledged": "not acknowledged to {to_queue} ({class}), which does not take it",
+    "unacknowledged": "not acknowledged to {to_queue} ({class}), which does not accept it",
     "reported": "reported to {to_queue}",
     "damaged": "found damaged, and set aside",
     "lost": "lost with the memory of the daemon",
@@ -133,18 +133,18 @@ def explain(
         return Explanation(
             "not_found",
             [
-                f"It was not found on {known_host}: so many messages are kept there that not all of"
-                " them were looked through.",
+                f"It was not found on {known_host}: too many messages are stored there to"
+                " search all of them.",
                 *history,
             ],
-            ["Ask by its lookup id and queue, or look into the queue (qmd peek)."],
+            ["Ask by its lookup id and queue, or inspect the queue (qmd peek)."],
         )
     if not events:
         return Explanation(
             "unknown",
             [
-                f"{known_host} knows nothing of this message: it is in none of its queues, and its"
-                " history does not tell of it."
+                f"{known_host} has no record of this message: it is in none of its queues, and"
+                " not in its history."
             ],
             ["Check the id. History is kept by size and age ([events] in the configuration)."],
         )
@@ -156,10 +156,10 @@ def explain(
     if state is None:
         return Explanation(
             "lost_sight",
-            [f"It is in no queue of {known_host} any more, and its history ends there.", *history],
+            [f"It is no longer in a queue of {known_host}, and its history ends there.", *history],
             [
-                "An express message does not survive a restart of a queue manager; of any other,"
-                " report this."
+                "An express message does not survive a restart of a queue manager; for any"
+                " other message, report this."
             ],
         )
     sentence, remedy = _gone(state, last, now_ms)
@@ -272,11 +272,11 @@ def _gone(state: str, last: Value, now_ms: int) -> tuple[str, str]:
         peer = last["peer"] or "its destination"
         return (
             f"It has left this computer: {peer} has it since {when}.",
-            "Ask there what became of it: qmd why, on that computer.",
+            "Continue there: run qmd why on that computer.",
         )
     if state == "confirmed":
-        return f"It is done: an application has received it; that was known here at {when}.", ""
-    return f"It is in no queue here any more: it was {phrase(last)} at {when}.", ""
+        return f"An application has received it; this was known here at {when}.", ""
+    return f"It is no longer in a queue here: it was {phrase(last)} at {when}.", ""
 
 
 def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
@@ -286,20 +286,20 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
         name = taker["client"] if taker and taker["client"] else "a connection"
         when = f", which took messages last at {moment(taker['at_ms'], now_ms)}" if taker else ""
         return (
-            f"It is in {queue} since {since}, and is taken by {name}{when}: nobody else gets it"
-            " before it is removed, given back, or that ends.",
-            "If that program hangs, end it: the message then goes back to its place.",
+            f"It is in {queue} since {since}, and is taken by {name}{when}: no other"
+            " application gets it before it is removed or given back, or that client ends.",
+            "If that program hangs, end it: the message then returns to its place.",
         )
     if place["moved_because"]:
         parent = queue.partition(";")[0]
         return (
             f"It is in {queue} since {since}{_in_line(place)}, where it was moved because:"
             f" {place['moved_because']}.",
-            "Mend the cause, and bring it back: qmd move"
+            "Correct the cause, and move it back: qmd move"
             f" '{queue}' '{parent}' --lookup-id {place['lookup_id']}",
         )
     readers = place["readers_waiting"]
-    waits = f"{readers} wait for that queue" if readers else "nobody waits for it"
+    waits = f"{readers} receivers wait for that queue" if readers else "no receiver waits for it"
     ends = _end(place, now_ms, "is not received")
     return (
         f"It is in {queue} since {since}{_in_line(place)}; {waits}.{ends}",
@@ -345,7 +345,7 @@ def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
     if place["doubt"]:
         return (
             f"{head}, in a sequence that is in doubt. {place['doubt']}{ends}",
-            f"Begin the sequence anew: qmd outgoing restart '{queue}'.",
+            f"Restart the sequence: qmd outgoing restart '{queue}'.",
         )
     if place["unanswered"]:
         return f"{head}. {place['unanswered']}{ends}", "Do as it says."
@@ -356,20 +356,20 @@ def _in_outgoing(place: Value, now_ms: int) -> tuple[str, str]:
         return (
             f"{head}: it was sent to {place['address']} over the session that is open, and is not"
             f" {outcome} yet.{when}{ends}",
-            "Wait; if that does not come, see what hinders the other queue manager (its disk, its"
-            " quota).",
+            "Wait; if no acknowledgment comes, check the disk and the quotas of the other queue"
+            " manager.",
         )
     if place["connected"]:
         return (
-            f"{head}: a session with {place['address']} is open, and what is in front of it goes"
-            f" first.{ends}",
+            f"{head}: a session with {place['address']} is open, and the messages in front of"
+            f" it are sent first.{ends}",
             "",
         )
     if not place["address_known"]:
         return (
             f"{head}, because the address of that queue manager is unknown: it has to connect to"
             f" this one.{ends}",
-            "See that the queue manager there runs and connects.",
+            "Make sure that the queue manager there runs and connects.",
         )
     if not place["failures"]:
         return f"{head}, because no session with {place['address']} is open yet.{ends}", ""
@@ -388,23 +388,23 @@ def _awaiting(place: Value, now_ms: int) -> tuple[str, str]:
     wait = (
         f" If it is not by {moment(until, now_ms)}, it goes to the transactional dead-letter queue."
         if until is not None
-        else " That is waited for without end."
+        else " No time limit is set for this."
     )
     return (
         f"It was order-acknowledged by {place['address']} at {moment(place['since_ms'], now_ms)}:"
         f" it is in {place['queue']}, and its receipt is not confirmed yet.{wait}",
-        "See whether the application there receives from that queue.",
+        "Check whether the application there receives from that queue.",
     )
 
 
 def _in_dead_letter(place: Value, now_ms: int) -> tuple[str, str]:
-    reason = place["reason"] or "nobody noted why"
+    reason = place["reason"] or "no reason was recorded"
     # The command takes the system's dead-letter queues by default; others have to be named.
     own = "" if _is_of_the_system(place["queue"]) else f" --queue '{place['queue']}'"
     return (
         f"It is in the dead-letter queue {place['queue']} since"
         f" {moment(place['since_ms'], now_ms)}, because: {reason}",
-        "Mend the cause, then send it again: qmd dead-letter requeue"
+        "Correct the cause, then send it again: qmd dead-letter requeue"
         f"{own} --lookup-id {place['lookup_id']}",
     )
 
@@ -424,10 +424,10 @@ def _in_journal(place: Value, now_ms: int) -> tuple[str, str]:
 
 def _is_damaged(place: Value, now_ms: int) -> tuple[str, str]:
     return (
-        "It was not what had been stored when it was to be read, and was set aside at"
+        "When it was read, it differed from its stored content, and it was set aside at"
         f" {moment(place['since_ms'], now_ms)}.",
-        "Stop the daemon and save what can be saved: qmd check --repair FILE; find out why the disk"
-        " changes what it holds.",
+        "Stop the daemon and save the readable messages: qmd check --repair FILE; find out why the"
+        " disk changes its contents.",
     )
 
 
@@ -448,7 +448,7 @@ def _end(place: Value, now_ms: int, unless: str) -> str:
         return ""
     left_s = (at_ms - now_ms) / 1000
     if left_s <= 0:
-        return " Its time is over, and it is about to be ended."
+        return " Its time has expired, and it is about to be ended."
     return f" It is ended if it {unless} in {span(left_s)}."
 
 

@@ -38,8 +38,8 @@ class MessageDescriber:
         sentences = list(explanation.sentences)
         if not record.is_up_to_date:
             sentences.append(
-                "The disk does not keep up: what happened last is not told here, because it is not"
-                " durable yet."
+                "The disk does not keep up: the latest events are not listed here, because they"
+                " are not durable yet."
             )
         return {
             "message_id": message_id_text(source, number),

@@ -80,7 +80,7 @@ class MessageLookup:
                 raise Refusal(
                     "not_a_message_id",
                     f"'{text}' is neither the id of a message nor a lookup id: {error}",
-                    "An id is what `qmd send` prints; a lookup id stands in `qmd peek`.",
+                    "`qmd send` prints the id, and `qmd peek` shows the lookup id.",
                 ) from error
         lookup_id = int(text) if len(text) < 20 else LOOKUP_MASK + 1
         if lookup_id > LOOKUP_MASK:
@@ -90,8 +90,8 @@ class MessageLookup:
             where = "any queue" if queue is None else queue.name
             raise Refusal(
                 "no_such_message",
-                f"no message with the lookup id {lookup_id} is in {where}, and the history tells"
-                " of none",
+                f"no message with the lookup id {lookup_id} is in {where}, and the history has"
+                " none",
                 "Ask by the message's id instead.",
             )
         if len(found) > 1:
@@ -99,7 +99,7 @@ class MessageLookup:
             raise Refusal(
                 "lookup_id_ambiguous",
                 f"several messages have the lookup id {lookup_id}: {ids}",
-                "Say which queue is meant (--queue), or ask by the message's id.",
+                "Name the queue (--queue), or ask by the message's id.",
             )
         return found.pop()
 
@@ -109,7 +109,7 @@ def _sides(own: str, *, ask: bool, peers: list[Value]) -> str:
     if any(peer["answered"] for peer in peers):
         return ""
     if not ask:
-        return f"This is what {own} knows; nobody else was asked."
+        return f"These are the records of {own}; no other queue manager was asked."
     if not peers:
         return ""
-    return f"This is what {own} knows; {peers[0]['explanation']}"
+    return f"These are the records of {own}; {peers[0]['explanation']}"

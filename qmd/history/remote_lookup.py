@@ -90,7 +90,7 @@ class RemoteLookup:
         """
         name = link.name if link is not None else guid_text(guid or bytes(16))
         if not self._services.settings.events.ask:
-            return _unanswered(name, f"{name} was not asked, as [events] ask says.")
+            return _unanswered(name, f"{name} was not asked, because [events] ask is false.")
         deadline = self._services.loop.time() + WAIT_S
         connection = await self._session(link, guid, deadline)
         if connection is None:
@@ -103,7 +103,7 @@ class RemoteLookup:
         if self._quiet_until.get(remote, 0.0) > now:
             return _unanswered(
                 address,
-                f"{address} did not answer a moment ago, and is left alone for"
+                f"{address} did not answer a moment ago, and is not asked again for"
                 f" {self._quiet_until[remote] - now:.0f} s.",
                 remote,
             )
@@ -122,7 +122,8 @@ class RemoteLookup:
             self._leave_alone(remote)
             return _unanswered(
                 address,
-                f"{address} did not answer: it is no qmd, or its [events] answer does not have"
+                f"{address} did not answer: it does not run qmd, or its [events] answer does"
+                " not have"
                 " this computer.",
                 remote,
             )
@@ -315,7 +316,7 @@ def _concerns(remote: bytes, source: bytes, description: Value) -> bool:
 
 _NOT_DISCLOSED: Value = {
     "state": "not_told",
-    "sentences": ["It tells only of messages that it exchanged with the one who asks."],
+    "sentences": ["It reports only messages that it exchanged with the queue manager that asks."],
     "remedies": [],
     "events": [],
     "events_left_out": False,

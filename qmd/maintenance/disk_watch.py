@@ -77,7 +77,7 @@ class DiskWatch:
             " MB must stay free ([quotas] disk_reserve): new messages are refused"
         )
         if storage.obstacle:
-            return f"{reason}; nothing can be written, and what must be waits: {storage.obstacle}"
+            return f"{reason}; nothing can be written, and pending commits wait: {storage.obstacle}"
         return f"{reason}; the reserve is given up" if storage.full else reason
 
     def _record(self, kind: Kind, reason: str) -> None:

@@ -113,7 +113,7 @@ def queue_address(name: FormatName) -> QueueAddress:
         return QueueAddress(_PUBLIC, name.queue, NULL_GUID, 16, wire=name.queue)
     raise Refusal(
         "name_not_single",
-        f"{name} is no single queue that a message can be addressed to",
+        f"{name} is not a single queue to which a message can be addressed",
         "Use a direct name, for example DIRECT=OS:host\\private$\\orders.",
     )
 
@@ -162,7 +162,7 @@ def check(new: NewMessage) -> None:
         raise Refusal(
             "bad_priority",
             f"priority {new.priority} is not between 0 and {PRIORITY_MAX}",
-            "7 is the highest, 3 the usual one.",
+            "7 is the highest, 3 the default.",
         )
     if not 0 <= new.delivery <= AUTOMATIC:
         raise Refusal("bad_delivery", f"there is no delivery {new.delivery}", "It is 0 to 3.")
@@ -177,19 +177,19 @@ def check(new: NewMessage) -> None:
                 "number_out_of_range",
                 f"a {what} of {value}{unit} does not fit: it must be between 0 and"
                 f" {0xFFFFFFFF}{unit}",
-                "It may be without an end instead: never." if unit else "",
+                "For no limit, give `never`." if unit else "",
             )
     if not 0 <= new.acknowledge <= 0x0F:
         raise Refusal(
             "bad_acknowledge",
-            f"{new.acknowledge} is no combination of the four acknowledgments there are",
+            f"{new.acknowledge} is not a combination of the four acknowledgments",
         )
     if bool(new.acknowledge) != bool(new.admin_queue):
         raise Refusal(
             "acknowledge_needs_queue",
-            "acknowledgments are asked for, and no administration queue is named to get them"
+            "acknowledgments are requested, and no administration queue is named for them"
             if new.acknowledge
-            else "an administration queue is named, and no acknowledgments are asked for",
+            else "an administration queue is named, and no acknowledgments are requested",
             "Give both or neither.",
         )
     _check_rare(new)
@@ -212,8 +212,8 @@ def _check_rare(new: NewMessage) -> None:
         if not new.connector_type:
             raise Refusal(
                 "class_needs_connector",
-                "a class of its own is for messages of connectors",
-                "Name the connector type as well, or leave the class out.",
+                "only a message of a connector can have a class of its own",
+                "Name the connector type as well, or omit the class.",
             )
         # [MS-MQMQ] 2.2.18.1.6: the class of order acks is reserved for queue managers.
         if not 0 <= new.message_class <= 0xFFFF or new.message_class & ~_CLASS_BITS:

@@ -93,7 +93,7 @@ class Destinations:
         except InvalidName as error:
             if not self._resolver.names_entries(text):
                 raise Refusal(
-                    "name_not_understood", f"'{text}' is no queue's name: {error}"
+                    "name_not_understood", f"'{text}' is not the name of a queue: {error}"
                 ) from error
             name = self.resolved(text).name  # of a list or an alias
         queue = self._outgoing.find(name.key) or self._find_by_entry(text)
@@ -142,7 +142,7 @@ class Destinations:
                 return str(parse_wire_name(destination.name))
         if isinstance(destination, int):
             return str(PrivateName(user.queue_manager_address, destination))
-        return "of the name that it bears"
+        return "of its name"
 
     def aims(self, text: str) -> Route | Several:
         """Return the queue that a message with this destination goes to, or several queues.
@@ -278,7 +278,7 @@ class Destinations:
                 raise Refusal(
                     "system_queue_elsewhere",
                     f"{name} is a journal or dead-letter queue of another computer",
-                    "Such queues can be read on their own computer, and not be sent to.",
+                    "Such queues can be read on their own computer, but not sent to.",
                 )
             return self._outgoing.queue_for(name, for_acknowledgments=for_acknowledgments, via=via)
         raise Refusal(
@@ -339,12 +339,15 @@ class Destinations:
         try:
             parsed = parse_destination(name, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{name}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{name}' is not the name of a queue: {error}"
+            ) from error
         if not isinstance(parsed, DirectName) or not self.is_local(parsed):
             raise Refusal(
                 "name_elsewhere",
                 f"{parsed} is not on this computer",
-                "Create a queue where it shall be, for example private$\\orders.",
+                "Create a queue on its own computer; a name here is, for example,"
+                " private$\\orders.",
             )
         path = parsed.local_path
         if public and "\\" not in name:  # `orders` alone would be private
@@ -363,7 +366,7 @@ class Destinations:
         if path.key == HISTORY_QUEUE:
             raise Refusal(
                 "name_not_creatable",
-                f"{path} is where queue managers ask each other about messages",
+                f"{path} is the queue for questions between queue managers about messages",
                 "Choose another name.",
             )
         return f"{OWN_PREFIX}{path}" if public else str(path)

@@ -59,7 +59,9 @@ class ReplyAddresses:
         try:
             name = parse_destination(text, local_host=self._services.name)
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         address = reply_address(name)
         if len(self._addresses) >= ADDRESSES_MAX:
             self._addresses = {"": NO_ADDRESS}
@@ -90,7 +92,9 @@ class ReplyAddresses:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         if isinstance(name, PublicName):
             return name.queue
         queue = self._find_here(name)

@@ -41,7 +41,7 @@ def delivery_to(
             f"{route.name} is a queue of the queue manager itself"
             if route.is_system
             else f"{route.name} is a subqueue or journal",
-            "Journals and dead-letter queues can be read, and not be sent to; messages come to"
+            "Journals and dead-letter queues can be read, but not sent to; messages come to"
             " a subqueue by `qmd move`.",
         )
     if transactional is not None:
@@ -86,13 +86,13 @@ def _fitting(
     if transactional and asked != TRANSACTIONAL:
         raise Refusal(
             "needs_transactional",
-            f"{queue} is transactional and takes transactional messages only",
+            f"{queue} is transactional and accepts transactional messages only",
             f"Send it with --transactional.{advice}",
         )
     if not transactional and asked == TRANSACTIONAL:
         raise Refusal(
             "not_transactional",
-            f"{queue} is not transactional and takes no transactional messages",
+            f"{queue} is not transactional and accepts no transactional messages",
             f"Send it with --recoverable or --express, or create a transactional queue.{advice}",
         )
     return asked

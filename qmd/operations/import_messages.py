@@ -122,14 +122,14 @@ class Importer:
         except ProtocolError as error:
             raise Refusal(
                 "packet_broken",
-                f"message {index + 1} is none: {error}",
-                "It is not what was exported; export it again.",
+                f"entry {index + 1} is not a message: {error}",
+                "It differs from the exported message; export it again.",
             ) from error
         if packet != without_session_header(packet):
             raise Refusal(
                 "packet_broken",
-                f"message {index + 1} bears a session header, as packets on the wire do",
-                "It is not what was exported; export it again.",
+                f"message {index + 1} has a session header, as packets on the wire do",
+                "It differs from the exported message; export it again.",
             )
         allowed = self._peers.own_packet_bytes_max
         if len(packet) > allowed:

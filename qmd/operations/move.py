@@ -143,7 +143,7 @@ class Mover:
                     "message_taken",
                     f"message {message.lookup_id} of {source.name} has been taken by an"
                     " application",
-                    "Try again when it is done with it, or end that application.",
+                    "Try again when the application has finished with it, or end that application.",
                 )
         answer = Answer(token, chosen.taken, chosen.next, chosen.until)
         run = self._store(source, target, moving, answer, is_named=is_named)

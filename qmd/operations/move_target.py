@@ -62,12 +62,12 @@ class MoveTargets:
                 raise
             return found
         if target is source:
-            raise Refusal("same_queue", f"{source.name} is where the messages are already")
+            raise Refusal("same_queue", f"{source.name} contains the messages already")
         if target.holds_ended:
             raise Refusal(
                 "queue_read_only",
                 f"{target.name} is a journal or dead-letter queue",
-                "Messages come there by their end only; move them to another queue.",
+                "Only the queue manager itself puts messages there; move them to another queue.",
             )
         return target
 

@@ -56,7 +56,7 @@ class PacketSender:
         key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
             if isinstance(name, PublicName) and self._destinations.known_kind(name):
-                reason = f"{name} takes no acknowledgments: it is transactional, as the directory"
+                reason = f"{name} accepts no acknowledgments: it is transactional, as the directory"
                 reason += " says"
                 self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
                 return reason
@@ -70,7 +70,7 @@ class PacketSender:
                 batch.when_durable(partial(self._outgoing.appended, route, appended))
             return ""
         if route.transactional or route.is_read_only:
-            reason = f"{route.name} takes no acknowledgments: it is " + (
+            reason = f"{route.name} accepts no acknowledgments: it is " + (
                 "transactional" if route.transactional else "one of the queue manager's own"
             )
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)

@@ -269,7 +269,7 @@ def _check_changeable(queue: LocalQueue, *, only_quota: bool) -> None:
             "system_queue_unchanged",
             f"{queue.name} belongs to the queue manager; only the quota of the journal can be"
             " changed",
-            "What ends in a dead-letter queue must be kept; purge it to make room.",
+            "Dead letters must be kept; purge the queue to make room.",
         )
     if queue.parent is not None:
         raise Refusal(
@@ -294,7 +294,7 @@ def _quota(asked: int | None, default: int | None) -> int | None:
         return None
     if not 0 <= quota <= QUOTA_BYTES_MAX:
         raise Refusal(
-            "bad_quota", f"a quota of {quota} bytes is none", f"Give 0 to {QUOTA_BYTES_MAX}."
+            "bad_quota", f"a quota of {quota} bytes is not valid", f"Give 0 to {QUOTA_BYTES_MAX}."
         )
     return quota
 

@@ -101,13 +101,13 @@ class QueueDeletion:
             raise Refusal(
                 "system_queue_kept",
                 f"{queue.name} is the journal of a queue and cannot be deleted",
-                "Purge it instead; it goes with its queue.",
+                "Purge it instead; it is deleted with its queue.",
             )
         if await self._own_dead_letters.are_kept_in(queue):
             raise Refusal(
                 "dead_letters_expected",
-                f"messages that are on their way name {queue.name} for their dead letters",
-                "Delete it when they have arrived or died; until then it can be purged.",
+                f"messages under way name {queue.name} for their dead letters",
+                "Delete it when they are delivered or dead; until then it can be purged.",
             )
         if queue.deleted:
             raise _deleted_elsewhere(queue)

@@ -42,7 +42,7 @@ class QueueSlots:
         """Return the refusal of another queue."""
         return Refusal(
             "too_many_queues",
-            f"there are {self._queues_max} queues, with subqueues and journals: there can be no"
-            " more",
-            "Delete queues that nobody needs.",
+            f"there are {self._queues_max} queues, with subqueues and journals: no more can be"
+            " created",
+            "Delete queues that are not needed.",
         )

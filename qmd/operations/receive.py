@@ -188,7 +188,8 @@ class MessageReceiver:
         if queue.holds_ended:
             raise Refusal(
                 "ended_before",
-                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                f"the delivery of the messages in {queue.name} has ended before, and no sender"
+                " waits for an outcome",
                 "Receive it instead.",
             )
         self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
@@ -203,7 +204,7 @@ class MessageReceiver:
             raise Refusal(
                 "not_taken",
                 f"message {missing[0]} of {queue.name} was not taken on this connection",
-                "Take messages first; they go back when their connection ends.",
+                "Take messages first; they return to their queue when their connection ends.",
             )
         return lookup_ids
 

@@ -102,7 +102,7 @@ class Resender:
             raise Refusal(
                 "message_taken",
                 f"a message of {queue.name} has been taken by an application",
-                "Try again when it is done with it, or end that application.",
+                "Try again when the application has finished with it, or end that application.",
             )
         # No other request removes held messages: those that are there now will be there in the
         # next commit.
@@ -185,7 +185,7 @@ class Resender:
 
         batch.when_durable(durable)
         assert batch is self._services.storage.batch, (
-            "what was sent and what is removed are one commit"
+            "the new messages and the removal are in one commit"
         )
 
 

@@ -104,8 +104,8 @@ class MessageRestorer:
         if not text:
             raise Refusal(
                 "no_destination",
-                "the message says nothing of where it was sent to",
-                "Say where it shall go: --to QUEUE",
+                "the message does not contain its original destination",
+                "Name the destination: --to QUEUE",
             )
         wire = packet.user.destination_queue
         same = [
@@ -122,7 +122,7 @@ class MessageRestorer:
             raise Refusal(
                 "several_destinations",
                 f"{text} may be any of {', '.join(sorted(same))}",
-                "Say which it is: --to QUEUE",
+                "Name the destination: --to QUEUE",
             )
         return same[0]
 
@@ -130,7 +130,9 @@ class MessageRestorer:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         if isinstance(name, DirectName):
             return not self._destinations.is_local(name)
         return not (isinstance(name, PrivateName) and name.queue_manager == self._services.id)

@@ -49,5 +49,5 @@ class SealedTokens:
             raise Refusal(
                 "transaction_aborted",
                 f"nothing of this request was done: {why}",
-                "Do it again with another id.",
+                "Repeat it with another id.",
             )

@@ -70,7 +70,7 @@ class Selection:
         """
         if piece.limit < 1:
             raise Refusal(
-                "bad_limit", f"{piece.limit} messages cannot be asked for", "Ask for 1 or more."
+                "bad_limit", f"{piece.limit} messages cannot be requested", "Request 1 or more."
             )
         for lookup_id in (piece.start, *choice.lookup_ids):
             if not 0 <= lookup_id <= LOOKUP_MASK:
@@ -161,7 +161,7 @@ class Selection:
                 raise Refusal(
                     "no_such_message",
                     f"{queue.name} has no message with the id {shown}",
-                    f"Where it is says `qmd why '{shown}'`.",
+                    f"`qmd why '{shown}'` shows where it is.",
                 )
 
 
@@ -210,7 +210,7 @@ def _is_taken(queue: LocalQueue, lookup_id: int) -> Refusal:
     return Refusal(
         "message_taken",
         f"message {lookup_id} of {queue.name} has been taken by an application",
-        "Try again when it is done with it, or end that application.",
+        "Try again when the application has finished with it, or end that application.",
     )
 
 
@@ -268,5 +268,5 @@ def _class_number(name: str) -> int | None:
         raise Refusal(
             "bad_message_class",
             f"there is no message class {name!r}",
-            "It is named as `qmd peek --json` shows it, for example nack_reach_queue_timeout.",
+            "Name it as `qmd peek --json` shows it, for example nack_reach_queue_timeout.",
         ) from error

@@ -265,8 +265,8 @@ class SendChecks:
         ):
             raise Refusal(
                 "sequence_full",
-                f"the sequence to {route.destination} has given all of its numbers",
-                "Wait until the destination has acknowledged what is under way.",
+                f"the sequence to {route.destination} has used all of its numbers",
+                "Wait until the destination has acknowledged the messages under way.",
             )
         if delivery == EXPRESS:
             needed.express = True
@@ -295,8 +295,9 @@ class SendChecks:
         if size > allowed == PACKET_BYTES_MAX:
             raise Refusal(
                 "large_message_elsewhere",
-                f"the message makes a packet of {size} bytes, and {route.destination} takes"
-                f" {allowed}: only hosts in large_messages of the section [peers] take larger ones",
+                f"the message makes a packet of {size} bytes, and {route.destination} accepts"
+                f" {allowed}: only hosts in large_messages of the section [peers] accept larger"
+                " ones",
                 "Name the host there, and this one in its configuration, if it runs qmd too; or"
                 " send the body in parts, or a reference to it.",
             )
@@ -311,8 +312,8 @@ class SendChecks:
         if new.dead_letter is False:
             raise Refusal(
                 "dead_letter_unwanted",
-                "a queue for the dead letter is named, and no dead letter is wanted",
-                "Give one of both.",
+                "a queue for the dead letter is named, and dead letters are turned off",
+                "Give only one of them.",
             )
         self._own_dead_letters.check(new.dead_letter_queue, delivery)
 

@@ -96,7 +96,7 @@ class Transactions:
             raise Refusal(
                 "transaction_exists",
                 f"transaction {transaction_id.hex()} was begun before",
-                "Take 16 new random bytes for each transaction.",
+                "Use 16 new random bytes for each transaction.",
             )
         if len(self._live) >= limits.live_max:
             raise Refusal(
@@ -147,9 +147,9 @@ class Transactions:
             if new.delivery not in (AUTOMATIC, TRANSACTIONAL):
                 raise Refusal(
                     "not_in_a_transaction",
-                    f"the message to {new.destination} asks for a delivery of its own, and what is"
-                    " sent in a transaction is transactional",
-                    "Leave its delivery out, or send it outside the transaction.",
+                    f"the message to {new.destination} requests another delivery, and messages"
+                    " that are sent in a transaction are transactional",
+                    "Omit its delivery, or send it outside the transaction.",
                 )
         chosen = self._checks.check(messages, in_transaction=True, is_part=True)
         numbers = self._message_sender.numbers_of(chosen)
@@ -265,7 +265,8 @@ class Transactions:
         elif queue.holds_ended:
             raise Refusal(
                 "ended_before",
-                f"what is in {queue.name} has met its end before, and nobody waits to hear of it",
+                f"the delivery of the messages in {queue.name} has ended before, and no sender"
+                " waits for an outcome",
                 "Receive it instead.",
             )
         for lookup_id in lookup_ids:
@@ -341,7 +342,7 @@ class Transactions:
         """
         transaction = self._find(transaction_id, owner)
         transaction.reader.is_unread = unread
-        return self._abort(transaction, reason or "its application said so")
+        return self._abort(transaction, reason or "its application aborted it")
 
     def leave(self, owner: Hashable) -> None:
         """Abort the transactions of a connection that has ended."""
@@ -367,7 +368,7 @@ class Transactions:
             raise Refusal(
                 "transaction_aborted",
                 f"transaction {transaction_id.hex()} was aborted, because {reason}",
-                "Begin another one, and do its work again.",
+                "Begin another one, and repeat its work.",
             )
         raise Refusal(
             "no_such_transaction",

@@ -55,8 +55,9 @@ class Branches:
         if len(self._rows) >= BRANCHES_MAX:
             raise Refusal(
                 "too_many_branches",
-                f"{len(self._rows)} databases have not heard how their transactions ended",
-                "See `qmd transaction list`, and let them be recovered.",
+                f"{len(self._rows)} databases do not know how their transactions ended",
+                "See `qmd transaction list`; run `qmd transaction recover` where the databases"
+                " are.",
             )
         row = BranchRow(transaction_id, resource, self._services.clock.now_s)
         self._rows[transaction_id, resource] = row

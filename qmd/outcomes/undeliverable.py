@@ -93,7 +93,8 @@ class Undeliverable:
         """
         reason = (
             f"The message for {queue.destination} is larger than {connection.packet_bytes_max}"
-            f" bytes, and {connection.host} takes no larger ones. Name it in large_messages of the"
+            f" bytes, and {connection.host} accepts no larger ones. Name it in large_messages"
+            " of the"
             " section [peers], if it runs qmd, or send the body in parts."
         )
         self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
@@ -260,7 +261,7 @@ class Undeliverable:
                 code=MessageClass.name_of(removal.message_class),
             )
         if again:
-            queue.new_pass("another message was meant by its refusal", transactional_only=True)
+            queue.new_pass("its refusal concerned another message", transactional_only=True)
         queue.link.wake()
 
     def _follow(self, queue: OutgoingQueue, removal: Removal, found: Found) -> bool:

@@ -17,10 +17,13 @@ class ConnectError(NamedTuple):
 
 
 _BY_ERRNO = {
-    errno.ECONNREFUSED: ("peer_not_listening", "the computer answers, and nobody listens there"),
+    errno.ECONNREFUSED: (
+        "peer_not_listening",
+        "the computer answers, but no program listens there",
+    ),
     errno.ETIMEDOUT: ("peer_silent", "no answer"),
-    errno.ENETUNREACH: ("peer_no_route", "there is no way to that network"),
-    errno.EHOSTUNREACH: ("peer_no_route", "there is no way to that computer"),
+    errno.ENETUNREACH: ("peer_no_route", "there is no route to that network"),
+    errno.EHOSTUNREACH: ("peer_no_route", "there is no route to that computer"),
     errno.ENETDOWN: ("peer_no_route", "the network is down"),
 }
 
@@ -32,7 +35,7 @@ def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) ->
         case socket.gaierror():
             code, text = "peer_name_unknown", f"the name is not known ({words})"
         case UnicodeError():  # a name that is not valid in DNS, such as "a..b"
-            code, text = "peer_name_unknown", f"that can be no computer's name ({words})"
+            code, text = "peer_name_unknown", f"that cannot be the name of a computer ({words})"
         case OSError() if error.errno in _BY_ERRNO:
             code, text = _BY_ERRNO[error.errno]
         case TimeoutError():

@@ -54,7 +54,7 @@ class Dialer:
                 found[str(info[4][0]) + _scope(info[4]), port] = None
         addresses = list(found)[:ADDRESSES_MAX]
         if not addresses:
-            raise failure or OSError("its name stands for no address")
+            raise failure or OSError("its name has no address")
         if failed_at in found:
             at = (addresses.index(failed_at) + 1) % len(addresses)
             addresses = addresses[at:] + addresses[:at]

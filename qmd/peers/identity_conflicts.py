@@ -36,7 +36,8 @@ REMEDY = (
     " data folder); then, here: qmd session forget {guid}"
 )
 OWN_REMEDY = (
-    "If this computer was restored from a backup, and what it was before runs nowhere any more: on"
+    "If this computer was restored from a backup, and the machine that it replaces no longer"
+    " runs: on"
     " the computer that refuses it, qmd session forget {guid}; then look at qmd outgoing list here."
     " If this one is a clone, give it a new data folder."
 )
@@ -102,8 +103,8 @@ class IdentityConflicts:
             return self._found(
                 guid,
                 (known.host, host),
-                f"the queue manager at {host} has the GUID of the one that was met at"
-                f" {known.host}, and is no later run of it (start {instance.starts} after start"
+                f"the queue manager at {host} has the GUID of the one that was seen at"
+                f" {known.host}, and is not a later run of it (start {instance.starts} after start"
                 f" {known.starts})",
             )
         if len(self._known) >= KNOWN_MAX:
@@ -116,7 +117,7 @@ class IdentityConflicts:
         if known is not None:
             # Sessions of the previous run are dead, or belong to another machine. That machine will
             # connect again and be detected.
-            self._end_sessions(guid, "its queue manager was started anew", but=connection)
+            self._end_sessions(guid, "its queue manager was started again", but=connection)
         return None
 
     def is_qmd(self, guid: bytes) -> bool:
@@ -143,7 +144,7 @@ class IdentityConflicts:
         return self._found(
             self._services.id,
             (connection.host,),
-            f"{connection.host} has refused this queue manager, because it has met another machine"
+            f"{connection.host} has refused this queue manager, because it knows another machine"
             " with its GUID, or a later run of it than the backup that this one was restored from",
             OWN_REMEDY,
         )

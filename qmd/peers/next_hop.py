@@ -303,9 +303,9 @@ class NextHops:
         if not entries:
             raise Refusal(
                 "no_route",
-                f"the directory knows no way from here to {there.name}: no routing server or site"
+                f"the directory has no route from here to {there.name}: no routing server or site"
                 " gate between the sites",
-                "See the sites and their links in the directory, or give a route in [routing].",
+                "Check the sites and their links in the directory, or give a route in [routing].",
             )
         return entries
 

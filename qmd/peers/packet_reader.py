@@ -182,7 +182,7 @@ class PacketReader:
         self._services.log_limited(
             "slow_packet_ended", self._host, address=self._host, bytes=held_bytes
         )
-        self._connection.close("a packet does not go on, and others wait for its memory")
+        self._connection.close("a packet does not continue, and others wait for its memory")
 
     # Bytes.
 
@@ -258,7 +258,7 @@ class PacketReader:
             return
         if self._broken is not None and not self._pending:
             connection = self._connection
-            connection.close(f"bytes that are no packet: {self._broken}")
+            connection.close(f"bytes that are not a packet: {self._broken}")
             connection.flush_soon()
         self._regulate()
 

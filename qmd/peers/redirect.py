@@ -159,7 +159,7 @@ class Redirection:
             queue.hindrance = (
                 f"Another queue manager ({guid_text(remote)}) answers at {link.name} than the one"
                 f" that may have taken some of these messages ({guid_text(queue.known_peer)}): they"
-                " could arrive at both. If they shall go all the same: qmd outgoing redirect"
+                " could arrive at both. To send them nevertheless: qmd outgoing redirect"
                 f" '{queue.destination}' {link.name} --to-another"
             )
             return False
@@ -205,7 +205,7 @@ class Redirection:
         if name is None or queue.for_others:
             raise Refusal(
                 "redirect_not_direct",
-                f"{queue.destination} has no address of its own that could be another",
+                f"{queue.destination} has no address of its own that could be changed",
                 "Only queues to DIRECT= names can be redirected; for others see [routing] and the"
                 " directory.",
             )
@@ -229,9 +229,9 @@ class Redirection:
                     f"{other.destination} has a sequence of its own already: messages of"
                     f" {queue.destination} would arrive at one queue in two sequences, of which"
                     " the receiver may give up the older one",
-                    "Let the applications use one name. What waits can be sent again as new"
-                    f" messages: qmd outgoing purge '{queue.destination}', then qmd dead-letter"
-                    " resend with the new name; look first whether some of it has arrived.",
+                    "Let the applications use one name. The waiting messages can be sent again"
+                    f" as new ones: qmd outgoing purge '{queue.destination}', then qmd dead-letter"
+                    " resend with the new name; check first whether some of them have arrived.",
                 )
 
     def _is_qmd(self, queue: OutgoingQueue) -> bool:
@@ -272,9 +272,9 @@ def _hop(address: str) -> Hop:
     try:
         hop = parse_hop(address)
     except ValueError as error:
-        raise Refusal("bad_address", f"{address!r} is no address: {error}") from error
+        raise Refusal("bad_address", f"{address!r} is not an address: {error}") from error
     if not hop.host:
-        raise Refusal("bad_address", f"{address!r} is no address", "Give host or host:port.")
+        raise Refusal("bad_address", f"{address!r} is not an address", "Give host or host:port.")
     return hop
 
 

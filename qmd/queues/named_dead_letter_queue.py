@@ -64,7 +64,9 @@ class NamedDeadLetterQueues:
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName as error:
-            raise Refusal("name_not_understood", f"'{text}' is no queue's name: {error}") from error
+            raise Refusal(
+                "name_not_understood", f"'{text}' is not the name of a queue: {error}"
+            ) from error
         queue = self._find_here(name)
         if queue is None or queue.is_read_only:
             raise Refusal(

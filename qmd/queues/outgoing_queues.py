@@ -396,7 +396,7 @@ class OutgoingQueues:
                     destination=queue.destination,
                     messages=queue.sequence.outstanding,
                 )
-                queue.new_pass("nobody had acknowledged it in time", transactional_only=True)
+                queue.new_pass("it was not acknowledged in time", transactional_only=True)
             queue.link.wake()
         self.arm_resend(queue)
 

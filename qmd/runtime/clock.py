@@ -73,9 +73,9 @@ class Clock:
         log.warning(
             "downtime_not_counted",
             wall_clock_moved_s=round(downtime_s),
-            reason="since the computer was started anew its clock says that the queue manager was"
-            " down for a time that cannot be or is longer than [delivery] downtime_max: times of"
-            " messages go on where they stood",
+            reason="after the restart of the computer its clock shows a downtime of the queue"
+            " manager that is impossible, or longer than [delivery] downtime_max: lifetimes"
+            " of messages continue without it",
         )
         return at
 

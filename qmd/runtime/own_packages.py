@@ -33,7 +33,7 @@ class OursFirst:
         usual = PathFinder.find_spec(name)
         if usual is not None and usual.origin is not None and not is_ours(name, usual.origin):
             warnings.warn(
-                f"{usual.origin} has the name of a package of qmd, and is passed over: give it"
+                f"{usual.origin} has the name of a package of qmd, and is ignored: give it"
                 " another name",
                 RuntimeWarning,
                 stacklevel=2,

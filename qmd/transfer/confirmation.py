@@ -309,7 +309,7 @@ class Confirmations:
                 self._dead_letters.journal(packet)
             return
         text = reason_text(message_class, queue=queue.destination)
-        reason = f"{text} So says {final_ack.sender}."
+        reason = f"{text} Reported by {final_ack.sender}."
         self._bury(Kind.FINAL_ACK_RECEIVED, queue, row, message_class, reason)
 
     def _confirm_late(self, final_ack: FinalAck) -> None:
@@ -318,8 +318,8 @@ class Confirmations:
         if final_ack.message_class & NEGATIVE:
             return  # it is a dead letter already
         reason = (
-            f"{final_ack.sender} says that an application has received it; that came after it had"
-            " become a dead letter here. The dead letter stays: do not send it again."
+            f"{final_ack.sender} reports that an application has received it; this came after"
+            " it had become a dead letter here. The dead letter stays: do not send it again."
         )
         recorder = self._recorder
         if recorder.enabled:
@@ -402,7 +402,7 @@ class Confirmations:
             return
         reason = (
             f"The message was accepted at {queue.destination}, and it was not confirmed {when} that"
-            " an application has received it. Ask there whether one has, before you send it again."
+            " an application has received it. Check there before you send it again."
         )
         self._remove(queue, row)
         self._bury(Kind.UNCONFIRMED, queue, row, MessageClass.NACK_RECEIVE_TIMEOUT, reason)

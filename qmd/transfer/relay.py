@@ -138,7 +138,7 @@ class Relay:
         if remote is not None and not self._rules.leads_on(queue, remote, now):
             return refused(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
-                detail=f"the only way from here leads back to {guid_text(remote)} at"
+                detail=f"the only route from here leads back to {guid_text(remote)} at"
                 f" {connection.host}, where it came from",
                 for_others=True,
             )

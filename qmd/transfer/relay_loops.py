@@ -38,7 +38,7 @@ class RelayLoops:
                 reason = reason_text(
                     MessageClass.NACK_HOP_COUNT_EXCEEDED,
                     queue=queue.destination,
-                    detail="every way from here leads back to where it came from",
+                    detail="every route from here leads back to where it came from",
                 )
                 self._ending[queue] = self._services.loop.create_task(self._end_all(queue, reason))
 

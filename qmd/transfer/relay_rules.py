@@ -90,16 +90,16 @@ class RelayRules:
         if not self._is_allowed(connection, message):
             return refused(
                 MessageClass.NACK_BAD_DESTINATION_QUEUE,
-                detail=f"this queue manager passes on nothing from {connection.host}",
+                detail=f"this queue manager relays no messages from {connection.host}",
                 for_others=True,
             )
         is_own = message.user.source_queue_manager == self._services.id
         if is_own or message.user.flags & _HOPS >= HOPS_MAX:
             return refused(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
-                detail="it is one of ours, and came back"
+                detail="it is a message of this queue manager, and came back"
                 if is_own
-                else f"{HOPS_MAX} queue managers have passed it on",
+                else f"{HOPS_MAX} queue managers have relayed it",
                 for_others=True,
             )
         return None

@@ -44,8 +44,9 @@ ENDED_ROWS = 512  # in one commit
 UNANSWERED_MIN = 2  # resends without an order ack over an open session, before it is reported
 
 REASON = (
-    "This computer was restored from a backup, or its sequence to {queue} was stuck: an operator"
-    " has begun that anew. The message may have been delivered before. Look there by its message id"
+    "This computer was restored from a backup, or its sequence to {queue} was stuck: an"
+    " operator has restarted the sequence. The message may have been delivered before. Look"
+    " there by its message id"
     " or its contents (qmd why, on that computer); send it again only if it did not arrive."
 )
 
@@ -73,8 +74,9 @@ class SequenceRenewal:
         if not queue.doubt:
             queue.doubt = (
                 f"{connection.host} {fact}: this computer was restored from a backup, or another"
-                f" machine has its identity. What waits may have arrived there already, and is not"
-                " taken again; what was sent since the start of the daemon waits behind it."
+                " machine has its identity. The waiting messages may have arrived there"
+                " already, and are not accepted again; messages sent since the start of the"
+                " daemon wait behind them."
             )
         self._services.log_limited(
             "sequence_in_doubt",
@@ -135,8 +137,8 @@ class SequenceRenewal:
         if queue.for_others:
             raise Refusal(
                 "restart_of_others",
-                f"{queue.destination} holds messages of other computers, in sequences of theirs",
-                "Begin the sequence anew on the computer that the messages come from.",
+                f"{queue.destination} contains messages of other computers, in their sequences",
+                "Restart the sequence on the computer that the messages come from.",
             )
         async with self._one_by_one:
             queue.is_stopped = True
@@ -197,16 +199,16 @@ class SequenceRenewal:
         batch.outgoing.set_sequence(
             queue.id, sequence.sequence_id, sequence.base, sequence.next_number
         )
-        queue.new_pass("its sequence was begun anew", transactional_only=True)
+        queue.new_pass("its sequence was restarted", transactional_only=True)
         return batch.run(partial(outgoing_rows.set_renumbered, outgoing_id=queue.id, key=newest))
 
 
 def remedy(queue: OutgoingQueue) -> str:
     """Return the command that resumes a queue in doubt."""
     return (
-        f"Begin the sequence anew: qmd outgoing restart '{queue.destination}'. What may have been"
-        " delivered becomes dead letters that say so (with --send-again it is sent again), the rest"
-        " is sent."
+        f"Restart the sequence: qmd outgoing restart '{queue.destination}'. Messages that may"
+        " have been delivered become dead letters with that reason (with --send-again they are"
+        " sent again); the others are sent."
     )
 
 
@@ -219,7 +221,8 @@ def unanswered(queue: OutgoingQueue) -> str:
         return ""
     return (
         f"Transactional messages were sent again {sequence.resend_count} times over sessions with"
-        f" {queue.link.peer}, which has sent no order ack for them. See there whether they are"
-        " rejected (qmd sequence list) and whether its disk or quota is full. If this computer was"
+        f" {queue.link.peer}, which has sent no order ack for them. Check there whether they"
+        " are rejected (qmd sequence list) and whether its disk or quota is full. If this"
+        " computer was"
         f" restored from a backup: qmd outgoing restart '{queue.destination}'."
     )

@@ -57,7 +57,7 @@ def test_a_password_is_not_sent_unencrypted(controller):
         # The server itself refuses it as well, if the configuration permits it.
         theirs = refusal(controller, relayed, plain_allowed=True)
 
-    assert "readable" in text
+    assert "unencrypted" in text
     assert "encryption required" in theirs
 
 
@@ -104,7 +104,11 @@ def test_a_wrong_password_is_reported_with_the_servers_text(controller, tmp_path
 
 @pytest.mark.parametrize(
     ("content", "mode", "word"),
-    [(b"", 0o600, "no password"), (b"\n", 0o600, "no password"), (b"x", 0o604, "open to every")],
+    [
+        (b"", 0o600, "no password"),
+        (b"\n", 0o600, "no password"),
+        (b"x", 0o604, "accessible to all"),
+    ],
 )
 def test_an_empty_or_world_readable_password_is_not_used(controller, tmp_path, content, mode, word):
     file = tmp_path / "password"
@@ -126,7 +130,7 @@ def test_a_password_may_come_from_the_environment(controller, monkeypatch):
 def test_a_certificate_of_another_authority_is_refused(controller, tmp_path, security):
     text = refusal(controller, server(controller, security), ca_file=Authority(tmp_path).file)
 
-    assert "certificate is not taken" in text
+    assert "certificate is not accepted" in text
     assert str(tmp_path) in text
 
 

@@ -167,11 +167,11 @@ async def hangs_up(session: Session) -> None:
 @pytest.mark.parametrize(
     ("behave", "word"),
     [
-        (garbage, "breaks the protocol"),
+        (garbage, "violates the protocol"),
         (huge_length, "bytes; at most"),
-        (unasked, "never asked"),
+        (unasked, "never sent"),
         (notice, "maintenance at noon"),
-        (another_answer, "something else than was asked"),
+        (another_answer, "another kind of answer than was requested"),
         (endless_entries, "more than 5000 entries"),
         (hangs_up, "closed the connection"),
     ],
@@ -231,7 +231,7 @@ def test_answers_before_the_start_of_tls_are_ignored(tmp_path):
 
     text, _ = refusal(inject, tmp_path, security=Security.START_TLS)
 
-    assert "breaks the protocol" in text
+    assert "violates the protocol" in text
 
 
 def test_a_server_without_tls_is_distinguished_from_an_absent_one(tmp_path):
@@ -241,7 +241,7 @@ def test_a_server_without_tls_is_distinguished_from_an_absent_one(tmp_path):
 
     text, _ = refusal(refuse, tmp_path, security=Security.START_TLS)
 
-    assert "the server has no TLS for us" in text
+    assert "the server does not offer TLS" in text
     assert "no TLS here" in text
 
 
@@ -276,4 +276,4 @@ def test_a_read_only_controller_is_reported_as_such(tmp_path):
         copy, tmp_path, ask=lambda directory: directory.changes.unregister_queue(bytes(range(16)))
     )
 
-    assert "only a copy" in text
+    assert "only a read-only copy" in text

@@ -77,4 +77,4 @@ def test_a_folder_that_is_no_checkpoint_is_refused_with_its_id(daemon, tmp_path)
 
     assert done.returncode == 1
     assert b"QM-1882" in done.stderr
-    assert b"is no checkpoint of a streaming query" in done.stderr
+    assert b"is not a checkpoint of a streaming query" in done.stderr

@@ -114,7 +114,7 @@ def test_a_file_with_truncated_lines_is_broken(logs: Path) -> None:
     events.check(str(lines))
     lines.write_text(text[:-30])
 
-    with pytest.raises(events.Unreadable, match=f"line {len(rows)} is no event"):
+    with pytest.raises(events.Unreadable, match=f"line {len(rows)} is not an event"):
         events.check(str(lines))
     for line in ("17", '{"kind": "sent"}'):
         lines.write_text(line)

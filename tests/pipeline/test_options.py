@@ -28,12 +28,14 @@ def test_names_of_options_have_no_case():
 
 
 def test_a_misspelt_option_is_refused_and_the_right_one_named():
-    with pytest.raises(SourceError, match='"partition" is none of read; did you mean partitions'):
+    with pytest.raises(
+        SourceError, match='"partition" is not an option of read; did you mean partitions'
+    ):
         read(partition="3")
 
 
 def test_an_option_of_another_use_is_refused():
-    with pytest.raises(SourceError, match='"readerId" is none of read'):
+    with pytest.raises(SourceError, match='"readerId" is not an option of read'):
         read(readerId="lake")
 
 
@@ -44,7 +46,7 @@ def test_an_option_of_another_use_is_refused():
         ({"partitions": "0"}, '"partitions" is 0; it is 1 to 10000'),
         ({"body": "no"}, "\"body\" is 'no'; it is true or false"),
         ({"kind": "letters"}, "\"kind\" is 'letters'; it is one of messages, events"),
-        ({"columns": "id,lable"}, "has 'lable', which messages have not; did you mean label?"),
+        ({"columns": "id,lable"}, "has 'lable', which messages do not have; did you mean label?"),
         ({"columns": "id,id"}, "names a column twice"),
         ({"columns": "id,body", "body": "false"}, "'body', which cannot be read without bodies"),
         ({"endpoint": "http://hosta"}, "it is a path, or tls://host:port"),

@@ -106,7 +106,7 @@ def test_remedies_come_first_and_no_word_needs_a_colour() -> None:
     assert "NOT WELL" in page
     assert "ALL WELL" in audit_page(result())
     first = page.index("Where to look first: hosta to hostb, queue private$\\orders")
-    assert first < page.index("What to do first, lost on the way") < page.index("<section")
+    assert first < page.index("First remedy, lost on the way") < page.index("<section")
 
 
 @pytest.mark.parametrize("ground", ["--paper", "--ground"])

@@ -250,7 +250,7 @@ def test_a_restored_backup_is_detected_and_shipped_beside_the_existing_files(
         "ship", "--to", str(lake), "--notes", str(tmp_path / "notes"), check=False
     )
     assert reported.returncode == 1
-    assert b"a backup was put back" in reported.stderr
+    assert b"a backup was restored" in reported.stderr
 
     done = shipped(daemon, lake, "journal", "new epoch")
     assert done.messages == count

@@ -107,7 +107,7 @@ def test_a_failed_job_discards_the_rows_of_unfinished_tasks(place, job_id, left)
 @pytest.mark.parametrize(
     ("ddl", "mode", "said"),
     [
-        ("body string, colour string", "append", '"colour" is no property of a message'),
+        ("body string, colour string", "append", '"colour" is not a property of a message'),
         ("body int", "append", '"body" is int, and has to be binary or string'),
         ("body string", "overwrite", "a queue cannot be overwritten"),
     ],

@@ -67,5 +67,5 @@ def test_a_query_without_a_committed_batch_has_nothing_to_close(tmp_path):
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="is no checkpoint of a streaming query"):
+    with pytest.raises(SourceError, match="is not a checkpoint of a streaming query"):
         finish(str(tmp_path))

@@ -246,7 +246,7 @@ async def test_a_mistake_of_the_application_is_an_error_of_the_client(qm: QueueM
         (lambda: qm.send("plain", b"", correlation_id="seventeen"), "is not a valid message id"),
         (lambda: qm.send("plain", b"", body_type="VT_NONE"), "is not a valid body type"),
         (lambda: qm.send_once("plain", b"", deduplication_id=b"x" * 65), "at most 64 bytes"),
-        (lambda: qm.send_once("plain", b"", deduplication_id=b""), "no id by which"),
+        (lambda: qm.send_once("plain", b"", deduplication_id=b""), "no id to recognize"),
     ]
     for ask, words in refused:
         with pytest.raises(ClientError, match=words) as raised:

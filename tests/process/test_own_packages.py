@@ -44,9 +44,7 @@ def test_a_client_uses_the_packages_of_qmd_and_reports_ignored_files(folder: Pat
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(ROOT / "protocol" / "__init__.py")
-    assert f"{folder}/protocol.py has the name of a package of qmd, and is passed over" in (
-        done.stderr
-    )
+    assert f"{folder}/protocol.py has the name of a package of qmd, and is ignored" in (done.stderr)
 
 
 def test_a_file_that_was_imported_before_is_named(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_both_sides_report_a_message_that_has_arrived(pair: tuple[Daemon, Daemon
     text = sender.cli("why", sent).stdout.decode()
     assert "At hostb (127.0.0.1:" in text
     assert "It is in private$\\orders since" in text
-    assert "first in line; nobody waits for it" in text
+    assert "first in line; no receiver waits for it" in text
     with blocking.connect(receiver.folder / "qmd.sock") as qm:
         assert qm.why(sent)["peers"][0]["host"] == "hosta"
         assert qm.trace(sent)[0]["kind"] == "sent"
@@ -104,8 +104,8 @@ def test_a_computer_that_is_down_is_named_with_the_remedy(pair: tuple[Daemon, Da
         assert time.monotonic() < deadline, text
     assert f"It waits in the outgoing queue for {destination}" in text
     assert "because: " in text
-    assert "nobody listens" in text
-    assert f"What to do: Check that the queue manager at {destination[11:26]}" in text
+    assert "no program listens" in text
+    assert f"Remedy: Check that the queue manager at {destination[11:26]}" in text
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -148,7 +148,7 @@ def test_an_unknown_message_is_not_found(pair: tuple[Daemon, Daemon]) -> None:
 
     done = sender.cli("why", unknown, check=False)
     assert done.returncode == 3
-    assert b"knows nothing of this message" in done.stdout
+    assert b"has no record of this message" in done.stdout
     assert sender.cli("why", "77", check=False).returncode == 3
     assert sender.cli("why", "nonsense", check=False).returncode == 2
     assert sender.cli("trace", unknown, check=False).returncode == 3
@@ -167,9 +167,9 @@ def test_a_queue_manager_that_cannot_answer_is_asked_once(
     first = sender.cli("why", sent).stdout.decode()
     second = sender.cli("why", sent).stdout.decode()
 
-    assert "did not answer: it is no qmd" in first
-    assert "is left alone for" in second
-    assert "This is what hosta knows" in second
+    assert "did not answer: it does not run qmd" in first
+    assert "is not asked again for" in second
+    assert "These are the records of hosta" in second
     question = peer.receive()
     assert question.destination.text.endswith("\\private$\\qmd_history$")
     assert question.transaction is None
@@ -185,7 +185,7 @@ def test_a_local_question_asks_no_other_queue_manager(pair: tuple[Daemon, Daemon
     (reported,) = sender.json("why", sent, "--only-here")
 
     assert reported["peers"] == []
-    assert reported["sides"] == "This is what hosta knows; nobody else was asked."
+    assert reported["sides"] == "These are the records of hosta; no other queue manager was asked."
 
 
 def test_an_outgoing_queue_shows_its_figures_and_its_connection_in_words(
@@ -203,8 +203,8 @@ def test_an_outgoing_queue_shows_its_figures_and_its_connection_in_words(
     assert f"a session with 127.0.0.1:{receiver.port} was opened" in text
     assert "exactly-once delivery" in text
     assert "unacknowledged                      0 (0 of them sent)" in text
-    assert "none is unacknowledged." in sender.cli("sequence", "list").stdout.decode()
-    assert "was kept, in order." in receiver.cli("sequence", "list").stdout.decode()
+    assert "messages is unacknowledged." in sender.cli("sequence", "list").stdout.decode()
+    assert "were stored, in order." in receiver.cli("sequence", "list").stdout.decode()
 
 
 # qmd events

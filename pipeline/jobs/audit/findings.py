@@ -23,7 +23,7 @@ KINDS = {
     "gap": "Its number was never given to a message: one is missing, and no expiry explains it.",
     "clock": "The clock of this computer is wrong.",
     "log_hole": "A stretch in the middle of the log of this computer is missing.",
-    "late_log": "The log of this computer ends before what others tell about it.",
+    "late_log": "The log of this computer ends before events that other logs report about it.",
     "no_log": "There is no log of this computer.",
     "broken_file": "This file cannot be read; it is read again when it has changed.",
 }

@@ -55,7 +55,7 @@ class FileChanges:
                 if contents.machine_by_name(new.computer) is not None:
                     raise AlreadyInDirectory(
                         f"the directory has a computer {new.computer} of another queue manager",
-                        f"Its guid has to be {guid_text(new.machine)}, if it is this one.",
+                        f"If it is this computer, its guid must be {guid_text(new.machine)}.",
                     )
                 text = editing.add_machine(text, new.computer, new.machine)
             name = new.computer if machine is None else machine.name
@@ -184,7 +184,7 @@ class FileChanges:
                 ) from error
             except DirectoryFileError as error:
                 raise DirectoryReadOnly(
-                    f"{error}", "The file is broken as it is: mend it by hand first."
+                    f"{error}", "The file is not valid: correct it by hand first."
                 ) from error
             except editing.CannotEdit as error:
                 raise DirectoryReadOnly(

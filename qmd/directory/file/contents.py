@@ -108,7 +108,8 @@ class Contents:
                 entry = self.queue_by_path(path)
                 if entry is None:
                     raise ValueError(
-                        f"{path} is no queue of this file; if it is none of the directory, write"
+                        f"{path} is not a queue of this file; for a queue that is not in the"
+                        " directory, write"
                         f" DIRECT=OS:{path}"
                     )
                 return PublicName(entry.guid)
@@ -123,12 +124,12 @@ class Contents:
                     raise ValueError(f"there is no alias {alias_name} in this file")
                 return alias.target
             case PublicName(queue=guid) if guid not in self.queues:
-                raise ValueError(f"{spelled[0]} is no queue of this file")
+                raise ValueError(f"{spelled[0]} is not a queue of this file")
             case DistributionListName(distribution_list=guid) if guid not in self.lists:
-                raise ValueError(f"{spelled[0]} is no list of this file")
+                raise ValueError(f"{spelled[0]} is not a list of this file")
             case DirectName(host="."):
                 raise ValueError(
-                    f"{text} names no computer, and would be another queue on each: write"
+                    f"{text} names no computer, so it would be a different queue on each: write"
                     f" {text}@host or host\\private$\\{text}"
                 )
             case name:

@@ -156,10 +156,12 @@ class FileDirectory:
                     "directory_file_broken",
                     reason=str(error),
                     code=error.code,
-                    remedy="What was read before stays in force; mend the file: qmd directory check"
+                    remedy="The contents that were read before stay in force; correct the file:"
+                    " qmd directory check"
                     f" {self._file}"
                     if self._contents is not None
-                    else "Nothing of the directory can be used; mend the file: qmd directory check"
+                    else "Nothing of the directory can be used; correct the file: qmd directory"
+                    " check"
                     f" {self._file}",
                 )
             return

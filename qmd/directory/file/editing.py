@@ -198,7 +198,7 @@ def _write_members(text: str, index: int, expected: dict[str, Any]) -> str:
 def _add(text: str, table: str, fields: dict[str, Any]) -> str:
     expected = tomllib.loads(text)
     if not isinstance(expected.setdefault(table, []), list):
-        raise CannotEdit(f"{table} is no array of tables")
+        raise CannotEdit(f"{table} is not an array of tables")
     expected[table].append(fields)
     block = [f"[[{table}]]", *(f"{key} = {_value(value)}" for key, value in fields.items())]
     separator = "" if not text else "\n" if text.endswith("\n") else "\n\n"
@@ -245,7 +245,7 @@ def _checked(text: str, expected: dict[str, Any]) -> str:
     except (tomllib.TOMLDecodeError, ValueError) as error:
         raise CannotEdit(f"it would not be valid any more ({error})") from error
     if found != expected:
-        raise CannotEdit("something else would change with it")
+        raise CannotEdit("another entry would change with it")
     return text
 
 

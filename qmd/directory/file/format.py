@@ -137,7 +137,7 @@ def _guid(value: object) -> bytes:
             "a GUID such as 0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0 is required"
         ) from error
     if guid == NULL_GUID:
-        raise ValueError("the GUID of zeros stands for none")
+        raise ValueError("the GUID of zeros is not allowed")
     return guid
 
 
@@ -260,7 +260,7 @@ class _Reading:
                 )
             if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
                 raise DirectoryFileError(
-                    f"{kind} has to be entries of their own, each under [[{kind}]]",
+                    f"{kind} must be separate entries, each under [[{kind}]]",
                     code="directory_file_broken",
                     file=self._file,
                     line=_line_of_word(self._text, kind),
@@ -323,7 +323,7 @@ class _Reading:
     def _add_link(self, index: int, entry: dict[str, Any]) -> None:
         ends = self._names(entry, "sites", self._site)
         if len(ends) != 2 or ends[0] == ends[1]:
-            raise _Wrong("sites", "a link has two sites, and not one of them twice")
+            raise _Wrong("sites", "a link connects two different sites")
         gates = self._names(entry, "gates", self._machine)
         for here, there in (ends, ends[::-1]):
             site = self._found.sites[here]
@@ -341,7 +341,7 @@ class _Reading:
         guid = entry.get("guid") or made_guid("queue", path)
         place = machine.guid, queue.lower()
         if place in self._found.queue_paths:
-            raise _Wrong("path", f"{path} is there already")
+            raise _Wrong("path", f"{path} exists already")
         _take_guid(self._found.queues, guid)
         self._found.queue_paths[place] = guid
         self._found.queue_places[guid] = index
@@ -364,7 +364,7 @@ class _Reading:
     def _add_alias(self, index: int, entry: dict[str, Any]) -> None:
         name = entry["name"]
         if name.lower() in self._found.aliases:
-            raise _Wrong("name", f"{name} is there already")
+            raise _Wrong("name", f"{name} exists already")
         if entry["target"].lower().startswith("alias:"):
             raise _Wrong("target", "an alias does not stand for another alias")
         target = self._member("target", entry["target"])
@@ -378,7 +378,7 @@ class _Reading:
         for text in entry.get("members", []):
             member = self._member("members", text)
             if member.key in members:
-                raise _Wrong("members", f"{text} is there twice")
+                raise _Wrong("members", f"{text} appears twice")
             members[member.key] = member
         self._found.lists[guid] = replace(self._found.lists[guid], members=tuple(members.values()))
 
@@ -398,7 +398,7 @@ class _Reading:
                 what = "site" if key == "sites" else "machine"
                 raise _Wrong(key, f"there is no {what} {name} in this file")
             if guid in found:
-                raise _Wrong(key, f"{name} is there twice")
+                raise _Wrong(key, f"{name} appears twice")
             found.append(guid)
         return tuple(found)
 
@@ -418,7 +418,7 @@ def _take(names: dict[str, bytes], name: str, guid: bytes, what: str) -> None:
 
 def _take_guid(known: Collection[bytes], guid: bytes) -> None:
     if guid in known:
-        raise _Wrong("guid", f"{guid_text(guid)} is another entry's")
+        raise _Wrong("guid", f"{guid_text(guid)} belongs to another entry")
 
 
 def _line_of_word(text: str, word: str) -> int | None:

@@ -120,7 +120,7 @@ def read_password(access: Access, server: str) -> bytes:
         try:
             with access.password_file.open("rb") as stream:
                 if os.fstat(stream.fileno()).st_mode & 0o007:
-                    text = f"{where} is open to every user of this computer: chmod o= it"
+                    text = f"{where} is accessible to all users of this computer (chmod o=)"
                     raise LdapRejected(text, server=server)
                 password = stream.read(PASSWORD_BYTES_MAX + 1)
         except OSError as error:

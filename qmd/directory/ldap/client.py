@@ -124,7 +124,7 @@ class LdapClient:
             if self._root is None or connection is not self._connection:
                 page = await connection.search("", Scope.BASE, ANYTHING, ROOT_ATTRIBUTES)
                 if not page.entries:
-                    raise LdapAway("the server says nothing of itself", server=self.server)
+                    raise LdapAway("the server returned no root entry", server=self.server)
                 self._root = page.entries[0]
             return self._root
 
@@ -185,7 +185,7 @@ class LdapClient:
                 cookie = await self._run(ask, doing, again=connection is None)
             except _Restart:
                 raise LdapAway(
-                    f"the server went away in the middle of {doing}", server=self.server
+                    f"the server disconnected during: {doing}", server=self.server
                 ) from None
             except LdapRefused as error:
                 if error.result_code in _NOT_HERE:
@@ -193,7 +193,7 @@ class LdapClient:
                 raise
             if not cookie or len(entries) >= entries_max:
                 return entries[:entries_max]
-        raise LdapAway(f"{doing} has no end: {PAGES_MAX} pages", server=self.server)
+        raise LdapAway(f"{doing} did not end within {PAGES_MAX} pages", server=self.server)
 
     async def values(self, dn: str, attribute: str, *, values_max: int) -> list[bytes] | None:
         """Return all values of an attribute that may have thousands, range by range.

@@ -122,7 +122,7 @@ class LdapConnection(asyncio.Protocol):
             for frame in self._frames.feed(data):
                 self._take(ldap_messages.read(frame))
         except LdapFault as fault:
-            self.abort(f"the server breaks the protocol: {fault}")
+            self.abort(f"the server violates the protocol: {fault}")
 
     def eof_received(self) -> bool:
         return False
@@ -160,7 +160,7 @@ class LdapConnection(asyncio.Protocol):
         operation = self._operations.get(message.id)
         if operation is None:
             if message.id > self._last_number:
-                raise LdapFault("it answers what was never asked")
+                raise LdapFault("it answers a request that was never sent")
             return  # a late answer to an abandoned operation
         operation.size_bytes += message.size_bytes
         self._unfinished_bytes += message.size_bytes
@@ -203,7 +203,7 @@ class LdapConnection(asyncio.Protocol):
             return
         if not self.gone:
             self._write(ldap_messages.unbind(self._next_number()))
-            self._end("the connection was closed by us")
+            self._end("the connection was closed by this computer")
             self._transport.close()
         try:
             async with asyncio.timeout(CLOSE_S_MAX):
@@ -252,7 +252,7 @@ class LdapConnection(asyncio.Protocol):
 
     def _succeeded(self, answer: Answer, doing: str) -> None:
         if not isinstance(answer, Done):
-            self.abort("the server answers something else than was asked")
+            self.abort("the server sent another kind of answer than was requested")
             raise LdapAway(self.gone, server=self._name)
         if answer.result.code != ResultCode.SUCCESS:
             raise LdapRefused(doing, answer.result, server=self._name)
@@ -277,7 +277,7 @@ class LdapConnection(asyncio.Protocol):
 
     def _next_number(self) -> int:
         if self._last_number >= ldap_messages.MESSAGE_ID_MAX:
-            self.abort("the connection has served its time")
+            self.abort("the connection has reached its maximum age")
             raise LdapAway(self.gone, server=self._name)
         self._last_number += 1
         return self._last_number
@@ -300,7 +300,7 @@ class LdapConnection(asyncio.Protocol):
             text = f"no answer within {access.connect_timeout_s:g} s while {self.doing}"
             raise self._failed(LdapAway(text, server=self._name)) from error
         except LdapFault as fault:
-            text = f"the server breaks the protocol while {self.doing}: {fault}"
+            text = f"the server violates the protocol while {self.doing}: {fault}"
             raise self._failed(LdapAway(text, server=self._name)) from fault
         except LdapError as error:
             raise self._failed(error) from error.__cause__
@@ -328,9 +328,9 @@ class LdapConnection(asyncio.Protocol):
             message, _ = await self._ask(number, ldap_messages.start_tls(number))
             answer = message.answer
             if not isinstance(answer, Extended):
-                raise LdapFault("the answer to StartTLS is none")
+                raise LdapFault("the answer to StartTLS is not valid")
             if answer.result.code != ResultCode.SUCCESS:
-                text = f"the server has no TLS for us: {describe(answer.result)}"
+                text = f"the server does not offer TLS: {describe(answer.result)}"
                 raise LdapRejected(text, server=self._name)
             if self._frames:
                 raise LdapFault("it sent more before the TLS handshake had begun")
@@ -355,7 +355,7 @@ class LdapConnection(asyncio.Protocol):
         except ssl.SSLCertVerificationError as error:
             where = f"CA file {access.ca_file}" if access.ca_file else "the system's CAs"
             text = (
-                f"the server's certificate is not taken: {error.verify_message}"
+                f"the server's certificate is not accepted: {error.verify_message}"
                 f" (name {name}, {where})"
             )
             raise LdapRejected(text, server=self._name) from error
@@ -368,7 +368,8 @@ class LdapConnection(asyncio.Protocol):
         if access.mechanism is Mechanism.SIMPLE:
             if not protected and not access.plain_allowed:
                 text = (
-                    "a password would cross the network readable: use ldaps:// or StartTLS, or bind"
+                    "a password would cross the network unencrypted: use ldaps:// or StartTLS,"
+                    " or bind"
                     ' by "negotiate"'
                 )
                 raise LdapRejected(text, server=self._name)
@@ -410,7 +411,7 @@ class LdapConnection(asyncio.Protocol):
                 message, _ = await self._ask(number, request)
                 answer = message.answer
                 if not isinstance(answer, Bound):
-                    raise LdapFault("the answer to a bind is none")
+                    raise LdapFault("the answer to a bind is not valid")
                 token = answer.credentials
                 if answer.result.code == ResultCode.SUCCESS:
                     await asyncio.to_thread(negotiation.finish, token)
@@ -429,7 +430,7 @@ class LdapConnection(asyncio.Protocol):
     def _bound(self, message: Message, access: Access) -> None:
         answer = message.answer
         if not isinstance(answer, Bound):
-            raise LdapFault("the answer to a bind is none")
+            raise LdapFault("the answer to a bind is not valid")
         code = answer.result.code
         if code == ResultCode.SUCCESS:
             return

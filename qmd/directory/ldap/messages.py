@@ -158,13 +158,15 @@ class Frames:
         if length & 0x80:
             count = length & 0x7F
             if not 1 <= count <= 4:
-                raise LdapFault("the length of a message is not to be read")
+                raise LdapFault("the length of a message cannot be read")
             head += count
             if len(data) < start + head:
                 return None
             length = int.from_bytes(data[start + 2 : start + head], "big")
         if length > MESSAGE_BYTES_MAX:
-            raise LdapFault(f"a message of {length} bytes; at most {MESSAGE_BYTES_MAX} are taken")
+            raise LdapFault(
+                f"a message of {length} bytes; at most {MESSAGE_BYTES_MAX} are accepted"
+            )
         end = start + head + length
         return end if len(data) >= end else None
 
@@ -199,11 +201,11 @@ class _Reader:
         if length & 0x80:
             count = length & 0x7F
             if not 1 <= count <= 4 or at + count > self._end:
-                raise LdapFault("the length of an element is not to be read")
+                raise LdapFault("the length of an element cannot be read")
             length = int.from_bytes(data[at : at + count], "big")
             at += count
         if length > self._end - at:
-            raise LdapFault("an element is longer than what it stands in")
+            raise LdapFault("an element is longer than the element that contains it")
         self._at = at + length
         return tag, at, at + length
 
@@ -235,7 +237,7 @@ class _Reader:
     def _expect(self, expected: int) -> tuple[int, int, int]:
         found = self.next()
         if found[0] != expected:
-            raise LdapFault(f"an element 0x{found[0]:02x} where 0x{expected:02x} must stand")
+            raise LdapFault(f"an element 0x{found[0]:02x} where 0x{expected:02x} is required")
         return found
 
 
@@ -247,7 +249,7 @@ def read(data: bytes) -> Message:
     outer = _Reader(data, 0, len(data))
     message = outer.inside(_SEQUENCE)
     if outer:
-        raise LdapFault("something stands behind a message")
+        raise LdapFault("there are bytes after the end of a message")
     number = message.integer()
     if number < 0:
         raise LdapFault("a message has a number below 0")
@@ -327,7 +329,7 @@ def _cookie(controls: _Reader) -> bytes | None:
     while controls:
         count += 1
         if count > VALUES_MAX:
-            raise LdapFault("a message of too many controls")
+            raise LdapFault("a message with too many controls")
         control = controls.inside(_SEQUENCE)
         kind = control.text()
         if control.tag == _BOOLEAN:

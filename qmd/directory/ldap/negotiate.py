@@ -108,7 +108,7 @@ class SealingLayer:
         try:
             return self._context.unwrap(data).data
         except (SpnegoError, ValueError) as error:
-            raise LdapFault("what came was changed on its way") from error
+            raise LdapFault("the received data was changed on its way") from error
 
 
 def _bindings(certificate: bytes) -> GssChannelBindings:

@@ -50,7 +50,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         assert (shown["first_unacknowledged"], shown["unacknowledged"]) == (None, 0)
         assert shown["resend_time"] is None
         (listed,) = overview.sequences(a.components)
-        assert listed["explanation"] == "Of 3 none is unacknowledged."
+        assert listed["explanation"] == "None of 3 messages is unacknowledged."
 
 
 @hosted

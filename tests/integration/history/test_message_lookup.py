@@ -43,7 +43,7 @@ async def test_a_message_in_a_queue_is_found_with_its_position(hosts: Hosts) -> 
     assert reported["state"] == "queued"
     (place,) = reported["places"]
     assert (place["queue"], place["position"], place["taken"]) == ("private$\\orders", 3, False)
-    assert "third in line; nobody waits for it" in reported["sentences"][0]
+    assert "third in line; no receiver waits for it" in reported["sentences"][0]
     assert reported["remedies"] == ["Receive it: qmd receive 'private$\\orders'."]
 
 
@@ -83,7 +83,7 @@ async def test_a_poison_message_shows_its_reason_and_its_last_failure(
     assert not any("because" in sentence for sentence in history), "once is enough"
     [place] = reported["places"]
     assert reported["remedies"] == [
-        "Mend the cause, and bring it back: qmd move 'private$\\orders;poison' 'private$\\orders'"
+        "Correct the cause, and move it back: qmd move 'private$\\orders;poison' 'private$\\orders'"
         f" --lookup-id {place['lookup_id']}"
     ]
     moved = [event for event in reported["events"] if event["kind"] == "moved"]

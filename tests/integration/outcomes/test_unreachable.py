@@ -41,4 +41,4 @@ async def test_the_outgoing_queue_shows_the_cause_of_a_failed_connection(hosts: 
 
         await until(lambda: len(history) > 0)
 
-    assert history[0].result == "the computer answers, and nobody listens there (QM-1619)"
+    assert history[0].result == "the computer answers, but no program listens there (QM-1619)"

@@ -58,7 +58,7 @@ async def test_either_the_clone_or_its_original_is_refused_and_both_are_named(ho
 
     assert b.queue("orders").messages == 2
     assert copy.sending_to(destination).messages == 1  # the message stays at the clone
-    assert "has the GUID of the one that was met" in b.identities.conflicts[copy.id].reason
+    assert "has the GUID of the one that was seen" in b.identities.conflicts[copy.id].reason
     assert "our identity" in copy.sending_to(destination).link.retry.history[-1].result
 
 

@@ -173,7 +173,7 @@ async def test_an_invalid_address_is_refused(hosts: Hosts) -> None:
     await a.send(DEAD, b"1")
 
     for address in ("a b", "host:0", "direct", "host:99999"):
-        with pytest.raises(Refusal, match="is no address"):
+        with pytest.raises(Refusal, match="is not an address"):
             await a.redirection.redirect(DEAD, address)
     with pytest.raises(Refusal, match="no outgoing queue"):
         await a.redirection.redirect("nowhere", "host")

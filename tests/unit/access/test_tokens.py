@@ -15,7 +15,7 @@ def test_a_link_in_place_of_the_token_file_is_not_followed(tmp_path: Path) -> No
     victim.write_text("# precious\n")
     tokens.symlink_to(victim)
 
-    with pytest.raises(TokenFileError, match="no regular file"):
+    with pytest.raises(TokenFileError, match="not a regular file"):
         create(tokens, "archive", frozenset({"read"}), ())
 
     assert victim.read_text() == "# precious\n"

@@ -16,7 +16,7 @@ from tests.unit.config.parsing import parse, refusal
     ("text", "problem"),
     [
         ("\n[lisen]\nport = 1", ":2: [lisen]: unknown section; did you mean [listen]?"),
-        ("port = 1801", ":1: [port]: port is a key of [listen], and stands outside of it"),
+        ("port = 1801", ":1: [port]: port is a key of [listen], and is outside of it"),
         ("pear = 1801", ":1: [pear]: unknown section; did you mean [peers]?"),
         ("[listen]\n\nprot = 1", ":3: [listen] prot: unknown key; did you mean port?"),
         (

@@ -115,7 +115,7 @@ def test_the_expected_queue_manager_is_accepted():
     ("response", "reason"),
     [
         (connection_response(refused=True), "the peer refused the session"),
-        (connection_response(client=PEER_ID), "not ours"),
+        (connection_response(client=PEER_ID), "did not send"),
         (connection_response(server=OWN_ID), "another queue manager"),
     ],
 )

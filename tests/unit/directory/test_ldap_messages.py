@@ -87,8 +87,8 @@ def test_changes_have_the_bytes_of_the_standard():
     [
         (b"GET / HTTP/1.1\r\n", "no LDAP"),
         (b"\x30\x84\x7f\xff\xff\xff", "bytes; at most"),
-        (b"\x30\x80", "not to be read"),
-        (b"\x30\x85\0\0\0\0\1", "not to be read"),
+        (b"\x30\x80", "cannot be read"),
+        (b"\x30\x85\0\0\0\0\1", "cannot be read"),
     ],
 )
 def test_bytes_that_are_not_ldap_are_refused_before_they_are_buffered(data, word):
@@ -100,14 +100,14 @@ def test_bytes_that_are_not_ldap_are_refused_before_they_are_buffered(data, word
     ("data", "word"),
     [
         ("3003 0201ff", "below 0"),
-        ("3006 0205 01000000", "than what it stands in"),
+        ("3006 0205 01000000", "than the element that contains it"),
         ("3007 0205 0100000000", "number of 5 bytes"),
         ("3002 0200", "number of 0 bytes"),
         ("3005 020101 7f00", "more than one byte"),
         ("3005 020101 4000", "unknown kind"),
         ("3005 020101 6400", "middle"),
         ("300b 020101 6406 0402fffe 3000", "UTF-8"),
-        ("3003 020101 00", "behind"),
+        ("3003 020101 00", "after the end"),
     ],
 )
 def test_an_invalid_message_is_refused_with_a_reason(data, word):

@@ -282,7 +282,7 @@ async def test_an_invalid_address_makes_its_entry_unusable(desk: Desk) -> None:
     object.__setattr__(queue.machine, "addresses", ("a:b",))
     assert entry.addresses
 
-    with pytest.raises(EntryUnusable, match="hostb has an address that is none"):
+    with pytest.raises(EntryUnusable, match="hostb has an address that is not valid"):
         await desk.names(ORDERS_NAME)
 
 

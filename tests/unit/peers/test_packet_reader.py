@@ -222,7 +222,7 @@ def test_packets_before_a_fault_are_processed_and_then_the_connection_is_closed(
     setup.read(packet() + b"no packet at all")
 
     assert setup.processed == [1]
-    assert setup.connection.closed[0].startswith("bytes that are no packet")
+    assert setup.connection.closed[0].startswith("bytes that are not a packet")
 
 
 def test_reads_of_few_bytes_wait_for_more() -> None:
