@@ -210,7 +210,7 @@ async def test_a_deleted_alias_is_removed_from_the_lists_that_name_it(hosts: Hos
     )
     await a.directory.reload()  # type: ignore[attr-defined]
 
-    await a.directory.delete_alias("sales")
+    await a.directory.changes.delete_alias("sales")
 
     assert [str(each) for each in (await a.directory.list_by_name("all")).members] == [
         r"DIRECT=OS:h\private$\q2"

@@ -15,6 +15,7 @@ from qmd.client.message import Message
 from qmd.control_protocol.messages import EVERY_MESSAGE, EXPRESS, TRANSACTIONAL, Choice, Piece
 from qmd.errors import Refusal
 from qmd.events.header import Kind
+from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.resend import Changes
 from qmd.queues.local_queue import Reader
 from storage.tables import events
@@ -267,7 +268,7 @@ async def test_dead_letters_are_grouped_by_their_reasons(hosts: Hosts) -> None:
     await dead(a, b"3", queue="bills")
     await hosts.reap(a)
 
-    groups = await a.dead_letter_summary.groups(a.queue(DEAD_LETTERS))
+    groups = await dead_letter_groups(a.services, a.queue(DEAD_LETTERS))
 
     assert [(each["messages"], each["class"]) for each in groups] == [
         (2, "nack_receive_timeout"),
