@@ -10,28 +10,9 @@ import pytest
 from qmd.events import recorder as recorder_module
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import MOMENT_S, NO_LISTS, Recorder, add_correlation
+from storage.engine.batch import Batch
 
 OWN, OTHER = bytes(16), bytes([7]) * 16
-
-
-class Batch:
-    """An open batch that keeps its events."""
-
-    is_empty = False
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-        self.is_due = False
-
-    @property
-    def mentions(self) -> bool:
-        return bool(self.events)
-
-    def mention(self, event: Any) -> None:
-        self.events.append(event)
-
-    def write_soon(self) -> None:
-        self.is_due = True
 
 
 class World:
@@ -39,16 +20,27 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.batch = Batch()
+        self.is_due = False  # whether the batch has asked for its commit
+        self.batch = Batch(self._due)
         services: Any = SimpleNamespace(
             id=OWN,
             settings=SimpleNamespace(events=SimpleNamespace(enabled=True)),
             storage=SimpleNamespace(batch=self.batch),
+            timers=SimpleNamespace(at=lambda when, owner, act: None),
             loop=SimpleNamespace(time=lambda: self.now),
             environment=SimpleNamespace(time=lambda: 1000.0 + self.now),
         )
         self.services = services
         self.recorder = Recorder(services)
+
+    def _due(self) -> bool:
+        self.is_due = True
+        return True
+
+    @property
+    def events(self) -> list[Any]:
+        """The events of the open batch."""
+        return self.batch._events
 
     def group(self, kind: Kind, source: bytes = OWN, *, lists: int = 0, **fields: Any) -> Any:
         return self.recorder.group(EventHeader(kind, **fields), source, lists=lists)
@@ -69,7 +61,7 @@ def test_messages_with_the_same_header_share_an_event(world: World) -> None:
 
     assert world.group(Kind.SENT, queue="q", delivery="express") is first
     assert (first.kind, first.queue, first.delivery, first.at_ms) == ("sent", "q", "express", 10**6)
-    assert world.batch.events == [first]
+    assert world.events == [first]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +93,7 @@ def test_an_event_covers_one_moment(world: World) -> None:
 
 def test_a_new_batch_gets_new_events(world: World) -> None:
     first = world.group(Kind.SENT)
-    world.services.storage.batch = Batch()
+    world.services.storage.batch = Batch(world._due)
 
     assert world.group(Kind.SENT) is not first
 
@@ -112,7 +104,7 @@ def test_an_event_of_an_earlier_kind_separates_later_kinds(world: World) -> None
 
     again = world.group(Kind.RECEIVED)
     assert again is not received
-    assert world.batch.events == [received, sent, again]
+    assert world.events == [received, sent, again]
 
 
 def test_renewed_kinds_get_new_events(world: World) -> None:
@@ -128,12 +120,12 @@ def test_packets_are_recorded_by_source_with_sizes_and_places(world: World) -> N
     packets = [packet(OWN, 1), packet(OWN, 2, 120), packet(OTHER, 3)]
     world.recorder.record(header, packets, places=(11, 12, 13), lazily=True)
 
-    first, second = world.batch.events
+    first, second = world.events
     assert (first.source, first.numbers, first.sizes) == (OWN, [1, 2], [100, 120])
     assert (first.places, second.numbers, second.places) == ([11, 12], [3], [13])
-    assert not world.batch.is_due
+    assert not world.is_due
     world.recorder.record(header, packets)
-    assert world.batch.is_due
+    assert world.is_due
 
 
 def test_a_unit_gets_new_events_with_the_fields_of_the_header(world: World) -> None:
@@ -143,7 +135,7 @@ def test_a_unit_gets_new_events_with_the_fields_of_the_header(world: World) -> N
 
     assert (first.kind, first.queue, first.to_queue, first.transaction) == ("moved", "q", "r", "t")
     assert (first.numbers, first.places, second.places) == ([1, 3], [5, 7], [6])
-    assert world.batch.events == []
+    assert world.events == []
 
 
 def test_disabled_events_are_not_made(world: World) -> None:
@@ -153,7 +145,7 @@ def test_disabled_events_are_not_made(world: World) -> None:
 
     assert world.recorder.events(header, [packet(OWN, 1)]) == []
     assert world.recorder.events_of_messages(header, [(OWN, 1, -1, 100)]) == []
-    assert (world.batch.events, world.batch.is_due) == ([], False)
+    assert (world.events, world.is_due) == ([], False)
 
 
 def test_a_flood_is_counted_and_reported_with_the_next_event(
@@ -167,10 +159,10 @@ def test_a_flood_is_counted_and_reported_with_the_next_event(
     world.now += 1.5
     world.recorder.provoked(header, OWN, 6)
 
-    duplicates = [event for event in world.batch.events if event.kind == "duplicate"]
+    duplicates = [event for event in world.events if event.kind == "duplicate"]
     assert [event.numbers for event in duplicates] == [[0, 1, 2], [6]]
     assert duplicates[1].reason == "(2 more before this one are not listed)"
-    assert any(event.kind == "out_of_order" for event in world.batch.events)
+    assert any(event.kind == "out_of_order" for event in world.events)
 
 
 def test_correlation_ids_are_filled_up_for_earlier_messages(world: World) -> None:
