@@ -108,7 +108,7 @@ def promise_early() -> None:
 
     def when_durable(self: Batch, callback: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_soon(callback)
-        self._count(0)
+        self.load.count(0)
 
     Batch.when_durable = when_durable  # type: ignore[method-assign]
 

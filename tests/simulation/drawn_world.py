@@ -84,7 +84,7 @@ LIMITS = {
     "qmd.queues.outgoing_queue.IN_FLIGHT_ENTRIES_MAX": (1, 3),
     "qmd.queues.local_queue.WINDOW_ENTRIES_MAX": (1, 3, 10),
     "qmd.queues.local_queue.TAKE_BYTES_MAX": (100, 5_000),
-    "qmd.queues.outgoing_queues.REFILL_ROWS": (1, 2, 7),
+    "qmd.queues.outgoing_refill.REFILL_ROWS": (1, 2, 7),
     "qmd.operations.receive.REFILL_ROWS": (1, 2, 7),
     "qmd.operations.receive.PEEK_ROWS_MAX": (2,),
     "qmd.peers.transmitter.PUMP_MESSAGES_MAX": (1, 3),
@@ -101,7 +101,7 @@ LIMITS = {
 # The limit of the rows that refill each window.  With a low window it is a multiple of the window:
 # otherwise reading hundreds of rows for each message would be most of the cost of such a world.
 REFILLS = {
-    "qmd.queues.outgoing_queue.WINDOW_ENTRIES_MAX": "qmd.queues.outgoing_queues.REFILL_ROWS",
+    "qmd.queues.outgoing_queue.WINDOW_ENTRIES_MAX": "qmd.queues.outgoing_refill.REFILL_ROWS",
     "qmd.queues.local_queue.WINDOW_ENTRIES_MAX": "qmd.operations.receive.REFILL_ROWS",
 }
 REFILLED_WINDOWS = 4

@@ -298,19 +298,11 @@ class World:
         times_s = [0.4, 1.0, 8.0, 12.0, 45.0, 310.0]
         self.now += self.random.choices(times_s, weights=[6, 6, 6, 3, 2, 1])[0]
 
-    def pause(self, end: End) -> None:
-        end.session.pause(self.now)
-        self.handle(end, [])
-
-    def resume(self, end: End) -> None:
-        end.session.resume(self.now)
-        self.handle(end, [])
-
     def cut(self, end: End) -> None:
         self.handle(end, end.session.close("cut", self.now))
 
     ACTS = (produce, send, deliver, store, fire_timer)
-    FAULTS = (sleep, pause, resume, cut)
+    FAULTS = (sleep, cut)
 
     def heal(self) -> None:
         """Run without faults: everything must arrive in bounded time."""
@@ -319,7 +311,6 @@ class World:
             if all(len(end.acknowledged) == len(end.kinds) for end in self.ends):
                 return
             for end in self.ends:
-                self.resume(end)
                 self.send(end)
                 while end.to_store:
                     self.store(end)
