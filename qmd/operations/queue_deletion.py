@@ -119,6 +119,7 @@ class QueueDeletion:
         for each in family:
             del self._queues.by_key[each.key]
             del self._queues.by_id[each.id]
+            self._queues.being_deleted.add(each.id)
             each.deleted = True
             waiters, each.waiters = each.waiters, type(each.waiters)()
             for waiter in waiters:
@@ -132,6 +133,7 @@ class QueueDeletion:
         await self._services.storage.batch.run(
             partial(_delete_rows, queue_id=queue.id, change=change)
         )
+        self._queues.being_deleted.difference_update(each.id for each in family)
         for each in reversed(family):  # subqueues count with their queue
             purged += Purged(each.messages, each.own_bytes, 0)
             each.shrink(each.own_bytes)

@@ -57,6 +57,8 @@ class SystemQueues(NamedTuple):
     plain: tuple[int, str]
     transactional: tuple[int, str]
     has_named: bool  # applications have named other dead-letter queues
+    # Queues that take no dead letter any more: their messages have ended, or are about to.
+    being_deleted: frozenset[int] = frozenset()
 
     def of(self, *, is_transactional: bool) -> tuple[int, str]:
         """Return the queue for such a message."""
@@ -104,6 +106,7 @@ class DeadLetters:
             (plain.id, plain.name),
             (transactional.id, transactional.name),
             self._own_dead_letters.has_any,
+            frozenset(self._queues.being_deleted),
         )
 
     def deliver(self, queue_id: int, message: StoredMessage) -> None:

@@ -211,10 +211,11 @@ def dead_letter_queues(
     """Return the id and name of the dead-letter queue of each packet.
 
     It is the queue that its application has named, if this queue manager is its source and the
-    queue still exists; otherwise one of the system's.
+    queue still exists and is not being deleted; otherwise one of the system's.
     """
     ours = [message_number(packet) for packet in packets if source_of(packet) == own_id]
     named = own_dead_letters.queues_of(db, ours) if ours and system_queues.has_named else {}
+    named = {n: queue for n, queue in named.items() if queue[0] not in system_queues.being_deleted}
     return [
         (source_of(packet) == own_id and named.get(message_number(packet)))
         or system_queues.of(is_transactional=is_transactional(packet))

@@ -27,6 +27,8 @@ class LocalQueues:
         self._usage = usage
         self.by_key: dict[str, LocalQueue] = {}
         self.by_id: dict[int, LocalQueue] = {}
+        #: Ids of queues that are being deleted: no client finds them, and their rows still exist.
+        self.being_deleted: set[int] = set()
         #: Called after a queue was added.
         self.on_added: Callable[[], None] = lambda: None
         #: Called with a queue when there may be messages for its readers.

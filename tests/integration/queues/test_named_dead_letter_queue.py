@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
 from storage.tables import own_dead_letters
+from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
@@ -233,3 +235,18 @@ async def test_receiving_a_dead_letter_sends_no_acknowledgment(hosts: Hosts) -> 
     await a.settled()
 
     assert a.queue("acks").messages == 1
+
+
+@hosted
+async def test_a_queue_is_marked_while_its_deletion_is_under_way(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("failed")
+    queue = a.queue("failed")
+
+    with held_disk(a):
+        deleting = asyncio.ensure_future(a.queue_deletion.delete(queue))
+        await until(lambda: queue.deleted, "the deletion to begin")
+        assert queue.id in a.dead_letters.system_queues().being_deleted
+    await deleting
+
+    assert not a.dead_letters.system_queues().being_deleted

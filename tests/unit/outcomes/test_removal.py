@@ -126,6 +126,18 @@ def test_without_a_named_queue_the_system_keeps_it(
     assert found.dead_letters == SYSTEM.plain
 
 
+def test_a_queue_that_is_being_deleted_takes_no_dead_letter(db: sqlite3.Connection) -> None:
+    row = queues.create(db, name="private$\\failed", transactional=False, now_s=0)
+    own_dead_letters.insert(db, [OwnDeadLetter(1, row.id, "outgoing", KEY)])
+    store(db, packet())
+
+    leaving = SYSTEM._replace(being_deleted=frozenset({row.id}))
+    (found,) = removal(system_queues=leaving).run(db)
+
+    assert found.dead_letters == SYSTEM.plain
+    assert [queue_id for queue_id, _ in dead_letters(db)] == [SYSTEM.plain[0]]
+
+
 def test_a_message_that_does_not_want_it_is_not_kept(db: sqlite3.Connection) -> None:
     store(db, packet(dead_letter=False))
 
