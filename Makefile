@@ -33,6 +33,8 @@ SEED ?=
 # lock files: qmd's dependencies and, for targets that need them, tools and optional packages.
 PY := .venv/bin/python
 READY := .venv/ready
+# Tests start thousands of interpreters: each would compile all modules if none kept the result.
+unexport PYTHONDONTWRITEBYTECODE
 TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import shutil
-import signal
 import socket
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash import changes
 from tests.crash.control import Control, Ended
-from tests.crash.forge import Forge, Process
+from tests.crash.forge import Forge
 from tests.crash.shim import ALL_KINDS, Counter, Fault, WriteLog
+from tests.forks import Process
 from tests.patience import END_S
 
 READY_S = END_S
@@ -82,7 +84,7 @@ class Machine:
             changes.CLOCK_ORIGIN: str(self._clock_origin),
             changes.CLOCK_SKIPPED: str(self.skipped_s),
         } | (fault.environment() if fault else {})
-        self.process = self._forge.start(self.config, self.output, environment, self.changes)
+        self.process = self._forge.start_daemon(self.config, self.output, environment, self.changes)
         return self._is_ready(self.process)
 
     def _is_ready(self, process: Process) -> bool:
@@ -103,7 +105,7 @@ class Machine:
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and not self.process.ended()
+        return self.process is not None and self.process.poll() is None
 
     def hears(self, listener: socket.socket, timeout_s: float = 0.01) -> bool:
         """Return whether the daemon accepts connections.  Raises Ended when it has ended."""
@@ -117,7 +119,11 @@ class Machine:
 
     def ends(self) -> bool:
         """Return whether the daemon has ended or is about to end by itself."""
-        return self.process is None or self.process.ended(READY_S)
+        if self.process is None:
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(READY_S)
+        return self.process.returncode is not None
 
     def ended(self) -> int:
         """Wait for the daemon's own end, and return its exit code."""
@@ -128,7 +134,7 @@ class Machine:
 
     def terminate(self) -> int:
         assert self.process is not None
-        self.process.signal(signal.SIGTERM)
+        self.process.terminate()
         return self.ended()
 
     def kill(self) -> None:

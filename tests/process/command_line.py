@@ -28,7 +28,12 @@ def run(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command line without a daemon of its own."""
     if warm:
-        done = _warm().run(arguments, input=input, timeout_s=timeout_s)
+        done = warm_process().run(
+            arguments,
+            {**environment_of_commands(), **(environment or {})},
+            input=input,
+            timeout_s=timeout_s,
+        )
     else:
         done = subprocess.run(
             [*COMMAND, *arguments],
@@ -50,8 +55,9 @@ def run(
 
 
 @functools.cache
-def _warm() -> Warm:
-    warm = Warm(ROOT, environment_of_commands())
+def warm_process() -> Warm:
+    """Return the process whose forks are commands and daemons: one for all tests."""
+    warm = Warm(environment_of_commands())
     atexit.register(warm.close)
     return warm
 

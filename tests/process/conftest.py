@@ -31,9 +31,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Yield the processes of one test."""
-    hosts = Hosts()
+    hosts = Hosts(warm=_is_warm(request))
     try:
         yield hosts
     finally:
@@ -41,13 +41,18 @@ def hosts() -> Iterator[Hosts]:
 
 
 @pytest.fixture(scope="module")
-def shared_hosts() -> Iterator[Hosts]:
+def shared_hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Yield the processes that the tests of one file share."""
-    hosts = Hosts()
+    hosts = Hosts(warm=_is_warm(request))
     try:
         yield hosts
     finally:
         hosts.close()
+
+
+def _is_warm(request: pytest.FixtureRequest) -> bool:
+    """Return whether forks of one warm process are good enough for the test."""
+    return request.node.get_closest_marker("program") is None
 
 
 @pytest.fixture

@@ -17,8 +17,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.forks import Process
 from tests.patience import END_S
-from tests.process.command_line import COMMAND, ROOT, environment_of_commands, run
+from tests.process.command_line import (
+    COMMAND,
+    ROOT,
+    environment_of_commands,
+    run,
+    warm_process,
+)
 from tests.process.data_folder import check_log
 from tests.process.proxy import Proxy
 from tests.process.remote import RemoteQueueManager
@@ -44,19 +51,25 @@ class Daemon:
     """A queue manager with its own folder and port, which can be killed and restarted.
 
     `settings` are written into the configuration that `qmd init` made, table by table.
-    Its commands are forks of one warm process, unless `warm` is False.
+    It and its commands are forks of one warm process, unless `warm` is False: then they are real
+    programs.
     """
 
-    warm = True
     start_s = START_S  # the time limit of a start
 
     def __init__(
-        self, folder: Path, *, settings: Mapping[str, Any] | None = None, port: int | None = None
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        port: int | None = None,
+        warm: bool = True,
     ) -> None:
         self.folder = folder
+        self.warm = warm
         self.port = port or free_port()
         self.config = folder / "qmd.toml"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Process | None = None
         self.log = folder.with_name(folder.name + ".log")
         run(["init", str(folder), "--listen", f"127.0.0.1:{self.port}"], warm=True)
         self.configure(settings or {})
@@ -71,17 +84,17 @@ class Daemon:
         _merge(values, settings)
         self.config.write_text(_toml(values))
 
-    def spawn(self, **environment: str) -> subprocess.Popen[bytes]:
-        """Start `serve` as a child process, without a wait."""
-        with self.log.open("ab") as log:
+    def spawn(self, **changes: str) -> subprocess.Popen[bytes] | Process:
+        """Start `serve` in a process of its own, without a wait."""
+        arguments = ["--config", str(self.config), "serve"]
+        environment = {**environment_of_commands(debugged=True), **changes}
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
+            if self.warm:
+                return warm_process().spawn(arguments, environment, nothing, log, log)
             return subprocess.Popen(
-                [*COMMAND, "--config", str(self.config), "serve"],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**environment_of_commands(debugged=True), **environment},
-            )
+                [*COMMAND, *arguments],
+                cwd=ROOT, stdin=nothing, stdout=log, stderr=log, env=environment,
+            )  # fmt: skip
 
     def start(self) -> Daemon:
         """Start the daemon, and wait until it sends READY=1 to NOTIFY_SOCKET."""
@@ -268,9 +281,13 @@ Cleaner = Callable[[Daemon], Daemon]  # the fixture `clean`
 
 
 class Hosts:
-    """The processes that one test starts; they end with the test."""
+    """The processes that one test starts; they end with the test.
 
-    def __init__(self) -> None:
+    Its daemons are forks of one warm process, unless `warm` is False.
+    """
+
+    def __init__(self, *, warm: bool = True) -> None:
+        self._warm = warm
         self._folder = Path(tempfile.mkdtemp(prefix="qmd-test-"))
         self._daemons: list[Daemon] = []
         self._remotes: list[RemoteQueueManager] = []
@@ -279,7 +296,7 @@ class Hosts:
     def daemon(self, *, start: bool = True, **settings: Mapping[str, Any]) -> Daemon:
         """Return a new queue manager; the keywords are sections of its configuration."""
         folder = self._folder / f"{len(self._daemons)}"
-        daemon = Daemon(folder, settings=settings)
+        daemon = Daemon(folder, settings=settings, warm=self._warm)
         self._daemons.append(daemon)
         return daemon.start() if start else daemon
 

@@ -10,11 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.process import wire
 from tests.process.control_client import ControlClient
 from tests.process.harness import Daemon, Hosts
 from tests.process.processes import resident_bytes
 from tests.process.remote import RemoteQueueManager
+
+pytestmark = pytest.mark.program
 
 MB = 1_000_000
 

@@ -23,6 +23,8 @@ from tests.process.harness import Cleaner, Daemon, Hosts, body
 from tests.process.processes import resident_bytes
 from tests.process.remote import RemoteQueueManager
 
+pytestmark = pytest.mark.program
+
 MB = 1024 * 1024
 IS_ROOT = os.geteuid() == 0
 

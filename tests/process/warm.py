@@ -1,51 +1,51 @@
-"""Commands without the start of an interpreter: forks of one process with all imports done.
+"""The command line without the start of an interpreter: forks of one process.
 
     python -m tests.process.warm FD
 
-The tests run hundreds of commands; each costs a fork here, and 150 ms as a program.  The fork is a
-process of its own with the same code, its own standard streams and exit code.
-`tests/process/test_commands.py` nevertheless runs real programs.
+The tests run thousands of commands and daemons.  The same code runs as in a program;
+`tests/process/test_commands.py` and `tests/process/test_process.py` run real programs.
 
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
-import struct
+import pkgutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NoReturn
+from importlib import import_module
+from typing import IO, NoReturn
 
-from tests.patience import END_S
-
-REQUEST_BYTES_MAX = 1 << 20
-_CODE = struct.Struct("<i")
+from tests.forks import PreparedProcess, Process, Request, serve
 
 
-class Warm:
-    """The client of the warm process, in the tests: `run` can be called from any thread."""
+class Warm(PreparedProcess):
+    """The client of the warm process, in the tests; any thread may call its methods."""
 
-    def __init__(self, root: Path, environment: Mapping[str, str]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket = ours
-        self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.process.warm", str(theirs.fileno())],
-            cwd=root,
-            env=dict(environment),
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        super().__init__("tests.process.warm", environment)
+
+    def spawn(
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        stdin: IO[bytes],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> Process:
+        """Start a command with these standard streams."""
+        request = {"arguments": arguments, "environment": dict(environment)}
+        return self.start(request, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
 
     def run(
-        self, arguments: list[str], *, input: bytes | None, timeout_s: float
+        self,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        *,
+        input: bytes | None,
+        timeout_s: float,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as subprocess.run does.  Raises subprocess.TimeoutExpired."""
         with (
@@ -55,70 +55,44 @@ class Warm:
         ):
             stdin.write(input or b"")
             stdin.seek(0)
-            ours, theirs = socket.socketpair()
-            with ours:
-                with theirs, self._lock:
-                    files = [stdin.fileno(), stdout.fileno(), stderr.fileno(), theirs.fileno()]
-                    socket.send_fds(self._socket, [json.dumps(arguments).encode()], files)
-                ours.settimeout(timeout_s)
-                try:
-                    answer = ours.recv(_CODE.size)
-                except TimeoutError:
-                    raise subprocess.TimeoutExpired(arguments, timeout_s) from None
-            code = _CODE.unpack(answer)[0] if answer else -signal.SIGKILL
+            process = self.spawn(arguments, environment, stdin, stdout, stderr)
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
             stdout.seek(0)
             stderr.seek(0)
             return subprocess.CompletedProcess(arguments, code, stdout.read(), stderr.read())
 
-    def close(self) -> None:
-        """Close the socket, which ends the server."""
-        self._socket.close()
-        self._process.wait(END_S)
+
+def _import_all() -> None:
+    import qmd.daemon
+    import qmd.message.build  # noqa: F401
+
+    for package in ("qmd.cli", "qmd.client", "qmd.config"):
+        for module in pkgutil.iter_modules(import_module(package).__path__):
+            import_module(f"{package}.{module.name}")
 
 
-def _serve(descriptor: int) -> None:
-    import asyncio  # noqa: F401
-
-    import qmd.cli
-    import qmd.cli.messages
-    import qmd.cli.outgoing
-    import qmd.cli.peek
-    import qmd.cli.queue
-    import qmd.cli.receive
-    import qmd.cli.send
-    import qmd.cli.status
-    import qmd.client
-    import qmd.config  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the children are not waited for
-    with socket.socket(fileno=descriptor) as requests:
-        while True:
-            data, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
-            if not data:
-                return
-            if os.fork() == 0:
-                requests.detach()
-                _command(json.loads(data), files)
-            for file in files:
-                os.close(file)
-
-
-def _command(arguments: list[str], files: list[int]) -> NoReturn:
-    """Run the command in the child process, report its exit code, and end."""
+def _be(request: Request, files: list[int]) -> NoReturn:
+    """Run the command, and end."""
     code = 70
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for target, file in enumerate(files[:3]):
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        for target, file in enumerate(files):
             os.dup2(file, target)
+            os.close(file)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        code = _run(arguments)
+        code = _run(request["arguments"])
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os.write(files[3], _CODE.pack(code))
-        os._exit(0)
+        os._exit(code)
 
 
 def _run(arguments: list[str]) -> int:
@@ -138,4 +112,5 @@ def _run(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _import_all()
+    serve(int(sys.argv[1]), _be)
