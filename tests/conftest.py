@@ -20,12 +20,16 @@ EACH_ALONE = (
     *("tests/crash/", "tests/netns/", "tests/simulation/"),
     *("tests/process/test_transactions.py", "tests/process/test_two_phase.py"),
 )
-#: One Spark session is enough: it takes seconds to start, and a gigabyte.
+#: One Spark session is enough for tests: it takes seconds to start, and a gigabyte.
 ALL_TOGETHER = ("tests/pipeline/",)
-#: Files among them that start neither Spark nor Java: another worker may run them meanwhile.
-WITHOUT_SPARK = tuple(
+#: Files among them that need no session, or start processes with their own: another worker may run
+#: them meanwhile.
+WITHOUT_SESSION = tuple(
     f"tests/pipeline/test_{name}.py"
-    for name in ("filters", "finish", "options", "report", "ship", "source_remote", "stream_parts")
+    for name in (
+        *("cluster", "filters", "finish", "java", "kills", "options", "own_packages"),
+        *("report", "ship", "source_remote", "stream_parts"),
+    )
 )
 
 
@@ -38,7 +42,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _split_scope(self, nodeid: str) -> str:
             for folder in ALL_TOGETHER:
-                if nodeid.startswith(folder) and not nodeid.startswith(WITHOUT_SPARK):
+                if nodeid.startswith(folder) and not nodeid.startswith(WITHOUT_SESSION):
                     return folder
             return nodeid if nodeid.startswith(EACH_ALONE) else nodeid.partition("::")[0]
 

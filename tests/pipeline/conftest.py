@@ -1,7 +1,7 @@
 """One Spark session for all tests of a worker; without Spark or Java they are skipped.
 
 With several workers, the scheduler in tests/conftest.py gives all tests of this folder that need
-Spark or Java to one worker, so only one session is started.
+the session to one worker, so only one session is started.
 
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import WITHOUT_SPARK
+from tests.conftest import WITHOUT_SESSION
 
 SETTINGS = {
     # For short jobs, fast compilation matters more than fast execution.
@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue
-        if item.nodeid.startswith(WITHOUT_SPARK):
-            raise pytest.UsageError(f"{item.nodeid} needs Spark: see WITHOUT_SPARK")
+        if item.nodeid.startswith(WITHOUT_SESSION):
+            raise pytest.UsageError(f"{item.nodeid} needs the session: see WITHOUT_SESSION")
         if item.get_closest_marker("timeout") is None:
             # On a busy machine the session alone takes a minute.
             item.add_marker(pytest.mark.timeout(1800))

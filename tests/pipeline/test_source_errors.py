@@ -131,7 +131,7 @@ def test_a_missing_queue_is_reported_with_the_command_that_creates_it(
 def test_a_daemon_of_another_version_is_reported(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = Daemon(tmp_path / "a")
+    daemon = Daemon(tmp_path / "a", warm=False)
     with monkeypatch.context() as patch:
         patch.setattr(harness, "COMMAND", [sys.executable, "-c", OF_ANOTHER_VERSION])
         daemon.start()

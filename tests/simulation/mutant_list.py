@@ -217,7 +217,8 @@ MUTANTS = (
         "qmd/core/sequence.py",
         "if sequence_id != self.sequence_id:\n            return None",
         "pass",
-        "tests/unit/core/test_sequence.py",  # one that comes so late needs two wraps of bad luck
+        # One that comes so late needs two wraps of bad luck.
+        "tests/unit/core/test_outgoing_sequence.py",
     ),
     Mutant(
         "a new sequence begins before the old one is acknowledged",
@@ -290,7 +291,7 @@ MUTANTS = (
         "qmd/core/session.py",
         "while self.incoming.pending:",
         "while False:",
-        "tests/unit/core/test_session.py",
+        "tests/unit/core/test_session_acknowledgments.py",
     ),
     Mutant(
         "an idle session is closed while acknowledgments are missing",
@@ -354,6 +355,7 @@ MUTANTS = (
         "qmd/core/ready_window.py",
         "if key not in self._taken and key not in gone and key not in arrived_keys:",
         "if key not in gone and key not in arrived_keys:",
+        "tests/unit/core/test_ready.py",
     ),
     Mutant(
         "a refill makes removed messages ready again",
@@ -407,6 +409,7 @@ MUTANTS = (
         "qmd/client/sender.py",
         "if before is not None:\n                    await asyncio.wait([before])",
         "pass",
+        "tests/integration/client/test_sending.py",
     ),
     Mutant(
         "the outcome is read without the open batch",
@@ -436,6 +439,7 @@ MUTANTS = (
         "qmd/manager.py",
         "await assembly.source_acknowledgments.send_owed()",
         "pass",
+        "tests/integration/history/test_receipts.py",
     ),
     Mutant(
         "sent acknowledgments stay owed",

@@ -28,7 +28,7 @@ from tests.simulation.seed_run import run_seed
 from tests.simulation.worker_pool import run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 301)
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(1, 126)
 SEEDS_AT_ONCE = 25
 WITH_FOREIGN_MANAGERS = 120  # a seed
 TIMEOUT_S = 600  # for a busy machine; a few seconds suffice otherwise
