@@ -21,7 +21,6 @@ from tests.process.harness import Hosts
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(1800),
 ]
 

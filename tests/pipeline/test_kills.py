@@ -10,7 +10,6 @@ from tests.pipeline.kills import Kills, differences
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
 ]
 

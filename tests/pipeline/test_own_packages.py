@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(600),
 ]
 

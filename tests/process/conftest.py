@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.process.bystander import Bystander
 from tests.process.harness import Daemon, Hosts, empty_queues
 from tests.process.remote import RemoteQueueManager
 
@@ -72,6 +73,25 @@ def clean(request: pytest.FixtureRequest) -> Callable[[Daemon], Daemon]:
         return daemon
 
     return clean
+
+
+@pytest.fixture
+def daemon(shared: Daemon, clean: Callable[[Daemon], Daemon]) -> Daemon:
+    """Return the daemon `shared` of the test's file, in its initial state."""
+    return clean(shared)
+
+
+@pytest.fixture
+def bystander(daemon: Daemon) -> Iterator[Bystander]:
+    """Yield a bystander; all of its messages must be in `side` after the test, in order."""
+    bystander = Bystander(daemon)
+    try:
+        yield bystander
+    finally:
+        delivered = bystander.finish()
+    assert daemon.alive
+    assert delivered > 0
+    assert [int(text) for text in daemon.bodies("side")] == list(range(delivered))
 
 
 _failed_before: dict[Daemon, int] = {}

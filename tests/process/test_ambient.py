@@ -22,7 +22,7 @@ from qmd.client import (
     no_transaction,
 )
 from qmd.control_protocol.bulk import Attempt
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.test_client import with_client
 
 NOT_PART = "not_part_of_a_transaction"
@@ -34,11 +34,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain", "prices", "replies")
     daemon.create("orders", "invoices", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 class _Changed(Exception):

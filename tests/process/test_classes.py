@@ -18,7 +18,6 @@ from tests.process import wire
 from tests.process.harness import (
     DEADLETTER,
     DEADXACT,
-    Cleaner,
     Daemon,
     Hosts,
     body,
@@ -37,11 +36,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=QUICK)
     daemon.create("acks", "more")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from qmd.client import (
     connect,
 )
 from tests.patience import END_S
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 
 DOCS = Path(__file__).parents[2] / "docs"
 Work = Callable[[QueueManager], Coroutine[Any, Any, None]]
@@ -35,11 +35,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain", "prices", "replies")
     daemon.create("orders", "invoices", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 class _Changed(Exception):

@@ -18,7 +18,6 @@ from tests.process.harness import (
     DEADLETTER,
     DEADXACT,
     JOURNAL,
-    Cleaner,
     Daemon,
     Hosts,
     body,
@@ -39,11 +38,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("orders", transactional=True)
     daemon.warm = False  # real programs, as users start them
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 def test_a_message_is_shown_with_at_least_the_documented_names(daemon: Daemon):

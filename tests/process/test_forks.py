@@ -19,7 +19,7 @@ import pytest
 from qmd.client import ClientError, QueueManager, blocking, connect, new_message
 from tests.patience import END_S
 from tests.process.command_line import ROOT
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.processes import stopped
 from tests.process.test_client import with_client
 
@@ -32,11 +32,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain", "replies")
     daemon.create("orders", "invoices", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 def tried(work: Callable[[], object]) -> str:

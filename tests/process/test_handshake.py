@@ -10,7 +10,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.connection import Connection
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager, check_establish_response
 
@@ -20,11 +20,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @pytest.fixture

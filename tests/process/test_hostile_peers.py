@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
 from tests.process import wire
 from tests.process.bystander import Bystander
 from tests.process.connection import Connection
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.processes import open_files, resident_bytes
 from tests.process.remote import RemoteQueueManager
 
@@ -25,24 +24,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain", "side", "victim")
     daemon.create("orders", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
-
-
-@pytest.fixture
-def bystander(daemon: Daemon) -> Iterator[Bystander]:
-    """Yield a bystander; all of its messages must be in the queue after the test, in order."""
-    bystander = Bystander(daemon)
-    try:
-        yield bystander
-    finally:
-        delivered = bystander.finish()
-    assert daemon.alive
-    assert delivered > 0
-    assert [int(text) for text in daemon.bodies("side")] == list(range(delivered))
 
 
 def sample(remote: RemoteQueueManager, **properties: object) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.command_line import ROOT
-from tests.process.harness import DEADLETTER, Cleaner, Daemon, Hosts, body
+from tests.process.harness import DEADLETTER, Daemon, Hosts, body
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain")
     daemon.create("orders", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 def test_messages_are_moved_to_a_subqueue_and_back(daemon: Daemon):

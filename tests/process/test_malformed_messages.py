@@ -8,7 +8,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.connection import Closed
-from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body
+from tests.process.harness import DEADXACT, Daemon, Hosts, body
 from tests.process.remote import RemoteQueueManager
 
 
@@ -18,11 +18,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain", "side", "victim")
     daemon.create("orders", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 NAME_AT = 64  # Count of the DestinationQueue

@@ -9,7 +9,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.data_folder import held_disk
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
@@ -20,11 +20,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("orders", "others", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 def test_an_order_ack_has_the_specified_fields(daemon: Daemon, remote: RemoteQueueManager):

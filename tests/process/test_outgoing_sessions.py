@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.outgoing import QUICK, SLOW, place, send, sequence_of
 from tests.process.processes import resident_bytes
 from tests.process.remote import Listener, RemoteQueueManager
@@ -22,11 +22,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import Cleaner, Daemon, Hosts, free_port
+from tests.process.harness import Daemon, Hosts, free_port
 
 SIGNATURE = 0x5548
 
@@ -18,11 +18,6 @@ SIGNATURE = 0x5548
 @pytest.fixture(scope="module")
 def shared(shared_hosts: Hosts) -> Daemon:
     return shared_hosts.daemon(listen={"ping": True, "ping_port": free_port()})
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @pytest.fixture

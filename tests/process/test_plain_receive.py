@@ -12,7 +12,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.data_folder import held_disk
-from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.harness import Daemon, Hosts, body
 from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager
 
@@ -23,11 +23,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon.create("plain")
     daemon.create("orders", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 def barrier(peer: Peer) -> None:

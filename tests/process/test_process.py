@@ -19,7 +19,7 @@ from tests.process import wire
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands, run
 from tests.process.connection import Closed, Connection
 from tests.process.data_folder import database
-from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.harness import Daemon, Hosts, body
 from tests.process.processes import resident_bytes
 from tests.process.remote import RemoteQueueManager
 
@@ -34,11 +34,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("plain")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 # --- stopping -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 
 from qmd.client import blocking
 from tests.process import wire
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.peer import Peer
 from tests.process.remote import Listener, RemoteQueueManager
 
@@ -283,11 +283,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=QUICK)
     daemon.create("back", "reports")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @pytest.fixture

@@ -24,11 +24,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     return daemon
 
 
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
-
-
 @pytest.fixture(scope="module")
 def shared_quick(shared_hosts: Hosts) -> Daemon:
     """Start a daemon that retransmits unacknowledged transactional messages after 700 ms."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.process import wire
-from tests.process.harness import Cleaner, Daemon, Hosts
+from tests.process.harness import Daemon, Hosts
 from tests.process.outgoing import SLOW, place, send, sequence_of
 from tests.process.remote import Listener, RemoteQueueManager
 
@@ -22,11 +22,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon(delivery=SLOW)
     daemon.create("here")
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from tests.process import wire
 from tests.process.connection import Closed
-from tests.process.harness import Cleaner, Daemon, Hosts, body
+from tests.process.harness import Daemon, Hosts, body
 from tests.process.remote import RemoteQueueManager
 
 FIRST = 1000 << 32 | 1
@@ -24,11 +24,6 @@ def shared(shared_hosts: Hosts) -> Daemon:
     daemon = shared_hosts.daemon()
     daemon.create("orders", "others", transactional=True)
     return daemon
-
-
-@pytest.fixture
-def daemon(shared: Daemon, clean: Cleaner) -> Daemon:
-    return clean(shared)
 
 
 @dataclass(frozen=True)
