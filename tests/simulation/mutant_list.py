@@ -529,7 +529,7 @@ MUTANTS = (
         "qmd/core/sequence.py",
         "if number > self._highest_transmitted:\n            raise",
         "if False:\n            raise",
-        "tests/unit/core/test_sequence.py",
+        "tests/unit/core/test_outgoing_sequence.py",
     ),
     # More of the storage.
     Mutant(

@@ -31,6 +31,7 @@ PASSING_SEEDS = 10
 SEEDS_MAX = 300
 SECONDS_MAX = 900
 WAIT_S_MAX = 30  # of a test for an event that the fault may prevent
+PYTEST = ("pytest", "-x", "-q", "-p", "no:cacheprovider", f"--timeout={4 * WAIT_S_MAX}")
 JOBS = int(os.environ.get("JOBS", 0)) or os.cpu_count() or 1
 
 
@@ -75,7 +76,7 @@ def _try(original: Path, number: int, mutant: Mutant) -> tuple[str, bool]:
     _copy(original, copy)
     (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
     if mutant.test:
-        run = _run(copy, ["pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.test])
+        run = _run(copy, [*PYTEST, mutant.test])
         if run.returncode != 1:
             verdict = "NOT DETECTED" if run.returncode == 0 else "NOT TRIED"
             return f"{verdict} by {mutant.test}", False
