@@ -587,7 +587,7 @@ MUTANTS = (
         "qmd/queues/outgoing_queue.py",
         "return with_sent_time(packet, sent_s)",
         "return packet",
-        "tests/integration/maintenance/test_expiry.py",
+        "tests/integration/maintenance/test_clock_steps.py",
     ),
     Mutant(
         "a sent time in the future extends the lifetime",
