@@ -885,7 +885,7 @@ MUTANTS = (
         "qmd/core/sequence.py",
         "self.base += after",
         "self.base += 0",
-        "tests/unit/core/test_sequence.py",
+        "tests/unit/core/test_outgoing_sequence.py",
     ),
     Mutant(
         "an order ack without news releases again",
@@ -894,7 +894,7 @@ MUTANTS = (
         "            return None",
         "            self.last_ack_count += 0 < number == self.acknowledged\n"
         "            return number",
-        "tests/unit/core/test_sequence.py",
+        "tests/unit/core/test_outgoing_sequence.py",
     ),
     # Further mutants of all parts.
     Mutant(
