@@ -109,11 +109,12 @@ class Machine:
 
     def hears(self, listener: socket.socket, timeout_s: float = 0.01) -> bool:
         """Return whether the daemon accepts connections.  Raises Ended when it has ended."""
-        ends = [self.process.status] if self.process is not None else []
+        has_ended = self.process is not None and self.process.returncode is not None
+        ends = [self.process.status] if self.process is not None and not has_ended else []
         readable, _, _ = select.select([listener, *ends], [], [], timeout_s)
         if listener in readable:
             return True
-        if readable:
+        if readable or has_ended:
             raise Ended
         return False
 
@@ -126,11 +127,11 @@ class Machine:
         return self.process.returncode is not None
 
     def ended(self) -> int:
-        """Wait for the daemon's own end, and return its exit code."""
-        assert self.process is not None
-        code = self.process.wait()
-        self._over()
-        return code
+        """Wait for the daemon's own end, unless it has ended, and return its exit code."""
+        if self.process is not None:
+            self._over()
+        assert self.last_code is not None, "it was never started"
+        return self.last_code
 
     def terminate(self) -> int:
         assert self.process is not None
