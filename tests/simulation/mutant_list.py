@@ -495,6 +495,7 @@ MUTANTS = (
         "partial(self._promises.keep, promise))",
         "            self._look_up(connection, final_acks[looked_for:], numbers)\n"
         "        else:\n            self._promises.keep(Promise(connection, numbers))",
+        "tests/integration/transfer/test_confirmation.py",
     ),
     Mutant(
         "counters of awaiting messages are not corrected",
