@@ -75,7 +75,7 @@ demo-pipeline: tools ## two queue managers with Spark between them, all killed o
 	@$(PY) -m benchmarks.demo_pipeline
 
 test: tools ## run every test; LOAD=1 keeps all processors busy meanwhile
-	@PYTHONASYNCIODEBUG=1 $(PY) -m pytest -q -n $(WORKERS) -p tests.load --load $(LOAD) $(ARGS)
+	@$(PY) -m pytest -q -n $(WORKERS) -p tests.load --load $(LOAD) $(ARGS)
 
 simulate: tools ## queue managers in simulated worlds, SEEDS=1000 from FIRST=1 on; SEED=n replays one
 	@$(PY) -m tests.simulation \

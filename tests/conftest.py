@@ -12,7 +12,7 @@ from hypothesis import settings
 
 # No deadlines: the time of an example depends more on the machine than on the code.
 settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
 
 #: Slow and independent tests.  The other tests of a file stay together, with its fixtures.

@@ -62,14 +62,8 @@ def warm_process() -> Warm:
     return warm
 
 
-def environment_of_commands(*, debugged: bool = False) -> dict[str, str]:
-    """Return the environment without variables that lead a command to another daemon.
-
-    Only a daemon gets the debug mode of asyncio from the environment of the tests: on a busy
-    machine the debug mode of a command would add warnings of slowness to its output.
-    """
-    dropped = ("QMD_", "NOTIFY_SOCKET", "LISTEN_", "WATCHDOG_")
-    if not debugged:
-        dropped += ("PYTHONASYNCIODEBUG",)
+def environment_of_commands() -> dict[str, str]:
+    """Return the environment without variables that change a command."""
+    dropped = ("QMD_", "NOTIFY_SOCKET", "LISTEN_", "WATCHDOG_", "PYTHONASYNCIODEBUG")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

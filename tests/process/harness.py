@@ -87,7 +87,7 @@ class Daemon:
     def spawn(self, **changes: str) -> subprocess.Popen[bytes] | Process:
         """Start `serve` in a process of its own, without a wait."""
         arguments = ["--config", str(self.config), "serve"]
-        environment = {**environment_of_commands(debugged=True), **changes}
+        environment = {**environment_of_commands(), **changes}
         with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
             if self.warm:
                 return warm_process().spawn(arguments, environment, nothing, log, log)
