@@ -186,6 +186,7 @@ class OutgoingSequence:
         "_fresh",
         "_highest_transmitted",
         "_intervals_s",
+        "_is_silent",
         "_last_stored",
         "_relink_at",
         "ack_count",
@@ -231,10 +232,13 @@ class OutgoingSequence:
         self.last_ack_count = 0  # number of order acks for `acknowledged`
         #: No order ack since the start has shown that the peer knows no later numbers than we do.
         self.is_unproven = outstanding > 0
-        self._first_new = min(unproven_from or next_number, next_number)
+        self._first_new = next_number
+        if outstanding and unproven_from:
+            self._first_new = min(unproven_from, next_number)
         self._last_stored = next_number - 1 if self.is_unproven else 0
         self._highest_transmitted = self._first_new - 1
         self._fresh = True  # nothing has been transmitted in this pass
+        self._is_silent = self.is_unproven  # restored, and nothing was transmitted since
         self._intervals_s = resend_intervals_s
         self._due: float | None = None
         self._relink_at: float | None = None
@@ -268,9 +272,13 @@ class OutgoingSequence:
         If the database is a restored backup, the peer may have accepted other messages with the
         numbers that follow. Its next order ack would release the new messages with these numbers,
         which would be lost. So until an order ack has arrived, only the messages present at the
-        start are sent, or else a single message.
+        start are sent, or else a single message. After the order ack nothing new is sent before
+        the disk holds that fact: another start would take the order ack of a new message for a
+        proof that the database is a backup.
         """
-        return not (self.is_unproven and number >= self._first_new and self.in_flight)
+        if not self.is_unproven or number < self._first_new:
+            return True
+        return not (self.in_flight or self.acknowledged)
 
     def transmit(self, number: int, now: float) -> int:
         """Record that the message is sent now; return the previous number for its packet."""
@@ -285,6 +293,7 @@ class OutgoingSequence:
         assert number > self.acknowledged
         in_flight.append(number)
         self._fresh = False
+        self._is_silent = False
         if number > self._highest_transmitted:
             self._highest_transmitted = number
         if self._due is None:
@@ -294,6 +303,15 @@ class OutgoingSequence:
     def was_transmitted(self, number: int) -> bool:
         """Return whether the message was sent before, in any pass, or possibly before the start."""
         return number <= self._highest_transmitted
+
+    def may_answer_earlier_run(self, sequence_id: int, number: int) -> bool:
+        """Return whether an order ack may be for the single message that an earlier run sent.
+
+        The disk does not say which one that was (see `may_transmit`). Such an order ack proves
+        nothing; the message is sent again, and the peer answers again.
+        """
+        is_later = sequence_id == self.sequence_id and number > self._highest_transmitted
+        return is_later and self._is_silent
 
     def acknowledge(self, sequence_id: int, number: int, now: float) -> int | None:
         """Process an order ack; return the number up to which messages can be released.
@@ -430,4 +448,4 @@ class OutgoingSequence:
         self.acknowledged = self.last_ack_count = 0
         self._highest_transmitted = 0
         self._last_stored = 0
-        self.is_unproven = False
+        self.is_unproven = self._is_silent = False

@@ -165,6 +165,8 @@ class OutgoingRelease:
         now: float,
     ) -> None:
         """Release the messages of a sequence up to `number`: the destination holds them."""
+        if queue.sequence.may_answer_earlier_run(sequence_id, number):
+            return
         try:
             released = queue.sequence.acknowledge(sequence_id, number, now)
         except ImpossibleOrderAck as error:

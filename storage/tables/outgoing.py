@@ -138,11 +138,13 @@ def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
 
 
 def set_sequences(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
-    # A sequence with a new timestamp adds the old one to `former`: peers still refer to it.
+    # A sequence with a new timestamp adds the old one to `former`: peers still refer to it.  The
+    # numbers of a new sequence are new to its peer; `unproven_from` is about the old one.
     changed = db.executemany(
         "UPDATE outgoing_queue SET former = CASE"
         " WHEN substr(sequence_id, 1, 4) = substr(?1, 1, 4) THEN former ELSE"
         f" substr(CAST(substr(sequence_id, 1, 4) || former AS BLOB), 1, {FORMER_BYTES}) END,"
+        " unproven_from = CASE WHEN sequence_id = ?1 THEN unproven_from ELSE 0 END,"
         " sequence_id = ?1, base = ?2, next_number = ?3 WHERE id = ?4",
         states,
     )

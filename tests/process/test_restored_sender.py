@@ -56,6 +56,8 @@ class Pair:
 
     def put_back(self) -> None:
         self.sender.terminate()
+        # Sequence ids begin with the time in seconds. A backup is older than a second.
+        time.sleep(1)
         shutil.rmtree(self.sender.folder)
         shutil.copytree(self.backup, self.sender.folder)
         self.sender.start()

@@ -165,6 +165,27 @@ MUTANTS = (
         "previous = number - 1",
     ),
     Mutant(
+        "a new message is sent before the disk holds that the first order ack has come",
+        "qmd/core/sequence.py",
+        "return not (self.in_flight or self.acknowledged)",
+        "return not self.in_flight",
+        "tests/simulation/test_sequences.py",
+    ),
+    Mutant(
+        "an order ack for the last message of an earlier run looks impossible",
+        "qmd/core/sequence.py",
+        "return is_later and self._is_silent",
+        "return False",
+        "tests/simulation/test_sequences.py",
+    ),
+    Mutant(
+        "a new sequence inherits the wait for an order ack",
+        "storage/tables/outgoing.py",
+        "THEN unproven_from ELSE 0 END",
+        "THEN unproven_from ELSE unproven_from END",
+        "tests/unit/storage/test_outgoing.py",
+    ),
+    Mutant(
         "the receiver accepts over a gap",
         "qmd/core/sequence.py",
         "return previous <= self.accepted_number < number",

@@ -7,6 +7,7 @@ choice comes from one seed: `SEED=123 pytest tests/simulation` replays one.
 import os
 import random
 from collections import Counter, deque
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class Packet(NamedTuple):
 
 
 class Sender:
-    """An outgoing queue; `stored` and `row` are its disk, and a crash loses the rest.
+    """An outgoing queue; `stored`, `row` and `unproven_from` are its disk; a crash loses the rest.
 
     A unit of work is a function that changes the disk and returns a callback for the time after the
     commit.
@@ -37,6 +38,7 @@ class Sender:
     def __init__(self, seen):
         self.seen = seen
         self.row = (FIRST_ID, 0, 1)
+        self.unproven_from = 0  # base + the first number after a start, until an order ack arrives
         self.stored = {}  # position -> message on disk
         self.released = set()  # messages
         self.removed = set()
@@ -49,8 +51,18 @@ class Sender:
         sequence_id, base, next_number = self.row
         assert all(base < position < base + next_number for position in self.stored)
         self.sequence = OutgoingSequence(
-            sequence_id, base, next_number, len(self.stored), resend_intervals_s=(1.0, 2.0, 5.0)
+            sequence_id,
+            base,
+            next_number,
+            len(self.stored),
+            resend_intervals_s=(1.0, 2.0, 5.0),
+            unproven_from=max(0, self.unproven_from - base),
         )
+        if self.sequence.is_unproven:
+            self.waiting.append(partial(self.set_unproven, base + self.sequence.first_unproven))
+
+    def set_unproven(self, position):
+        self.unproven_from = position
 
     def append(self, message):
         before = self.sequence.sequence_id
@@ -59,6 +71,8 @@ class Sender:
         row = (self.sequence.sequence_id, self.sequence.base, self.sequence.next_number)
 
         def work():
+            if self.row[0] != row[0]:
+                self.unproven_from = 0
             self.row = row
             self.stored[position] = message
 
@@ -89,7 +103,12 @@ class Sender:
     def acknowledge(self, ack, now):
         highest = max(self.sequence.in_flight, default=0)
         self.seen["ack of an older sequence"] += 0 < ack.sequence_id < self.sequence.sequence_id
+        if self.sequence.may_answer_earlier_run(*ack):
+            self.seen["ack for an earlier run"] += 1
+            return
         number = self.sequence.acknowledge(ack.sequence_id, ack.number, now)
+        if ack.sequence_id == self.sequence.sequence_id and self.sequence.is_unproven:
+            self.waiting.append(self.prove)
         if number is None:
             return
         self.seen["late ack in a new pass"] += number > highest
@@ -101,6 +120,17 @@ class Sender:
             return lambda: self.sequence.released(len(gone))
 
         self.waiting.append(work)
+
+    def prove(self):
+        """Store that an order ack has arrived since the start; later numbers wait for that."""
+        sequence_id = self.sequence.sequence_id
+        self.set_unproven(0)
+
+        def report():
+            if self.sequence.sequence_id == sequence_id:
+                self.sequence.is_unproven = False
+
+        return report
 
     def write(self, units):
         return [self.waiting.popleft()() for _ in range(units)]
@@ -120,6 +150,9 @@ class Sender:
         if len(self.sequence.in_flight) == IN_FLIGHT_MAX:
             return None
         number = position - base
+        if not self.sequence.may_transmit(number):
+            self.seen["wait for a first order ack"] += 1
+            return None
         previous = self.sequence.transmit(number, now)
         self.seen["hole bridged"] += 0 < previous < number - 1
         self.seen["pass begun with 0"] += previous == 0 and number > 1
@@ -412,5 +445,7 @@ def test_every_kind_of_event_happens():
         "pass begun with 0",
         "resend timer",
         "lost state while something was outstanding",
+        "wait for a first order ack",
     ):
         assert seen[event] >= 20, f"{event}: {seen[event]} times"
+    assert seen["ack for an earlier run"] >= 3

@@ -228,6 +228,55 @@ class TestAcknowledgments:
             sequence.acknowledge(ID, 6, now=0.0)
 
 
+class TestFirstOrderAckAfterAStart:
+    """The database may be a restored backup until an order ack shows the peer's position."""
+
+    def test_new_messages_wait_for_it(self):
+        sequence = OutgoingSequence(ID, next_number=3, outstanding=1)
+        sequence.append()
+
+        assert sequence.may_transmit(2)
+        sequence.transmit(2, 0.0)
+
+        assert not sequence.may_transmit(3)
+
+    def test_a_new_message_goes_alone_where_nothing_else_could_bring_it(self):
+        sequence = OutgoingSequence(ID, next_number=5, outstanding=2, unproven_from=3)
+
+        assert sequence.may_transmit(3)
+        sequence.transmit(3, 0.0)
+
+        assert not sequence.may_transmit(4)
+
+    def test_new_messages_wait_until_the_disk_holds_that_it_came(self):
+        """A kill before that would make a backup of the database: it sent more than it holds."""
+        sequence = OutgoingSequence(ID, next_number=2, outstanding=1)
+        sequence.append()
+        sequence.transmit(1, 0.0)
+        sequence.acknowledge(ID, 1, now=0.1)
+
+        assert not sequence.may_transmit(2)
+        sequence.is_unproven = False
+        assert sequence.may_transmit(2)
+
+    def test_it_may_be_for_the_message_that_an_earlier_run_sent_alone(self):
+        sequence = OutgoingSequence(ID, next_number=5, outstanding=2, unproven_from=3)
+
+        assert sequence.may_answer_earlier_run(ID, 3)
+        assert not sequence.may_answer_earlier_run(ID, 2)
+        assert not sequence.may_answer_earlier_run(ID + 1, 3)
+        sequence.transmit(3, 0.0)
+
+        assert not sequence.may_answer_earlier_run(ID, 4)
+        with pytest.raises(ImpossibleOrderAck):
+            sequence.acknowledge(ID, 4, now=0.1)
+
+    def test_no_number_is_new_in_a_sequence_that_ended_before_the_start(self):
+        sequence = OutgoingSequence(ID, next_number=5, outstanding=0, unproven_from=3)
+
+        assert sequence.was_transmitted(4)
+
+
 class TestResendTimer:
     def test_the_resend_intervals_are_the_published_intervals(self):
         assert RESEND_INTERVALS_S == (30, 30, 30, 300, 300, 300, 1800, 1800, 1800, 21600)

@@ -59,6 +59,21 @@ def test_a_sequence_state_is_stored_with_64_bits(db: sqlite3.Connection) -> None
     assert (kept.sequence_id, kept.base, kept.next_number) == (2**63 + 5, 17, 400)
 
 
+def test_only_a_new_sequence_ends_the_wait_for_an_order_ack(db: sqlite3.Connection) -> None:
+    outgoing.add_queues(db, [queue(1)])
+    old, new = encode_sequence_id(5), encode_sequence_id(6)
+    outgoing.set_sequences(db, [(old, 0, 9, 1)])
+    outgoing.set_unproven(db, [(4, 1)])
+
+    outgoing.set_sequences(db, [(old, 0, 12, 1)])
+    (kept,) = outgoing.list_queues(db)
+    assert kept.unproven_from == 4
+
+    outgoing.set_sequences(db, [(new, 11, 2, 1)])
+    (kept,) = outgoing.list_queues(db)
+    assert kept.unproven_from == 0
+
+
 def test_a_sequence_state_without_its_queue_is_reported_as_a_bug(
     db: sqlite3.Connection,
 ) -> None:
