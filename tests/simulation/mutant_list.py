@@ -169,7 +169,7 @@ MUTANTS = (
         "qmd/core/sequence.py",
         "return not (self.in_flight or self.acknowledged)",
         "return not self.in_flight",
-        "tests/simulation/test_sequences.py",
+        "tests/unit/core/test_outgoing_sequence.py",
     ),
     Mutant(
         "an order ack for the last message of an earlier run looks impossible",
