@@ -15,8 +15,8 @@ from qmd.cli.configuration import Configuration
 from qmd.cli.program import EXIT_CODES, Program
 
 COMMANDS = {
-    "init": "qmd.cli.serve:init",
-    "serve": "qmd.cli.serve:serve",
+    "init": "qmd.cli.host.serve:init",
+    "serve": "qmd.cli.host.serve:serve",
     "status": "qmd.cli.status:status",
     "send": "qmd.cli.send:send",
     "receive": "qmd.cli.receive:receive",
@@ -32,20 +32,20 @@ COMMANDS = {
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
     "transaction": "qmd.cli.transaction:transaction",
-    "service": "qmd.cli.service:service",
+    "service": "qmd.cli.host.service:service",
     "why": "qmd.cli.why:why",
     "trace": "qmd.cli.why:trace",
     "events": "qmd.cli.events:events",
-    "directory": "qmd.cli.directory:directory",
+    "directory": "qmd.cli.host.directory:directory",
     "dl": "qmd.cli.dl:dl",
     "alias": "qmd.cli.alias:alias",
     "reader": "qmd.cli.reader:reader",
     "stage": "qmd.cli.stage:stage",
-    "remote": "qmd.cli.remote:remote",
-    "name": "qmd.cli.name:name",
+    "remote": "qmd.cli.host.remote:remote",
+    "name": "qmd.cli.host.name:name",
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",
-    "check": "qmd.cli.check:check",
+    "check": "qmd.cli.host.check:check",
     "explain": "qmd.cli.explain:explain",
 }
 

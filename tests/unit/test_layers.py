@@ -79,6 +79,13 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
         *("qmd.control_protocol.messages", "protocol", "click"),
     },
+    # Commands that become the daemon or a service, or read and write files of this computer.
+    "qmd.cli.host": {
+        *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.service"),
+        *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
+        *("qmd.access.tokens", "qmd.config.file", "qmd.directory", "storage.rescue"),
+        *("storage.engine.missing", "storage.errors", "click", "structlog"),
+    },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.
     "pipeline": set(),
@@ -108,32 +115,12 @@ LAYERS: dict[str, set[str]] = {
         *("pipeline.ship", "pipeline.source", "pipeline.spark", "qmd.cli", "qmd.client", "click"),
     },
     "pipeline.submit": {"qmd.cli"},
-    "pyspark_qmd": {"pipeline.source"},  # Spark imports data sources by this name
+    "pyspark_qmd": {"pipeline.source", "qmd"},  # Spark imports data sources by this name
 }
-# Exceptions: further imports of single modules, with the reason.
-BESIDES: dict[str, set[str]] = {
-    "qmd.cli.service": {
-        *(
-            "qmd.service",
-            "qmd.service.contract",
-            "qmd.runtime.log",
-            "qmd.runtime.own_packages",
-            "structlog",
-        ),
-    },  # the command becomes the service
-    "qmd.cli.transaction": {"psycopg"},  # an extra, imported on use
-    "qmd.cli.remote": {"qmd.access.tokens"},  # it writes the file that the daemon reads
-    "qmd.cli.serve": {"qmd.daemon"},  # the command becomes the daemon
-    # It reads a data folder while no daemon runs.
-    "qmd.cli.check": {
-        *("storage.rescue.check", "storage.errors", "storage.engine.missing"),
-        *("storage.rescue.repair", "storage.rescue.survey"),
-    },
-    # They read names and files without a daemon.
-    "qmd.cli.name": {"qmd.directory.name_parts", "qmd.directory.spelling"},
-    "qmd.cli.directory": {"qmd.directory.file.format"},
-    "qmd.cli.event_files": {"pyarrow"},  # only where it is installed and requested
-    # An extra, imported where the configuration names an Active Directory.
+# Libraries that only one module of a layer may import, on use: they come with an extra.
+LIBRARIES: dict[str, set[str]] = {
+    "qmd.cli.transaction": {"psycopg"},
+    "qmd.cli.event_files": {"pyarrow"},
     **{
         f"qmd.directory.{module}": {"sansldap"}
         for module in (
@@ -142,7 +129,6 @@ BESIDES: dict[str, set[str]] = {
         )
     },
     "qmd.directory.ldap.negotiate": {"spnego", "cryptography"},
-    "pyspark_qmd": {"qmd"},  # marks `pipeline` as qmd's package
 }
 
 OUTSIDE_WORLD = {
@@ -247,18 +233,9 @@ def violation(module: str, imported: str, *, for_types: bool = False) -> str | N
         return (
             f"{layer} is kept free of {imported}" if fits(imported, OUT_OF_BOUNDS[bounds]) else None
         )
-    if knows(layer, imported) or is_known_besides(module, imported):
+    if knows(layer, imported) or fits(imported, LIBRARIES.get(module, set())):
         return None
     return f"{layer} does not know {imported}"
-
-
-def is_known_besides(module: str, imported: str) -> bool:
-    """Return whether `module` has an exception for `imported`.
-
-    An exception names one module of the project, or a library with all its modules.
-    """
-    besides = BESIDES.get(module, set())
-    return imported in besides or (layer_of(imported) is None and fits(imported, besides))
 
 
 def found(name: str, file: Path) -> list[Import]:
@@ -307,17 +284,16 @@ def test_rows_name_only_rows_before_them():
     ("module", "imported"),
     [
         (module, imported)
-        for table in (BESIDES,)
-        for module, names in sorted(table.items())
+        for module, names in sorted(LIBRARIES.items())
         for imported in sorted(names)
     ],
 )
-def test_every_exception_is_still_needed(module, imported):
+def test_every_such_library_is_still_needed(module, imported):
     seen = {one.name for one in found(module, modules()[module])}
     layer = layer_of(module)
     assert layer is not None
 
-    assert any(one == imported or fits(one, {imported}) for one in seen), "nobody imports it there"
+    assert any(one == imported or fits(one, {imported}) for one in seen), "no import of it is left"
     assert not knows(layer, imported), "its layer knows it anyway"
 
 

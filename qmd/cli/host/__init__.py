@@ -1,0 +1,1 @@
+"""Commands that work on this computer itself: its daemon, its services, its files."""
