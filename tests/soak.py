@@ -4,6 +4,7 @@
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
     transactions         ──────────────────                applications and daemons are killed
     live sessions                   ──                     any packet at any time
+    relays and upgrades             ──                     killed at each of their acts
     damaged folders                   ──                   findings and repairs of `qmd check`
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
@@ -91,7 +92,7 @@ def main(arguments: list[str]) -> int:
     try:
         results = [
             _crashes(chosen.folder, seconds),
-            _relayed(chosen.folder),
+            _every_act(chosen.folder),
             _live(chosen.folder, share),
             _folders(chosen.folder, share),
         ]
@@ -114,11 +115,12 @@ def _crashes(folder: Path, seconds: float) -> Result:
     ).wait()
 
 
-def _relayed(folder: Path) -> Result:
-    """Kill a relay at each of its acts; `make test` tries a few."""
+def _every_act(folder: Path) -> Result:
+    """Kill a relay, and an upgrade, at each of its acts; `make test` tries a few."""
     os.environ["CRASH"] = "full"
-    arguments = ("-q", "-p", "no:cacheprovider", "tests/crash/test_relayed.py")
-    return Part("relays", folder, "pytest", *arguments).wait()
+    files = ("tests/crash/test_relayed.py", "tests/crash/test_upgrade.py")
+    arguments = ("-q", "-p", "no:cacheprovider", *files)
+    return Part("every act", folder, "pytest", *arguments).wait()
 
 
 def _live(folder: Path, share: float) -> Result:

@@ -1,7 +1,7 @@
 """The sizes of functions, modules and classes: what a reader can take in at once."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,11 +16,12 @@ DECLARED_DATA = {"qmd/config/settings.py", "tests/simulation/mutant_list.py"}
 FACADE = {"Administration", "Message", "QueueManager"}
 
 
-def _modules() -> Iterator[tuple[str, str, ast.Module]]:
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            source = path.read_text()
-            yield path.relative_to(ROOT).as_posix(), source, ast.parse(source)
+@cache
+def _modules() -> list[tuple[str, str, ast.Module]]:
+    """Return the name, the text and the syntax tree of each module."""
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts = [(path.relative_to(ROOT).as_posix(), path.read_text()) for path in paths]
+    return [(name, text, ast.parse(text)) for name, text in texts]
 
 
 def test_modules_are_short_unless_they_declare_data() -> None:
