@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_regressions_pass():
 
 def run_part(seeds, event_folder):
     """Run seeds, record how many of them had each event, and return their results."""
+    (event_folder / f"{seeds[0]}.begun").touch()
     results = list(run_seeds(seeds, JOBS))
     happened = Counter(event for result in results for event in result.seen)
     unfinished = event_folder / f"{seeds[0]}-{os.getpid()}"
@@ -169,23 +171,32 @@ EVENTS = (
     "foreign receiver: receives messages",
     "foreign receiver: withholds acknowledgments",
 )
-EVENT_WORLDS_MIN = 3
+EVENT_WORLDS_MIN = 1
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.skipif(len(SEEDS) < 100, reason="few worlds have few events")
 def test_every_kind_of_event_happens(event_folder):
-    """Check that enough worlds have each kind of event.
+    """Check that some world has each kind of event.
 
     Other processes run most parts; this one runs as many more as are needed.
     """
     for seeds in (*parts(SEEDS), *parts(FURTHER_SEEDS)):
         if not missing_in(event_folder):
             break
-        if not (event_folder / f"{seeds[0]}.json").exists():
+        if not has_run(seeds, event_folder):
             run_part(seeds, event_folder)
 
     assert missing_in(event_folder) == []
+
+
+def has_run(seeds, event_folder):
+    """Return whether a process has run these seeds; wait for one that has begun."""
+    deadline = time.monotonic() + TIMEOUT_S / 2
+    recorded, begun = event_folder / f"{seeds[0]}.json", event_folder / f"{seeds[0]}.begun"
+    while begun.exists() and not recorded.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return recorded.exists()
 
 
 def missing_in(event_folder):
