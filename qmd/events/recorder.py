@@ -3,8 +3,8 @@
     group     returns the event of the open batch with the given header, to add messages to; it is
               for the hot paths
     record    adds packets to such events, and makes the batch be written
-    events    returns new events, for a unit of work that learns only in its commit what happens:
-              `storage.tables.events.insert(db, recorder.events(...))`
+    for_unit  returns a value that makes the events of a unit of work, which learns only in its
+              commit what happens: `storage.tables.events.insert(db, events.of_packets(...))`
 
 Messages with the same header share one event, if they are recorded within `MOMENT_S`.  Events that
 change nothing on disk (a transmission, a duplicate) cause no commit: they wait for the next commit,
@@ -18,25 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from protocol import parse_user_message
-from protocol.errors import ProtocolError
-from qmd.events.header import IDENTITY, IDENTITY_OFFSET, EventHeader, Kind, identity_of
-from storage.tables.events import Event
+from qmd.events.header import IDENTITY, IDENTITY_OFFSET, EventHeader, Kind
+from qmd.events.unit_events import LABELLED, UnitEvents, label_of, new_event
 
 if TYPE_CHECKING:
     from protocol import UserMessage
     from qmd.events.transmission import Sender, Transmission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
+    from storage.tables.events import Event
 
 DELAY_S = 1.0  # after which events that change nothing on disk are written at the latest
 MOMENT_S = 0.05  # the longest time that one event covers
 #: Events per second of each kind that peers can cause at will: further ones are only counted.
 FLOOD_MESSAGES = 1000
-
-#: The kinds of events that have the labels of their messages.  Operators search dead letters by
-#: label; for other kinds the labels are rarely needed, and parsing every packet costs too much.
-_LABELLED = frozenset((Kind.DEAD_LETTERED, Kind.DISCARDED))
 
 _RANK = {kind: rank for rank, kind in enumerate(Kind)}
 
@@ -46,8 +41,6 @@ _SIZES, _PLACES, _SIZES_AND_PLACES, _NONE, _COPIES, _COPIES_IN_SEQUENCES = range
 NO_LISTS = _NONE
 
 _Key = tuple[EventHeader, bytes, int]  # header, source, lists
-#: Source, number, place (lookup id, or -1) and size of a message.
-MessageFields = tuple[bytes, int, int, int]
 
 
 class Recorder:
@@ -104,7 +97,7 @@ class Recorder:
             return
         assert batch is None or batch is self._services.storage.batch
         unpack = IDENTITY.unpack_from
-        is_labelled = header.kind in _LABELLED
+        is_labelled = header.kind in LABELLED
         lists = _SIZES_AND_PLACES if places else _SIZES
         source, event = b"", None
         for index, packet in enumerate(packets):
@@ -117,7 +110,7 @@ class Recorder:
             if places:
                 event.places.append(places[index])
             if is_labelled:
-                event.labels.append(_label_of(packet))
+                event.labels.append(label_of(packet))
         if not lazily:
             self._services.storage.batch.write_soon()
 
@@ -137,43 +130,9 @@ class Recorder:
             event.sizes += sizes
             event.places += places
 
-    def events(
-        self, header: EventHeader, packets: Sequence[bytes], *, places: Sequence[int] = ()
-    ) -> list[Event]:
-        """Return new events for `packets`, one for each source; none if events are disabled.
-
-        `places` are the lookup ids of the packets, or nothing.
-        """
-        events = self.events_of_messages(
-            header,
-            (
-                (*identity_of(packet), places[index] if places else -1, len(packet))
-                for index, packet in enumerate(packets)
-            ),
-        )
-        if header.kind in _LABELLED:
-            by_source = {event.source: event for event in events}
-            for packet in packets if events else ():
-                by_source[identity_of(packet)[0]].labels.append(_label_of(packet))
-        return events
-
-    def events_of_messages(
-        self, header: EventHeader, messages: Iterable[MessageFields]
-    ) -> list[Event]:
-        """Return new events for messages without packets, one for each source."""
-        if not self.enabled:
-            return []
-        at_ms = int(self._services.environment.time() * 1000)
-        by_source: dict[bytes, Event] = {}
-        for source, number, place, size in messages:
-            event = by_source.get(source)
-            if event is None:
-                event = by_source[source] = _new_event(header, source, at_ms)
-            event.numbers.append(number)
-            event.sizes.append(size)
-            if place >= 0:
-                event.places.append(place)
-        return list(by_source.values())
+    def for_unit(self) -> UnitEvents:
+        """Return a value with which a unit of work makes its events."""
+        return UnitEvents(self.enabled, int(self._services.environment.time() * 1000))
 
     def one(self, header: EventHeader, message: UserMessage) -> None:
         """Record a message without a packet; the caller makes the batch be written."""
@@ -291,7 +250,7 @@ class Recorder:
             }
         self._rank = rank
         at_ms = int(self._services.environment.time() * 1000)
-        event = self._groups[key] = _new_event(header, source, at_ms)
+        event = self._groups[key] = new_event(header, source, at_ms)
         batch.mention(event)
         if batch.load.is_empty:
             self._services.timers.at(now + DELAY_S, self, _write_now)
@@ -318,31 +277,6 @@ def add_correlation(event: Event, correlation: bytes, messages: int = 1) -> None
     """Give the last `messages` messages of `event` this correlation id."""
     missing = len(event.numbers) - messages - len(event.correlations)
     event.correlations += [b""] * missing + [correlation] * messages
-
-
-def _new_event(header: EventHeader, source: bytes, at_ms: int) -> Event:
-    return Event(
-        kind=header.kind.value,
-        at_ms=at_ms,
-        source=source,
-        numbers=[],
-        queue=header.queue,
-        peer=header.peer,
-        sequence_id=header.sequence_id,
-        message_class=header.message_class,
-        reason=header.reason,
-        to_queue=header.to_queue,
-        transaction=header.transaction,
-        delivery=header.delivery,
-    )
-
-
-def _label_of(packet: bytes) -> str:
-    try:
-        label = parse_user_message(packet).properties.label
-    except ProtocolError:
-        return ""
-    return label.decode("utf-16-le", "replace").rstrip("\0")
 
 
 def _write_now(recorder: Recorder) -> None:

@@ -224,7 +224,7 @@ class Mover:
         # counts after it.
         source.count_out(len(stored), size)
         target.count_in(len(stored), size)
-        recorded = self._recorder.events(
+        recorded = self._recorder.for_unit().of_packets(
             EventHeader(
                 Kind.MOVED,
                 queue=source.name,

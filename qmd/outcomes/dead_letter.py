@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.recorder import Recorder
+    from qmd.events.unit_events import UnitEvents
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
     from qmd.queues.registry import LocalQueues
@@ -393,7 +394,13 @@ class DeadLetters:
             keys = [row.key for row in aside]
             at_s = int(self._services.environment.time())
             batch.run(
-                partial(_put_aside, recorder=self._recorder, keys=keys, queue=queue.name, at_s=at_s)
+                partial(
+                    _put_aside,
+                    recorded=self._recorder.for_unit(),
+                    keys=keys,
+                    queue=queue.name,
+                    at_s=at_s,
+                )
             )
 
         def ended() -> None:
@@ -416,10 +423,10 @@ class DeadLetters:
 
 
 def _put_aside(
-    db: sqlite3.Connection, recorder: Recorder, keys: Sequence[int], queue: str, at_s: int
+    db: sqlite3.Connection, recorded: UnitEvents, keys: Sequence[int], queue: str, at_s: int
 ) -> None:
     for key in keys:
-        put_aside(db, recorder, "message", key, queue, at_s)
+        put_aside(db, recorded, "message", key, queue, at_s)
 
 
 _KINDS = {

@@ -35,7 +35,7 @@ from storage.tables.keys import LOOKUP_BITS
 if TYPE_CHECKING:
     import sqlite3
 
-    from qmd.events.recorder import Recorder
+    from qmd.events.unit_events import UnitEvents
     from qmd.outcomes.dead_letter import SystemQueues
     from storage.tables.events import Event
     from storage.tables.outgoing import OutgoingRow
@@ -70,7 +70,7 @@ class Found(NamedTuple):
 class Removal:
     """The removal of some messages of one outgoing queue, and all its consequences on disk."""
 
-    recorder: Recorder
+    events: UnitEvents
     own_id: bytes  # the GUID of this queue manager
     queue_id: int
     destination: str
@@ -120,7 +120,7 @@ class Removal:
             return Found(dying)
         if not row.is_whole:
             at_s = self.wall_ms // 1000
-            put_aside(db, self.recorder, "outgoing", row.key, self.destination, at_s)
+            put_aside(db, self.events, "outgoing", row.key, self.destination, at_s)
             return Found(dying, row.packet, is_intact=False)
         is_meant = self.message_number in (None, message_number(row.packet))
         return Found(dying, row.packet, is_meant, is_kept=self._is_kept(row), part_id=row.part_id)
@@ -159,7 +159,7 @@ class Removal:
 
     def _events(self, found: list[Found]) -> list[Event]:
         removed = [each for each in found if each.is_removed]
-        events = self.recorder.events(
+        events = self.events.of_packets(
             EventHeader(
                 self.kind,
                 queue=self.destination,
@@ -168,7 +168,7 @@ class Removal:
             ),
             [each.packet for each in removed],
         )
-        events += self.recorder.events(
+        events += self.events.of_packets(
             EventHeader(
                 Kind.DISCARDED,
                 queue=self.destination,
@@ -182,7 +182,7 @@ class Removal:
             if each.is_kept:
                 targets.setdefault(each.dead_letters, []).append(each)
         for (_, name), kept in targets.items():
-            events += self.recorder.events(
+            events += self.events.of_packets(
                 EventHeader(
                     Kind.DEAD_LETTERED,
                     queue=self.destination,
@@ -194,7 +194,7 @@ class Removal:
                 places=[each.dying.place for each in kept],
             )
         # A message without its row was acknowledged after its removal had begun, in this batch.
-        events += self.recorder.events_of_messages(
+        events += self.events.of_messages(
             EventHeader(Kind.ORDER_ACKNOWLEDGED, queue=self.destination, peer=self.peer),
             (
                 (self.own_id, each.dying.sent.message_number, -1, each.dying.sent.size)

@@ -176,7 +176,7 @@ class Undeliverable:
         if any(each.key >= TRANSACTIONAL_FIRST for each in dying):
             self._outgoing.unconfirmed.add(queue.id)
         removal = Removal(
-            self._recorder,
+            self._recorder.for_unit(),
             self._services.id,
             queue.id,
             queue.destination,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
+    from qmd.events.unit_events import UnitEvents
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -78,10 +79,10 @@ class Damage:
         return whole
 
     def _set_aside(self, table: str, queue: str, keys: list[int]) -> asyncio.Future[int]:
-        recorder, at_s = self._recorder, int(self._services.environment.time())
+        recorded, at_s = self._recorder.for_unit(), int(self._services.environment.time())
 
         def move(db: sqlite3.Connection) -> int:
-            return sum(put_aside(db, recorder, table, key, queue, at_s) for key in keys)
+            return sum(put_aside(db, recorded, table, key, queue, at_s) for key in keys)
 
         return self._services.storage.batch.run(move)
 
@@ -114,14 +115,14 @@ class Damage:
 
 
 def put_aside(
-    db: sqlite3.Connection, recorder: Recorder, table: str, key: int, queue: str, at_s: int
+    db: sqlite3.Connection, recorded: UnitEvents, table: str, key: int, queue: str, at_s: int
 ) -> bool:
     """Put a damaged row aside, in a unit of work; return False if it is gone already.
 
     `table` is "message" or "outgoing", `queue` the name of its queue, `at_s` the time by the wall
     clock.
     """
-    if recorder.enabled:
+    if recorded.enabled:
         found = pages.heads(db, table, [key])
         known = events.of_place(db, queue, key & LOOKUP_MASK)
         messages = [
@@ -131,9 +132,7 @@ def put_aside(
         ]
         events.insert(
             db,
-            recorder.events_of_messages(
-                EventHeader(Kind.DAMAGED, queue=queue, reason=REMEDY), messages
-            ),
+            recorded.of_messages(EventHeader(Kind.DAMAGED, queue=queue, reason=REMEDY), messages),
         )
     return damaged.set_aside(db, table, key, at_s)
 

@@ -156,10 +156,10 @@ class Confirmations:
         It runs on the thread of the writer, in their commit.
         """
         destination, peer = queue.destination, queue.link.peer
-        recorder, own_id = self._recorder, self._services.id
+        recorded, own_id = self._recorder.for_unit(), self._services.id
 
         def events(kept: list[Kept]) -> list[Event]:
-            return recorder.events_of_messages(
+            return recorded.of_messages(
                 EventHeader(Kind.AWAITING, queue=destination, peer=peer),
                 ((own_id, each.number, -1, each.size) for each in kept),
             )
@@ -466,13 +466,15 @@ class Confirmations:
         queue.awaiting.add(-1, -len(row.packet))
         at_s = int(self._services.environment.time())
 
+        recorded = self._recorder.for_unit().of_messages(
+            EventHeader(Kind.DAMAGED, queue=queue.destination, reason=REMEDY),
+            [(self._services.id, row.number, -1, len(row.packet))],
+        )
+        number = row.number
+
         def set_aside(db: sqlite3.Connection) -> None:
-            told = self._recorder.events_of_messages(
-                EventHeader(Kind.DAMAGED, queue=queue.destination, reason=REMEDY),
-                [(self._services.id, row.number, -1, len(row.packet))],
-            )
-            event_rows.insert(db, told)
-            awaiting_rows.set_aside(db, row.number, at_s)
+            event_rows.insert(db, recorded)
+            awaiting_rows.set_aside(db, number, at_s)
 
         self._services.storage.batch.run(set_aside)
         self._services.storage.batch.when_durable(

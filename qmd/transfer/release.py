@@ -205,12 +205,13 @@ class OutgoingRelease:
             batch = self._services.storage.batch
             destination, peer = queue.destination, queue.link.peer
             awaiting_events = self._confirmations.awaiting_events(queue)
+            recorded = self._recorder.for_unit()
 
             def release(db: sqlite3.Connection) -> tuple[Totals, list[Kept]]:
                 done = outgoing_rows.identities(db, first, last)
                 event_rows.insert(
                     db,
-                    self._recorder.events_of_messages(
+                    recorded.of_messages(
                         EventHeader(Kind.ORDER_ACKNOWLEDGED, queue=destination, peer=peer),
                         ((each.source, each.number, -1, each.size) for each in done),
                     ),

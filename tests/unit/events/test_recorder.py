@@ -131,7 +131,7 @@ def test_packets_are_recorded_by_source_with_sizes_and_places(world: World) -> N
 def test_a_unit_gets_new_events_with_the_fields_of_the_header(world: World) -> None:
     header = EventHeader(Kind.MOVED, queue="q", to_queue="r", transaction="t")
     packets = [packet(OWN, 1), packet(OTHER, 2), packet(OWN, 3)]
-    first, second = world.recorder.events(header, packets, places=(5, 6, 7))
+    first, second = world.recorder.for_unit().of_packets(header, packets, places=(5, 6, 7))
 
     assert (first.kind, first.queue, first.to_queue, first.transaction) == ("moved", "q", "r", "t")
     assert (first.numbers, first.places, second.places) == ([1, 3], [5, 7], [6])
@@ -143,8 +143,9 @@ def test_disabled_events_are_not_made(world: World) -> None:
     header = EventHeader(Kind.SENT)
     world.recorder.record(header, [packet(OWN, 1)])
 
-    assert world.recorder.events(header, [packet(OWN, 1)]) == []
-    assert world.recorder.events_of_messages(header, [(OWN, 1, -1, 100)]) == []
+    recorded = world.recorder.for_unit()
+    assert recorded.of_packets(header, [packet(OWN, 1)]) == []
+    assert recorded.of_messages(header, [(OWN, 1, -1, 100)]) == []
     assert (world.events, world.is_due) == ([], False)
 
 

@@ -57,7 +57,7 @@ def removal(**changes: Any) -> Removal:
     settings = SimpleNamespace(events=SimpleNamespace(enabled=True))
     services = cast(Any, SimpleNamespace(environment=environment, settings=settings))
     values: dict[str, Any] = {
-        "recorder": Recorder(services),
+        "events": Recorder(services).for_unit(),
         "own_id": OWN_ID,
         "queue_id": QUEUE_ID,
         "destination": DESTINATION,
