@@ -43,7 +43,7 @@ class QueueManager:
     ) -> QueueManager:
         """Open the data folder and take up what it holds.  Raises storage.errors.CannotStart.
 
-        A new one becomes the queue manager `first_id`, or one that nobody knows.
+        In a new folder the queue manager gets the GUID `first_id`, or a random one.
         """
         storage = await environment.open_storage(
             settings.queue_manager.data,

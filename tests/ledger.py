@@ -111,7 +111,7 @@ class Ledger:
             elif event.kind in ON_ITS_WAY:
                 self._left.add((event.queue, message))
             elif event.kind in ACKNOWLEDGED and not self._knows_of_leaving(event, message):
-                self._wrong(event, message, "was not told to have left")
+                self._wrong(event, message, "was not reported to have left")
             place = event.places[index] if event.places else None
             if event.kind in BEGINNINGS:
                 self._begin(event, message, place)
@@ -287,7 +287,7 @@ def disagreements(
     }
     reported_elsewhere = {each for each in ledger.elsewhere if each not in ledger.express}
     problems = ledger.problems
-    problems += [f"{each} ended, and nobody says where it went" for each in ledger.unexplained]
+    problems += [f"{each} ended, and no place holds it" for each in ledger.unexplained]
     for where in sorted(reported_here.keys() | found_here.keys()):
         reported, found = reported_here.get(where), found_here.get(where)
         if reported != found:

@@ -92,5 +92,5 @@ def _stored(db: sqlite3.Connection) -> _Stored:
         of_queue = stored.reserved.setdefault(queue_id_of(key), Counter())
         of_queue[lookup_id_of(key)] += 1
     (stored.staged,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM stage").fetchone()
-    assert not unshared_parts(db), "parts that nobody needs any more"
+    assert not unshared_parts(db), "parts that no message needs"
     return stored

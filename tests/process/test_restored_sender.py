@@ -24,7 +24,7 @@ SETTINGS = {"delivery": {"retry_first": "200ms", "retry_max": "500ms", "resend":
 def eventually(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        assert time.monotonic() < deadline, f"no end within the time: {what}"
         time.sleep(0.1)
 
 
