@@ -1639,13 +1639,6 @@ MUTANTS = (
         "            read.run(db)",
     ),
     Mutant(
-        "receipts of other readers are left out of the final acks",
-        "qmd/outcomes/dead_letter.py",
-        "                if message_class_of(packet) not in SYSTEM_CLASSES:\n"
-        "                    for_final_ack.append(packet)",
-        "                pass",
-    ),
-    Mutant(
         "acknowledgments become dead letters",
         "qmd/core/disposition.py",
         "    if message.properties.message_class in SYSTEM_CLASSES:\n"

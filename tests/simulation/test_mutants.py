@@ -23,5 +23,7 @@ def test_a_mutant_applies_to_one_place_and_compiles(mutant: Mutant):
     assert not file or f"def {name}" in (ROOT / file).read_text()
 
 
-def test_mutants_have_unique_names():
+def test_mutants_differ_in_their_names_and_changes():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_MIN
+    changes = {(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}
+    assert len(changes) == len(MUTANTS)
