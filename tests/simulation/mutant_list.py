@@ -580,7 +580,7 @@ MUTANTS = (
         "qmd/runtime/clock.py",
         "return int(self._environment.boot_time() + self._ahead_s)",
         "return int(self._environment.time())",
-        "tests/integration/maintenance/test_expiry.py",
+        "tests/integration/maintenance/test_clock_steps.py::test_a_step_of_the_wall_clock_does_not_change_expiry",
     ),
     Mutant(
         "a restart counts the time since boot again",
