@@ -1253,6 +1253,7 @@ MUTANTS = (
         "                if is_owed(each.packet, self.message_class, for_others=self.for_others)\n"
         "            ],",
         "                if False\n            ],",
+        "tests/unit/outcomes/test_removal.py",
     ),
     Mutant(
         "moved messages are lost in memory",

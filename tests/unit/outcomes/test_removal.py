@@ -16,10 +16,10 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage
 from qmd.events.header import Kind
 from qmd.events.recorder import Recorder
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
 from qmd.outcomes.dead_letter import SystemQueues
 from qmd.outcomes.removal import Dying, Removal
-from storage.tables import messages, outgoing, own_dead_letters, queues
+from storage.tables import messages, outgoing, owed, own_dead_letters, queues
 from storage.tables.keys import ARRIVAL_BITS, LOOKUP_BITS, queue_id_of
 from storage.tables.own_dead_letters import OwnDeadLetter
 from tests.unit.storage.support import memory_database
@@ -37,13 +37,22 @@ def db() -> Iterator[sqlite3.Connection]:
     database.close()
 
 
-def packet(number: int = 1, source: bytes = OWN_ID, *, dead_letter: bool = True) -> bytes:
+def packet(
+    number: int = 1, source: bytes = OWN_ID, *, dead_letter: bool = True, admin_queue: str = ""
+) -> bytes:
     address = queue_address(parse_destination(DESTINATION, local_host="."))
+    admin = reply_address(parse_destination(admin_queue, local_host=".")) if admin_queue else None
     return compose(
-        NewMessage(DESTINATION, b"body", dead_letter=dead_letter),
+        NewMessage(
+            DESTINATION,
+            b"body",
+            dead_letter=dead_letter,
+            admin_queue=admin_queue,
+            acknowledge=0x0F if admin_queue else 0,
+        ),
         source=source,
         destination=address,
-        admin=NO_ADDRESS,
+        admin=admin or NO_ADDRESS,
         response=NO_ADDRESS,
         message_number=number,
         sent_time_s=1_700_000_000,
@@ -146,6 +155,21 @@ def test_a_message_that_does_not_want_it_is_not_kept(db: sqlite3.Connection) -> 
     assert found.is_removed
     assert not found.is_kept
     assert dead_letters(db) == []
+
+
+@pytest.mark.parametrize("admin_queue", ["", "DIRECT=TCP:10.0.0.7\\private$\\acks"])
+def test_the_acknowledgment_of_its_end_is_owed_with_the_removal(
+    db: sqlite3.Connection, admin_queue: str
+) -> None:
+    """It is sent after the commit; after a crash the row is the only trace of it."""
+    content = packet(admin_queue=admin_queue)
+    store(db, content)
+
+    removal(message_class=MessageClass.NACK_REACH_QUEUE_TIMEOUT).run(db)
+
+    rows = [(each.packet, each.message_class) for each, _ in owed.list_all(db)]
+    expected = [(content, MessageClass.NACK_REACH_QUEUE_TIMEOUT)]
+    assert rows == (expected if admin_queue else [])
 
 
 def test_another_message_than_the_refused_one_stays(db: sqlite3.Connection) -> None:
