@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import select
@@ -106,6 +107,7 @@ class PreparedProcess:
 
 def serve(descriptor: int, be: Callable[[Request, list[int]], NoReturn]) -> None:
     """Fork a process for each request; it calls `be` with the request and its files."""
+    gc.freeze()  # a collection in a fork would copy the memory of all modules
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the keepers
     with socket.socket(fileno=descriptor) as requests:
         for request, (status, *files) in _received(requests):

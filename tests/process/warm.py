@@ -71,7 +71,7 @@ def _import_all() -> None:
     import qmd.daemon
     import qmd.message.build  # noqa: F401
 
-    for package in ("qmd.cli", "qmd.client", "qmd.config"):
+    for package in ("qmd.cli", "qmd.cli.host", "qmd.client", "qmd.config"):
         for module in pkgutil.iter_modules(import_module(package).__path__):
             import_module(f"{package}.{module.name}")
 
