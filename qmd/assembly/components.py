@@ -83,7 +83,7 @@ class Assembly(TransferLayer):
     def _make_sending(self) -> None:
         services = self.services
         replies = self.destinations.replies
-        self.composer = PacketComposer(services, self.confirmations, replies)
+        self.composer = PacketComposer(services, replies)
         self.send_outcomes = SendOutcomes(
             self.acknowledgments, self.dead_letters, self.own_dead_letters, self.reports
         )
@@ -277,10 +277,8 @@ class Assembly(TransferLayer):
             self.admission,
             self.message_sender,
             self._new_answers(),
-            ShapeBuilder(services, self.confirmations, self.destinations, self.send_checks),
-            PublicationWriter(
-                services, self.confirmations, self.outgoing, self.outgoing_release, self.recorder
-            ),
+            ShapeBuilder(services, self.destinations, self.send_checks),
+            PublicationWriter(services, self.outgoing, self.outgoing_release, self.recorder),
         )
 
     def _retention_tasks(self) -> dict[str, retention.Task]:

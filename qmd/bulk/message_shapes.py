@@ -15,12 +15,12 @@ from qmd.message.build import NO_ADDRESS, PRIORITY_MAX, compose
 from qmd.message.template import Template
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.transfer import confirmation_requests
 
 if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations, Route
     from qmd.operations.send_checks import SendChecks
     from qmd.runtime.services import Services
-    from qmd.transfer.confirmation import Confirmations
 
 
 class NotUniform(Exception):
@@ -58,12 +58,10 @@ class ShapeBuilder:
     def __init__(
         self,
         services: Services,
-        confirmations: Confirmations,
         destinations: Destinations,
         checks: SendChecks,
     ) -> None:
         self._services = services
-        self._confirmations = confirmations
         self._destinations = destinations
         self._checks = checks
 
@@ -73,7 +71,7 @@ class ShapeBuilder:
         Raises NotUniform if they have to be sent one by one, and MustAsk.
         """
         queue, delivery = self.route_of(new)
-        confirmations, names = self._confirmations, self._destinations
+        names = self._destinations
         is_transactional = delivery == TRANSACTIONAL
         model = compose(
             new,
@@ -87,7 +85,7 @@ class ShapeBuilder:
             sent_time_s=sent_s,
             delivery=delivery,
             position=(0, 0, 0) if is_transactional else None,
-            dead_letter=confirmations.asks(new)
+            dead_letter=confirmation_requests.asks(self._services, new)
             if is_transactional
             else new.dead_letter is not False,
             time_to_reach_queue_s=int(self._services.settings.delivery.time_to_reach_queue_s),

@@ -18,13 +18,13 @@ from qmd.events.recorder import add_correlation
 from qmd.operations.sent_events import sent_to
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.transfer import confirmation_requests
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.runtime.services import Services
-    from qmd.transfer.confirmation import Confirmations
     from qmd.transfer.release import OutgoingRelease
     from storage.engine.batch import Batch
     from storage.tables.outgoing import RowsOfCopies
@@ -51,13 +51,11 @@ class PublicationWriter:
     def __init__(
         self,
         services: Services,
-        confirmations: Confirmations,
         outgoing: OutgoingQueues,
         outgoing_release: OutgoingRelease,
         recorder: Recorder,
     ) -> None:
         self._services = services
-        self._confirmations = confirmations
         self._outgoing = outgoing
         self._outgoing_release = outgoing_release
         self._recorder = recorder
@@ -68,7 +66,7 @@ class PublicationWriter:
         self._outgoing_release.release()
         batch = self._services.storage.batch
         local = _LocalDelivery(self._services, messages)
-        remote = _OutgoingDelivery(self._services, self._confirmations, self._outgoing, messages)
+        remote = _OutgoingDelivery(self._services, self._outgoing, messages)
         for group in groups:
             if isinstance(group.shape.queue, LocalQueue):
                 lookup_ids = local.put(group, group.shape.queue, batch)
@@ -150,12 +148,10 @@ class _OutgoingDelivery:
     def __init__(
         self,
         services: Services,
-        confirmations: Confirmations,
         outgoing: OutgoingQueues,
         messages: int,
     ) -> None:
         self._services = services
-        self._confirmations = confirmations
         self._outgoing = outgoing
         self._in_memory = messages <= IN_MEMORY_MAX
         self._in_sequences: dict[OutgoingQueue, None] = {}
@@ -183,8 +179,8 @@ class _OutgoingDelivery:
                 queue.sequence.sequence_id,
                 first,
             )
-            confirm_by_s = self._confirmations.confirm_by_s(shape.example)
-            discard = self._confirmations.discards(shape.example)
+            confirm_by_s = confirmation_requests.confirm_by_s(self._services, shape.example)
+            discard = confirmation_requests.discards(self._services, shape.example)
         else:
             keys = self._services.ids.next_lookup_ids(shape.level, count)
             rows = [(base | key, packet) for key, packet in zip(keys, group.packets, strict=True)]

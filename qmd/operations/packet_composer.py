@@ -10,11 +10,11 @@ from qmd.core.packet_fields import reach_time_s
 from qmd.message.build import NO_ADDRESS, QueueAddress, compose, multi_queue_size
 from qmd.message.shared_packet import Packet, head_of
 from qmd.naming.fan_out import Several, with_multi_queue_header
+from qmd.transfer import confirmation_requests
 
 if TYPE_CHECKING:
     from qmd.naming.reply_addresses import ReplyAddresses
     from qmd.runtime.services import Services
-    from qmd.transfer.confirmation import Confirmations
 
 #: Index of the transaction, and whether the message is its first and its last.
 Bounds = tuple[int, bool, bool]
@@ -33,11 +33,8 @@ class Deadlines(NamedTuple):
 class PacketComposer:
     """Composer of packets, with the settings and the names of this queue manager."""
 
-    def __init__(
-        self, services: Services, confirmations: Confirmations, replies: ReplyAddresses
-    ) -> None:
+    def __init__(self, services: Services, replies: ReplyAddresses) -> None:
         self._services = services
-        self._confirmations = confirmations
         self._replies = replies
 
     def compose(
@@ -65,7 +62,7 @@ class PacketComposer:
             sent_time_s=sent_time_s,
             delivery=delivery,
             position=None if position is None else (*position, index),
-            dead_letter=self._confirmations.asks(new)
+            dead_letter=confirmation_requests.asks(self._services, new)
             if delivery == TRANSACTIONAL
             else new.dead_letter is not False,
             is_first=is_first,
@@ -107,6 +104,6 @@ class PacketComposer:
         """Return the deadlines of a message, which are the same for all of its copies."""
         return Deadlines(
             self._services.clock.deadline_s(reach_time_s(head_of(packet))),
-            self._confirmations.confirm_by_s(new),
-            self._confirmations.discards(new),
+            confirmation_requests.confirm_by_s(self._services, new),
+            confirmation_requests.discards(self._services, new),
         )

@@ -25,10 +25,8 @@ import structlog
 from protocol import FinalAckBody, UserMessage
 from protocol.identifiers import guid_text, message_id_text
 from protocol.message_class import MessageClass
-from qmd.control_protocol.messages import NewMessage
-from qmd.core.confirmation import extended_interval_s
 from qmd.core.disposition import NEGATIVE, RECEPTION, reason_text
-from qmd.core.packet_fields import INFINITE_S, is_kept_as_dead, wants_journal
+from qmd.core.packet_fields import is_kept_as_dead, wants_journal
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.promises import Promise
@@ -97,38 +95,6 @@ class Confirmations:
     def any(self) -> bool:
         """Whether a message awaits confirmation."""
         return any(queue.awaiting.messages for queue in self._outgoing.queues)
-
-    # When a message is sent.
-
-    def asks(self, new: NewMessage) -> bool:
-        """Return whether a transactional message asks for dead-lettering, and so for confirmation.
-
-        Confirmation costs both computers a packet and a commit.
-        """
-        if self._services.settings.delivery.xact_dead_letter_always:
-            return True
-        if new.dead_letter is None:
-            return new.time_to_be_received_s not in (None, INFINITE_S)
-        return new.dead_letter
-
-    def discards(self, new: NewMessage) -> bool:
-        """Return whether the application wants no dead letter of a message in any case."""
-        return new.dead_letter is False and not self.asks(new)
-
-    def confirm_by_s(self, new: NewMessage) -> int | None:
-        """Return the end of the wait for a final ack, in seconds since 1970, as its row has it.
-
-        None if the message needs no confirmation.
-        """
-        if not (new.journal or self.asks(new)):
-            return None
-        delay_s = self._services.settings.delivery.xact_delay_receive_nack_s
-        interval_s = extended_interval_s(
-            new.time_to_be_received_s,
-            new.time_to_reach_queue_s,
-            None if delay_s is None else int(delay_s),
-        )
-        return awaiting_rows.confirm_by(self._services.clock.deadline_s(interval_s))
 
     # Order acks.
 
@@ -351,18 +317,16 @@ class Confirmations:
         if not self.any:
             return False
         now_s = self._services.clock.now_s
-        rows = await self._services.storage.read(
-            partial(awaiting_rows.expired, now_s=now_s, rows_max=rows_max + len(self._settling))
+        rows_max += len(self._settling)
+        _, count = await self._give_up_found(
+            partial(awaiting_rows.expired, now_s=now_s, rows_max=rows_max),
+            "within the interval for it",
         )
-        rows = [row for row in rows if row.number not in self._settling]
-        queues = {queue.id: queue for queue in self._outgoing.queues}
-        for row in rows:
-            self._give_up(queues[row.queue_id], row, "within the interval for it")
-        if rows:
-            log.info("messages_unconfirmed", count=len(rows))
+        if count:
+            log.info("messages_unconfirmed", count=count)
             # One piece at a time.
             await self._services.storage.batch.barrier()
-        return bool(rows)
+        return bool(count)
 
     async def forget_old(self, now_s: int) -> None:
         """Forget dead letters too old for a late confirmation, and queues that have no others."""
@@ -385,15 +349,49 @@ class Confirmations:
     async def give_up(self, queue: OutgoingQueue) -> int:
         """End the wait for all messages of a queue, as an operator wants; return their number."""
         count = start = 0
-        while rows := await self.page(queue, start, GIVEN_UP_ROWS):
-            start = rows[-1].number + 1
-            for row in rows:
-                if row.number not in self._settling:
-                    self._give_up(queue, row, "before an operator gave up waiting")
-                    count += 1
+        while True:
+            last, given_up = await self._give_up_found(
+                partial(
+                    awaiting_rows.page,
+                    queue_id=queue.id,
+                    from_number=start,
+                    rows_max=GIVEN_UP_ROWS,
+                ),
+                "before an operator gave up waiting",
+            )
+            if last is None:
+                break
+            start = last + 1
+            count += given_up
             await self._services.storage.batch.barrier()
         log.info("awaiting_given_up", destination=queue.destination, count=count)
         return count
+
+    async def _give_up_found(
+        self, find: Callable[[sqlite3.Connection], list[AwaitingRow]], when: str
+    ) -> tuple[int | None, int]:
+        """Give up the messages that `find` returns, and that no final ack is ending.
+
+        Returns the number of the last message found (None: there is none), and how many were given
+        up.  The rows are read in the order of commits, and used before a later commit is reported:
+        a row that a final ack has ended since would be a dead letter of a received message.
+        """
+        numbers: list[int] = []
+        given_up = 0
+
+        def give_up(rows: list[AwaitingRow]) -> None:
+            nonlocal given_up
+            queues = {queue.id: queue for queue in self._outgoing.queues}
+            for row in rows:
+                numbers.append(row.number)
+                if row.number not in self._settling:
+                    self._give_up(queues[row.queue_id], row, when)
+                    given_up += 1
+
+        batch = self._services.storage.batch
+        batch.read_after(find, give_up)
+        await batch.barrier()
+        return (numbers[-1] if numbers else None), given_up
 
     def _give_up(self, queue: OutgoingQueue, row: AwaitingRow, when: str) -> None:
         """Make a dead letter of an unconfirmed message, with the open batch."""

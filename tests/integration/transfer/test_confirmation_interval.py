@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import INFINITE_S
 from qmd.events.header import Kind
+from tests.integration.disk import slow_read
 from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Hosts, bodies, hosted, until
 from tests.integration.remote import guid, listening
 from tests.integration.transfer.confirming import (
@@ -167,3 +169,27 @@ async def test_a_confirmation_of_a_message_that_expired_in_flight_is_late_as_wel
 
         await until(lambda: len(remote.acknowledged) == 1)
         assert (await kinds(a, ids[0]))[-1] == Kind.LATE_CONFIRMATION
+
+
+@hosted
+async def test_a_message_that_is_confirmed_while_it_is_given_up_ends_once(hosts: Hosts) -> None:
+    a = await hosts.start()
+    async with elsewhere(a, b"1", time_to_be_received_s=10) as (listener, remote, ids):
+        name = listener.name("orders")
+        remote.order_ack(remote.messages[0])
+        await arrived(a, name, 1)
+        a.world.ahead_s = 30
+        finish = await slow_read(a, "FROM awaiting WHERE expires_at_s")
+        giving_up = asyncio.create_task(hosts.reap(a))
+        await asyncio.sleep(0.05)
+        remote.final_ack(remote.messages[0], RECEIVED)
+        await until(lambda: awaiting(a, name) == (0, 0))
+        await a.settled()
+        finish.set()
+        await giving_up
+
+        assert awaiting(a, name) == (0, 0)
+        ends = [
+            kind for kind in await kinds(a, ids[0]) if kind in (Kind.CONFIRMED, Kind.UNCONFIRMED)
+        ]
+        assert len(ends) == 1
