@@ -12,6 +12,7 @@ from qmd.errors import Refusal
 from qmd.message.shared_packet import express_removed
 from qmd.operations.purge import Purged
 from qmd.queues.local_queue import relatives
+from storage.errors import StorageError
 from storage.tables import directory_changes
 from storage.tables import queues as queue_rows
 from storage.tables.directory_changes import DirectoryChange
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
+
+RETRY_S = 0.5  # between two attempts to read the messages of a deleted queue
 
 
 class QueueDeletion:
@@ -127,7 +130,7 @@ class QueueDeletion:
                 waiter.answer([])
         self._removed(queue)
         await self._services.storage.batch.barrier()  # until messages on their way are in it
-        purged = await self._purger.purge_deleted(family)
+        purged = await self._purge(queue, family)
         for each in family:
             self._purger.end_taken(each)
         await self._services.storage.batch.run(
@@ -144,6 +147,23 @@ class QueueDeletion:
         if queue.parent is not None:
             queue.parent.subqueues.remove(queue)
         return purged
+
+    async def _purge(self, queue: LocalQueue, family: list[LocalQueue]) -> Purged:
+        """End the messages; after a failed read, try again until the disk answers.
+
+        The streams to the queue are forgotten, so that it cannot come back before a restart.
+        Raises StorageError if the storage has failed.
+        """
+        while True:
+            try:
+                return await self._purger.purge_deleted(family)
+            except StorageError as error:
+                if self._services.storage.failed.done() or self._services.lifecycle.stopping:
+                    raise
+                self._services.log_limited(
+                    "queue_deletion_delayed", queue.key, queue=queue.name, reason=str(error)
+                )
+                await asyncio.sleep(RETRY_S)
 
 
 def _delete_rows(db: sqlite3.Connection, *, queue_id: int, change: DirectoryChange | None) -> None:

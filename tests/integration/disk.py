@@ -1,4 +1,4 @@
-"""Faults of the disk of a queue manager: a slow read, and a locked database."""
+"""Faults of the disk of a queue manager: slow and failed reads, and a locked database."""
 
 from __future__ import annotations
 
@@ -34,6 +34,27 @@ async def slow_read(host: Host, of: str) -> threading.Event:
 
     await host.storage.read(slow_down)
     return finish
+
+
+async def fail_read(host: Host, of: str) -> None:
+    """Interrupt the next read beside the writer whose SQL contains `of`."""
+    is_meant = False
+
+    def interrupt(db: sqlite3.Connection) -> None:
+        def begin(sql: str) -> None:
+            nonlocal is_meant
+            is_meant = of in sql
+
+        def step() -> int:
+            if is_meant:
+                db.set_progress_handler(None, 0)
+                db.set_trace_callback(None)
+            return is_meant
+
+        db.set_trace_callback(begin)
+        db.set_progress_handler(step, 4)
+
+    await host.storage.read(interrupt)
 
 
 @contextlib.contextmanager

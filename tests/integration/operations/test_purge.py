@@ -15,7 +15,7 @@ from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
 from storage.tables import events
-from tests.integration.disk import held_disk
+from tests.integration.disk import fail_read, held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,
     PATIENCE_S,
@@ -360,3 +360,17 @@ async def test_a_queue_can_be_recreated_while_the_old_one_is_being_deleted(hosts
 
     assert deleting.done()
     assert (new.messages, new.deleted) == (0, False)
+
+
+@hosted
+async def test_a_deletion_goes_on_after_a_failed_read(hosts: Hosts) -> None:
+    """The queue is out of memory by then, and must not stay on disk."""
+    a = await hosts.start()
+    await a.create("orders")
+    await a.send("orders", b"1", b"2")
+    await fail_read(a, "length(packet) + part_bytes FROM message")
+    assert (await a.queue_deletion.delete(a.queue("orders"))).messages == 2
+    await a.create("orders")
+    assert a.queue("orders").messages == 0
+    a = await hosts.restart(a)
+    assert a.queue("orders").messages == 0
