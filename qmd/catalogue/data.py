@@ -70,4 +70,12 @@ ENTRIES = (
         "line says which.",
         "No message depends on it, and it is retried. Remove the cause; see `qmd status`.",
     ),
+    Entry(
+        1709,
+        "queue_deletion_delayed",
+        "The deletion of a queue waits, because its messages could not be read (in the log).",
+        "A read of the disk failed: the line says why. Nobody finds the queue any more.",
+        "Nothing: the read is retried every half second. If that goes on, check the disk. After a "
+        "restart the queue is there again, and can be deleted.",
+    ),
 )

@@ -176,3 +176,24 @@ async def test_a_position_does_not_count_when_its_message_is_refused(desk: Desk)
 
     again = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
     assert again.verdict is Verdict.ACCEPTED
+
+
+@decided
+async def test_the_refusal_of_a_transactional_message_is_final(desk: Desk) -> None:
+    """Another copy may come after the source has made a dead letter of the message."""
+    assembly = desk.manager.assembly
+    ledger = assembly.queues.by_key["private$\\ledger"]
+    built = _message(11, queue="ledger", position=(5, 1, 0))
+    ledger.quota_bytes = 1
+    decision = desk.decide(built)
+    assert decision.message_class is MessageClass.NACK_QUEUE_EXCEED_QUOTA
+    assembly.nacks.refuse(
+        desk.connection, parse_user_message(built), built, decision.message_class, 0, ledger
+    )
+    ledger.quota_bytes = None
+
+    again = desk.decide(built)
+    assert again.verdict is Verdict.REFUSED
+    assert again.message_class is MessageClass.NACK_QUEUE_EXCEED_QUOTA
+    following = desk.decide(_message(12, queue="ledger", position=(5, 2, 0)))
+    assert following.verdict is Verdict.ACCEPTED
