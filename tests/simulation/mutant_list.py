@@ -1509,6 +1509,27 @@ MUTANTS = (
         "tests/integration/history/test_receipts.py",
     ),
     Mutant(
+        "the refusal of a transactional message is not final",
+        "qmd/transfer/acceptance.py",
+        "was_refused = self._known_messages.has(source, user.message_number)",
+        "was_refused = False",
+        "tests/unit/transfer/test_acceptance.py",
+    ),
+    Mutant(
+        "a failed read ends the deletion of a queue",
+        "qmd/operations/queue_deletion.py",
+        "if self._services.storage.failed.done() or self._services.lifecycle.stopping:",
+        "if True:",
+        "tests/integration/operations/test_purge.py",
+    ),
+    Mutant(
+        "messages that final acks are ending are given up",
+        "qmd/transfer/confirmation.py",
+        "                if row.number not in self._settling:\n                    self._give_up(",
+        "                if True:\n                    self._give_up(",
+        "tests/integration/transfer/test_confirmation_interval.py",
+    ),
+    Mutant(
         "a message without confirmation becomes no dead letter",
         "qmd/transfer/confirmation.py",
         "if is_kept_as_dead(packet, discard=row.discard):",

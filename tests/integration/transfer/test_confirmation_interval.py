@@ -11,7 +11,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import INFINITE_S
 from qmd.events.header import Kind
-from tests.integration.disk import slow_read
+from tests.integration.disk import held_disk, slow_read
 from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Hosts, bodies, hosted, until
 from tests.integration.remote import guid, listening
 from tests.integration.transfer.confirming import (
@@ -193,3 +193,27 @@ async def test_a_message_that_is_confirmed_while_it_is_given_up_ends_once(hosts:
             kind for kind in await kinds(a, ids[0]) if kind in (Kind.CONFIRMED, Kind.UNCONFIRMED)
         ]
         assert len(ends) == 1
+
+
+@hosted
+async def test_a_message_whose_confirmation_is_being_stored_is_not_given_up(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("busy")
+    async with elsewhere(a, b"1", time_to_be_received_s=10) as (listener, remote, ids):
+        name = listener.name("orders")
+        remote.order_ack(remote.messages[0])
+        await arrived(a, name, 1)
+        a.world.ahead_s = 30
+        with held_disk(a):
+            commit = asyncio.create_task(a.send("busy", b"2"))
+            await asyncio.sleep(0.1)
+            # The look-up of the final ack and the search for old messages share the next commit.
+            remote.final_ack(remote.messages[0], RECEIVED)
+            await asyncio.sleep(0.1)
+            giving_up = asyncio.create_task(hosts.reap(a))
+            await asyncio.sleep(0.1)
+        await commit
+        await giving_up
+
+        assert awaiting(a, name) == (0, 0)
+        assert (await kinds(a, ids[0]))[-1] == Kind.CONFIRMED
