@@ -332,8 +332,8 @@ def test_a_message_for_another_queue_manager_is_not_delivered_here(
 
     peer.send(remote.transactional("orders", FIRST, 1, address=b"somebody else's "))
     peer.wait_acknowledged()
-    peer.send(remote.transactional("orders", FIRST, 1, body=b"ours"))
-    peer.wait_order_ack(FIRST, 1)
+    peer.send(remote.transactional("orders", FIRST, 2, previous=0, body=b"ours"))
+    peer.wait_order_ack(FIRST, 2)
 
     assert daemon.bodies("orders") == [b"ours"]
 
