@@ -151,7 +151,9 @@ class QueueDeletion:
     async def _purge(self, queue: LocalQueue, family: list[LocalQueue]) -> Purged:
         """End the messages; after a failed read, try again until the disk answers.
 
-        The streams to the queue are forgotten, so that it cannot come back before a restart.
+        The streams to the queue are forgotten, so that it cannot come back before a restart.  The
+        result counts the messages that ended since the last failed read.
+
         Raises StorageError if the storage has failed.
         """
         while True:

@@ -129,12 +129,12 @@ class Nacks:
         """Remember the message as refused and record that; a known one is recorded as duplicate."""
         connection, user = refusal.connection, refusal.message.user
         source, number = user.source_queue_manager, user.message_number
+        self._known_messages.add_refused(connection, source, number, refusal.message_class)
         if refusal.is_known:
             self._recorder.provoked(
                 EventHeader(Kind.DUPLICATE, peer=connection.peer), source, number
             )
             return
-        self._known_messages.add(connection, source, number)
         self._recorder.record(
             EventHeader(
                 Kind.REFUSED,

@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from protocol.message_class import MessageClass
 from qmd.core.number_history import RUN_BYTES, Bounds, History, Segment, fair_share
 from storage.tables import message_id_history as history_rows
 
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from storage.engine.batch import Batch
 
 BYTES_MAX = 16 * 1024 * 1024
+REFUSED_MAX = 10_000  # refused messages with a remembered class
 SHRUNK_TO = 0.9  # of `bytes_max`, so that the next shortening is not due at once
+
+_WITHOUT_FINAL_ACK = MessageClass.NACK_REACH_QUEUE_TIMEOUT
 
 #: Address of the peer, GUID of its queue manager, GUID of the source.
 _Key = tuple[str, bytes, bytes]
@@ -64,6 +68,7 @@ class KnownMessages:
         self._unwritten: dict[_Key, list[int]] = {}
         self._batch_number = 0
         self.bytes = 0  # in memory, estimated
+        self._refused: dict[tuple[bytes, int], MessageClass] = {}
 
     def restore(self, rows: Iterable[history_rows.StoredSegment]) -> None:
         """Load the stored segments, which come in the order of their ids."""
@@ -111,6 +116,29 @@ class KnownMessages:
         else:
             unwritten += (number, number)
 
+    def add_refused(
+        self, connection: PeerSession, source: bytes, number: int, message_class: MessageClass
+    ) -> None:
+        """Remember a message that the open batch refuses for good, and the class of its refusal."""
+        if not self.has(source, number):
+            self.add(connection, source, number)
+        if self._refused.get((source, number)) in (None, _WITHOUT_FINAL_ACK):
+            if len(self._refused) >= REFUSED_MAX:
+                del self._refused[next(iter(self._refused))]
+            self._refused[source, number] = message_class
+
+    def refusal(self, source: bytes, number: int) -> MessageClass | None:
+        """Return the class with which a transactional message was refused for good, or None.
+
+        A message that was too late got no final ack: its source keeps it until it expires there,
+        and it is accepted if the clock of this computer was wrong.  The class of a refusal before
+        the start of this run is not known: it is that of a full queue, the most frequent one.
+        """
+        if not self.has(source, number):
+            return None
+        found = self._refused.get((source, number), MessageClass.NACK_QUEUE_EXCEED_QUOTA)
+        return None if found is _WITHOUT_FINAL_ACK else found
+
     def forget_old(self) -> None:
         """Forget entries that are too old, with the open batch. [MS-MQQB] 3.1.6.7"""
         now_s = self._services.clock.now_s
@@ -124,6 +152,8 @@ class KnownMessages:
         """Forget a source that numbers its messages from the beginning again."""
         for history in list(self._by_source.get(source, ())):
             self._drop(history, history.shrink(0))
+        for identity in [each for each in self._refused if each[0] == source]:
+            del self._refused[identity]
 
     # Within.
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from qmd.transfer.relay import Relay
     from qmd.transfer.sequence_order import SequenceOrder
 
-REFUSED_MAX = 10_000  # refused messages of sequences with a remembered reason
 _EXPRESS_BITS = 0x60
 _HOPS = 0x1F
 
@@ -52,7 +51,6 @@ class Acceptance:
         self._next_hops = next_hops
         self._relay = relay
         self._sequence_order = sequence_order
-        self._refused: dict[tuple[bytes, int], MessageClass] = {}  # transactional messages
 
     def decide(
         self,
@@ -68,22 +66,6 @@ class Acceptance:
         wall_ms: the wall clock, in milliseconds since 1970; now: the clock of the event loop, in
         seconds.  A message for another computer is in its outgoing queue when this returns.
         """
-        decision = self._decide(connection, message, packet, wall_ms, now)
-        if decision.message_class is not None and message.transaction is not None:
-            if len(self._refused) >= REFUSED_MAX:
-                del self._refused[next(iter(self._refused))]
-            identity = message.user.source_queue_manager, message.user.message_number
-            self._refused.setdefault(identity, decision.message_class)
-        return decision
-
-    def _decide(
-        self,
-        connection: PeerConnection,
-        message: UserMessage,
-        packet: bytes,
-        wall_ms: int,
-        now: float,
-    ) -> Decision:
         user, is_transactional = message.user, message.transaction is not None
         assert connection.session is not None
         source = user.source_queue_manager
@@ -117,23 +99,22 @@ class Acceptance:
             return refused(cannot, queue)
         has_room = queue.has_room(size)
         if is_transactional:
-            # A refusal is final: the source may have made a dead letter of the message by now.
-            # Another copy of it can be on its way, at a relay or in an earlier session.
-            was_refused = self._known_messages.has(source, user.message_number)
+            # The source makes a dead letter of a refused message.  Another copy of it may be on its
+            # way, at a relay or in an earlier session.
+            refusal = self._known_messages.refusal(source, user.message_number)
             decision = self._sequence_order.check(
                 connection,
                 message,
                 queue,
                 now,
-                can_be_taken=has_room and not too_late and not was_refused,
+                can_be_taken=has_room and not too_late and refusal is None,
             )
             if decision.verdict is not Verdict.ACCEPTED:
                 return decision
             if too_late:
                 return refused(MessageClass.NACK_REACH_QUEUE_TIMEOUT)
-            if was_refused:
-                usual = MessageClass.NACK_QUEUE_EXCEED_QUOTA
-                return refused(self._refused.get((source, user.message_number), usual), queue)
+            if refusal is not None:
+                return refused(refusal, queue)
         else:
             decision = Decision(Verdict.ACCEPTED, queue)
         if not has_room:

@@ -1420,7 +1420,8 @@ MUTANTS = (
     Mutant(
         "ids of refused messages are not remembered",
         "qmd/outcomes/nack.py",
-        "        self._known_messages.add(connection, source, number)\n",
+        "        self._known_messages.add_refused("
+        "connection, source, number, refusal.message_class)\n",
         "",
     ),
     Mutant(
@@ -1511,8 +1512,15 @@ MUTANTS = (
     Mutant(
         "the refusal of a transactional message is not final",
         "qmd/transfer/acceptance.py",
-        "was_refused = self._known_messages.has(source, user.message_number)",
-        "was_refused = False",
+        "refusal = self._known_messages.refusal(source, user.message_number)",
+        "refusal = None",
+        "tests/unit/transfer/test_acceptance.py",
+    ),
+    Mutant(
+        "the refusal of a late transactional message is final",
+        "qmd/queues/message_id_history.py",
+        "return None if found is _WITHOUT_FINAL_ACK else found",
+        "return found",
         "tests/unit/transfer/test_acceptance.py",
     ),
     Mutant(

@@ -167,12 +167,26 @@ async def test_another_message_at_an_accepted_position_is_a_contradiction(desk: 
     assert "two different messages" in other.detail
 
 
+def _refuse(desk: Desk, built: bytes, message_class: MessageClass) -> None:
+    """Carry out the decision to refuse a message for the queue `ledger`."""
+    assembly = desk.manager.assembly
+    ledger = assembly.queues.by_key["private$\\ledger"]
+    assembly.nacks.refuse(
+        desk.connection, parse_user_message(built), built, message_class, 0, ledger
+    )
+
+
 @decided
-async def test_a_position_does_not_count_when_its_message_is_refused(desk: Desk) -> None:
+async def test_a_message_that_came_too_late_is_accepted_when_the_clock_is_right(
+    desk: Desk,
+) -> None:
+    """Its source got no final ack, and keeps it until it expires there."""
     late = _message(
         11, queue="ledger", position=(5, 1, 0), sent_s=SENT_S - 60, time_to_reach_queue_s=1
     )
-    assert desk.decide(late).message_class is MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    decision = desk.decide(late)
+    assert decision.message_class is MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    _refuse(desk, late, decision.message_class)
 
     again = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
     assert again.verdict is Verdict.ACCEPTED
@@ -181,15 +195,12 @@ async def test_a_position_does_not_count_when_its_message_is_refused(desk: Desk)
 @decided
 async def test_the_refusal_of_a_transactional_message_is_final(desk: Desk) -> None:
     """Another copy may come after the source has made a dead letter of the message."""
-    assembly = desk.manager.assembly
-    ledger = assembly.queues.by_key["private$\\ledger"]
+    ledger = desk.manager.assembly.queues.by_key["private$\\ledger"]
     built = _message(11, queue="ledger", position=(5, 1, 0))
     ledger.quota_bytes = 1
     decision = desk.decide(built)
     assert decision.message_class is MessageClass.NACK_QUEUE_EXCEED_QUOTA
-    assembly.nacks.refuse(
-        desk.connection, parse_user_message(built), built, decision.message_class, 0, ledger
-    )
+    _refuse(desk, built, decision.message_class)
     ledger.quota_bytes = None
 
     again = desk.decide(built)
@@ -197,3 +208,11 @@ async def test_the_refusal_of_a_transactional_message_is_final(desk: Desk) -> No
     assert again.message_class is MessageClass.NACK_QUEUE_EXCEED_QUOTA
     following = desk.decide(_message(12, queue="ledger", position=(5, 2, 0)))
     assert following.verdict is Verdict.ACCEPTED
+
+
+@decided
+async def test_a_copy_of_a_refused_message_is_refused_with_the_same_class(desk: Desk) -> None:
+    built = _message(11, queue="ledger", position=(5, 1, 0))
+    _refuse(desk, built, MessageClass.NACK_BAD_DESTINATION_QUEUE)  # before the queue was created
+
+    assert desk.decide(built).message_class is MessageClass.NACK_BAD_DESTINATION_QUEUE
