@@ -63,7 +63,7 @@ def test_compiled_dependencies_have_files_for_every_supported_python_and_platfor
     """There is one lock for all platforms: uvloop alone has dozens of files, one per platform."""
     text = (ROOT / "requirements.lock").read_text()
 
-    for package in ("uvloop", "msgspec"):
+    for package in ("uvloop", "msgspec", "cryptography"):
         entry = re.search(rf"^{package}==.*?(?=^[\w.-]+==|\Z)", text, re.MULTILINE | re.DOTALL)
         assert entry is not None
         assert entry[0].count("sha256:") > 20
