@@ -106,6 +106,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.dialled_address = dialled_address
         self.links: dict[SessionUser, None] = {}  # links with queues that use this session
         self.host = ""
+        self.origin = ""  # the strongest fact that is known about the other end
         self.port = 0
         self.is_qmd = False  # according to its handshake
         self.own_host = ""  # the address of this computer that the peer uses
@@ -138,7 +139,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         own = transport.get_extra_info("sockname")
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
-        self.peer = self.host
+        self.peer = self.origin = self.host
         dialled = () if self.link is None else self.link.hosts
         self.packet_bytes_max = self._sessions.packet_bytes_max(self.host, *dialled)
         self._reader.start(self._transport, self.host)

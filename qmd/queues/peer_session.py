@@ -13,6 +13,8 @@ class PeerSession(Protocol):
     """A connection with another queue manager, as the components of its messages use it."""
 
     host: str
+    #: What is known about the other end: its address, or more if that is proven (decision 0031).
+    origin: str
     port: int
     peer: str  # the GUID of the queue manager; its address while that is not known
     is_qmd: bool
