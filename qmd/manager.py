@@ -19,6 +19,7 @@ from qmd.config.settings import Settings
 from qmd.message.shared_packet import whole
 from qmd.queues.limits import Limits
 from qmd.runtime.environment import Environment
+from qmd.runtime.identity_key import SEED_BYTES
 from qmd.runtime.services import Services, create_services
 from storage import StorageOptions
 from storage.errors import StorageError
@@ -55,6 +56,7 @@ class QueueManager:
             ),
             now_ms=int(environment.time() * 1000),
             new_id=first_id or environment.urandom(16),
+            new_seed=environment.urandom(SEED_BYTES),
         )
         try:
             services = create_services(settings, environment, storage, name)

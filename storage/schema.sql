@@ -10,7 +10,8 @@
 CREATE TABLE identity (
     id            INTEGER PRIMARY KEY CHECK (id = 1),
     queue_manager BLOB NOT NULL CHECK (length(queue_manager) = 16),
-    created_at_s  INTEGER NOT NULL
+    created_at_s  INTEGER NOT NULL,
+    key_digest    BLOB                           -- of its key: engine/key_file.py; NULL: none yet
 );
 
 -- Numbers that must never be assigned twice, reserved in blocks.  value: the first free number.

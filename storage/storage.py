@@ -1,8 +1,8 @@
 """The open data folder of one queue manager.
 
 It holds `queues.db` with its log (`-wal`) and the log's index (`-shm`); `mark`, which records how
-far they go; `lock`, which keeps a second daemon out; and `reserve`, which is deleted when the disk
-is full.
+far they go; `identity.key`, the queue manager's key; `lock`, which keeps a second daemon out; and
+`reserve`, which is deleted when the disk is full.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import aiosqlite
 
-from storage.engine import missing, recovery, schema
+from storage.engine import key_file, missing, recovery, schema
 from storage.engine.batch import Batch
 from storage.engine.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.engine.disk import Disk, Lock
@@ -69,15 +69,17 @@ class Storage:
         *,
         now_ms: int,
         new_id: bytes,
+        new_seed: bytes | None = None,
         connect: Connect = aiosqlite.connect,
         disk: Disk | None = None,
     ) -> "Storage":
         """Open the data folder: create it on the first start, recover it on every other.
 
-        `new_id` becomes the queue manager's GUID on the first start.  Raises CannotStart.
+        `new_id` becomes the queue manager's GUID on the first start, and `new_seed` (32 bytes) the
+        seed of its key on the first start that has none; None: it gets no key.  Raises CannotStart.
         """
         disk = disk or Disk()
-        begin = partial(_begin, folder, options, now_ms, new_id, connect, disk)
+        begin = partial(_begin, folder, options, now_ms, (new_id, new_seed), connect, disk)
         try:
             try:
                 return await begin()
@@ -194,13 +196,13 @@ async def _begin(
     folder: Path,
     options: StorageOptions,
     now_ms: int,
-    new_id: bytes,
+    new: tuple[bytes, bytes | None],
     connect: Connect,
     disk: Disk,
 ) -> Storage:
     """Open the storage; if that fails, everything opened so far is closed."""
     async with contextlib.AsyncExitStack() as resources:
-        storage = await _open(resources, folder, options, now_ms, new_id, connect, disk)
+        storage = await _open(resources, folder, options, now_ms, new, connect, disk)
         storage._resources = resources.pop_all()
         return storage
 
@@ -210,7 +212,7 @@ async def _open(
     folder: Path,
     options: StorageOptions,
     now_ms: int,
-    new_id: bytes,
+    new: tuple[bytes, bytes | None],
     connect: Connect,
     disk: Disk,
 ) -> Storage:
@@ -241,7 +243,7 @@ async def _open(
         set_up_writer(db, options)
         if must_check:
             recovery.check(db)
-        identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new_id)
+        identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new[0])
         # From here on the writer runs the checkpoints: checkpoint.py.
         db.execute("PRAGMA wal_autocheckpoint = 0")
         return identity, counters.following(db, COUNTER) - 1
@@ -251,6 +253,7 @@ async def _open(
     writing = await open_connection(connect, str(path))
     resources.push_async_callback(_close, writing)
     identity, stretch = await submit(writing, start)
+    identity = await _with_key(identity, writing, folder, disk, new[1])
 
     reading = await open_connection(connect, str(path))
     resources.push_async_callback(_close, reading)
@@ -274,6 +277,21 @@ async def _open(
         lock=lock,
         options=options,
     )
+
+
+async def _with_key(
+    identity: Identity,
+    writing: aiosqlite.Connection,
+    folder: Path,
+    disk: Disk,
+    new_seed: bytes | None,
+) -> Identity:
+    """Return the identity with its key, which is recorded once its file is durable."""
+    if new_seed is None:
+        return identity
+    seed = key_file.take(folder, disk, new_seed)
+    await submit(writing, partial(key_file.record, key_digest=key_file.digest(seed)))
+    return identity._replace(seed=seed)
 
 
 async def _close(connection: aiosqlite.Connection) -> None:

@@ -62,7 +62,8 @@ ENTRIES = (
         "data_missing",
         "Acknowledged data is missing from the data folder.",
         "queues.db or its log was removed, emptied, truncated, damaged in the middle, or "
-        "replaced by an older copy. The error says which. The daemon changes nothing, and "
+        "replaced by an older copy, or identity.key is no longer the key by which other queue "
+        "managers know this one. The error says which. The daemon changes nothing, and "
         "systemd does not start it again.",
         "Restore the files if possible; otherwise check which messages remain (`qmd check`), "
         "save them (`qmd check --repair FILE`), and continue without the missing ones (`qmd "

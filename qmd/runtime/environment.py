@@ -82,11 +82,17 @@ class Environment:
         return os.urandom(size)
 
     async def open_storage(
-        self, folder: Path, options: StorageOptions, *, now_ms: int, new_id: bytes
+        self,
+        folder: Path,
+        options: StorageOptions,
+        *,
+        now_ms: int,
+        new_id: bytes,
+        new_seed: bytes,
     ) -> Storage:
         """Open the storage, see `Storage.open`. Raises CannotStart."""
         options = _fitting(options, folder)
-        return await Storage.open(folder, options, now_ms=now_ms, new_id=new_id)
+        return await Storage.open(folder, options, now_ms=now_ms, new_id=new_id, new_seed=new_seed)
 
     async def listen(
         self,

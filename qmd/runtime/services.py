@@ -12,6 +12,7 @@ from qmd.runtime.budget import Budget, Gate, MemoryProbe
 from qmd.runtime.clock import Clock
 from qmd.runtime.environment import Environment
 from qmd.runtime.id_allocator import Ids
+from qmd.runtime.identity_key import IdentityKey
 from qmd.runtime.lifecycle import Lifecycle
 from qmd.runtime.log import LimitedLog
 from qmd.runtime.timers import Timers
@@ -37,6 +38,7 @@ class Services:
 
     id: bytes  # 16: the GUID of the queue manager, as on the wire
     name: str  # of the computer
+    key: IdentityKey
     settings: Settings
     environment: Environment
     storage: Storage
@@ -67,6 +69,7 @@ def create_services(
     return Services(
         id=storage.identity.queue_manager_id,
         name=name,
+        key=IdentityKey(storage.identity.seed),
         settings=settings,
         environment=environment,
         storage=storage,

@@ -21,6 +21,7 @@ from storage.errors import FolderInUse
 T = TypeVar("T")
 
 CHUNK_BYTES = 1024 * 1024
+SMALL_BYTES_MAX = 4096
 
 
 class Lock:
@@ -180,6 +181,27 @@ class Disk:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+    def read_small(self, path: Path) -> bytes | None:
+        """Read the begin of a small file, never through a symbolic link; None if there is none."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        with open(file, "rb") as opened:
+            return opened.read(SMALL_BYTES_MAX)
+
+    def create_small(self, path: Path, data: bytes) -> None:
+        """Create or replace a small file, atomically and durably, with mode 0600."""
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(file, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(file)
+        fresh.rename(path)
+        sync_folder(path.parent)
 
     def examine(
         self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from storage.engine import key_file
 from storage.engine import mark as marks
 from storage.engine.disk import Disk
 from storage.engine.log_position import (
@@ -54,6 +55,7 @@ class Content(NamedTuple):
 
     queue_manager_id: bytes  # b"" if unknown
     stretch: int
+    key_digest: bytes = b""  # of the recorded key; b"": none is recorded
 
 
 def refuse(folder: Path, disk: Disk) -> None:
@@ -85,6 +87,8 @@ def find(folder: Path, disk: Disk | None = None) -> str | None:
         lost = _of_the_log(folder, disk, mark, end) or _of_the_database(mark, alone, whole, end)
     if lost is None and has_log:
         lost = _in_the_middle(folder, disk, end)
+    if lost is None and whole is not None and whole.key_digest:
+        lost = key_file.find_fault(folder, disk, whole.key_digest)
     return lost
 
 
@@ -159,8 +163,9 @@ def _content(db: sqlite3.Connection) -> Content | None:
     try:
         if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'counter'").fetchone():
             return Content(b"", 0)
-        (own_id,) = db.execute("SELECT queue_manager FROM identity").fetchone() or (b"",)
-        return Content(own_id, counters.following(db, marks.COUNTER) - 1)
+        # Databases of earlier versions have fewer columns.
+        _, own_id, _, *key = db.execute("SELECT * FROM identity").fetchone() or (1, b"", 0)
+        return Content(own_id, counters.following(db, marks.COUNTER) - 1, *filter(None, key))
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREADABLE:
             return None

@@ -28,6 +28,7 @@ class Migration(NamedTuple):
 class Identity(NamedTuple):
     queue_manager_id: bytes
     created_at_s: int
+    seed: bytes = b""  # of its key, 32 bytes: key_file.py
 
 
 def read_migrations(folder: Path = _HERE / "migrations") -> list[Migration]:
@@ -68,7 +69,7 @@ def prepare(
         _create(db, latest_version(migrations), now_s, new_id)
     else:
         _upgrade(db, migrations)
-    return Identity._make(db.execute("SELECT queue_manager, created_at_s FROM identity").fetchone())
+    return Identity(*db.execute("SELECT queue_manager, created_at_s FROM identity").fetchone())
 
 
 def latest_version(migrations: list[Migration]) -> int:
@@ -87,7 +88,10 @@ def _is_new(db: sqlite3.Connection) -> bool:
 def _create(db: sqlite3.Connection, version: int, now_s: int, new_id: bytes) -> None:
     script = (_HERE / "schema.sql").read_text(encoding="utf-8")
     with _transaction(db, script):
-        db.execute("INSERT INTO identity VALUES (1, ?, ?)", (new_id, now_s))
+        db.execute(
+            "INSERT INTO identity (id, queue_manager, created_at_s) VALUES (1, ?, ?)",
+            (new_id, now_s),
+        )
         create_system_queues(db, now_s)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {version}")

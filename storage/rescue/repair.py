@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from storage.engine import schema
+from storage.engine import key_file, schema
 from storage.engine.connection import set_up_writer
+from storage.engine.disk import Disk
 from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE
 from storage.engine.recovery import sync_folder
@@ -55,6 +56,7 @@ class Rescue:
         self.losses: list[str] = []
         self.saved = 0
         self.set_aside = 0
+        self._had_key = False
         self.doubted = 0  # the part of `set_aside` that may have been removed
 
     def run(self, *, now_s: int, new_id: bytes) -> Iterator[KeptMessage]:
@@ -78,6 +80,7 @@ class Rescue:
                 set_up_writer(db, StorageOptions())
                 self._begin(db, survey, now_s, new_id)
                 yield from self._messages(db, survey)
+            self._copy_key(unfinished)
             self._give_to_owner(unfinished)
             sync_folder(unfinished)
             unfinished.rename(self.fresh)
@@ -95,7 +98,8 @@ class Rescue:
                 "the identity of the queue manager is lost: it has a new one, so other queue"
                 " managers treat it as another queue manager"
             )
-        own_id, created_at_s = identity or (new_id, now_s)
+        self._had_key = identity is not None and len(identity) > 2 and identity[2] is not None
+        own_id, created_at_s = identity[:2] if identity else (new_id, now_s)
         assert isinstance(own_id, bytes)
         assert isinstance(created_at_s, int)
         schema.prepare(db, schema.read_migrations(), now_s=created_at_s, new_id=own_id)
@@ -155,6 +159,18 @@ class Rescue:
             db.execute(
                 "INSERT OR REPLACE INTO counter VALUES ('arrival', ?)",
                 (arrivals + NUMBERS_SKIPPED,),
+            )
+
+    def _copy_key(self, fresh: Path) -> None:
+        """Copy the queue manager's key; the next start makes a new one if it is lost."""
+        seed = key_file.read(self._folder)
+        if seed is not None:
+            Disk().create_small(fresh / key_file.NAME, key_file.encode(seed))
+        elif self._had_key:
+            self.losses.append(
+                "the key of the queue manager is lost: other queue managers that know it by that"
+                " key treat it as another one, until an operator there accepts the new key (`qmd"
+                " peer forget`)"
             )
 
     def _give_to_owner(self, fresh: Path) -> None:

@@ -59,7 +59,13 @@ class HostEnvironment(Environment):
         return self._host.world.random.randbytes(size)
 
     async def open_storage(
-        self, folder: Path, options: StorageOptions, *, now_ms: int, new_id: bytes
+        self,
+        folder: Path,
+        options: StorageOptions,
+        *,
+        now_ms: int,
+        new_id: bytes,
+        new_seed: bytes,
     ) -> Storage:
         host = self._host
         storage = await Storage.open(
@@ -67,6 +73,7 @@ class HostEnvironment(Environment):
             options,
             now_ms=now_ms,
             new_id=new_id,
+            new_seed=new_seed,
             connect=host.connect,
             disk=DiskOfStorage(host.disk),
         )

@@ -129,6 +129,16 @@ class DiskOfStorage(StorageDisk):
         file = self._disk.find(str(path))
         return None if file is None else bytes(file.contents.read(0, file.contents.size()))
 
+    def read_small(self, path: Path) -> bytes | None:
+        return self.read_mark(path)
+
+    def create_small(self, path: Path, data: bytes) -> None:
+        """Create the file; it is not atomic, like an interrupted first start of another kind."""
+        file = self._disk.find(str(path)) or self._disk.create(str(path))
+        self._disk.write(file, 0, data)
+        self._disk.sync(file)
+        self._disk.sync_folder()
+
     def examine(
         self, database: Path, *, has_log: bool, work: Callable[[sqlite3.Connection], T]
     ) -> tuple[T, bytes]:

@@ -84,7 +84,8 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.service"),
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.directory", "storage.rescue"),
-        *("storage.engine.missing", "storage.errors", "click", "structlog"),
+        *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
+        *("click", "structlog"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.
@@ -129,6 +130,7 @@ LIBRARIES: dict[str, set[str]] = {
         )
     },
     "qmd.directory.ldap.negotiate": {"spnego", "cryptography"},
+    "qmd.runtime.identity_key": {"cryptography"},
 }
 
 OUTSIDE_WORLD = {
