@@ -18,7 +18,7 @@ LOCKS = [
     "requirements-docs.lock",
 ]
 DOCUMENTS = [
-    *("README.md", "CONTRIBUTING.md", "deploy/README.md"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md"),
     *(str(file.relative_to(ROOT)) for file in sorted((ROOT / "docs").glob("*.md"))),
 ]
 

@@ -22,7 +22,7 @@ PARTS = {
     "pipeline": ("pipeline", "pyspark_qmd.py"),
     "benchmarks": ("benchmarks", "model"),
     "tests": ("tests",),
-    "manuals": ("docs", "deploy", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    "manuals": ("docs", "deploy", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
 }
 EXCLUDED = ("tests/data",)
 

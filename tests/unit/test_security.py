@@ -1,0 +1,79 @@
+"""The threat model: each row of SECURITY.md names tests, and these tests exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = ["attack", "what it could do", "protection", "test"]
+ATTACKERS_MIN = 8
+
+
+class Row(NamedTuple):
+    attacker: str
+    cells: list[str]
+
+    def tests(self) -> list[tuple[str, str]]:
+        """Return the file and the function of each test that the row names."""
+        return re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", self.cells[-1])
+
+
+def rows_of(text: str) -> list[Row]:
+    """Return the rows of the tables with the head of attacks, with the section of each."""
+    rows, attacker, is_attacks = [], "", False
+    for line in text.splitlines():
+        if line.startswith("#"):
+            attacker = line.lstrip("# ")
+        if not line.startswith("|"):
+            is_attacks = False
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells == HEAD:
+            is_attacks = True
+        elif is_attacks and not re.fullmatch(r"[|\s:-]+", line):
+            rows.append(Row(attacker, cells))
+    return rows
+
+
+ROWS = rows_of((ROOT / "SECURITY.md").read_text())
+
+
+@cache
+def functions(file: str) -> frozenset[str]:
+    """Return the names of the tests in a file, those of classes included."""
+    path = ROOT / file
+    if not path.is_file():
+        return frozenset()
+    return frozenset(
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    )
+
+
+def test_the_threat_model_has_attacks_of_every_attacker() -> None:
+    assert len({row.attacker for row in ROWS}) >= ATTACKERS_MIN
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.attacker}: {row.cells[0]}"[:70])
+def test_each_attack_has_a_protection_and_tests_that_exist(row: Row) -> None:
+    assert len(row.cells) == len(HEAD), row.cells
+    assert all(row.cells), row.cells
+    assert row.tests(), f"no test is named: {row.cells[0]}"
+    missing = [f"{file}::{name}" for file, name in row.tests() if name not in functions(file)]
+    assert not missing
+
+
+def test_a_row_without_a_test_is_noticed() -> None:
+    table = f"### A peer\n\n| {' | '.join(HEAD)} |\n| --- | --- | --- | --- |\n"
+    [row] = rows_of(table + "| junk | harm | none | `tests/unit/test_security.py::test_none` |\n")
+
+    assert row.attacker == "A peer"
+    assert row.tests() == [("tests/unit/test_security.py", "test_none")]
+    assert "test_none" not in functions("tests/unit/test_security.py")
+    assert "test_a_row_without_a_test_is_noticed" in functions("tests/unit/test_security.py")
