@@ -17,14 +17,12 @@ import socket
 import ssl
 import sys
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import structlog
 import uvloop
 
-from protocol.errors import ProtocolError
 from protocol.identifiers import guid_text
-from protocol.ping import parse_ping, ping_response
 from qmd import __version__
 from qmd.access.tokens import TokenFileError
 from qmd.config.settings import Settings
@@ -36,11 +34,10 @@ from qmd.directory.machine_object import id_to_begin_with, missing_package
 from qmd.errors import Refusal
 from qmd.manager import QueueManager
 from qmd.peers.listener import listen
-from qmd.peers.sessions import Peers
+from qmd.peers.ping import PingAnswers
 from qmd.runtime.environment import Environment, Listening
 from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
-from qmd.runtime.services import Services
 from qmd.runtime.systemd import ServiceManager
 from storage.errors import CannotStart, DataMissing, ForeignDatabase, NewerSchema, StorageError
 
@@ -374,9 +371,10 @@ async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
 async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.DatagramTransport:
     """Open the UDP port of pings.  [MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
     host, port = settings.listen.address, settings.listen.ping_port
+    peers = manager.assembly.peers
     try:
         transport, _ = await manager.services.loop.create_datagram_endpoint(
-            partial(_PingProtocol, manager.services, manager.assembly.peers),
+            partial(PingAnswers, manager.services, peers.is_allowed, peers.admission.has_room_for),
             local_addr=(host, port),
         )
     except OSError as error:
@@ -386,31 +384,3 @@ async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.Da
             code="ping_port_failed",
         ) from error
     return transport
-
-
-class _PingProtocol(asyncio.DatagramProtocol):
-    """Pings over UDP: at most one answer to each datagram."""
-
-    def __init__(self, services: Services, peers: Peers) -> None:
-        self._services = services
-        self._peers = peers
-        self._transport: asyncio.DatagramTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # The class of uvloop is no subclass of asyncio's.
-        self._transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        assert self._transport is not None
-        if not self._peers.is_allowed(addr[0]):
-            return
-        try:
-            request = parse_ping(data)
-        except ProtocolError:
-            return
-        answer = ping_response(
-            request,
-            queue_manager=self._services.id,
-            refused=not self._peers.has_room_for(addr[0]),
-        )
-        self._transport.sendto(answer, addr)

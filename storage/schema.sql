@@ -321,3 +321,9 @@ CREATE TABLE directory_change (
     deleted INTEGER NOT NULL,                    -- 1: deleted; 0: its properties have changed
     at_s    INTEGER NOT NULL                     -- by the wall clock
 ) WITHOUT ROWID;
+
+-- Hosts whose sessions have places when there are few; qmd/peers/known_hosts.py.
+CREATE TABLE known_host (
+    host   TEXT PRIMARY KEY,                     -- its address, or the /64 of its IPv6 address
+    seen_s INTEGER NOT NULL                      -- by the wall clock
+) WITHOUT ROWID;

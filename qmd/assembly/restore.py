@@ -9,7 +9,7 @@ from qmd.bulk.reader import StoredReaders
 from qmd.bulk.reader import read_stored as read_readers
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
-from storage.tables import counters, directory_changes, own_dead_letters, unaddressed
+from storage.tables import counters, directory_changes, known_hosts, own_dead_letters, unaddressed
 from storage.tables import message_id_history as history_rows
 from storage.tables import messages as message_rows
 from storage.tables import outgoing as outgoing_rows
@@ -74,6 +74,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.identities.restore(state.peer_instances, starts)
+    assembly.known_hosts.restore(await services.storage.read(known_hosts.list_all))
     await assembly.relay_store.restore()
     assembly.recorder.started(assembly.usage.bytes)
 

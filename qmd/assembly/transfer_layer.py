@@ -15,6 +15,7 @@ from qmd.outcomes.undeliverable import Undeliverable
 from qmd.peers.connection import PeerConnection, SessionUser
 from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
+from qmd.peers.known_hosts import KnownHosts
 from qmd.peers.link import Link
 from qmd.peers.next_hop import NextHops
 from qmd.peers.pending_acks import PendingAcks
@@ -93,7 +94,14 @@ class TransferLayer(StateLayer):
     def _make_peers(self) -> None:
         services = self.services
         self.identities = IdentityConflicts(services, self.known_messages)
-        self.peers = Peers(services, self.acknowledgments, self.identities, self.incoming_streams)
+        self.known_hosts = KnownHosts(services)
+        self.peers = Peers(
+            services,
+            self.acknowledgments,
+            self.identities,
+            self.incoming_streams,
+            self.known_hosts,
+        )
         self.next_hops = NextHops(services, self.directory, self.peers)
         self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(

@@ -273,4 +273,21 @@ ENTRIES = (
         "Its messages come from other computers, and belong to their sequences.",
         "Run qmd outgoing restart on the computer from which they come.",
     ),
+    Entry(
+        1632,
+        "session_made_room",
+        "A session was ended, because another host needed its place.",
+        "All sessions_max places were taken. The address in the line had the most sessions, or its"
+        " session had sent nothing useful so far. No message is lost by it.",
+        "See `qmd session list`; raise sessions_max in the section [peers] if all are legitimate, "
+        "or exclude the address with `allow`.",
+    ),
+    Entry(
+        1633,
+        "too_many_pings",
+        "Pings of an address are not answered.",
+        "More arrive than a queue manager sends, or all addresses together send too many. The "
+        "sender of a ping may be false.",
+        "Exclude the address with `allow` in the section [peers], or set ping = false in [listen].",
+    ),
 )

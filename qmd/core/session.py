@@ -133,6 +133,11 @@ class Session:
         return self.incoming.received_count
 
     @property
+    def exchanged_count(self) -> int:
+        """Number of received messages, and of sent messages that the peer has acknowledged."""
+        return self.incoming.received_count + self.sent_count - self.unacknowledged
+
+    @property
     def unacknowledged(self) -> int:
         """Number of sent messages without an acknowledgment of receipt."""
         return self.outgoing.unacknowledged

@@ -21,6 +21,7 @@ from qmd.runtime.timers import Alarm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qmd.peers.admission import Admission
     from qmd.queues.incoming_sequences import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
@@ -64,6 +65,8 @@ class SessionUser(Protocol):
 class Sessions(Protocol):
     """The table of all sessions: `Peers` of qmd/peers/sessions.py."""
 
+    admission: Admission
+
     def packet_bytes_max(self, *hosts: str) -> int: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
     def opened(self, connection: PeerConnection) -> None: ...
@@ -94,7 +97,9 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._sessions = sessions
         self._loop = asyncio.get_running_loop()
         self._reputation = Reputation(is_trusted=link is not None)
-        self._reader = PacketReader(services, self, turns, self._reputation)
+        self._reader = PacketReader(
+            services, self, turns, self._reputation, sessions.admission.proved_useful
+        )
         self._buffer = self._reader.buffer
         self._alarm = Alarm(self._loop)
         self._flush_due = False

@@ -15,7 +15,9 @@ from qmd.runtime.fair_scheduler import Class
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
+    from qmd.core.session import Session
     from qmd.peers.reputation import Reputation
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
@@ -40,6 +42,9 @@ class PacketReceiver(Protocol):
 
     handshake_done: bool
     packet_bytes_max: int
+    session: Session | None
+    host: str
+    opened_at: float
 
     def process(self, packets: list[bytes], now: float) -> None: ...
     def flush_soon(self) -> None: ...
@@ -59,12 +64,15 @@ class PacketReader:
         connection: PacketReceiver,
         turns: FairScheduler,
         reputation: Reputation,
+        proved_useful: Callable[[PacketReceiver], None],
     ) -> None:
+        """Create the reader; `proved_useful` is called when the connection becomes trusted."""
         self._services = services
         self._loop = services.loop
         self._connection = connection
         self._turns = turns
         self._reputation = reputation
+        self._proved_useful = proved_useful
         self._transport: asyncio.Transport | None = None
         self._host = ""
         # Before the handshake longer packets are not valid, and no memory is used for them.
@@ -325,10 +333,14 @@ class PacketReader:
     def _process_untrusted(self, packets: list[bytes], now: float) -> None:
         """Process packets of an untrusted connection; useful ones make it trusted."""
         connection, reputation = self._connection, self._reputation
-        useless_before = reputation.useless
+        session = connection.session
+        assert session is not None
+        useless_before, exchanged_before = reputation.useless, session.exchanged_count
         connection.process(packets, now)
         if connection.handshake_done and reputation.useless <= useless_before:
-            reputation.count_useful(len(packets))
+            reputation.count_useful(session.exchanged_count - exchanged_before)
+            if reputation.is_trusted and not self._is_closed:
+                self._proved_useful(connection)
 
     def _regulate(self) -> None:
         """Read, unless packets wait for their turn, for memory or for the disk."""

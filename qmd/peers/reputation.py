@@ -6,7 +6,7 @@ from __future__ import annotations
 # sends a window of messages again, so that as many have to be permitted.
 USELESS_MAX, USELESS_WINDOW_S = 64, 1.0
 FLOOD_S = 0.1  # time for which a connection that sends too much is served after all others
-TRUST = 8  # useful packets that make an accepted connection trusted
+TRUST = 8  # useful messages that make an accepted connection trusted
 
 
 class Reputation:
@@ -39,7 +39,10 @@ class Reputation:
         """Record that the connection sends too much."""
         self.floods_until = now + FLOOD_S
 
-    def count_useful(self, packets: int) -> None:
-        """Count packets of an untrusted connection; enough of them make it trusted."""
-        self._useful += packets
+    def count_useful(self, messages: int) -> None:
+        """Count messages of an untrusted connection, or acknowledged by it.
+
+        Enough of them make it trusted. Other packets, such as acknowledgments of nothing, do not.
+        """
+        self._useful += messages
         self.is_trusted = self._useful >= TRUST

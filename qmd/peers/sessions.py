@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import weakref
-from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
@@ -13,12 +12,15 @@ from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER
+from qmd.peers.admission import Admission
 from qmd.peers.link import Link
+from qmd.runtime.shares import address_of
 
 if TYPE_CHECKING:
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
+    from qmd.peers.known_hosts import KnownHosts
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.way import Way
@@ -48,6 +50,7 @@ class Peers:
         acknowledgments: Acknowledgments,
         identities: IdentityConflicts,
         incoming_streams: IncomingStreams,
+        known_hosts: KnownHosts,
     ) -> None:
         self._services = services
         self._acknowledgments = acknowledgments
@@ -56,9 +59,8 @@ class Peers:
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_guid: dict[bytes, list[PeerConnection]] = {}
-        self._per_host: Counter[str] = Counter()
-        # Accepted connections with an incomplete handshake, the oldest first.
-        self._handshakes: dict[PeerConnection, None] = {}
+        self._known_hosts = known_hosts
+        self.admission = Admission(services, known_hosts)
         self.connections: dict[PeerConnection, None] = {}
         #: Called when a session has opened.
         self.on_change: Callable[[], None] = lambda: None
@@ -152,26 +154,13 @@ class Peers:
 
         If a limit is reached, the session refuses the handshake.
         """
-        limits = self._services.settings.peers
         host, dialled = connection.host, connection.link is not None
         refuse = False
         if not dialled:
             if not self.may_connect(host):
                 return None
-            if len(self._handshakes) >= limits.handshakes_max:
-                # A handshake takes milliseconds. The connection that has waited longest will hardly
-                # complete it, and must not exclude others.
-                oldest = next(iter(self._handshakes))
-                self._services.log_limited("too_many_handshakes", oldest.host, address=oldest.host)
-                oldest.close("too many connections have not finished their handshake")
-            self._handshakes[connection] = None
-            refuse = not self.has_room_for(host)
-            if refuse:
-                self._services.log_limited(
-                    "session_refused", host, address=host, reason="limit reached"
-                )
+            refuse = not self.admission.begin(connection)
         self.connections[connection] = None
-        self._per_host[host] += 1
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(
@@ -190,7 +179,7 @@ class Peers:
         if not self.is_allowed(host):
             self._services.log_limited("peer_not_allowed", host, address=host)
             return False
-        if self._per_host[host] >= 2 * self._services.settings.peers.sessions_per_peer_max:
+        if not self.admission.may_connect(host):
             self._services.log_limited("too_many_connections", host, address=host)
             return False
         return True
@@ -206,7 +195,9 @@ class Peers:
         assert connection.session is not None
         guid = connection.session.remote_id
         assert guid is not None
-        self._handshakes.pop(connection, None)
+        self.admission.opened(connection)
+        if connection.link is not None:
+            self._known_hosts.add(connection.host)
         connection.handshake_done = True
         self._acknowledgments.met(guid, connection.host)
         self._by_guid.setdefault(guid, []).append(connection)
@@ -242,10 +233,7 @@ class Peers:
             return
         del self.connections[connection]
         self._incoming_streams.forget_connection(connection)
-        self._per_host[connection.host] -= 1
-        if not self._per_host[connection.host]:
-            del self._per_host[connection.host]
-        self._handshakes.pop(connection, None)
+        self.admission.closed(connection)
         assert connection.session is not None
         if connection.session.refused_as_another:
             self._identities.refused_by(connection)
@@ -271,14 +259,6 @@ class Peers:
         # `OutgoingQueue.transmit` has given these tokens to the session.
         given = cast("list[tuple[OutgoingQueue, int]]", tokens)
         self._acknowledged(given)
-
-    def has_room_for(self, host: str) -> bool:
-        """Return whether another session with that address is within the limits."""
-        limits = self._services.settings.peers
-        return (
-            len(self.connections) < limits.sessions_max
-            and self._per_host[host] < limits.sessions_per_peer_max
-        )
 
     def pump(self, connection: PeerConnection) -> None:
         """Transmit messages of all links that use a session."""
@@ -312,7 +292,7 @@ class Peers:
         self, host: str, listed: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network | str]
     ) -> bool:
         """Return whether a list contains a host, given as a name or as an address."""
-        address = _address(host)
+        address = address_of(host)
         if address is None:
             names = (each.casefold() for each in listed if isinstance(each, str))
             return host.casefold() in names
@@ -327,18 +307,7 @@ class Peers:
 
     def is_allowed(self, host: str) -> bool:
         """Return whether the configuration permits connections from an address."""
-        address = _address(host)
+        address = address_of(host)
         return address is not None and any(
             address in network for network in self._services.settings.peers.allow
         )
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address in a text, or None; an IPv4-mapped IPv6 address is returned as IPv4."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address

@@ -83,12 +83,16 @@ class Connection:
     def __init__(self) -> None:
         self.handshake_done = True
         self.packet_bytes_max = PACKET_BYTES_MAX
+        self.session: Any = SimpleNamespace(exchanged_count=0)
+        self.host, self.opened_at = "192.0.2.1", 0.0
+        self.messages_of_a_packet = 1
         self.batches: list[list[bytes]] = []
         self.closed: list[str] = []
         self.on_process: Any = lambda packets: None
 
     def process(self, packets: list[bytes], now: float) -> None:
         self.batches.append(packets)
+        self.session.exchanged_count += self.messages_of_a_packet * len(packets)
         self.on_process(packets)
 
     def flush_soon(self) -> None:
@@ -115,6 +119,7 @@ class Setup:
 
     def __init__(self, *, is_trusted: bool = True) -> None:
         self.turns, self.memory = Turns(), Memory()
+        self.proved_count = 0  # connections that became trusted
         self.connection, self.transport = Connection(), Transport()
         self.reputation = Reputation(is_trusted=is_trusted)
         services: Any = SimpleNamespace(
@@ -125,9 +130,14 @@ class Setup:
         )
         turns: Any = self.turns
         transport: Any = self.transport
-        self.reader = PacketReader(services, self.connection, turns, self.reputation)
+        self.reader = PacketReader(
+            services, self.connection, turns, self.reputation, self._proved_useful
+        )
         self.reader.buffer.packet_bytes_max = PACKET_BYTES_MAX
         self.reader.start(transport, "192.0.2.1")
+
+    def _proved_useful(self, _: object) -> None:
+        self.proved_count += 1
 
     def read(self, data: bytes) -> None:
         """Deliver bytes as the event loop does."""
@@ -161,6 +171,18 @@ def test_more_than_a_turn_waits_as_heavy_and_is_not_read_meanwhile() -> None:
         assert setup.turns.serve() is Class.HEAVY
     assert sum(setup.processed) == 2 * TURN_PACKETS_MAX + 1
     assert setup.transport.is_read
+
+
+def test_packets_without_messages_make_no_connection_trusted() -> None:
+    setup = Setup(is_trusted=False)
+    setup.connection.messages_of_a_packet = 0
+
+    setup.read(packet() * (2 * TRUST))
+    while setup.turns.waiting:
+        setup.turns.serve()
+
+    assert not setup.reputation.is_trusted
+    assert setup.proved_count == 0
 
 
 def test_an_untrusted_connection_waits_for_its_turn_until_it_is_useful() -> None:
