@@ -83,7 +83,8 @@ CREATE TABLE outgoing_queue (
     peer         BLOB,                           -- receiver of the last transactional messages
     renumbered_to INTEGER NOT NULL DEFAULT 0,    -- packets up to this key bear an older sequence
     former       BLOB NOT NULL DEFAULT x'',      -- timestamps of its older sequences, 4 bytes each
-    unproven_from INTEGER NOT NULL DEFAULT 0     -- base + first number after a start: sequence.py
+    unproven_from INTEGER NOT NULL DEFAULT 0,    -- base + first number after a start: sequence.py
+    asked_by     TEXT NOT NULL DEFAULT ''        -- the host that asks for its acknowledgments
 );
 
 -- Messages for remote destinations.  key: storage/tables/keys.py, with the outgoing queue's id.

@@ -16,6 +16,7 @@ from qmd.events.recorder import Recorder
 from qmd.message.shared_packet import Parts
 from qmd.naming.destinations import Destinations
 from qmd.queues import quotas
+from qmd.queues.answer_limits import AnswerLimits
 from qmd.queues.incoming_sequences import IncomingStreams
 from qmd.queues.limits import Limits
 from qmd.queues.message_id_history import KnownMessages
@@ -55,7 +56,9 @@ class StateLayer:
         self.damage = Damage(services, self.recorder)
         self.outgoing_ids = OutgoingIds(services, destinations_max=self.limits.destinations)
         self._outgoing_refill = OutgoingRefill(services, self.damage, self.parts)
-        self.outgoing = OutgoingQueues(services, self.usage, self.outgoing_ids)
+        self.answer_limits = AnswerLimits(services)
+        self.outgoing = OutgoingQueues(services, self.usage, self.outgoing_ids, self.answer_limits)
+        self.answer_limits.connect(self.outgoing.find, self.outgoing_ids.forget_idle)
         self.own_dead_letters = NamedDeadLetterQueues(services, self.outgoing, self.queues)
         services.clock.when_set = self.outgoing.clock_was_set
         self.damage.connect(self.outgoing.arm_resend)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qmd.assembly.state_layer import StateLayer
 from qmd.operations.packet_sender import PacketSender
 from qmd.outcomes.acknowledgments import Acknowledgments
+from qmd.outcomes.answer_ways import AnswerWays
 from qmd.outcomes.dead_letter import DeadLetters
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.outcomes.nack import Nacks
@@ -13,6 +14,7 @@ from qmd.outcomes.reports import Reports
 from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
 from qmd.peers.connection import PeerConnection, SessionUser
+from qmd.peers.dial_gate import DialGate, has_applications
 from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.known_hosts import KnownHosts
@@ -57,14 +59,24 @@ class TransferLayer(StateLayer):
         self.deferred_acknowledgments = DeferredAcknowledgments(
             services, self.recorder, self.resolver, self.destinations
         )
+        self.answer_ways = AnswerWays(services, self.destinations)
         self.acknowledgments = Acknowledgments(
             services,
             self.outgoing,
             self.recorder,
             self.destinations,
             self.deferred_acknowledgments,
+            self.answer_ways,
+            self.answer_limits,
         )
-        self.reports = Reports(services, self.admission, self.recorder, self.destinations)
+        self.reports = Reports(
+            services,
+            self.admission,
+            self.recorder,
+            self.destinations,
+            self.answer_ways,
+            self.answer_limits,
+        )
         self.dead_letters = DeadLetters(
             services,
             self.acknowledgments,
@@ -156,7 +168,9 @@ class TransferLayer(StateLayer):
             self.outgoing_release.release,
             self.undeliverable,
         )
-        self.packet_sender = PacketSender(services, self.destinations, self.outgoing, self.recorder)
+        self.packet_sender = PacketSender(
+            services, self.destinations, self.outgoing, self.recorder, self.answer_limits
+        )
 
     def _make_incoming(self) -> None:
         services = self.services
@@ -202,6 +216,10 @@ class TransferLayer(StateLayer):
             self.undeliverable,
             self.redirection.may_transmit,
         )
+        settings = services.settings
+        self.dial_gate = DialGate(
+            turns=settings.consequences.connections, sessions_max=settings.peers.sessions_max
+        )
         self._dialer = Dialer(services, self.make_connection)
         release = self.outgoing_release.release
         self._outgoing_refill.connect(release)
@@ -209,6 +227,7 @@ class TransferLayer(StateLayer):
         self.outgoing.connect(self.peers, self.redirection, release, self._outgoing_refill.refill)
         self.destinations.on_change = self.local_destinations.queues_changed
         self.deferred_acknowledgments.connect(self.packet_sender)
+        self.answer_ways.connect(self.peers.connection_to, self._sends_to)
         self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(release, self.relay_store.gone)
@@ -242,9 +261,13 @@ class TransferLayer(StateLayer):
             self.next_hops,
             self.peers.on_change,
             self.relay_loops.end_relayed,
+            self.dial_gate,
             address=address,
             guid=guid,
         )
+
+    def _sends_to(self, there: tuple[str, int] | bytes) -> bool:
+        return has_applications(self.peers.find_link(there))
 
     def _forget_ways(self) -> None:
         """Drop references to outgoing queues that are only kept for speed."""

@@ -169,4 +169,14 @@ ENTRIES = (
         "Use one name. Check which messages have arrived, purge the old queue, and resend the "
         "dead letters that are still needed to the new name.",
     ),
+    Entry(
+        1219,
+        "too_many_acknowledgments",
+        "Another host asks for acknowledgments to too many queues.",
+        "Each queue elsewhere takes an outgoing queue here, and those that one host, or all other "
+        "hosts, may cause are limited. The message itself was handled; only this acknowledgment "
+        "was not made.",
+        "See `qmd status` for the host. If it is genuine, raise queues_per_host or queues in the "
+        "section [consequences].",
+    ),
 )

@@ -123,6 +123,13 @@ class PeersSettings:
         "message_bytes_max. Name the address from which a host connects, and the names and "
         "addresses by which messages are sent to it; there, name this one.",
     )
+    acknowledge_to: tuple[Pattern, ...] = setting(
+        Patterns(),
+        [],
+        "Computers that get acknowledgments when messages of others name administration queues"
+        " there. Without an entry, an acknowledgment goes only to the computer that sent the"
+        " message, or to one to which applications of this computer send messages.",
+    )
     sessions_max: int = setting(Whole(1, 65535), 1000, "Sessions at once, from all peers.")
     sessions_per_peer_max: int = setting(
         Whole(1, 65535), 500, "Sessions at once from one address; at most sessions_max."
@@ -238,6 +245,44 @@ class QuotasSettings:
     )
     disk_reserve_bytes: int = setting(
         Size("1MB", "1TB"), "64MB", "Kept free on the disk, so that a full one can be drained."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsequencesSettings:
+    """Limits on what messages of other hosts cause here, besides being stored."""
+
+    queues_per_host: int = setting(
+        Whole(1, 32767),
+        256,
+        "Outgoing queues at once for acknowledgments that the messages of one host ask for.",
+    )
+    queues: int = setting(
+        Whole(1, 32767), 8192, "The same for all hosts together. The others are for applications."
+    )
+    acknowledgments_per_host: int = setting(
+        Whole(1, 100_000_000), 50_000, "Acknowledgments that wait here because of one host."
+    )
+    waiting_per_host_bytes: int = setting(
+        Size("10kB", "1TB"), "64MiB", "Bytes of these acknowledgments and of confirmations."
+    )
+    waiting_bytes: int = setting(Size("10kB", "1TB"), "256MiB", "The same for all hosts together.")
+    age_s: float = setting(
+        Duration("1s", "365d"),
+        "3d",
+        "How long such an acknowledgment waits for the computer that it goes to.",
+    )
+    copies_per_second: int = setting(
+        Whole(1, 1_000_000),
+        100,
+        "Acknowledgments to further administration queues: a message can name a hundred. The"
+        " first one is always made. One host gets as many a second, averaged over 10 seconds.",
+    )
+    connections: int = setting(
+        Whole(1, 1000),
+        16,
+        "Connections that are being made at once only for acknowledgments; one host gets a"
+        " quarter of them.",
     )
 
 
@@ -590,6 +635,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
+    consequences: ConsequencesSettings = field(default_factory=ConsequencesSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
@@ -608,6 +654,7 @@ SECTIONS: dict[str, type[Any]] = {
     "control": ControlSettings,
     "remote": RemoteSettings,
     "quotas": QuotasSettings,
+    "consequences": ConsequencesSettings,
     "memory": MemorySettings,
     "delivery": DeliverySettings,
     "transactions": TransactionsSettings,

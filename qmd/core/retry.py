@@ -41,24 +41,31 @@ class Retry:
     def __init__(self, *, first_s: float = RETRY_FIRST_S, max_s: float = RETRY_MAX_S) -> None:
         assert 0 < first_s <= max_s
         self.next_attempt = 0.0  # earliest time; a past time means at once
+        self.usual_attempt = 0.0  # the same without a longer pause
         self.failures = 0  # successive failures
         self.history: deque[Attempt] = deque(maxlen=HISTORY_ATTEMPTS_MAX)
         self._first_s = first_s
         self._max_s = max_s
         self._wait_s = first_s
 
-    def failed(self, now: float, result: str, address: str = "") -> None:
-        """Record that no session was opened, or that it ended; `result` is for people."""
+    def failed(
+        self, now: float, result: str, address: str = "", *, pause_min_s: float = 0.0
+    ) -> None:
+        """Record that no session was opened, or that it ended; `result` is for people.
+
+        `pause_min_s` is a longer pause, if the attempt was for acknowledgments only.
+        """
         self._note(now, result, address)
         self.failures += 1
-        self.next_attempt = now + self._wait_s
+        self.usual_attempt = now + self._wait_s
+        self.next_attempt = now + max(self._wait_s, pause_min_s)
         self._wait_s = min(self._wait_s * FACTOR, self._max_s)
 
     def succeeded(self, now: float, address: str = "") -> None:
         """Record that the session is open."""
         self._note(now, CONNECTED, address)
         self.failures = 0
-        self.next_attempt = now
+        self.next_attempt = self.usual_attempt = now
         self._wait_s = self._first_s
 
     def noted(self, now: float, result: str, address: str = "") -> None:
@@ -67,7 +74,7 @@ class Retry:
 
     def kick(self, now: float) -> None:
         """Allow an attempt now, and restart the back-off at its first interval."""
-        self.next_attempt = now
+        self.next_attempt = self.usual_attempt = now
         self._wait_s = self._first_s
 
     def _note(self, now: float, result: str, address: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from qmd.directory.interface import Directory
     from qmd.directory.resolver import Resolver
+    from qmd.queues.answer_limits import AskedFor
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -233,20 +234,35 @@ class Destinations:
             raise MustAsk(text)
         return answer
 
-    def route_target(self, target: Target) -> Route:
+    def route_target(
+        self, target: Target, *, for_acknowledgments: bool = False, asked: AskedFor | None = None
+    ) -> Route:
         """Return the queue of one target of a name.  Raises Refusal, MustAsk."""
         if isinstance(target.name, PublicName) and target.machine is not None:
-            return self._outgoing.queue_for(target.name, machine=target.machine.guid)
-        return self.route_name(target.name)
+            return self._outgoing.queue_for(
+                target.name,
+                for_acknowledgments=for_acknowledgments,
+                machine=target.machine.guid,
+                asked=asked,
+            )
+        return self.route_name(target.name, for_acknowledgments=for_acknowledgments, asked=asked)
 
     def route_name(
-        self, name: FormatName, *, for_acknowledgments: bool = False, via: bytes | None = None
+        self,
+        name: FormatName,
+        *,
+        for_acknowledgments: bool = False,
+        via: bytes | None = None,
+        asked: AskedFor | None = None,
     ) -> Route:
         """Return the queue of a parsed name, and create an outgoing queue if it is missing.
 
         With `via`, packets go over a session with the queue manager of that GUID, if there is one.
-        Raises Refusal, MustAsk.
+        `asked` is set for an acknowledgment that a message of another host asks for. Raises
+        Refusal, MustAsk.
         """
+        if asked is not None and asked.via is not None:
+            via = asked.via
         # With `via`, the queue is not local, even if its address is one of this computer.
         if isinstance(name, DirectName) and via is None and self.is_local(name):
             key = queue_key(name)
@@ -270,7 +286,9 @@ class Destinations:
                 found = self._resolver.resolve_cached(name)
                 if found is None:
                     raise MustAsk(str(name))
-                return self.route_target(found.targets[0])
+                return self.route_target(
+                    found.targets[0], for_acknowledgments=for_acknowledgments, asked=asked
+                )
         if isinstance(name, DirectName | PrivateName) or (
             isinstance(name, PublicName) and via is not None
         ):
@@ -280,7 +298,9 @@ class Destinations:
                     f"{name} is a journal or dead-letter queue of another computer",
                     "Such queues can be read on their own computer, but not sent to.",
                 )
-            return self._outgoing.queue_for(name, for_acknowledgments=for_acknowledgments, via=via)
+            return self._outgoing.queue_for(
+                name, for_acknowledgments=for_acknowledgments, via=via, asked=asked
+            )
         raise Refusal(
             "name_needs_directory",
             f"{name} needs a directory, and this queue manager has none",

@@ -19,6 +19,7 @@ from qmd.queues.put import put, put_express
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations, Route
+    from qmd.queues.answer_limits import AnswerLimits, AskedFor
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -33,22 +34,33 @@ class PacketSender:
         destinations: Destinations,
         outgoing: OutgoingQueues,
         recorder: Recorder,
+        answer_limits: AnswerLimits,
     ) -> None:
         self._services = services
+        self._answer_limits = answer_limits
         self._destinations = destinations
         self._outgoing = outgoing
         self._recorder = recorder
 
     def send_packet(
-        self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
+        self,
+        name: FormatName,
+        packet: bytes,
+        batch: Batch,
+        *,
+        via: bytes | None = None,
+        asked: AskedFor | None = None,
     ) -> str:
         """Send a packet to a local queue or to a queue elsewhere, with the open batch.
 
         Returns "", or why the packet cannot be sent and was dropped.  With `via`, it goes over a
-        session with the queue manager of that GUID, if there is one.
+        session with the queue manager of that GUID, if there is one.  `asked` is set if a message
+        of another host asks for the packet: it then counts in the limits of that host.
         """
         try:
-            route = self._destinations.route_name(name, for_acknowledgments=True, via=via)
+            route = self._destinations.route_name(
+                name, for_acknowledgments=True, via=via, asked=asked
+            )
         except Refusal as refusal:
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return refusal.text
@@ -60,9 +72,17 @@ class PacketSender:
                 reason += " says"
                 self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
                 return reason
+            deadline_s = None
+            if asked is not None:
+                reason = self._answer_limits.no_room(route, len(packet))
+                if reason:
+                    self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+                    return reason
+                age_s = int(self._services.settings.consequences.age_s)
+                deadline_s = self._services.clock.deadline_s(age_s)
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
-            appended = [self._outgoing.append(route, key, packet, batch)]
+            appended = [self._outgoing.append(route, key, packet, batch, deadline_s=deadline_s)]
             self.record_sent(route, packet, key)
             if key in route.express:
                 self._outgoing.appended(route, appended)
@@ -75,6 +95,11 @@ class PacketSender:
             )
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
             return reason
+        if asked is not None and not route.has_room(len(packet)):
+            self._services.log_limited(
+                "acknowledgment_not_sent", str(name), reason=f"{route.name} is full"
+            )
+            return f"{route.name} is full"
         wall_ms = int(self._services.environment.time() * 1000)
         expires_at_s = self._services.clock.deadline_s(receive_time_s(packet))
         stored = StoredMessage(key, wall_ms, packet, expires_at_s=expires_at_s)

@@ -25,6 +25,7 @@ from protocol.names.direct_name import PORT, Transport, parse_wire_name
 from protocol.names.format_name import DirectName, FormatName, PrivateName, PublicName
 from qmd.core.acknowledgment import (
     BODIES_BYTES_MAX,
+    AckDestination,
     FinalAcks,
     administration_queues,
     brings_body,
@@ -38,20 +39,24 @@ from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
+from qmd.queues.answer_limits import AskedFor
+from qmd.queues.outgoing_names import parse_queue_name
 from qmd.queues.outgoing_queue import OutgoingQueue
-from qmd.queues.outgoing_queues import parse_queue_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
+    from qmd.outcomes.answer_ways import AnswerWays
     from qmd.outcomes.post import Post
+    from qmd.queues.answer_limits import AnswerLimits
     from qmd.queues.outgoing_queues import Appended, OutgoingQueues
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
+FINAL_ACK_AGE_S = 30 * 86400  # a source that was away for longer has given up its message
 WAYS_BACK_MAX = 10_000  # sources with an outgoing queue for final acks in memory
 
 
@@ -76,13 +81,16 @@ class Acknowledgments:
         recorder: Recorder,
         destinations: Destinations,
         deferred_acknowledgments: DeferredAcknowledgments,
+        answer_ways: AnswerWays,
+        answer_limits: AnswerLimits,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
         self._recorder = recorder
         self._destinations = destinations
         self._ways_back: dict[tuple[bytes, bool], _WayBack] = {}
-        self._order_hosts: dict[bytes, str] = {}  # the last known address of each source
+        self._ways = answer_ways
+        self._limits = answer_limits
         self._deferred = deferred_acknowledgments
 
     def connect(self, session_with: Callable[[bytes], PeerSession | None], post: Post) -> None:
@@ -98,18 +106,37 @@ class Acknowledgments:
         for queue in self._outgoing.queues:
             name, via, _ = parse_queue_name(queue.destination)
             if via is not None and isinstance(name, DirectName) and name.queue == ORDER_QUEUE:
-                self.met(via, name.host)
+                self._ways.met(via, name.host, name.host)
 
-    def to_application(self, original: UserMessage, message_class: int, batch: Batch) -> None:
+    def to_application(
+        self,
+        original: UserMessage,
+        message_class: int,
+        batch: Batch,
+        connection: PeerSession | None = None,
+    ) -> None:
         """Send an acknowledgment to each administration queue that the original names.
 
         [MS-MQQB] 3.1.7.15. The acknowledgments go to the open batch. The first ones contain the
         body of the original, up to BODIES_BYTES_MAX in all: one message of 4 MB must not cause a
-        hundred messages of 4 MB.
+        hundred messages of 4 MB. `connection` is the session that brings the original at this
+        moment. The message of another host has limits (`AnswerWays`, `AnswerLimits`); an
+        acknowledgment that they do not permit is recorded as not made.
         """
         body_bytes = len(original.properties.body) if brings_body(original, message_class) else 0
         left_bytes = BODIES_BYTES_MAX
-        for destination in administration_queues(original, self._services.id):
+        source = original.user.source_queue_manager
+        is_ours = connection is None and source == self._services.id
+        for index, destination in enumerate(administration_queues(original, self._services.id)):
+            name = self._administration_name(destination)
+            if name is None:
+                continue
+            asked = None
+            if not is_ours:
+                way = self._permitted(original, message_class, name, connection, is_first=not index)
+                if way is None:
+                    continue
+                asked = way
             with_body = body_bytes <= left_bytes
             left_bytes -= body_bytes if with_body else 0
             packet = build_acknowledgment(
@@ -121,23 +148,15 @@ class Acknowledgments:
                 sent_time=int(self._services.environment.time()),
                 with_body=with_body,
             )
-            name: FormatName
-            if isinstance(destination, DirectQueueName):
-                try:
-                    name = parse_wire_name(destination.name)
-                except InvalidName as error:
-                    # The original contains an invalid name, so its sender gets no acknowledgment.
-                    self._services.log_limited("no_administration_queue", "name", reason=str(error))
-                    continue
-            elif isinstance(destination, PrivateQueueName):
-                name = PrivateName(destination.queue_manager, destination.number)
-            else:
-                name = PublicName(destination)
-            if isinstance(name, PublicName) and self._deferred.must_wait(name):
-                self._deferred.add(name, packet, batch)  # which records the outcome, too
+            if isinstance(name, PublicName) and self._deferred.must_wait(name, asked):
+                self._deferred.add(name, packet, batch, asked)  # which records the outcome, too
                 continue
-            via = self._session_to(original.user.source_queue_manager, name)
-            dropped = self._post.send_packet(name, packet, batch, via=via)
+            via = None
+            if asked is None or asked.via is None:
+                via = self._session_to(source, name)
+            dropped = self._post.send_packet(name, packet, batch, via=via, asked=asked)
+            if dropped and asked is not None:
+                self._limits.not_made["no room or no way"] += 1
             self._recorder.one(
                 EventHeader(
                     Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
@@ -147,6 +166,51 @@ class Acknowledgments:
                 ),
                 original,
             )
+
+    def _administration_name(self, destination: AckDestination) -> FormatName | None:
+        """Return the name of an administration queue, or None if the original has an invalid one.
+
+        Then its sender gets no acknowledgment.
+        """
+        if isinstance(destination, DirectQueueName):
+            try:
+                return parse_wire_name(destination.name)
+            except InvalidName as error:
+                self._services.log_limited("no_administration_queue", "name", reason=str(error))
+                return None
+        if isinstance(destination, PrivateQueueName):
+            return PrivateName(destination.queue_manager, destination.number)
+        return PublicName(destination)
+
+    def _permitted(
+        self,
+        original: UserMessage,
+        message_class: int,
+        name: FormatName,
+        connection: PeerSession | None,
+        *,
+        is_first: bool,
+    ) -> AskedFor | None:
+        """Return the way to an administration queue; None: it gets none, which is recorded."""
+        way = self._ways.way(original.user.source_queue_manager, name, connection)
+        if isinstance(way, AskedFor):
+            if is_first or self._limits.may_copy(way.by):
+                return way
+            reason = (
+                f"{way.by} asks for too many acknowledgments ([consequences] copies_per_second)"
+            )
+            self._limits.not_made["too many administration queues"] += 1
+        else:
+            reason = way
+            self._limits.not_made["administration queue elsewhere"] += 1
+        self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+        self._recorder.one(
+            EventHeader(
+                Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=str(name), reason=reason
+            ),
+            original,
+        )
+        return None
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """Return `guid` if it has a session and `name` is a queue at its address, or None.
@@ -204,7 +268,8 @@ class Acknowledgments:
                 message_number=self._services.ids.next_message_number(),
                 sent_time=sent_time,
             )
-            appended = self._outgoing.append(way.queue, key, ack, batch)
+            deadline_s = self._services.clock.deadline_s(FINAL_ACK_AGE_S)
+            appended = self._outgoing.append(way.queue, key, ack, batch, deadline_s=deadline_s)
             self._post.record_sent(way.queue, ack, key)
             originals, acks = sent.setdefault(way, ([], []))
             originals.append(packet)
@@ -236,11 +301,11 @@ class Acknowledgments:
             key: way for key, way in self._ways_back.items() if not way.queue.is_idle
         }
 
-    def met(self, guid: bytes, host: str) -> None:
+    def met(self, connection: PeerSession) -> None:
         """Remember the address of a queue manager, with which a session was opened."""
-        if len(self._order_hosts) >= WAYS_BACK_MAX:
-            self._order_hosts.clear()
-        self._order_hosts[guid] = host
+        session = connection.session
+        if session is not None and session.remote_id is not None:
+            self._ways.met(session.remote_id, connection.host, connection.origin)
 
     def _way_back(self, packet: bytes) -> _WayBack | None:
         """Return the way to the order queue of the message's source; None if nothing leads there.
@@ -252,7 +317,7 @@ class Acknowledgments:
         by_direct_name = names_destination_directly(packet)
         connection = self._session_with(source)
         way = self._ways_back.get((source, by_direct_name))
-        host = self._order_hosts.get(source, "") if connection is None else connection.host
+        host = self._ways.host_of(source) if connection is None else connection.host
         if way is not None and (not host or way.host == host):
             return way
         name: FormatName = PrivateName(source, ORDER_QUEUE_NUMBER)
@@ -262,7 +327,12 @@ class Acknowledgments:
                 name = DirectName(Transport.TCP, host, PORT, ORDER_QUEUE, private=True)
                 via = source
         try:
-            queue = self._destinations.route_name(name, for_acknowledgments=True, via=via)
+            queue = self._destinations.route_name(
+                name,
+                for_acknowledgments=True,
+                via=via,
+                asked=self._ways.asked(source, connection),
+            )
         except Refusal as refusal:
             self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
             return way

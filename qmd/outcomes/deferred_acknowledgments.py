@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import NO_LISTS
 from storage.tables import unaddressed
+from storage.tables.pages import EMPTY, Totals
 from storage.tables.unaddressed import Unaddressed
 
 if TYPE_CHECKING:
@@ -32,12 +34,15 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
     from qmd.outcomes.post import Post
+    from qmd.queues.answer_limits import AskedFor
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # of packets, which are in memory as well
 SENT_AT_ONCE = 500  # of one queue, in one turn of the loop
+SHARES = 4  # of these, a host gets the fourth part
+ASKING_MAX = 8  # queues about which the directory is asked at once
 RETRY_S = 1.0  # the least time between two queries about one queue
 
 
@@ -47,6 +52,7 @@ class _Waiting(NamedTuple):
     id: int
     packet: bytes
     is_on_disk: bool
+    asked: AskedFor | None = None  # the host that asks for it; None: an application here
 
 
 class DeferredAcknowledgments:
@@ -65,6 +71,8 @@ class DeferredAcknowledgments:
         self._next_id = 1
         self.count = 0
         self._bytes = 0
+        self._shares: defaultdict[str, Totals] = defaultdict(lambda: EMPTY)  # of asking hosts
+        self._asking = asyncio.Semaphore(ASKING_MAX)
 
     def connect(self, post: Post) -> None:
         """Set the collaborator that is created later."""
@@ -96,23 +104,29 @@ class DeferredAcknowledgments:
         self._changed.set()
         self._changed.clear()
 
-    def must_wait(self, name: PublicName) -> bool:
+    def must_wait(self, name: PublicName, asked: AskedFor | None) -> bool:
         """Return whether the directory must be asked about a queue, or already is."""
         if name in self._waiting:
             return True
         try:
-            self._destinations.route_name(name, for_acknowledgments=True)
+            self._destinations.route_name(name, for_acknowledgments=True, asked=asked)
         except MustAsk:
             return True
         except Refusal:
             pass  # sending it will report the same reason
         return False
 
-    def add(self, name: PublicName, packet: bytes, batch: Batch) -> None:
+    def add(self, name: PublicName, packet: bytes, batch: Batch, asked: AskedFor | None) -> None:
         """Send a packet when the directory has answered.
 
-        `batch` is the open batch, which contains the message that it acknowledges.
+        `batch` is the open batch, which contains the message that it acknowledges. `asked` is set
+        if a message of another host asks for it.
         """
+        if asked is not None:
+            used = self._shares[asked.by]
+            if used.messages >= WAITING_MAX // SHARES or used.bytes > WAITING_BYTES_MAX // SHARES:
+                self._not_sent(name, [packet], f"too many of {asked.by} wait for the directory")
+                return
         if self.count >= WAITING_MAX or self._bytes + len(packet) > WAITING_BYTES_MAX:
             self._not_sent(name, [packet], "too many wait for the directory")
             return
@@ -122,13 +136,17 @@ class DeferredAcknowledgments:
             at_s = int(self._services.environment.time())
             row = Unaddressed(number, name.queue, at_s, packet)
             batch.run(partial(unaddressed.add, row=row))
-        self._append(name, _Waiting(number, packet, is_on_disk))
+        self._append(name, _Waiting(number, packet, is_on_disk, asked))
         self._ask(name)
 
     def _append(self, name: PublicName, waiting: _Waiting) -> None:
         self._waiting.setdefault(name, []).append(waiting)
         self.count += 1
         self._bytes += len(waiting.packet)
+        if waiting.asked is not None:
+            before = self._shares[waiting.asked.by]
+            size = before.bytes + len(waiting.packet)
+            self._shares[waiting.asked.by] = Totals(before.messages + 1, size)
 
     def _ask(self, name: PublicName) -> None:
         if name not in self._tasks and not self._services.lifecycle.stopping:
@@ -143,7 +161,8 @@ class DeferredAcknowledgments:
     async def _ask_and_send(self, name: PublicName) -> None:
         while True:
             try:
-                await self._resolver.resolve(name)
+                async with self._asking:
+                    await self._resolver.resolve(name)
             except DirectoryAway as error:
                 self._services.log_limited(
                     "acknowledgment_waits", str(name), code=error.code, reason=error.text
@@ -161,7 +180,7 @@ class DeferredAcknowledgments:
             await self._services.ids.ensure(SENT_AT_ONCE)
             batch = self._services.storage.batch
             for waiting in self._take(name, SENT_AT_ONCE, batch):
-                dropped = self._post.send_packet(name, waiting.packet, batch)
+                dropped = self._post.send_packet(name, waiting.packet, batch, asked=waiting.asked)
                 self._record(name, waiting.packet, dropped)
             if name not in self._waiting:
                 return
@@ -177,6 +196,12 @@ class DeferredAcknowledgments:
             )  # it ends in this turn; a later acknowledgment gets a new task
         self.count -= len(taken)
         self._bytes -= sum(len(each.packet) for each in taken)
+        for each in taken:
+            if each.asked is not None:
+                before = self._shares.pop(each.asked.by)
+                if before.messages > 1:
+                    size = before.bytes - len(each.packet)
+                    self._shares[each.asked.by] = Totals(before.messages - 1, size)
         on_disk = [each.id for each in taken if each.is_on_disk]
         if on_disk:
             batch.run(partial(unaddressed.remove, ids=on_disk))

@@ -113,7 +113,7 @@ class Nacks:
             )
         if result.acknowledgment is not None and not known:
             batch = self._services.storage.batch
-            self._acknowledgments.to_application(message, result.acknowledgment, batch)
+            self._acknowledgments.to_application(message, result.acknowledgment, batch, connection)
         if result.final_ack is not None:
             self._send_final_ack(refusal, result.final_ack)
         self._services.log_limited(

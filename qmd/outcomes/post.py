@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from protocol.names.format_name import FormatName
+    from qmd.queues.answer_limits import AskedFor
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.outgoing_queue import OutgoingQueue
     from storage.engine.batch import Batch
@@ -15,7 +16,13 @@ class Post(Protocol):
     """The sender of this queue manager's own messages: `MessageSender` of qmd/operations."""
 
     def send_packet(
-        self, name: FormatName, packet: bytes, batch: Batch, *, via: bytes | None = None
+        self,
+        name: FormatName,
+        packet: bytes,
+        batch: Batch,
+        *,
+        via: bytes | None = None,
+        asked: AskedFor | None = None,
     ) -> str:
         """Send a packet with the open batch; return "", or why it was dropped."""
 

@@ -19,7 +19,10 @@ from qmd.events.header import EventHeader, Kind
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
+    from qmd.outcomes.answer_ways import AnswerWays
     from qmd.outcomes.post import Post
+    from qmd.queues.answer_limits import AnswerLimits
+    from qmd.queues.peer_session import PeerSession
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
@@ -41,8 +44,12 @@ class Reports:
         admission: Admission,
         recorder: Recorder,
         destinations: Destinations,
+        answer_ways: AnswerWays,
+        answer_limits: AnswerLimits,
     ) -> None:
         self._services = services
+        self._ways = answer_ways
+        self._limits = answer_limits
         self._admission = admission
         self._recorder = recorder
         self._destinations = destinations
@@ -51,16 +58,31 @@ class Reports:
         """Set the collaborator that is created later."""
         self._post = post
 
-    def arrived(self, message: UserMessage, packet: bytes, batch: Batch) -> None:
-        """Report, after the open batch, that a message has arrived in its queue here."""
-        batch.when_durable(partial(self._report, message, packet, None))
+    def arrived(
+        self,
+        message: UserMessage,
+        packet: bytes,
+        batch: Batch,
+        connection: PeerSession | None = None,
+    ) -> None:
+        """Report, after the open batch, that a message has arrived in its queue here.
+
+        `connection` is the session that brought it; None: an application here has sent it.
+        """
+        batch.when_durable(partial(self._report, message, packet, None, connection))
 
     def sent(self, packets: list[bytes], address: str) -> None:
         """Report packets that were handed to the session with the peer at an IP address."""
         for packet in packets:
             self._report(parse_user_message(packet), packet, address)
 
-    def _report(self, message: UserMessage, packet: bytes, next_hop: str | None) -> None:
+    def _report(
+        self,
+        message: UserMessage,
+        packet: bytes,
+        next_hop: str | None,
+        connection: PeerSession | None = None,
+    ) -> None:
         """Send a report, if the message names a queue for reports; None: it has arrived."""
         if message.debug is None or message.debug.queue is None:
             return
@@ -77,10 +99,15 @@ class Reports:
             sent_time=now_s,
             at=time_date(now_s),
         )
-        via = None if source == self._services.id else source
+        asked = None
+        if source != self._services.id or connection is not None:
+            asked = self._ways.asked(source, connection)._replace(via=source)
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
-        if not self._post.send_packet(name, report, batch, via=via):
+        if asked is not None and not self._limits.may_copy(asked.by):
+            self._limits.not_made["too many reports"] += 1
+            return
+        if not self._post.send_packet(name, report, batch, asked=asked):
             self._recorder.record(
                 EventHeader(Kind.REPORTED, to_queue=str(name)), [packet], batch=batch
             )

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Protocol
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
+from qmd.peers.dial_gate import asked_by, pause_s
 
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.dial_gate import DialGate
     from qmd.peers.dialer import Dialer
     from qmd.peers.transmitter import Transmitter
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -59,6 +61,7 @@ class Link:
         next_hops: LinkHops,
         changed: Callable[[], None],
         routing_loop_found: Callable[[Link], None],
+        dial_gate: DialGate,
         *,
         address: tuple[str, int] | None,
         guid: bytes | None,
@@ -72,8 +75,10 @@ class Link:
         self._changed = changed  # called when a session, or an attempt at one, ends
         # Called when each next hop has itself sent messages for this link.
         self._routing_loop_found = routing_loop_found
+        self._gate = dial_gate
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
+        self._retry_at = 0.0  # the time of that timer
         self.address = address
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
@@ -203,19 +208,26 @@ class Link:
 
     def _connect(self) -> None:
         """Dial, unless an attempt is running; if it is too early, set a timer."""
+        if self._dialling is not None:
+            if not asked_by(self):
+                self._gate.let_through(self)
+            return
         if (
             self.address is None
-            or self._dialling is not None
             or self._services.lifecycle.stopping
             or self.attempt is not None
             or self.connection is not None
         ):
             return
         loop = self._services.loop
-        wait_s = self.retry.next_attempt - loop.time()
-        if wait_s > 0:
+        at = self.retry.next_attempt if asked_by(self) else self.retry.usual_attempt
+        if at > loop.time():
+            if self._retry_timer is not None and at < self._retry_at:
+                self._retry_timer.cancel()  # its pause was for acknowledgments only
+                self._retry_timer = None
             if self._retry_timer is None:
-                self._retry_timer = loop.call_later(wait_s, self._retry_now)
+                self._retry_at = at
+                self._retry_timer = loop.call_at(at, self._retry_now)
             return
         self._dialling = loop.create_task(self._dial())
 
@@ -279,6 +291,7 @@ class Link:
 
     def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None:
         """Handle the end of a session or of an attempt; `clean` as in Closed."""
+        self._gate.closed(connection)
         if self.attempt is connection:
             self.attempt = None
         if self.connection is connection:
@@ -291,9 +304,14 @@ class Link:
             self.carrier = None
         elif not clean:
             self._failed_at = connection.dialled_address
-            self.retry.failed(self._services.loop.time(), reason, where)
+            self._failed(reason, where)
         self._changed()
         self._go_on()
+
+    def _failed(self, reason: str, where: str) -> None:
+        pause_min_s = pause_s(self.retry.failures) if asked_by(self) else 0.0
+        now = self._services.loop.time()
+        self.retry.failed(now, reason, where, pause_min_s=pause_min_s)
 
     def _go_on(self) -> None:
         """Connect again, after a failure, if messages wait: over another hop or with a retry."""
@@ -350,6 +368,13 @@ class Link:
         """Try the addresses in turn until a connection is made."""
         assert self.address is not None
         failure: OSError | UnicodeError | None = None
+        host = asked_by(self)
+        try:
+            if host and not await self._gate.enter(self, host):
+                host = ""
+        except asyncio.CancelledError:
+            self._dialling = None
+            raise
         try:
             for address in await self._dialer.resolve(
                 (self.address, *self.alternatives), failed_at=self._failed_at
@@ -362,9 +387,13 @@ class Link:
             failure = error
         finally:
             self._dialling = None
+            if host:
+                if self.attempt is not None:
+                    self._gate.connected(self.attempt, host)
+                self._gate.leave(host)
             if failure is not None:
                 why = explain(failure, waited_s=self._services.settings.delivery.connect_timeout_s)
-                self.retry.failed(self._services.loop.time(), why.text, self.name)
+                self._failed(why.text, self.name)
                 self._services.log_limited(
                     "peer_unreachable",
                     self.name,

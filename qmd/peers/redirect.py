@@ -30,8 +30,8 @@ from protocol.names.direct_name import PORT, DirectName
 from protocol.names.format_name import FormatName, parse_format_name
 from qmd.config.route_rules import Hop, parse_hop
 from qmd.errors import Refusal
+from qmd.queues.outgoing_names import link_of
 from qmd.queues.outgoing_queue import OutgoingQueue
-from qmd.queues.outgoing_queues import link_of
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:

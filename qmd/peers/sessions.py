@@ -138,9 +138,11 @@ class Peers:
         elif held is not None and address is not None:
             self._links_by_address[address] = held
 
-    def find_link(self, guid: bytes) -> Link | None:
-        """Return the link to a queue manager by its GUID, if there is one."""
-        return self._links_by_guid.get(guid)
+    def find_link(self, there: tuple[str, int] | bytes) -> Link | None:
+        """Return the link to an address, or to a queue manager by its GUID, if there is one."""
+        if isinstance(there, bytes):
+            return self._links_by_guid.get(there)
+        return self._links_by_address.get(there)
 
     def connection_to(self, guid: bytes) -> PeerConnection | None:
         """Return the latest open session with a queue manager, if there is one."""
@@ -199,7 +201,7 @@ class Peers:
         if connection.link is not None:
             self._known_hosts.add(connection.host)
         connection.handshake_done = True
-        self._acknowledgments.met(guid, connection.host)
+        self._acknowledgments.met(connection)
         self._by_guid.setdefault(guid, []).append(connection)
         self._services.log_limited(
             "session_opened",

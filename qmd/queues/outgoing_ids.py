@@ -23,7 +23,7 @@ from protocol.identifiers import sequence_id
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.services import Services
@@ -45,6 +45,7 @@ class QueueTable(Protocol):
     @property
     def queues(self) -> list[OutgoingQueue]: ...
 
+    def find(self, key: str) -> OutgoingQueue | None: ...
     def forget(self, key: str) -> int | None: ...
     def know_sequence(self, queue: OutgoingQueue) -> None: ...
 
@@ -111,14 +112,27 @@ class OutgoingIds:
         now = self._services.loop.time()
         if now < self._search_at:
             return 0
+        forgotten = self._forget(self._outgoing.queues)
+        if not forgotten:
+            self._search_at = now + SEARCH_AGAIN_S
+        return forgotten
+
+    def forget_idle(self, keys: Collection[str]) -> int:
+        """Forget the idle queues among those with these names; return how many."""
+        # No local variable may refer to a queue, because that would keep it.
+        return self._forget(list(filter(None, map(self._outgoing.find, keys))))
+
+    def _forget(self, queues: list[OutgoingQueue]) -> int:
+        """Forget the idle queues of a list, and clear the list; return how many."""
         self._forget_ways()
         # Keys, because a reference to a queue would keep it. The queues that contain an address
         # for final acks come last: such an ack may be due days later.
         idle = sorted(
             (queue.is_order_queue, queue.used_at, queue.key)
-            for queue in self._outgoing.queues
+            for queue in queues
             if queue.is_idle and queue.id not in self.unconfirmed
         )
+        queues.clear()
         wanted = max(1, self._max // FORGOTTEN_PART)
         ids: list[int] = []
         for _, _, key in idle:
@@ -131,8 +145,6 @@ class OutgoingIds:
             self._services.storage.batch.outgoing.forget_queues(ids, self._last_timestamp)
             self._free = ids + self._free
             log.info("idle_destinations_forgotten", count=len(ids))
-        else:
-            self._search_at = now + SEARCH_AGAIN_S
         return len(ids)
 
     # Ids of sequences.

@@ -38,6 +38,7 @@ from storage.tables.outgoing import OutgoingQueueRow
 from storage.tables.pages import EMPTY, Totals
 
 if TYPE_CHECKING:
+    from qmd.queues.share import Share
     from qmd.queues.way import Way
 
 WINDOW_ENTRIES_MAX = 4096
@@ -161,6 +162,7 @@ class OutgoingQueue(Measured):
         """
         self.others_usage = others_usage
         self.for_others = others_usage is not None
+        self.share: Share | None = None  # of the host that asks for its acknowledgments
         super().__init__(usage, stored.size)
         # The address that replaces the one in the destination's name; set by an operator.
         self.redirect = row.redirect
@@ -210,12 +212,16 @@ class OutgoingQueue(Measured):
         super().grow(size)
         if self.others_usage is not None:
             self.others_usage.bytes += size
+        if self.share is not None:
+            self.share.grow(size)
 
     def shrink(self, size: int) -> None:
         """Count `size` fewer bytes."""
         super().shrink(size)
         if self.others_usage is not None:
             self.others_usage.bytes -= size
+        if self.share is not None:
+            self.share.grow(-size)
 
     @property
     def peer(self) -> str:
@@ -449,7 +455,8 @@ def _sent_by_this_clock(packet: bytes, expires_at_s: int, now_s: int, wall_s: in
     packet was built. [MS-MQMQ] 2.2.19.1
     """
     time_s = reach_time_s(packet)
-    assert time_s is not None, "a message with a deadline has a time to reach its queue"
+    if time_s is None:
+        return packet  # an acknowledgment, which only this queue manager limits
     sent_s = wall_s - (now_s - (expires_at_s - time_s))
     if abs(sent_s - sent_time_s(packet)) <= CLOCK_STEP_S:
         return packet

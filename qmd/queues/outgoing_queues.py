@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from protocol.identifiers import guid_bytes, guid_text
-from protocol.names.direct_name import PORT
 from protocol.names.format_name import (
     DirectName,
-    FormatName,
     PrivateName,
     PublicName,
-    parse_format_name,
 )
 from qmd.core.packet_fields import is_express, reach_time_s
 from qmd.core.sequence import OutgoingSequence
 from qmd.errors import Refusal
-from qmd.message.build import QueueAddress, queue_address
 from qmd.message.shared_packet import Packet, head_of, part_of
 from qmd.queues.outgoing_ids import OutgoingIds
+from qmd.queues.outgoing_names import (
+    FOR_OTHERS,
+    address_text,
+    link_of,
+    packet_address,
+    parse_queue_name,
+    stored_address,
+)
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, VIA, OutgoingQueue, StoredContents
 from qmd.queues.usage import Usage
 from storage.engine.batch import Batch
@@ -40,12 +43,11 @@ from storage.tables.pages import Totals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qmd.queues.answer_limits import AnswerLimits, AskedFor
     from qmd.queues.way import Way, Ways
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
-
-FOR_OTHERS = " for others"  # ends the name of a queue for relayed messages
 
 
 #: Key, packet, and the last second of its lifetime.
@@ -65,8 +67,11 @@ class Redirects(Protocol):
 class OutgoingQueues:
     """The outgoing queues by their destination."""
 
-    def __init__(self, services: Services, usage: Usage, ids: OutgoingIds) -> None:
+    def __init__(
+        self, services: Services, usage: Usage, ids: OutgoingIds, answer_limits: AnswerLimits
+    ) -> None:
         self._services = services
+        self._answer_limits = answer_limits
         self._usage = usage
         self._queues: dict[str, OutgoingQueue] = {}
         self._by_sequence_timestamp: dict[int, OutgoingQueue] = {}
@@ -135,8 +140,8 @@ class OutgoingQueues:
         )
         queue = OutgoingQueue(
             row,
-            address=_address(name, machine),
-            link=link_of(self._ways, name, via, machine),
+            address=packet_address(name, machine),
+            link=link_of(self._ways, name, via, machine, at=stored_address(row.address)),
             sequence=sequence,
             usage=self._usage,
             others_usage=self.others_usage if for_others else None,
@@ -158,6 +163,8 @@ class OutgoingQueues:
         for timestamp in (*former, *(each >> 32 for each in sequences_awaited)):
             self._know_timestamp(timestamp, queue)
         self._adopt(queue)
+        if row.asked_by:
+            self._answer_limits.add(queue, row.asked_by)
         self._ids.restored(queue)
         if not queue.for_others:
             # The database may be a restored backup, older than sequences that the peer knows.
@@ -184,36 +191,38 @@ class OutgoingQueues:
         via: bytes | None = None,
         machine: bytes | None = None,
         for_others: bool = False,
+        asked: AskedFor | None = None,
     ) -> OutgoingQueue:
         """Return the outgoing queue for a destination; create it if there is none.
 
         `via` is the GUID of a queue manager; its session leads there. `machine` is the GUID of
         the queue manager of a public queue, from the directory. `for_acknowledgments`: it is for
         acknowledgments or relayed messages, which get fewer queues. `for_others`: the queue for
-        relayed messages, separate from those of this queue manager. Raises Refusal.
+        relayed messages, separate from those of this queue manager. `asked` is set for an
+        acknowledgment that a message of another host asks for; a queue that is made for it counts
+        in the share of that host. Raises Refusal.
         """
+        if asked is not None and asked.via is not None:
+            via = asked.via
         destination = str(name) if via is None else f"{name}{VIA}{guid_text(via)}"
         if for_others:
             destination += FOR_OTHERS
         queue = self._queues.get(destination.casefold())
         if queue is not None:
+            if queue.share is not None and not for_acknowledgments:
+                self._use_by_applications(queue)
             return queue
         if via is None and not for_others:
             queue = self._redirects.stands_for(name)
             if queue is not None:
                 return queue
-        id_ = self._ids.take(for_acknowledgments=for_acknowledgments)
-        try:
-            link = link_of(self._ways, name, via, machine)
-        except Refusal:
-            self._ids.give_back(id_)
-            raise
+        id_, link = self._id_and_link(name, via, machine, asked, for_acknowledgments)
         has_session = link.connection is not None
         sequence = OutgoingSequence(0, resend_intervals_s=self._services.settings.delivery.resend_s)
         row = outgoing_rows.OutgoingQueueRow(
             id_,
             destination,
-            link.name,
+            link.name if asked is None or asked.at is None else address_text(*asked.at),
             paused=False,
             sequence_id=sequence.sequence_id,
             base=sequence.base,
@@ -221,10 +230,11 @@ class OutgoingQueues:
             created_at_s=int(self._services.environment.time()),
             # Stored with its first message, before that message is handed to the peer.
             peer=link.remote_id if has_session else None,
+            asked_by="" if asked is None else asked.by,
         )
         queue = OutgoingQueue(
             row,
-            address=_address(name, machine),
+            address=packet_address(name, machine),
             link=link,
             sequence=sequence,
             usage=self._usage,
@@ -232,15 +242,45 @@ class OutgoingQueues:
         )
         queue.used_at = self._services.loop.time()
         self._adopt(queue)
+        if asked is not None:
+            self._answer_limits.add(queue, asked.by)
         if has_session:
             queue.new_pass("a new session began", transactional_only=False)
         self._services.storage.batch.outgoing.add_queue(row)
         self._services.storage.batch.when_durable(partial(setattr, queue, "is_stored", True))
         return queue
 
+    def _id_and_link(
+        self,
+        name: DirectName | PrivateName | PublicName,
+        via: bytes | None,
+        machine: bytes | None,
+        asked: AskedFor | None,
+        for_acknowledgments: bool,
+    ) -> tuple[int, Way]:
+        """Return the id and the link of a new outgoing queue. Raises Refusal."""
+        if asked is not None and (reason := self._answer_limits.no_queue(asked.by)):
+            raise Refusal("too_many_acknowledgments", reason)
+        id_ = self._ids.take(for_acknowledgments=for_acknowledgments)
+        at = None if asked is None else asked.at
+        try:
+            return id_, link_of(self._ways, name, via, machine, at=at)
+        except Refusal:
+            self._ids.give_back(id_)
+            raise
+
+    def _use_by_applications(self, queue: OutgoingQueue) -> None:
+        """Count a queue for applications: one sends to a queue that held only acknowledgments."""
+        self._answer_limits.remove(queue)
+        self._services.storage.batch.run(
+            partial(outgoing_rows.set_asked_by, outgoing_id=queue.id, host="")
+        )
+
     def forget(self, key: str) -> int | None:
         """Forget a queue and return its id; None: something refers to it, and it stays."""
         queue = self._queues.pop(key)
+        asked_by = "" if queue.share is None else queue.share.host
+        self._answer_limits.remove(queue)
         link, id_, timestamps = queue.link, queue.id, queue.timestamps
         del link.queues[queue]
         for timestamp in timestamps:
@@ -252,6 +292,8 @@ class OutgoingQueues:
         held = reference()
         if held is not None:
             self._adopt(held)
+            if asked_by:
+                self._answer_limits.add(held, asked_by)
             for timestamp in timestamps:
                 self._by_sequence_timestamp.setdefault(timestamp, held)
             return None
@@ -281,10 +323,10 @@ class OutgoingQueues:
         """Add a message with the open batch. Call `appended` with the result after the commit.
 
         `confirm_by_s` and `discard` are for `Confirmations` of qmd/transfer. `deadline_s` is the
-        deadline of a relayed message, which its earlier way has shortened.
+        deadline of a relayed message, which its earlier way has shortened, or of an acknowledgment.
         """
         self._release()  # a commit follows anyway
-        if queue.for_others:
+        if queue.for_others or deadline_s is not None:
             expires_at_s = deadline_s
         else:
             expires_at_s = self._services.clock.deadline_s(reach_time_s(head_of(packet)))
@@ -426,48 +468,3 @@ class OutgoingQueues:
             self.know_sequence(queue)
         elif not queue.for_others:
             queue.begin_sequence = self._ids.begin_sequence
-
-
-def parse_queue_name(destination: str) -> tuple[FormatName, bytes | None, bool]:
-    """Return the parts of an outgoing queue's name, such as `DIRECT=TCP:10.0.0.7\\x via GUID`.
-
-    They are the format name of the destination, the GUID of the queue manager over which it is
-    reached (None: by the name itself), and whether it is a queue for relayed messages.
-    """
-    named, for_others, _ = destination.partition(FOR_OTHERS)
-    text, _, via = named.partition(VIA)
-    return parse_format_name(text), guid_bytes(via) if via else None, bool(for_others)
-
-
-def link_of(ways: Ways, name: FormatName, via: bytes | None, machine: bytes | None = None) -> Way:
-    """Return the link to a destination.
-
-    `via` is the queue manager over which it is reached, `machine` the queue manager of a public
-    queue. Raises Refusal if nothing leads to the name.
-    """
-    if via is not None and isinstance(name, DirectName):
-        return ways.link_to_queue_manager(via, (name.host, name.port))
-    if via is not None and isinstance(name, PublicName):
-        return ways.link_to_queue_manager(via)
-    if machine is not None:
-        return ways.link_to_queue_manager(machine)
-    if isinstance(name, DirectName) and name.transport in ("TCP", "OS"):
-        return ways.link_to_address(name.host, name.port or PORT)
-    if isinstance(name, PrivateName):
-        return ways.link_to_queue_manager(name.queue_manager)
-    raise Refusal(
-        "name_not_reachable",
-        f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
-        " a queue manager that has a session with this one",
-        "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
-    )
-
-
-def _address(name: FormatName, machine: bytes | None) -> QueueAddress:
-    """Return the address of the destination as packets contain it.
-
-    The address of a public queue contains its queue manager as well, so that a queue manager on
-    the way finds that the message is not for its own queues. [MS-MQMQ] 2.2.19.2
-    """
-    address = queue_address(name)
-    return address if machine is None else replace(address, queue_manager=machine)

@@ -104,9 +104,11 @@ class Arrivals:
         else:
             put_express(queue, stored)
         if packet[3] & _TRACING_BIT:
-            self._reports.arrived(message, packet, batch)
+            self._reports.arrived(message, packet, batch, turn.connection)
         if message.properties.flags & POSITIVE_ARRIVAL:
-            self._acknowledgments.to_application(message, MessageClass.ACK_REACH_QUEUE, batch)
+            self._acknowledgments.to_application(
+                message, MessageClass.ACK_REACH_QUEUE, batch, turn.connection
+            )
 
     def _record(
         self, turn: Turn, queue: LocalQueue, message: UserMessage, lookup_id: int, size: int

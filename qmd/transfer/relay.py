@@ -101,7 +101,7 @@ class Relay:
         patch_hops(copy, (user.flags & _HOPS) + 1)
         self._store.put(queue, bytes(copy), message, connection, left_s)
         if packet[3] & _TRACING_BIT:
-            self._reports.arrived(message, packet, self._services.storage.batch)
+            self._reports.arrived(message, packet, self._services.storage.batch, connection)
         return RELAYED
 
     def _has_room(self, size: int) -> bool:

@@ -32,6 +32,7 @@ class OutgoingQueueRow(NamedTuple):
     renumbered_to: int = 0  # key without the queue id: packets up to it bear an older sequence
     former: bytes = b""  # timestamps of its older sequences, 4 bytes each, the latest first
     unproven_from: int = 0  # base + the first number after a start, until an order ack arrives
+    asked_by: str = ""  # the host that asks for its acknowledgments; "": applications use it
 
 
 class OutgoingRow(NamedTuple):
@@ -210,6 +211,11 @@ def last_timestamp(db: sqlite3.Connection) -> int:
 def list_queues(db: sqlite3.Connection) -> list[OutgoingQueueRow]:
     rows = db.execute(f"SELECT {QUEUE_COLUMNS} FROM outgoing_queue ORDER BY id")
     return list(map(_queue, rows))
+
+
+def set_asked_by(db: sqlite3.Connection, outgoing_id: int, host: str) -> None:
+    """Set the host that asks for the messages of an outgoing queue; "": applications use it."""
+    db.execute("UPDATE outgoing_queue SET asked_by = ? WHERE id = ?", (host, outgoing_id))
 
 
 def set_paused(db: sqlite3.Connection, outgoing_id: int, paused: bool) -> None:
