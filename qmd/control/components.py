@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from qmd.peers.next_hop import NextHops
     from qmd.peers.redirect import Redirection
     from qmd.peers.sessions import Peers
+    from qmd.queues.answer_limits import AnswerLimits
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
@@ -66,6 +67,7 @@ class Components:
     services: Services
     acknowledgments: Acknowledgments
     administration: QueueAdministration
+    answer_limits: AnswerLimits
     branches: Branches
     confirmations: Confirmations
     deferred_acknowledgments: DeferredAcknowledgments

@@ -58,6 +58,7 @@ def status(components: Components) -> Value:
         },
         "directory": directory(components),
         **_traffic(components),
+        "consequences": {"acknowledgments": components.answer_limits.status()},
         "two_of_one_identity": _identity_conflicts(components),
         "sequences_in_doubt": _sequences_in_doubt(components),
     }

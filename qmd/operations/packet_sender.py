@@ -62,22 +62,19 @@ class PacketSender:
                 name, for_acknowledgments=True, via=via, asked=asked
             )
         except Refusal as refusal:
-            self._services.log_limited("acknowledgment_not_sent", str(name), reason=refusal.text)
-            return refusal.text
+            return self._not_sent(name, refusal.text, asked)
         priority = packet[2] & 7
         key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
             if isinstance(name, PublicName) and self._destinations.known_kind(name):
                 reason = f"{name} accepts no acknowledgments: it is transactional, as the directory"
                 reason += " says"
-                self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
-                return reason
+                return self._not_sent(name, reason, asked)
             deadline_s = None
             if asked is not None:
                 reason = self._answer_limits.no_room(route, len(packet))
                 if reason:
-                    self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
-                    return reason
+                    return self._not_sent(name, reason, asked)
                 age_s = int(self._services.settings.consequences.age_s)
                 deadline_s = self._services.clock.deadline_s(age_s)
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
@@ -93,13 +90,9 @@ class PacketSender:
             reason = f"{route.name} accepts no acknowledgments: it is " + (
                 "transactional" if route.transactional else "one of the queue manager's own"
             )
-            self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
-            return reason
+            return self._not_sent(name, reason, asked)
         if asked is not None and not route.has_room(len(packet)):
-            self._services.log_limited(
-                "acknowledgment_not_sent", str(name), reason=f"{route.name} is full"
-            )
-            return f"{route.name} is full"
+            return self._not_sent(name, f"{route.name} is full", asked)
         wall_ms = int(self._services.environment.time() * 1000)
         expires_at_s = self._services.clock.deadline_s(receive_time_s(packet))
         stored = StoredMessage(key, wall_ms, packet, expires_at_s=expires_at_s)
@@ -111,6 +104,13 @@ class PacketSender:
             self.record_sent(route, packet, key)
             batch.when_durable(partial(route.deliver, [stored]))
         return ""
+
+    def _not_sent(self, name: FormatName, reason: str, asked: AskedFor | None) -> str:
+        """Log that a packet was dropped; return the reason."""
+        # A peer can make up names, but not the host that it is known by.
+        about = str(name) if asked is None else asked.by
+        self._services.log_limited("acknowledgment_not_sent", about, queue=str(name), reason=reason)
+        return reason
 
     def record_sent(self, route: Route, packet: bytes, place: int) -> None:
         """Record that a packet of this queue manager was sent."""

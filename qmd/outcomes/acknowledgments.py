@@ -203,7 +203,8 @@ class Acknowledgments:
         else:
             reason = way
             self._limits.not_made["administration queue elsewhere"] += 1
-        self._services.log_limited("acknowledgment_not_sent", str(name), reason=reason)
+        by = self._ways.asked(original.user.source_queue_manager, connection).by
+        self._services.log_limited("acknowledgment_not_sent", by, queue=str(name), reason=reason)
         self._recorder.one(
             EventHeader(
                 Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=str(name), reason=reason

@@ -139,7 +139,10 @@ class AnswerLimits:
         if used + size > settings.waiting_per_host_bytes:
             return f"acknowledgments for {host} take {used} bytes ([consequences] waiting_per_host)"
         if share is not None and self._total.bytes + size > settings.waiting_bytes:
-            return f"acknowledgments for other hosts take {self._total.bytes} bytes ([consequences] waiting)"
+            return (
+                f"acknowledgments for other hosts take {self._total.bytes} bytes"
+                " ([consequences] waiting)"
+            )
         return ""
 
     def may_copy(self, host: str) -> bool:

@@ -1,0 +1,200 @@
+"""Attacks by consequences: packets that make this computer do work, store rows or connect."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from tests.patience import END_S
+from tests.process import wire
+from tests.process.harness import Daemon, Hosts
+from tests.process.processes import open_files
+from tests.process.remote import RemoteQueueManager
+
+#: A hundred addresses at which nothing answers; all are of this computer, so that none is asked.
+DEAD = [f"TCP:127.77.1.{number}\\private$\\acks" for number in range(1, 101)]
+
+ARRIVED = 0x0002  # the class of an acknowledgment of arrival, [MS-MQMQ] 2.2.18.1.6
+
+
+def asking(remote: RemoteQueueManager, admins: list[str], **properties: object) -> bytes:
+    """Return a message that asks for acknowledgments to these queues."""
+    defaults: dict[str, object] = {
+        "body": b"please acknowledge",
+        "recoverable": True,
+        "ack_bits": wire.PA | wire.NA | wire.PR | wire.NR,
+        "admin": wire.direct(admins[0]),
+        "multi_queue": wire.multi_queue_header(["OS:victim\\private$\\plain"], admins),
+    }
+    return remote.message("plain", **{**defaults, **properties})  # type: ignore[arg-type]
+
+
+def limits(daemon: Daemon) -> dict[str, Any]:
+    (status,) = daemon.json("status")
+    limits: dict[str, Any] = status["consequences"]["acknowledgments"]
+    return limits
+
+
+def start(hosts: Hosts, **settings: object) -> Daemon:
+    daemon = hosts.daemon(consequences=settings)
+    daemon.create("plain", "side")
+    return daemon
+
+
+def test_a_message_causes_no_connection_to_another_computer_than_its_sender(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts)
+    before = open_files(daemon.pid)
+    peer = remote.connect(daemon.port)
+
+    with socket.create_server(("127.0.0.9", 0)) as third:
+        port = third.getsockname()[1]
+        third.settimeout(0.5)
+        admins = [f"TCP:127.0.0.9:{port}\\private$\\acks", *DEAD[1:]]
+        for _ in range(5):
+            peer.send(asking(remote, admins))
+        with pytest.raises(TimeoutError):
+            third.accept()
+
+    assert daemon.json("outgoing", "list") == []
+    assert open_files(daemon.pid) < before + 10
+    assert daemon.count("plain") == 5
+    assert limits(daemon)["not_made"] == {"administration queue elsewhere": 500}
+    (why, *_) = [
+        event for event in daemon.json("events", "tail") if event["kind"] == "unacknowledged"
+    ]
+    assert "acknowledge_to" in why["reason"]
+
+
+def test_the_queues_that_one_host_asks_for_are_limited_and_applications_have_the_others(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts, queues_per_host=20, queues=30)
+    before = open_files(daemon.pid)
+    peer = remote.connect(daemon.port)
+    own = [f"TCP:127.0.0.1:{port}\\private$\\acks" for port in range(40_001, 40_101)]
+
+    peer.send(asking(remote, own))
+    with RemoteQueueManager() as other:
+        from_elsewhere = [each.replace("127.0.0.1", "127.0.0.2") for each in own]
+        other.connect(daemon.port, source="127.0.0.2").send(asking(other, from_elsewhere))
+
+    assert len(daemon.json("outgoing", "list")) == 30
+    shares = {each["host"]: each["queues"] for each in limits(daemon)["hosts"]}
+    assert shares == {"127.0.0.1": 20, "127.0.0.2": 10}
+    assert daemon.count("plain") == 2
+    assert open_files(daemon.pid) < before + 25
+
+    with RemoteQueueManager() as bystander:
+        listener = bystander.listen()
+        daemon.send(listener.destination("orders"), b"of an application", "--recoverable")
+        assert listener.accept().receive().body == b"of an application"
+
+
+def test_names_of_computers_in_packets_are_not_looked_up(hosts: Hosts, remote: RemoteQueueManager):
+    daemon = start(hosts)
+    peer = remote.connect(daemon.port)
+    names = [f"OS:made-up-{number}.invalid\\private$\\acks" for number in range(100)]
+
+    peer.send(asking(remote, names))
+
+    received = peer.receive_many(100)  # they come back to the sender, which may have these names
+    assert {each.message_class for each in received} == {ARRIVED}
+    for queue in daemon.json("outgoing", "list"):
+        assert " via " in queue["destination"]
+
+
+def test_acknowledgments_that_wait_for_one_host_are_limited_in_number_and_bytes(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts, acknowledgments_per_host=10, waiting_per_host="10kB")
+    peer = remote.connect(daemon.port)
+    closed = ["TCP:127.0.0.1:1\\private$\\acks"]
+
+    peer.send_many([asking(remote, closed) for _ in range(30)])
+    (queue,) = daemon.json("outgoing", "list")
+    assert queue["messages"] == 10
+    assert daemon.count("plain") == 30
+
+    other = RemoteQueueManager()
+    with other:
+        large = other.connect(daemon.port, source="127.0.0.2")
+        refused = [
+            asking(
+                other,
+                ["TCP:127.0.0.2:1\\private$\\acks"],
+                sent_time=wire.now_s() - 100,
+                time_to_reach_queue=1,  # a negative acknowledgment brings the body back
+                body=bytes(4000),
+            )
+            for _ in range(6)
+        ]
+        large.send_many(refused)
+        shares = {each["host"]: each["bytes"] for each in limits(daemon)["hosts"]}
+    assert 4000 < shares["127.0.0.2"] <= 10_000
+    assert limits(daemon)["not_made"] == {"no room or no way": 24}
+
+
+def test_further_administration_queues_of_a_flood_are_not_acknowledged(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts, copies_per_second=1)
+    peer = remote.connect(daemon.port)
+    own = [f"OS:me\\private$\\acks{number}" for number in range(20)]
+
+    peer.send_many([asking(remote, own) for _ in range(5)])
+
+    firsts = [each for each in peer.receive_many(15) if each.destination.text == own[0]]
+    assert len(firsts) == 5  # one for each message
+    refused = limits(daemon)["not_made"]["too many administration queues"]
+    assert 80 <= refused <= 90
+    assert daemon.count("plain") == 5
+
+
+def test_acknowledgments_that_others_ask_for_expire(hosts: Hosts, remote: RemoteQueueManager):
+    daemon = start(hosts, age="1s")
+    peer = remote.connect(daemon.port)
+
+    peer.send(asking(remote, ["TCP:127.0.0.1:1\\private$\\acks"]))
+
+    deadline = time.monotonic() + END_S
+    while daemon.json("outgoing", "list")[0]["messages"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    kinds = [event["kind"] for event in daemon.json("events", "tail")]
+    assert "expired" in kinds
+
+
+def test_an_operator_can_permit_acknowledgments_to_other_computers(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = hosts.daemon(peers={"acknowledge_to": ["127.0.0.9"]})
+    daemon.create("plain")
+
+    with socket.create_server(("127.0.0.9", 0)) as third:
+        third.settimeout(END_S)
+        port = third.getsockname()[1]
+        peer = remote.connect(daemon.port)
+        peer.send(asking(remote, [f"TCP:127.0.0.9:{port}\\private$\\acks"]))
+        connection, _ = third.accept()
+        connection.close()
+
+
+def test_the_acknowledgments_of_a_former_run_stay_limited(hosts: Hosts, remote: RemoteQueueManager):
+    daemon = start(hosts, queues_per_host=5)
+    peer = remote.connect(daemon.port)
+    own = [f"TCP:127.0.0.1:{port}\\private$\\acks" for port in range(40_001, 40_021)]
+    peer.send(asking(remote, own))
+
+    peer.wait_stored()
+    daemon.restart()
+
+    assert limits(daemon)["queues"] == 5
+    with contextlib.closing(remote.connect(daemon.port)) as again:
+        again.send(asking(remote, own[10:]))
+        assert limits(daemon)["queues"] == 5
