@@ -5,13 +5,15 @@
                ── ConnectionParameters ─►                two time-outs, the initiator's window
                ◄─ ConnectionParameters ──                the same time-outs, the acceptor's window
 
-Any other packet during the handshake ends the session.
+Two queue managers of qmd prove their identities in the paddings of these packets, and in one more
+packet of the initiator before its parameters: identity_proof.py. Any other packet during the
+handshake ends the session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from protocol import (
     ConnectionParameters,
@@ -25,7 +27,15 @@ from protocol import (
     parse_establish_connection,
 )
 from protocol.identifiers import NULL_GUID
-from qmd.core.peer_instance import TWO_OF_ONE_IDENTITY, Instance, from_padding, to_padding
+from qmd.core import identity_proof
+from qmd.core.identity_proof import Exchange, Prover
+from qmd.core.peer_instance import (
+    FILL,
+    TWO_OF_ONE_IDENTITY,
+    Instance,
+    from_padding,
+    to_padding,
+)
 from qmd.core.session_events import SessionOver, SessionSettings, SessionState
 
 ROUND_TRIPS = 8  # Storage acknowledgments may take this many round trips, [MS-MQQB] 3.1.5.3.2
@@ -35,10 +45,13 @@ ACK_TIMEOUT_MS_MIN, ACK_TIMEOUT_MS_MAX = 20_000, 120_000
 
 #: End of the reason of a session that was refused because of `Instance`.
 REFUSED_AS_ANOTHER = "it knows another machine with our identity"
+#: The reason of a session with a proof that is not valid.
+NOT_PROVEN = "the peer's proof of its identity is not valid"
 _OPERATING_SYSTEM = 0x10  # OperatingSystem.RE, [MS-MQQB] 2.2.3.1
 
 
-Judge = Callable[[bytes, Instance | None], str | None]
+#: Judges the GUID of the other end, its run if it is qmd, and the key that it has proven (or None).
+Judge = Callable[[bytes, Instance | None, bytes | None], str | None]
 
 
 class Timeouts(NamedTuple):
@@ -79,12 +92,13 @@ class Handshake:
         output: list[bytes],
         instance: Instance | None = None,
         judge: Judge | None = None,
+        prover: Prover | None = None,
     ) -> None:
         """Create the handshake.
 
         `instance` is this run of our queue manager, as announced to other qmd queue managers.
-        `judge` returns why there must be no session with a queue manager of that GUID and run, or
-        None.
+        `judge` returns why there must be no session with a queue manager of that GUID, run and key,
+        or None. Without a `prover` neither end proves its identity.
         """
         self.peer_id = NULL_GUID
         self.peer_window = 1
@@ -96,22 +110,35 @@ class Handshake:
         self._output = output
         self._instance = instance
         self._judge = judge
+        self._prover = prover
+        self._exchange: Exchange | None = None  # if the other end can prove its key
+        self._met: Instance | None = None
+        self._request = b""  # the padding of our connection request
+        self.peer_key: bytes | None = None  # that the other end has proven, 32 bytes
         self.refused_as_another = False  # the peer knows another machine with our identity
         self._started_at = 0.0
 
-    def forget_judge(self) -> None:
-        """Drop `judge`, which references the connection and would keep it alive after its end."""
-        self._judge = None
+    def forget(self) -> None:
+        """Drop all that only the handshake needs, after it or after the end of the session.
+
+        The judge references the connection and would keep it alive.
+        """
+        self._judge = self._prover = self._exchange = None
+        self._request = b""
 
     def start(self, now: float) -> SessionState:
         """Send the initiator's first packet. [MS-MQQB] 3.1.5.2.3"""
         self._started_at = now
+        padding = self._padding(self._instance)
+        if self._prover is not None:
+            padding = identity_proof.challenge(padding, self._prover)
+        self._request = padding
         self._send_establish_connection(
             client=self._own_id,
             server=NULL_GUID if self._expected_remote is None else self._expected_remote,
             timestamp_ms=int(now * 1000) & 0xFFFFFFFF,
             no_ping=True,
-            instance=self._instance,
+            padding=padding,
         )
         return SessionState.WAITING_ECR
 
@@ -124,7 +151,7 @@ class Handshake:
         """
         step = _STEPS.get((state, kind))
         if step is None:
-            raise SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")
+            raise _not_allowed(state, kind)
         return step(self, packet, now)
 
     def _take_connection_request(self, packet: bytes, now: float) -> SessionState:
@@ -133,24 +160,28 @@ class Handshake:
         if request.internal.flags.connection_refused:
             raise SessionOver("the peer asked for a session and refused it at once")
         foreign = request.server not in (self._own_id, NULL_GUID)
-        met = from_padding(request.padding)
+        self._met = met = from_padding(request.padding)
+        will_prove = self._will_prove(request.padding)
         hindrance = None
-        # Called once, then dropped: it references the connection and would keep a closed one in
-        # memory.
-        judge, self._judge = self._judge, None
-        if judge is not None and not (foreign or self._refuse):
-            hindrance = judge(request.client, met)
+        if not (foreign or self._refuse or will_prove):
+            hindrance = self._hindrance(request.client)
         refused = foreign or self._refuse or hindrance is not None
         answer = self._instance if met is not None else None
         if answer is not None and hindrance is not None:
             answer = answer._replace(refusal=TWO_OF_ONE_IDENTITY)
+        padding = self._padding(answer)
+        if will_prove and not refused:
+            assert self._prover is not None
+            exchange = Exchange(request.client, self._own_id, request.padding, b"")
+            padding = identity_proof.answer(padding, self._prover, exchange)
+            self._exchange = exchange._replace(response=padding)
         self._send_establish_connection(
             client=request.client,
             server=self._own_id,
             timestamp_ms=request.timestamp,
             no_ping=bool(request.operating_system.no_ping),
             refused=refused,
-            instance=answer,
+            padding=padding,
         )
         if hindrance is not None:
             raise SessionOver(f"refused: {hindrance}")
@@ -161,27 +192,70 @@ class Handshake:
         self.peer_id = request.client
         return SessionState.WAITING_CP
 
+    def _will_prove(self, request: bytes) -> bool:
+        """Return whether to answer the challenge in the padding of a request, if it has one."""
+        prover = self._prover
+        return (
+            prover is not None
+            and identity_proof.is_challenge(request)
+            and prover.is_own(identity_proof.dialled_address(request))
+        )
+
+    def _hindrance(self, guid: bytes) -> str | None:
+        """Return why there must be no session with the other end, or None.
+
+        The judge is called once and then dropped: it references the connection, and would keep a
+        closed one in memory.
+        """
+        judge, self._judge = self._judge, None
+        return None if judge is None else judge(guid, self._met, self.peer_key)
+
+    def _take_proof(self, packet: bytes, now: float) -> SessionState:
+        """Check the proof of the initiator's key, after our own proof. identity_proof.py"""
+        if self._exchange is None or self._prover is None or self.peer_key is not None:
+            raise _not_allowed(SessionState.WAITING_CP, _WHO)
+        stated = parse_establish_connection(packet)
+        if (stated.client, stated.server) == self._exchange[:2]:
+            self.peer_key = identity_proof.initiator_key(
+                self._prover, self._exchange, stated.padding
+            )
+        if self.peer_key is None:
+            raise SessionOver(NOT_PROVEN)
+        return SessionState.WAITING_CP
+
     def _take_connection_response(self, packet: bytes, now: float) -> SessionState:
         """Check the answer to our connection request. [MS-MQQB] 3.1.5.3.2"""
         response = parse_establish_connection(packet)
-        met = from_padding(response.padding)
         if response.internal.flags.connection_refused:
-            if met is not None and met.refusal == TWO_OF_ONE_IDENTITY:
-                self.refused_as_another = True
-                raise SessionOver(f"the peer refused the session: {REFUSED_AS_ANOTHER}")
-            raise SessionOver("the peer refused the session")
+            self._take_refusal(packet, now)
         if response.client != self._own_id:
             raise SessionOver(
                 "the peer answered a connection request that this computer did not send"
             )
         if self._expected_remote not in (None, response.server):
             raise SessionOver("another queue manager than the expected one answered")
-        judge, self._judge = self._judge, None
-        if judge is not None:
-            hindrance = judge(response.server, met)
-            if hindrance is not None:
-                raise SessionOver(hindrance)
+        self._met = from_padding(response.padding)
+        if self._prover is not None and identity_proof.is_answer(response.padding):
+            self._exchange = Exchange(
+                self._own_id, response.server, self._request, response.padding
+            )
+            self.peer_key = identity_proof.acceptor_key(self._prover, self._exchange)
+            if self.peer_key is None:
+                raise SessionOver(NOT_PROVEN)
+        hindrance = self._hindrance(response.server)
+        if hindrance is not None:
+            raise SessionOver(hindrance)
         self.peer_id = response.server
+        if self._prover is not None and self._exchange is not None:
+            self._send_establish_connection(
+                client=self._own_id,
+                server=response.server,
+                timestamp_ms=response.timestamp,
+                no_ping=True,
+                padding=identity_proof.proof(
+                    self._padding(self._instance), self._prover, self._exchange
+                ),
+            )
         # Measure with our own clock: the time stamp that the peer returns need not be ours.
         self.timeouts = _proposal(self._settings, now - self._started_at)
         recoverable_ack_ms, ack_ms = _in_range(
@@ -190,9 +264,32 @@ class Handshake:
         self._send_parameters(recoverable_ack_ms, ack_ms)
         return SessionState.WAITING_CPR
 
+    def _take_refusal(self, packet: bytes, now: float) -> NoReturn:
+        """End the session: the acceptor refuses it, at once or after the proofs of both ends."""
+        answer = parse_establish_connection(packet)
+        met = from_padding(answer.padding)
+        if not answer.internal.flags.connection_refused:
+            raise _not_allowed(SessionState.WAITING_CPR, _WHO)
+        if met is not None and met.refusal == TWO_OF_ONE_IDENTITY:
+            self.refused_as_another = True
+            raise SessionOver(f"the peer refused the session: {REFUSED_AS_ANOTHER}")
+        raise SessionOver("the peer refused the session")
+
     def _take_parameters_request(self, packet: bytes, now: float) -> SessionState:
         """Echo the time-outs unchanged, and use them within their ranges. [MS-MQQB] 3.1.5.4.1"""
         request = self._take_parameters(packet)
+        hindrance = self._hindrance(self.peer_id)
+        if hindrance is not None:
+            own = self._instance
+            self._send_establish_connection(
+                client=self.peer_id,
+                server=self._own_id,
+                timestamp_ms=0,
+                no_ping=True,
+                refused=True,
+                padding=self._padding(own and own._replace(refusal=TWO_OF_ONE_IDENTITY)),
+            )
+            raise SessionOver(f"refused: {hindrance}")
         recoverable_ack_ms, ack_ms = _in_range(request.recoverable_ack_timeout, request.ack_timeout)
         self.timeouts = Timeouts(ack_ms / 1000, recoverable_ack_ms / 1000)
         self._send_parameters(request.recoverable_ack_timeout, request.ack_timeout)
@@ -210,6 +307,9 @@ class Handshake:
         self.peer_window = parameters.window_size
         return parameters
 
+    def _padding(self, instance: Instance | None) -> bytes:
+        return FILL if instance is None else to_padding(instance)
+
     def _send_establish_connection(
         self,
         *,
@@ -217,8 +317,8 @@ class Handshake:
         server: bytes,
         timestamp_ms: int,
         no_ping: bool,
+        padding: bytes,
         refused: bool = False,
-        instance: Instance | None = None,
     ) -> None:
         system = OperatingSystem.of(constant=_OPERATING_SYSTEM, no_ping=no_ping, server=1)
         packet = establish_connection(
@@ -227,7 +327,7 @@ class Handshake:
             timestamp=timestamp_ms,
             operating_system=system,
             refused=refused,
-            **({} if instance is None else {"padding": to_padding(instance)}),
+            padding=padding,
         )
         self._output.append(build_establish_connection(packet))
 
@@ -247,7 +347,9 @@ _WHO, _HOW = PacketKind.ESTABLISH_CONNECTION, PacketKind.CONNECTION_PARAMETERS
 _STEPS: dict[tuple[SessionState, PacketKind], _Step] = {
     (SessionState.WAITING_EC, _WHO): Handshake._take_connection_request,
     (SessionState.WAITING_ECR, _WHO): Handshake._take_connection_response,
+    (SessionState.WAITING_CP, _WHO): Handshake._take_proof,
     (SessionState.WAITING_CP, _HOW): Handshake._take_parameters_request,
+    (SessionState.WAITING_CPR, _WHO): Handshake._take_refusal,
     (SessionState.WAITING_CPR, _HOW): Handshake._take_parameters_response,
 }
 
@@ -257,6 +359,10 @@ _TEXT = {
     PacketKind.SESSION_ACK: "a session acknowledgment",
     PacketKind.USER_MESSAGE: "a user message",
 }
+
+
+def _not_allowed(state: SessionState, kind: PacketKind) -> SessionOver:
+    return SessionOver(f"the peer sent {_TEXT[kind]} while the session was {state.value}")
 
 
 def _proposal(settings: SessionSettings, round_trip_s: float) -> Timeouts:

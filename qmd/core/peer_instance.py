@@ -22,7 +22,8 @@ PADDING_BYTES = 512
 
 _MAGIC = b"qmd\x01instance"
 _LAYOUT = struct.Struct("<12sBQ16s")
-_FILL = 0x5A
+#: The padding that the specification describes. [MS-MQQB] 2.2.3.1
+FILL = b"\x5a" * PADDING_BYTES
 
 
 class Instance(NamedTuple):
@@ -42,7 +43,7 @@ TWO_OF_ONE_IDENTITY = 1
 
 def to_padding(instance: Instance) -> bytes:
     said = _LAYOUT.pack(_MAGIC, instance.refusal, instance.starts, instance.nonce)
-    return bytes((_FILL,)) * (PADDING_BYTES - len(said)) + said
+    return FILL[len(said) :] + said
 
 
 def from_padding(padding: bytes) -> Instance | None:

@@ -35,6 +35,7 @@ from protocol import (
 )
 from protocol.errors import ProtocolError
 from qmd.core.handshake import Handshake, Judge
+from qmd.core.identity_proof import Prover
 from qmd.core.peer_instance import Instance
 from qmd.core.session_acks import FLAGS_MAX, SessionAcks
 from qmd.core.session_events import (
@@ -72,9 +73,9 @@ class Session:
     """One end of one connection. Times are in seconds of a monotonic clock.
 
     `expected_remote` is the GUID that must answer an initiator (None: any GUID, for direct names).
-    An acceptor created with `refuse` answers that it has no room. `instance` and `judge` are as in
-    Handshake. After every call use `data_to_send` and `next_timer`; after events, call `room`
-    again.
+    An acceptor created with `refuse` answers that it has no room. `instance`, `judge` and `prover`
+    are as in Handshake. After every call use `data_to_send` and `next_timer`; after events, call
+    `room` again.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Session:
         refuse: bool = False,
         instance: Instance | None = None,
         judge: Judge | None = None,
+        prover: Prover | None = None,
     ) -> None:
         self.state = SessionState.NEW if initiator else SessionState.WAITING_EC
         self.remote_id: bytes | None = None  # once the session is open
@@ -107,6 +109,7 @@ class Session:
             output=self._output,
             instance=instance,
             judge=judge,
+            prover=prover,
         )
         self._timeouts = self._handshake.timeouts
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
@@ -121,6 +124,11 @@ class Session:
     def refused_as_another(self) -> bool:
         """Whether the peer knows another machine with our identity."""
         return self._handshake.refused_as_another
+
+    @property
+    def peer_key(self) -> bytes | None:
+        """The public key that the peer has proven in the handshake, 32 bytes, or None."""
+        return self._handshake.peer_key
 
     # Values for `session list`.
 
@@ -295,7 +303,7 @@ class Session:
             return []
         self.state = SessionState.CLOSED
         self.closed_reason = reason
-        self._handshake.forget_judge()
+        self._handshake.forget()
         self._initialization_due = self._cleanup_due = self._ack_wait_due = NEVER
         self.incoming.due = self.incoming.piggyback_after = NEVER
         return [Closed(reason, clean)]
@@ -331,6 +339,7 @@ class Session:
         self._initialization_due = NEVER
         self._cleanup_due = now + self._settings.cleanup_timeout_s
         self._set_peer_window(agreed.peer_window)
+        agreed.forget()
         events.append(Opened(agreed.peer_id))
 
     # Acknowledging and windows.
