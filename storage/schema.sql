@@ -280,13 +280,20 @@ CREATE TABLE way_back (
     seen_s INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- The last known start of each queue manager, to detect two with one identity; peer_instances.py.
-CREATE TABLE peer_instance (
-    queue_manager BLOB PRIMARY KEY CHECK (length(queue_manager) = 16),
-    starts        INTEGER NOT NULL,              -- number of its starts
+-- The origins of other queue managers, and the last known run of each; peer_origins.py.
+CREATE TABLE peer_origin (
+    queue_manager BLOB NOT NULL CHECK (length(queue_manager) = 16),
+    fact          TEXT NOT NULL,                 -- a proven key or authority, or an address
+    origin        TEXT NOT NULL,                 -- to which the fact belongs
+    bound         INTEGER NOT NULL,              -- how: qmd/peers/origins.py
+    is_qmd        INTEGER NOT NULL,
+    host          TEXT NOT NULL,                 -- its last address
+    public_key    BLOB NOT NULL,                 -- x'': not known
+    starts        INTEGER NOT NULL,              -- number of its starts; 0: not known
     nonce         BLOB NOT NULL,                 -- of that start
-    host          TEXT NOT NULL,                 -- its address
-    seen_s        INTEGER NOT NULL
+    first_seen_s  INTEGER NOT NULL,
+    last_seen_s   INTEGER NOT NULL,
+    PRIMARY KEY (queue_manager, fact)
 ) WITHOUT ROWID;
 
 -- The common end of the packets of one message's copies to many queues, from the label and the body

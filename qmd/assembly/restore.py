@@ -13,7 +13,7 @@ from storage.tables import counters, directory_changes, known_hosts, own_dead_le
 from storage.tables import message_id_history as history_rows
 from storage.tables import messages as message_rows
 from storage.tables import outgoing as outgoing_rows
-from storage.tables import peer_instances as instance_rows
+from storage.tables import peer_origins as origin_rows
 from storage.tables import queues as queue_rows
 from storage.tables import sequences as sequence_rows
 from storage.tables import stages as stage_rows
@@ -37,6 +37,7 @@ async def restore(assembly: Assembly) -> None:
     is_new = await services.storage.read(partial(counters.following, name="message")) == 1
     await services.ids.start(0 if is_new else skipped)
     state = await services.storage.read(_read_state)
+    assembly.origins.restore(state.peer_origins)
     # Subqueues and journals after the queues that they belong to.
     for row in sorted(state.queues, key=lambda row: row.parent_id is not None):
         assembly.queues.adopt(row, *state.messages.get(row.id, (0, 0)))
@@ -73,7 +74,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
-    assembly.identities.restore(state.peer_instances, starts)
+    assembly.identities.restore(starts)
     assembly.known_hosts.restore(await services.storage.read(known_hosts.list_all))
     await assembly.relay_store.restore()
     assembly.recorder.started(assembly.usage.bytes)
@@ -98,7 +99,7 @@ class _State(NamedTuple):
     readers: StoredReaders
     stages: list[stage_rows.StageRow]
     ways_back: list[way_rows.WayBack]
-    peer_instances: list[instance_rows.PeerInstance]
+    peer_origins: list[origin_rows.PeerOrigin]
     unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
     directory_changes: list[directory_changes.DirectoryChange]
 
@@ -121,7 +122,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         read_readers(db),
         stage_rows.list_all(db),
         way_rows.list_all(db),
-        instance_rows.list_all(db),
+        origin_rows.list_all(db),
         unaddressed.list_all(db),
         directory_changes.list_all(db),
     )

@@ -20,6 +20,7 @@ from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.known_hosts import KnownHosts
 from qmd.peers.link import Link
 from qmd.peers.next_hop import NextHops
+from qmd.peers.origins import Origins
 from qmd.peers.pending_acks import PendingAcks
 from qmd.peers.redirect import Redirection
 from qmd.peers.sessions import Peers
@@ -105,7 +106,8 @@ class TransferLayer(StateLayer):
 
     def _make_peers(self) -> None:
         services = self.services
-        self.identities = IdentityConflicts(services, self.known_messages)
+        self.origins = Origins(services)
+        self.identities = IdentityConflicts(services, self.known_messages, self.origins)
         self.known_hosts = KnownHosts(services)
         self.peers = Peers(
             services,
@@ -113,11 +115,12 @@ class TransferLayer(StateLayer):
             self.identities,
             self.incoming_streams,
             self.known_hosts,
+            self.origins,
         )
-        self.next_hops = NextHops(services, self.directory, self.peers)
+        self.next_hops = NextHops(services, self.directory, self.peers, self.origins)
         self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(
-            services, self.identities, self.outgoing, self.peers, self.destinations
+            services, self.origins, self.outgoing, self.peers, self.destinations
         )
 
     def _make_relay(self) -> None:

@@ -290,4 +290,25 @@ ENTRIES = (
         "sender of a ping may be false.",
         "Exclude the address with `allow` in the section [peers], or set ping = false in [listen].",
     ),
+    Entry(
+        1634,
+        "two_origins_of_one_identity",
+        "Two programs at different addresses, or with different keys, state one GUID.",
+        "One of them only claims it; or the queue manager has moved to another address, or has "
+        "lost its key (identity.key in its data folder). Each is kept apart from the other: "
+        "sequences and duplicates of one do not concern the other, and messages for the GUID go "
+        "only to the one to which it is bound.",
+        "See both: qmd peer list GUID. Bind the GUID to the genuine one: qmd peer pin GUID FACT; "
+        "for a host that has moved: qmd peer pin GUID FACT --join. Take the address of a false "
+        "one out of [peers] allow.",
+    ),
+    Entry(
+        1635,
+        "peer_not_recorded",
+        "The identity of a peer is not recorded: the limit is reached.",
+        "One address has stated more than 1000 GUIDs, or more than 50,000 peers are known. Its "
+        "messages are accepted, but the GUID is not bound to it.",
+        "If the address is that of many genuine computers: qmd peer pin GUID FACT for each. "
+        "Otherwise take it out of [peers] allow.",
+    ),
 )

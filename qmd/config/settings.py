@@ -13,7 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from qmd.config.route_rules import Pattern, Rule
+from qmd.config.route_rules import Hop, Pattern, Rule
 from qmd.config.value_types import (
     Address,
     Choice,
@@ -33,6 +33,7 @@ from qmd.config.value_types import (
     OptionalLocation,
     OptionalSize,
     Patterns,
+    Places,
     Routes,
     Size,
     Text,
@@ -98,6 +99,12 @@ class ListenSettings:
         Whole(0, 65535),
         1801,
         "The TCP port; other queue managers expect 1801. 0: any free one, for tests.",
+    )
+    reached_at: tuple[Hop, ...] = setting(
+        Places(),
+        [],
+        "Further addresses at which other hosts reach this one, if NAT or a container translates "
+        "them. Without them those hosts cannot prove to be the ones that this host knows by a key.",
     )
     ping: bool = setting(Flag(), False, "Whether to answer the protocol's ping, over UDP.")
     ping_port: int = setting(

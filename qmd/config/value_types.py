@@ -11,7 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from protocol.errors import InvalidName
 from protocol.names.path_name import COMPUTER
-from qmd.config.route_rules import RULE, Pattern, Rule, parse_pattern, parse_rule
+from qmd.config.route_rules import RULE, Hop, Pattern, Rule, parse_hop, parse_pattern, parse_rule
 from qmd.config.units import DURATION_RULE, SIZE_RULE, parse_duration_ms, parse_size
 
 T = TypeVar("T")
@@ -96,6 +96,19 @@ class Hosts(Kind[tuple[Network | str, ...]]):
 
     def parse(self, value: object) -> tuple[Network | str, ...]:
         return tuple(map(_host, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class Places(Kind[tuple[Hop, ...]]):
+    allowed = 'a list of addresses such as "192.0.2.7", "192.0.2.7:1802" and "[2001:db8::7]:1801"'
+
+    def parse(self, value: object) -> tuple[Hop, ...]:
+        places = tuple(parse_hop(_text(each)) for each in _list(value))
+        for place in places:
+            ip_address(place.host)
+        return places
 
     def from_environment(self, text: str) -> object:
         return _split(text)

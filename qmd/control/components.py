@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.link import Link
     from qmd.peers.next_hop import NextHops
+    from qmd.peers.origins import Origins
     from qmd.peers.redirect import Redirection
     from qmd.peers.sessions import Peers
     from qmd.queues.answer_limits import AnswerLimits
@@ -77,6 +78,7 @@ class Components:
     event_log_limits: EventLogLimits
     housekeeping: Housekeeping
     identities: IdentityConflicts
+    origins: Origins
     importer: Importer
     incoming: Incoming
     incoming_streams: IncomingStreams

@@ -135,7 +135,7 @@ def _identity_conflicts(components: Components) -> list[Value]:
             "reason": each.reason,
             "remedy": each.remedy,
         }
-        for each in components.identities.conflicts.values()
+        for each in components.identities.conflicts
     ]
 
 

@@ -19,9 +19,12 @@ from qmd.peers.reputation import Reputation
 from qmd.runtime.timers import Alarm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from qmd.core.peer_instance import Instance
     from qmd.peers.admission import Admission
+    from qmd.peers.dial_gate import QueuesOfLink
+    from qmd.peers.origins import Certified
     from qmd.queues.incoming_sequences import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
@@ -48,10 +51,13 @@ class SessionUser(Protocol):
     """A link with outgoing queues that use the session."""
 
     guid: bytes | None
+    is_configured: bool
     attempt: PeerConnection | None
 
     @property
     def carrier(self) -> SessionUser | None: ...
+    @property
+    def waiting_links(self) -> Iterable[QueuesOfLink]: ...
     @property
     def hosts(self) -> tuple[str, ...]: ...
     @property
@@ -111,10 +117,19 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.dialled_address = dialled_address
         self.links: dict[SessionUser, None] = {}  # links with queues that use this session
         self.host = ""
-        self.origin = ""  # the strongest fact that is known about the other end
+        self.origin = ""  # of the other end: origins.py
+        self.fact = ""  # the strongest one that is known about the other end
+        self.certified: Certified | None = None  # its certificate, if the connection uses TLS
+        self.peer_key: bytes | None = None  # that it has proven
+        self.instance: Instance | None = None  # its run, if it is qmd
+        #: Called with this session when a message of it was accepted for the first time.
+        self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
+        self.is_recorded = False  # its origin is stored
+        self.is_upgraded = False  # it has proven a key for an origin that was an address
         self.port = 0
         self.is_qmd = False  # according to its handshake
         self.own_host = ""  # the address of this computer that the peer uses
+        self.own_port = 0
         self.peer = ""  # the GUID of the peer, or its address until the GUID is known
         self.packet_bytes_max = PACKET_BYTES_MAX  # longest packet to receive and to send
         self.handshake_done = False
@@ -144,7 +159,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         own = transport.get_extra_info("sockname")
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
-        self.peer = self.origin = self.host
+        self.own_port = int(own[1]) if own else 0
+        self.peer = self.origin = self.fact = self.host
         dialled = () if self.link is None else self.link.hosts
         self.packet_bytes_max = self._sessions.packet_bytes_max(self.host, *dialled)
         self._reader.start(self._transport, self.host)
@@ -233,6 +249,11 @@ class PeerConnection(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         """Process pending packets, and read on: the disk has caught up."""
         self._reader.resume()
+
+    def note_accepted(self) -> None:
+        """Record that a message of the session was accepted: the open batch contains it."""
+        if not self.is_recorded:
+            self.when_accepted(self)
 
     def count_useless(self, weight: int = 1) -> None:
         """Count a packet that was refused, was a duplicate or has no meaning here.

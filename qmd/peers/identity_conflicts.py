@@ -1,16 +1,16 @@
-"""Identity conflicts: two machines with the same GUID are detected, reported and refused.
+"""Identity conflicts: two machines that state one GUID are detected and reported.
 
-If both ends run qmd, their handshake identifies the run of each (qmd/core/peer_instance.py). The
-latest run of each queue manager is stored in the database. A machine that is not a later run of the
-stored one gets no session. Machines that do not run qmd are detected only by contradictions: by a
-session with the GUID of this queue manager, which is refused, or by two different messages with the
-same position in a sequence, of which the second is refused.
+If both ends run qmd, each proves a key in the handshake and states its run (identity_proof.py and
+peer_instance.py of qmd/core). A cloned image has the key of its original: a machine with a known
+key that is not a later run of the stored one gets no session. Every other conflict only concerns
+two *origins* (origins.py), which do not influence each other: it is reported with the decision that
+an operator can make. Two different messages with the same position in a sequence, of which the
+second is refused, show a clone that does not run qmd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
@@ -18,22 +18,26 @@ import structlog
 from protocol.identifiers import guid_text
 from qmd.core.handshake import REFUSED_AS_ANOTHER
 from qmd.core.peer_instance import Instance, Verdict, judge
-from storage.tables import peer_instances
-from storage.tables.peer_instances import PeerInstance
+from qmd.peers.origins import Bound, is_proof
 
 if TYPE_CHECKING:
     from qmd.core.retry import Attempt
     from qmd.peers.connection import PeerConnection
+    from qmd.peers.origins import Origins
     from qmd.queues.message_id_history import KnownMessages
     from qmd.runtime.services import Services
+    from storage.tables.peer_origins import PeerOrigin
 
 log = structlog.get_logger()
 
-KNOWN_MAX = 100_000
 CONFLICTS_MAX = 100
 REMEDY = (
     "One of them was cloned, or runs on an old backup. Give the clone an identity of its own (a new"
     " data folder); then, here: qmd session forget {guid}"
+)
+OTHER_ORIGIN_REMEDY = (
+    "Messages for this queue manager go only to {primary}. If the machine at {host} is the genuine"
+    " one: qmd peer pin {guid} {fact}; otherwise take its address out of [peers] allow"
 )
 OWN_REMEDY = (
     "If this computer was restored from a backup, and the machine that it replaces no longer"
@@ -54,75 +58,97 @@ class Conflict(NamedTuple):
 
 
 class EndSessions(Protocol):
-    """Ends the sessions with a queue manager `but` one."""
+    """Ends the sessions with one origin of a queue manager, `but` one session."""
 
-    def __call__(self, guid: bytes, reason: str, *, but: PeerConnection) -> None: ...
+    def __call__(self, guid: bytes, origin: str, reason: str, *, but: PeerConnection) -> None: ...
 
 
 class IdentityConflicts:
-    """The known runs of other queue managers, and the conflicts between machines."""
+    """The conflicts between machines with one GUID."""
 
-    def __init__(self, services: Services, known_messages: KnownMessages, starts: int = 0) -> None:
+    def __init__(
+        self, services: Services, known_messages: KnownMessages, origins: Origins, starts: int = 0
+    ) -> None:
         self._services = services
         self._known_messages = known_messages
+        self._origins = origins
         self.own = Instance(starts, services.environment.urandom(16))
-        self._known: dict[bytes, PeerInstance] = {}
-        self.conflicts: dict[bytes, Conflict] = {}
+        #: By the GUID; "" is the origin of machines with one key.
+        self._conflicts: dict[tuple[bytes, str], Conflict] = {}
+        origins.on_conflict = self._other_origin
 
     def connect(self, end_sessions: EndSessions) -> None:
-        """Set the function that ends the sessions with a queue manager."""
+        """Set the function that ends the sessions with an origin."""
         self._end_sessions = end_sessions
 
-    def restore(self, rows: Iterable[PeerInstance], starts: int) -> None:
-        """Restore the stored runs; `starts` counts the starts of this one, including this start."""
-        self._known = {row.queue_manager: row for row in rows}
+    def restore(self, starts: int) -> None:
+        """Set the count of the starts of this queue manager, including this start."""
         self.own = self.own._replace(starts=starts)
 
-    def judge(
-        self, connection: PeerConnection, guid: bytes, instance: Instance | None
-    ) -> str | None:
-        """Judge the GUID and the run that the other end of a handshake has given.
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """All conflicts, the latest last."""
+        return list(self._conflicts.values())
 
-        Return why there must be no session, or None. `instance` is None if it does not run qmd.
+    def judge(
+        self,
+        connection: PeerConnection,
+        guid: bytes,
+        instance: Instance | None,
+        key: bytes | None,
+    ) -> str | None:
+        """Judge the GUID, the run and the key of the other end of a handshake.
+
+        Return why there must be no session, or None. `instance` is None if it does not run qmd;
+        `key` is the key that it has proven, or None.
         """
         host = connection.host
         connection.is_qmd = instance is not None
+        connection.instance = instance
+        certified = connection.certified
+        if certified is not None and certified.queue_manager != guid:
+            return (
+                f"its certificate is for queue manager {guid_text(certified.queue_manager)}, and it"
+                f" states {guid_text(guid)}"
+            )
+        if certified is not None and key not in (None, certified.public_key):
+            return "its certificate is for another key than that of its handshake"
         if guid == self._services.id:
             if instance is not None and instance.nonce == self.own.nonce:
                 return None  # this queue manager has connected to itself
-            return self._found(guid, (host,), f"a queue manager at {host} has the GUID of this one")
-        if instance is None:
+            return self._found(
+                guid,
+                (host,),
+                f"a queue manager at {host} has the GUID of this one",
+                origin="" if key == self._services.key.public else host,
+            )
+        self._origins.identify(connection, guid, key)
+        if instance is None or not is_proof(connection.fact):
+            # Without a proof the run could be that of any program: a false one must not exclude
+            # the genuine peer.
             return None
-        known = self._known.get(guid)
-        met = None if known is None else Instance(known.starts, known.nonce)
-        verdict = judge(met, instance)
+        known = self._origins.run(guid, connection.fact)
+        if known is None:
+            return None
+        verdict = judge(known, instance)
         if verdict is Verdict.SAME:
             return None
         if verdict is Verdict.ANOTHER:
-            assert known is not None
+            seen_at = self._origins.host(guid, connection.fact)
             return self._found(
                 guid,
-                (known.host, host),
-                f"the queue manager at {host} has the GUID of the one that was seen at"
-                f" {known.host}, and is not a later run of it (start {instance.starts} after start"
+                (seen_at, host),
+                f"the queue manager at {host} has the GUID and the key of the one that was seen at"
+                f" {seen_at}, and is not a later run of it (start {instance.starts} after start"
                 f" {known.starts})",
             )
-        if len(self._known) >= KNOWN_MAX:
-            del self._known[next(iter(self._known))]
-        row = PeerInstance(
-            guid, instance.starts, instance.nonce, host, int(self._services.environment.time())
+        self._origins.run_began(connection, guid, instance)
+        # Sessions of the previous run are dead, or belong to another machine. That machine will
+        # connect again and be detected.
+        self._end_sessions(
+            guid, connection.origin, "its queue manager was started again", but=connection
         )
-        self._known[guid] = row
-        self._services.storage.batch.run(partial(peer_instances.remember, row=row))
-        if known is not None:
-            # Sessions of the previous run are dead, or belong to another machine. That machine will
-            # connect again and be detected.
-            self._end_sessions(guid, "its queue manager was started again", but=connection)
         return None
-
-    def is_qmd(self, guid: bytes) -> bool:
-        """Return whether a queue manager has stated in a handshake that it runs qmd."""
-        return guid in self._known
 
     def contradiction(
         self, connection: PeerConnection, source: bytes, queue: str, before: str
@@ -151,45 +177,84 @@ class IdentityConflicts:
 
     def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
         """Return " " and the remedy if the GUID was refused at the last attempt; else ""."""
-        conflict = self.conflicts.get(self._services.id)
+        conflict = self._conflicts.get((self._services.id, ""))
         if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
             return ""
         return f" {conflict.remedy}"
 
     def accepted_by(self, connection: PeerConnection) -> None:
         """Remove the conflict that this peer had reported: it has now accepted a session."""
-        conflict = self.conflicts.get(self._services.id)
+        own = (self._services.id, "")
+        conflict = self._conflicts.get(own)
         if conflict is not None and conflict.hosts == (connection.host,):
-            del self.conflicts[self._services.id]
+            del self._conflicts[own]
 
     def forget(self, guid: bytes) -> bool:
         """Forget a queue manager: an operator has resolved the conflict.
 
         Return whether anything was known about it.
         """
-        known = self._known.pop(guid, None)
-        conflict = self.conflicts.pop(guid, None)
-        if known is not None:
-            self._services.storage.batch.run(partial(peer_instances.forget, queue_manager=guid))
+        known = self._origins.forget(guid)
+        resolved = self.resolve(guid)
         # A machine that was restored from a backup reuses message numbers that are known here.
         self._known_messages.forget_source(guid)
-        return known is not None or conflict is not None
+        return known > 0 or resolved
 
-    def _found(self, guid: bytes, hosts: tuple[str, ...], reason: str, remedy: str = REMEDY) -> str:
-        remedy = remedy.format(guid=guid_text(guid))
-        if guid not in self.conflicts and len(self.conflicts) >= CONFLICTS_MAX:
-            del self.conflicts[next(iter(self.conflicts))]
-        before = self.conflicts.pop(guid, None)
+    def resolve(self, guid: bytes) -> bool:
+        """Remove the conflicts about a GUID; return whether there were any."""
+        places = [place for place in self._conflicts if place[0] == guid]
+        for place in places:
+            del self._conflicts[place]
+        return bool(places)
+
+    def _other_origin(self, connection: PeerConnection, primary: PeerOrigin) -> None:
+        """Report a session that states the GUID of another origin."""
+        guid, host = primary.queue_manager, connection.host
+        shown = guid_text(guid)
+        self._found(
+            guid,
+            tuple(dict.fromkeys((primary.host or primary.fact, host))),
+            f"a program at {host} ({_proven(connection)}) states the GUID of queue manager {shown},"
+            f" which is bound to {primary.fact} ({Bound(primary.bound).text})",
+            OTHER_ORIGIN_REMEDY.format(
+                primary=primary.fact, host=host, guid=shown, fact=connection.fact
+            ),
+            origin=connection.origin,
+        )
+
+    def _found(
+        self,
+        guid: bytes,
+        hosts: tuple[str, ...],
+        reason: str,
+        remedy: str = REMEDY,
+        *,
+        origin: str = "",
+    ) -> str:
+        remedy = remedy.replace("{guid}", guid_text(guid))
+        place = (guid, origin)
+        before = self._conflicts.pop(place, None)
+        if before is None and len(self._conflicts) >= CONFLICTS_MAX:
+            # Any program can cause conflicts of origins: they do not replace the others.
+            oldest = next(
+                (each for each in self._conflicts if each[1]), next(iter(self._conflicts))
+            )
+            del self._conflicts[oldest]
         hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))[:16]
         at_s = int(self._services.environment.time())
-        self.conflicts[guid] = Conflict(guid, hosts, at_s, reason, remedy)
+        self._conflicts[place] = Conflict(guid, hosts, at_s, reason, remedy)
+        code = "two_origins_of_one_identity" if origin else "two_of_one_identity"
         self._services.log_limited(
-            "two_of_one_identity",
+            code,
             guid_text(guid),
             queue_manager=guid_text(guid),
             addresses=list(hosts),
             reason=reason,
             remedy=remedy,
-            code="two_of_one_identity",
+            code=code,
         )
         return f"two machines have one identity: {reason}"
+
+
+def _proven(connection: PeerConnection) -> str:
+    return connection.fact if is_proof(connection.fact) else "without proof"

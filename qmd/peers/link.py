@@ -80,6 +80,7 @@ class Link:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._retry_at = 0.0  # the time of that timer
         self.address = address
+        self.is_configured = False  # an operator or the directory has given the address
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
         self.remote_id = guid  # GUID of the queue manager at the other end of its own sessions

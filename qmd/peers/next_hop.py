@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qmd.directory.interface import Directory
     from qmd.peers.connection import PeerConnection
     from qmd.peers.link import Link
+    from qmd.peers.origins import Origins
     from qmd.peers.sessions import Peers
     from qmd.runtime.services import Services
 
@@ -52,10 +53,13 @@ ROUTE_RETRY_S = 15.0
 class NextHops:
     """The next hops of all links."""
 
-    def __init__(self, services: Services, directory: Directory, peers: Peers) -> None:
+    def __init__(
+        self, services: Services, directory: Directory, peers: Peers, origins: Origins
+    ) -> None:
         self._services = services
         self._directory = directory
         self._peers = peers
+        self._origins = origins
         self._rules = services.settings.routing.routes
         self._hops = {
             (hop.host.casefold(), hop.port) for rule in self._rules for hop in rule.hops if hop.host
@@ -123,10 +127,22 @@ class NextHops:
         found: dict[Link, None] = {}
         for hop in hops:
             if hop.host:
-                found[peers.link_to_address(hop.host, hop.port)] = None
+                way = peers.link_to_address(hop.host, hop.port)
+                way.is_configured = True
+                found[way] = None
             elif link.address is not None:
                 found[link] = None
         return tuple(found)
+
+    def may_lead_to(self, link: Link) -> bool:
+        """Return whether the configuration, the directory or an earlier message gives a way.
+
+        A query of the directory that is not answered yet may give one.
+        """
+        ways = self.carriers(link)
+        return any(way is not link or link.is_configured for way in ways) or (
+            link.guid in self._asking
+        )
 
     def link_changed(self, link: Link) -> None:
         """Drop the stored next hops of a link: its address has changed, or it is removed."""
@@ -157,6 +173,8 @@ class NextHops:
         via = connection.session.remote_id
         if via is None or self._neighbors.get(source) == via or source == self._services.id:
             return
+        if self._origins.primary(via) not in (None, connection.origin):
+            return  # it only states the GUID of a neighbor
         if source not in self._neighbors and len(self._neighbors) >= WAYS_BACK_MAX:
             oldest = next(iter(self._neighbors))
             self._behind[self._neighbors.pop(oldest)].pop(oldest, None)
@@ -242,6 +260,10 @@ class NextHops:
         for entry in entries:
             addresses = addresses_of(entry)
             way = self._peers.link_to_queue_manager(entry.guid, addresses[0])
+            if way.address != addresses[0]:  # an earlier session had another one
+                way.address = addresses[0]
+                self.link_changed(way)
+            way.is_configured = True
             way.alternatives = addresses[1:]
             ways[way] = None
         if len(self._directory_ways) >= WAYS_BACK_MAX:

@@ -36,8 +36,8 @@ from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations
-    from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.link import Link
+    from qmd.peers.origins import Origins
     from qmd.peers.sessions import Peers
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
@@ -55,13 +55,13 @@ class Redirection:
     def __init__(
         self,
         services: Services,
-        identities: IdentityConflicts,
+        origins: Origins,
         outgoing: OutgoingQueues,
         peers: Peers,
         destinations: Destinations,
     ) -> None:
         self._services = services
-        self._identities = identities
+        self._origins = origins
         self._outgoing = outgoing
         self._peers = peers
         self._destinations = destinations
@@ -236,7 +236,7 @@ class Redirection:
 
     def _is_qmd(self, queue: OutgoingQueue) -> bool:
         """Return whether the stored peer of a queue runs qmd."""
-        return queue.known_peer is not None and self._identities.is_qmd(queue.known_peer)
+        return queue.known_peer is not None and self._origins.is_qmd(queue.known_peer)
 
     def _follow(self, queue: OutgoingQueue) -> None:
         """Use the link of the new address."""

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
+from qmd.core.identity_proof import NONCE_BYTES, Prover
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER
 from qmd.peers.admission import Admission
+from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
+from qmd.peers.origins import Bound, is_proof
+from qmd.peers.own_addresses import NO_ADDRESS, OwnAddresses, packed_address
+from qmd.runtime.identity_key import verify
 from qmd.runtime.shares import address_of
 
 if TYPE_CHECKING:
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.known_hosts import KnownHosts
+    from qmd.peers.origins import Origins
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.way import Way
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 # message, for which its sender would show the message as being sent.
 RECEIPT_ACK_MAX_S = 0.1
 
+#: The reason of a session with a queue manager that states the GUID of another one.
+NOT_THE_ONE = "it has not proven to be the queue manager that is known by its GUID"
+
 LARGE_HEADERS_BYTES_MAX = 64 * 1024  # with the extension, for a body of more than 4 MiB
 
 
@@ -39,6 +48,7 @@ class LinkObserver(Protocol):
 
     def link_changed(self, link: Link) -> None: ...
     def session_opened(self, guid: bytes) -> None: ...
+    def may_lead_to(self, link: Link) -> bool: ...
 
 
 class Peers:
@@ -51,14 +61,19 @@ class Peers:
         identities: IdentityConflicts,
         incoming_streams: IncomingStreams,
         known_hosts: KnownHosts,
+        origins: Origins,
     ) -> None:
         self._services = services
         self._acknowledgments = acknowledgments
         self._identities = identities
         self._incoming_streams = incoming_streams
+        self._origins = origins
+        self._own_addresses = OwnAddresses(services)
+        origins.on_primary = self._primary_changed
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
-        self._by_guid: dict[bytes, list[PeerConnection]] = {}
+        self._by_origin: dict[tuple[bytes, str], list[PeerConnection]] = {}
+        self._origins_of: dict[bytes, dict[str, None]] = {}  # with open sessions
         self._known_hosts = known_hosts
         self.admission = Admission(services, known_hosts)
         self.connections: dict[PeerConnection, None] = {}
@@ -111,9 +126,7 @@ class Peers:
         link = self._links_by_guid.get(guid)
         if link is None:
             link = self._links_by_guid[guid] = self._make_link(address=address, guid=guid)
-            connection = self.connection_to(guid)
-            if connection is not None:
-                self._opened(link, connection)
+            self._use_open_session(link)
         elif link.address is None and address is not None:
             link.address = address
             self._next_hops.link_changed(link)
@@ -145,8 +158,14 @@ class Peers:
         return self._links_by_address.get(there)
 
     def connection_to(self, guid: bytes) -> PeerConnection | None:
-        """Return the latest open session with a queue manager, if there is one."""
-        connections = self._by_guid.get(guid)
+        """Return the latest open session with the primary origin of a queue manager, if any.
+
+        While no primary origin is known, it is the latest session that states the GUID.
+        """
+        origin = self._origins.primary(guid)
+        if origin is None:
+            origin = next(reversed(self._origins_of.get(guid, {})), "")
+        connections = self._by_origin.get((guid, origin))
         return connections[-1] if connections else None
 
     # Called by connections.
@@ -163,6 +182,7 @@ class Peers:
                 return None
             refuse = not self.admission.begin(connection)
         self.connections[connection] = None
+        connection.when_accepted = self._origins.accepted
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(
@@ -174,6 +194,19 @@ class Peers:
             refuse=refuse,
             instance=self._identities.own,
             judge=partial(self._identities.judge, connection),
+            prover=None if connection.certified else self._prover(connection),
+        )
+
+    def _prover(self, connection: PeerConnection) -> Prover:
+        """Return the means to prove our key over a connection, and to check that of the peer."""
+        dialled = connection.dialled_address
+        return Prover(
+            self._services.key.public,
+            self._services.key.sign,
+            verify,
+            self._services.environment.urandom(NONCE_BYTES),
+            NO_ADDRESS if dialled is None else packed_address(*dialled),
+            partial(self._own_addresses.includes, connection.own_host, connection.own_port),
         )
 
     def may_connect(self, host: str) -> bool:
@@ -186,9 +219,9 @@ class Peers:
             return False
         return True
 
-    def close_sessions(self, guid: bytes, reason: str, *, but: PeerConnection) -> None:
-        """End the sessions with a queue manager, except `but`."""
-        for connection in list(self._by_guid.get(guid, ())):
+    def close_sessions(self, guid: bytes, origin: str, reason: str, *, but: PeerConnection) -> None:
+        """End the sessions with one origin of a queue manager, except `but`."""
+        for connection in list(self._by_origin.get((guid, origin), ())):
             if connection is not but:
                 connection.close(reason)
 
@@ -201,27 +234,102 @@ class Peers:
         if connection.link is not None:
             self._known_hosts.add(connection.host)
         connection.handshake_done = True
-        self._acknowledgments.met(connection)
-        self._by_guid.setdefault(guid, []).append(connection)
+        self._by_origin.setdefault((guid, connection.origin), []).append(connection)
+        origins = self._origins_of.setdefault(guid, {})
+        origins.pop(connection.origin, None)
+        origins[connection.origin] = None  # the latest is the last
         self._services.log_limited(
             "session_opened",
             connection.host,
             peer=guid_text(guid),
             address=connection.host,
+            origin=connection.origin,
             dialled=connection.link is not None,
         )
-        if connection.link is not None:
-            self._opened(connection.link, connection)
-        waiting = self._links_by_guid.get(guid)
-        if waiting is not None and waiting.connection is None:
-            self._opened(waiting, connection)
-        self._next_hops.session_opened(guid)
+        self._origins.opened(connection)
+        link = connection.link
+        if link is not None:
+            if link.is_configured or has_applications(link):  # not if a peer asked for it
+                self._origins.dialled(connection, is_configured=link.is_configured)
+            if not self._is_expected(link, connection, guid):
+                connection.close(NOT_THE_ONE)
+                return
+            self._opened(link, connection)
+        if self._origins.is_primary(connection):
+            self._acknowledgments.met(connection)
+        self._primary_changed(guid)
         self.on_change()
-        if connection.link is None:
+        if link is None:
             # A peer that has connected is probably reachable again.
-            for link in self._links_by_address.values():
-                if link.remote_id == guid and link.connection is None and link.has_work:
-                    link.kick()
+            for each in self._links_by_address.values():
+                if each.remote_id == guid and each.connection is None and each.has_work:
+                    each.kick()
+
+    def _is_expected(self, link: SessionUser, connection: PeerConnection, guid: bytes) -> bool:
+        """Return whether the queue manager that answered is the one that a link is for.
+
+        A link to an address takes any that answers there, except one without a proof if a queue
+        manager with this GUID has proven a key at this address, or at a configured one.
+        """
+        primary = self._origins.primary_fact(guid)
+        if primary is None or primary.origin == connection.origin:
+            return True
+        if link.guid is not None:
+            return False
+        # Another program may have been the first one to state the GUID: its key excludes no other.
+        return is_proof(connection.fact) or not (
+            is_proof(primary.fact)
+            and (primary.bound >= Bound.CONFIGURED or primary.host == connection.host)
+        )
+
+    def _primary_changed(self, guid: bytes) -> None:
+        """Let the link to a queue manager use a session with its primary origin only."""
+        if self._origins.primary(guid) is None:  # it was forgotten
+            for known in self._origins_of.get(guid, ()):
+                for each in self._by_origin[guid, known]:
+                    each.is_recorded = False
+        link = self._links_by_guid.get(guid)
+        if link is not None:
+            used, origin = link.connection, self._origins.primary(guid)
+            if (
+                used is not None
+                and link.carrier is None
+                and used.session is not None
+                and used.session.remote_id == guid
+                and used.origin != origin
+            ):
+                if used.link is link:
+                    used.close(NOT_THE_ONE)
+                else:
+                    # The session stays open: it may serve its own origin.
+                    used.links.pop(link, None)
+                    link.closed(used, NOT_THE_ONE, clean=True)
+            self._use_open_session(link)
+        connection = self.connection_to(guid)
+        if connection is not None:
+            if self._origins.is_primary(connection):
+                self._acknowledgments.met(connection)
+            self._next_hops.session_opened(guid)
+
+    def _use_open_session(self, link: Link) -> None:
+        """Let a link to a queue manager use an open session with its primary origin.
+
+        While none is known, a session that the other side has begun is used only if nothing else
+        leads there: its GUID is not proven, and the address that is known may be the right one. It
+        then becomes the primary origin.
+        """
+        if link.connection is not None or link.guid is None:
+            return
+        connection = self.connection_to(link.guid)
+        if connection is None:
+            return
+        if self._origins.primary(link.guid) is None:
+            if self._next_hops.may_lead_to(link):
+                return
+            self._origins.accepted(connection)  # calls this method again
+            if link.connection is not None:
+                return
+        self._opened(link, connection)
 
     def _opened(self, link: SessionUser, connection: PeerConnection) -> None:
         """Let a link use a session; that the peer has accepted it may resolve a conflict."""
@@ -241,10 +349,14 @@ class Peers:
             self._identities.refused_by(connection)
         guid = connection.session.remote_id
         if guid is not None and connection.handshake_done:
-            remaining = self._by_guid[guid]
+            place = (guid, connection.origin)
+            remaining = self._by_origin[place]
             remaining.remove(connection)
             if not remaining:
-                del self._by_guid[guid]
+                del self._by_origin[place]
+                del self._origins_of[guid][connection.origin]
+                if not self._origins_of[guid]:
+                    del self._origins_of[guid]
         self._services.log_limited(
             "session_closed", connection.host, address=connection.host, reason=reason
         )
@@ -253,8 +365,8 @@ class Peers:
             links[connection.link] = None
         for link in links:
             link.closed(connection, reason, clean=clean)
-            if link.guid is not None and (other := self.connection_to(link.guid)) is not None:
-                self._opened(link, other)
+            if isinstance(link, Link):
+                self._use_open_session(link)
 
     def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None:
         """Release messages that a session has acknowledged, except transactional ones."""

@@ -24,6 +24,9 @@ class PeerSession(Protocol):
     streams: dict[IncomingStream, None]
     owed_order_acks: dict[IncomingStream, None]
 
+    def note_accepted(self) -> None:
+        """Record that a message of the session was accepted: the open batch contains it."""
+
     def count_useless(self, weight: int = 1) -> None:
         """Count a useless message: its sender gets a smaller share of the time."""
 

@@ -58,6 +58,7 @@ class Arrivals:
         packet: bytes,
     ) -> None:
         """Store an accepted message; `stream` is the sequence of a transactional one."""
+        turn.connection.note_accepted()
         if stream is not None:
             self._advance(turn, stream, message, packet)
         self._store(turn, queue, message, packet)

@@ -91,6 +91,7 @@ class Relay:
         if isinstance(queue, Decision):
             return queue
         user, transaction = message.user, message.transaction
+        connection.note_accepted()
         if connection.session is not None and connection.session.remote_id is not None:
             self._next_hops.learn_way_back(user.source_queue_manager, connection)
         if transaction is not None:

@@ -58,7 +58,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
 _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "branch": (bytes, str, int),
     "way_back": (bytes, bytes, str, int),
-    "peer_instance": (bytes, int, bytes, str, int),
+    "peer_origin": (bytes, str, str, int, int, str, bytes, int, bytes, int, int),
     "directory_change": (bytes, str, int, int),
 }
 #: Columns after those of a complete row: how many there may be today, and which of them is the id

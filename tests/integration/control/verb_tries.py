@@ -136,7 +136,7 @@ class World:
 def _rows(db: sqlite3.Connection) -> dict[str, Any]:
     tables = (
         *("message", "outgoing", "queue", "outgoing_queue", "outcome", "branch", "awaiting"),
-        *("reader", "reader_queue", "reservation", "stage", "publication", "peer_instance"),
+        *("reader", "reader_queue", "reservation", "stage", "publication", "peer_origin"),
     )
     return {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables}
 
