@@ -205,7 +205,7 @@ class Peers:
             self._services.key.sign,
             verify,
             self._services.environment.urandom(NONCE_BYTES),
-            NO_ADDRESS if dialled is None else packed_address(*dialled),
+            NO_ADDRESS if dialled is None else packed_address(connection.host, dialled[1]),
             partial(self._own_addresses.includes, connection.own_host, connection.own_port),
         )
 
