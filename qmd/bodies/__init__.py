@@ -1,0 +1,1 @@
+"""Bodies: the content of message bodies, as applications on Windows and elsewhere write it."""

@@ -1,0 +1,206 @@
+"""Content: the value of a body, in the format that the body itself shows.
+
+The body type decides first.  A body without one (System.Messaging with XmlMessageFormatter, qmd) is
+recognized by its beginning.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from protocol.body_type import BodyType
+from qmd.bodies.errors import UnreadableBody
+from qmd.bodies.nrbf_values import NrbfObject
+
+#: The body type of BinaryMessageFormatter, which [MS-MQMQ] does not list.
+VT_BINARY_OBJECT = 0x300
+
+BINARY, XML, ACTIVE_X, JSON, TEXT, BYTES = "binary", "xml", "activex", "json", "text", "bytes"
+FORMATS = (XML, BINARY, ACTIVE_X, JSON, TEXT, BYTES)
+
+
+class Content(NamedTuple):
+    """The value of a body, and its format: one of FORMATS."""
+
+    format: str
+    value: Any
+
+    def to_json(self) -> Any:
+        """Return the value for `json.dumps`; see `plain`."""
+        return plain(self.value)
+
+    @property
+    def text(self) -> str:
+        """The value as text for people: a text itself, everything else in JSON."""
+        if isinstance(self.value, str):
+            return self.value
+        return json.dumps(self.to_json(), ensure_ascii=False)
+
+
+def read_content(body: bytes, body_type: int = 0, format: str = "") -> Content:
+    """Return the content of a body, by default in the format that it shows.
+
+    A body that only resembles a format is text or bytes.  With `format`, one of FORMATS, it is read
+    as that.  Raises UnreadableBody if it does not have the format that is given or that its type
+    states, and ValueError for an unknown format.
+    """
+    if format:
+        return Content(format, _read_as(body, body_type, format))
+    from qmd.bodies.active_x import is_active_x, read_active_x
+
+    if body_type == VT_BINARY_OBJECT:
+        return Content(BINARY, _read_as(body, body_type, BINARY))
+    if is_active_x(body_type):
+        return Content(ACTIVE_X, read_active_x(body, body_type))
+    for possible in _possible(body):
+        try:
+            return Content(possible, _read_as(body, body_type, possible))
+        except UnreadableBody:
+            continue
+    return Content(BYTES, body)
+
+
+def write_content(value: Any, format: str, *, root: str = "") -> tuple[bytes, int]:
+    """Return body and body type of a value in a format of FORMATS.
+
+    root: for "xml", the name of the class of a dictionary.  Raises UnreadableBody for a value that
+    the format cannot express, and ValueError for an unknown format.
+    """
+    match format:
+        case "xml":
+            from qmd.bodies.xml_formatter import write_xml
+
+            return write_xml(value, root), 0
+        case "binary":
+            from qmd.bodies.nrbf_writer import write_nrbf
+
+            return write_nrbf(value), VT_BINARY_OBJECT
+        case "activex":
+            from qmd.bodies.active_x import write_active_x
+
+            return write_active_x(value)
+        case "json":
+            try:
+                return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), 0
+            except (TypeError, ValueError) as error:
+                raise UnreadableBody("JSON", -1, str(error)) from None
+        case "text" if isinstance(value, str):
+            return value.encode(), 0
+        case "bytes" if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value), 0
+        case "text" | "bytes":
+            raise UnreadableBody(format, -1, f"a value of type {type(value).__name__} is none")
+    raise _unknown(format)
+
+
+def plain(value: Any) -> Any:
+    """Return a value for `json.dumps`.
+
+    Bytes become base64, times ISO 8601, durations seconds, decimal numbers and GUIDs texts; an
+    object becomes its members and "$type", an object within itself {"$cycle": its type}.
+    """
+    return _plain(value, ())
+
+
+def _plain(value: Any, within: tuple[int, ...]) -> Any:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal() | uuid.UUID():
+            return str(value)
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)  # JSON has no such numbers
+        case list() | dict() | NrbfObject() if id(value) in within:
+            name = value.type_name if isinstance(value, NrbfObject) else type(value).__name__
+            return {"$cycle": name}
+        case list():
+            return [_plain(each, (*within, id(value))) for each in value]
+        case dict():
+            inner = (*within, id(value))
+            return {str(_plain(key, inner)): _plain(each, inner) for key, each in value.items()}
+        case NrbfObject():
+            inner = (*within, id(value))
+            members = {name: _plain(each, inner) for name, each in value.members.items()}
+            return {"$type": value.type_name, **members}
+    return value
+
+
+def _possible(body: bytes) -> list[str]:
+    """Return the formats that the beginning of a body allows, the most particular first."""
+    from qmd.bodies.nrbf import has_nrbf_header
+
+    found = []
+    if has_nrbf_header(body):
+        found.append(BINARY)
+    start = body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if start == b"<" or body[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        found.append(XML)
+    if start in (b"{", b"["):
+        found.append(JSON)
+    return [*found, TEXT]
+
+
+def _read_as(body: bytes, body_type: int, format: str) -> Any:
+    match format:
+        case "binary":
+            from qmd.bodies.nrbf import read_nrbf
+
+            return read_nrbf(body)
+        case "xml":
+            from qmd.bodies.xml_formatter import read_xml
+
+            return read_xml(body)
+        case "activex":
+            from qmd.bodies.active_x import is_active_x, read_active_x
+
+            if not is_active_x(body_type):
+                raise UnreadableBody("value of ActiveXMessageFormatter", -1, "it has no such type")
+            return read_active_x(body, body_type)
+        case "json":
+            try:
+                return json.loads(body)
+            except (ValueError, RecursionError) as error:
+                raise UnreadableBody("JSON", -1, str(error)) from None
+        case "text":
+            return _text(body, body_type)
+        case "bytes":
+            return body
+    raise _unknown(format)
+
+
+def _text(body: bytes, body_type: int) -> str:
+    """Return a text in UTF-8, or in UTF-16 if it shows that."""
+    if b"\0" not in body:
+        try:
+            return body.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            pass
+    if body[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+    elif body_type in (BodyType.VT_LPWSTR, BodyType.VT_BSTR) or _resembles_utf_16(body):
+        encoding = "utf-16-le"
+    else:
+        raise UnreadableBody("text", -1, "it is neither UTF-8 nor UTF-16")
+    try:
+        return body.decode(encoding).removesuffix("\0")
+    except UnicodeDecodeError as error:
+        raise UnreadableBody("text", error.start, "it is neither UTF-8 nor UTF-16") from None
+
+
+def _resembles_utf_16(body: bytes) -> bool:
+    """Return whether most high bytes are zero and no low one is, as in texts of Latin scripts."""
+    low, high = body[::2], body[1::2]
+    return len(body) % 2 == 0 and 0 not in low.removesuffix(b"\0") and high.count(0) * 2 > len(high)
+
+
+def _unknown(format: str) -> ValueError:
+    return ValueError(f"{format!r} is no format of bodies; it must be one of {', '.join(FORMATS)}")
