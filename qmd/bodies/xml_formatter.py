@@ -59,7 +59,7 @@ def write_xml(value: Any, root: str = "") -> bytes:
     """
     if isinstance(value, dict):
         if not root:
-            raise UnreadableBody(FORMAT, -1, "an object needs the name of its class: give root")
+            raise UnreadableBody(FORMAT, -1, "an object needs the name of its class (root)")
         text = _object(root, value, _ROOT_ATTRIBUTES, 0)
     elif isinstance(value, list | tuple):
         names = {_type_of(each)[0] for each in value}

@@ -192,4 +192,21 @@ ENTRIES = (
         "`tokens` in the section [remote] names, is damaged, or belongs to another user.",
         "Choose another name; or repair the file as the error says.",
     ),
+    Entry(
+        5027,
+        "bad_json_value",
+        "The value is not JSON.",
+        "A text needs double quotes in JSON, inside those of the shell.",
+        'Write, for example, --body-json \'{"article": "screw", "count": 10}\'.',
+        "usage",
+    ),
+    Entry(
+        5028,
+        "value_not_written",
+        "The formatter cannot write this value.",
+        "Its format has no counterpart for the value; or the value is an object, and --root does"
+        " not give its class.",
+        "Choose another formatter, or give --root.",
+        "usage",
+    ),
 )

@@ -17,6 +17,7 @@ from qmd.cli.parameters import duration, json_option, queue_argument
 from qmd.cli.program import ExitCode, Misuse, drop_output
 
 if TYPE_CHECKING:
+    from qmd.bodies.content import Content
     from qmd.cli.interrupt import Interrupt
     from qmd.client import Choice, Message
 
@@ -34,6 +35,7 @@ class Wanted:
     timeout_s: float | None
     as_json: bool
     body_only: bool
+    content: bool
     choice: Choice | None = None  # None: any message
 
     def left(self, count: int, batch: int) -> int:
@@ -64,6 +66,12 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         "limit]",
     )
     @click.option("--body-only", is_flag=True, help="Print only the bodies, unchanged.")
+    @click.option(
+        "--content",
+        is_flag=True,
+        help="Decode bodies: XML, objects and values of .NET and COM, JSON, UTF-16. With --json as"
+        " `content`, with --body-only as text.",
+    )
     @filter_options
     @json_option
     @functools.wraps(command)
@@ -74,6 +82,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
         follow: bool,
         timeout: float | None,
         body_only: bool,
+        content: bool,
         filters: dict[str, Any],
         as_json: bool,
         **named: Any,
@@ -90,7 +99,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
             choice = chosen(**filters)
         left = None if all_ or follow else count or 1
-        wanted = Wanted(left, follow, timeout, as_json, body_only, choice)
+        wanted = Wanted(left, follow, timeout, as_json, body_only, content, choice)
         command(*arguments, wanted=wanted, **named)
 
     return with_wanted
@@ -157,11 +166,16 @@ class Printer:
     def _print(self, message: Message) -> None:
         self.count += 1
         if self._wanted.body_only:
-            sys.stdout.buffer.write(message.body)
+            body = _content(message).text.encode() if self._wanted.content else message.body
+            sys.stdout.buffer.write(body)
             if self._wanted.count != 1 or sys.stdout.isatty():
                 sys.stdout.buffer.write(b"\n")
         elif self._wanted.as_json:
-            sys.stdout.write(json.dumps(message.to_json()) + "\n")
+            properties = message.to_json()
+            if self._wanted.content:
+                content = _content(message)
+                properties |= {"content_format": content.format, "content": content.to_json()}
+            sys.stdout.write(json.dumps(properties) + "\n")
         else:
             self._print_row(message)
 
@@ -170,8 +184,11 @@ class Printer:
             heading = _row("LOOKUP ID", "SENT", "DELIVERY", "PRIORITY", "BYTES", "LABEL", "BODY")
             click.secho(heading, bold=True)
         body = message.body
-        encoding = "utf-16-le" if message.body_type_name in _UTF_16 else "utf-8"
-        text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode(encoding, "replace"))
+        if self._wanted.content:
+            text = printable(_content(message).text[:BODY_CHARACTERS_MAX])
+        else:
+            encoding = "utf-16-le" if message.body_type_name in _UTF_16 else "utf-8"
+            text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode(encoding, "replace"))
         click.echo(
             _row(
                 str(message.lookup_id),
@@ -191,6 +208,16 @@ class Printer:
             )
         if message.reason:
             click.echo(f"    here because: {printable(message.reason)}")
+
+
+def _content(message: Message) -> Content:
+    """Return the content of a body; of one that has not the format of its type, the bytes."""
+    from qmd.client import UnreadableBody
+
+    try:
+        return message.content
+    except UnreadableBody:
+        return message.content_as("bytes")
 
 
 def _row(lookup_id: str, sent: str, delivery: str, priority: str, size: str, *texts: str) -> str:

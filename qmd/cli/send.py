@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from qmd.client import Properties
+    from qmd.client.new_message import Formatter
 
     # Called when the limit for a body is known.
-    Messages = Callable[[int], AsyncIterator[tuple[str | bytes, Properties]]]
+    Messages = Callable[[int], AsyncIterator[tuple[Any, Properties]]]
 
 ACKNOWLEDGE = (
     *("positive-arrival", "positive-receive", "negative-arrival", "negative-receive"),
@@ -92,6 +93,15 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
 @click.argument("destination")
 @click.argument("body", required=False)
 @click.option("--body-base64", metavar="BASE64", help="The body, in base64.")
+@click.option("--body-json", metavar="JSON", help="The body as a JSON value, see --formatter.")
+@click.option(
+    "--formatter",
+    type=click.Choice(["xml", "binary", "activex", "json"]),
+    help="Write the value of BODY (a text) or --body-json as applications on Windows do: xml is"
+    " XmlMessageFormatter, binary BinaryMessageFormatter, activex ActiveXMessageFormatter."
+    "  [default with --body-json: json]",
+)
+@click.option("--root", default="", metavar="NAME", help="The class of an object, for xml.")
 @click.option(
     "--file",
     metavar="FILE",
@@ -219,6 +229,8 @@ def send(
     destination: str,
     body: str | None,
     body_base64: str | None,
+    body_json: str | None,
+    formatter: str | None,
     file: IO[bytes] | None,
     each_line: bool,
     count: int | None,
@@ -236,8 +248,12 @@ def send(
     """
     if each_line and file is None:
         file = sys.stdin.buffer
-    if sum(one is not None for one in (body, body_base64, file)) > 1:
-        raise Misuse("options_exclude", "give only one of BODY, --body-base64 and --file")
+    if sum(one is not None for one in (body, body_base64, body_json, file)) > 1:
+        raise Misuse(
+            "options_exclude", "give only one of BODY, --body-base64, --body-json and --file"
+        )
+    if formatter and (body_base64 is not None or file is not None):
+        raise Misuse("options_exclude", "--formatter takes its value from BODY or --body-json")
     if each_line and count:
         raise Misuse("options_exclude", "--each-line and --count are mutually exclusive")
     if bool(acknowledge) != bool(given["admin_queue"]):
@@ -257,7 +273,13 @@ def send(
     elif file is not None:
         messages = partial(_from_file, file, count, properties)
     else:
-        messages = partial(_repeated, _content(body, body_base64), count, properties)
+        content: Any = _content(body, body_base64)
+        if body_json is not None:
+            content, formatter = _json_value(body_json), formatter or "json"
+        if formatter:
+            _check_writable(content, formatter, given["root"])
+            properties["formatter"] = cast("Formatter", formatter)
+        messages = partial(_repeated, content, count, properties)
     only_one = not each_line and count is None
     report = _Report(destination, None if each_line else count or 1, as_json=as_json)
     asyncio.run(_send(configuration, destination, messages, report, only_one=only_one))
@@ -365,6 +387,26 @@ def _content(body: str | None, body_base64: str | None) -> str | bytes:
     return _from_base64("--body-base64", body_base64)
 
 
+def _json_value(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadValue("bad_json_value", f"--body-json is no JSON: {error}") from error
+
+
+def _check_writable(value: Any, formatter: str, root: str) -> None:
+    """Raise BadValue unless the formatter can write a value."""
+    from qmd.bodies.content import write_content
+    from qmd.client import UnreadableBody
+
+    try:
+        write_content(value, formatter, root=root)
+    except UnreadableBody as error:
+        raise BadValue("value_not_written", f"--formatter {formatter}: {error.rule}") from error
+
+
 def _from_base64(option: str, text: str) -> bytes:
     import base64
 
@@ -404,8 +446,8 @@ async def _from_file(
 
 
 async def _repeated(
-    body: str | bytes, count: int | None, properties: Properties, body_bytes_max: int
-) -> AsyncIterator[tuple[str | bytes, Properties]]:
+    body: Any, count: int | None, properties: Properties, body_bytes_max: int
+) -> AsyncIterator[tuple[Any, Properties]]:
     if count is None:
         yield body, properties
         return

@@ -6,6 +6,7 @@ Read `queue_manager.py` first: it has the verbs. `blocking.py` is the same clien
 and `errors.py` lists the errors.
 """
 
+from qmd.bodies.errors import UnreadableBody
 from qmd.client.ambient import current_transaction, no_transaction
 from qmd.client.choice import chosen
 from qmd.client.errors import (
@@ -82,6 +83,7 @@ __all__ = [
     "Transaction",
     "TransactionAborted",
     "TransactionDoomed",
+    "UnreadableBody",
     "WrongDelivery",
     "chosen",
     "connect",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack
 
 from qmd.client.administration import Facts
 from qmd.client.message import Message
-from qmd.client.new_message import Properties
+from qmd.client.new_message import Body, Properties
 from qmd.client.pipeline import Consumed, Published, Reserved, Run, Split, Staged
 from qmd.client.queue import Access, Place, Share
 from qmd.client.queue_manager import Moved
@@ -44,7 +44,7 @@ class QueueManager:
     def send(
         self,
         destination: str,
-        body: bytes | str = ...,
+        body: Body = ...,
         *,
         retry: bool = ...,
         token: bytes = ...,
@@ -61,7 +61,7 @@ class QueueManager:
     def send_once(
         self,
         destination: str,
-        body: bytes | str = ...,
+        body: Body = ...,
         *,
         deduplication_id: bytes | str,
         **properties: Unpack[Properties],
@@ -80,13 +80,13 @@ class QueueManager:
     def request(
         self,
         destination: str,
-        body: bytes | str = ...,
+        body: Body = ...,
         *,
         response_queue: str,
         timeout_s: float | None = ...,
         **properties: Any,
     ) -> Message | None: ...
-    def reply(self, message: Message, body: bytes | str = ..., **properties: Any) -> str: ...
+    def reply(self, message: Message, body: Body = ..., **properties: Any) -> str: ...
     def open(self, queue: str, access: Access = ..., share: Share = ...) -> Queue: ...
     def look(self, queue: str, which: Place, lookup_id: int = ...) -> Message | None: ...
     @property
@@ -206,9 +206,7 @@ class Transaction:
     @property
     def is_over(self) -> bool: ...
     def begin(self) -> None: ...
-    def send(
-        self, destination: str, body: bytes | str = ..., **properties: Unpack[Properties]
-    ) -> str: ...
+    def send(self, destination: str, body: Body = ..., **properties: Unpack[Properties]) -> str: ...
     def send_many(self, messages: Sequence[frames.NewMessage]) -> list[str]: ...
     def receive(self, queue: str, *, timeout_s: float | None = ...) -> Message | None: ...
     def receive_many(
@@ -232,7 +230,7 @@ class Transaction:
 
 class Sender:
     def send(
-        self, body: bytes | str = ..., **properties: Unpack[Properties]
+        self, body: Body = ..., **properties: Unpack[Properties]
     ) -> concurrent.futures.Future[str]: ...
     def flush(self) -> None: ...
     def __enter__(self) -> Sender: ...
@@ -254,7 +252,7 @@ class Queue:
     share: Share
     def __enter__(self) -> Queue: ...
     def __exit__(self, *exc_info: object) -> None: ...
-    def send(self, body: bytes | str = ..., **properties: Unpack[Properties]) -> str: ...
+    def send(self, body: Body = ..., **properties: Unpack[Properties]) -> str: ...
     def receive(self, *, timeout_s: float | None = ...) -> Message | None: ...
     def receive_chosen(
         self, choice: Choice, *, limit: int = ..., timeout_s: float | None = ...

@@ -10,6 +10,7 @@ from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from protocol import MqfElement, UserMessage
+    from qmd.bodies.content import Content
 
 
 class SequencePosition(NamedTuple):
@@ -70,6 +71,24 @@ class Message:
         from protocol.body_type import body_type_name
 
         return body_type_name(self.body_type)
+
+    @property
+    def content(self) -> Content:
+        """Return the value of the body and its format: XML, an object of .NET, JSON, text or bytes.
+
+        The body type and the body itself show the format.  Raises UnreadableBody if the body does
+        not have the format that its type states.
+        """
+        return self.content_as("")
+
+    def content_as(self, format: str) -> Content:
+        """Return the body, read in one of the formats "xml", "binary", "activex", "json", "text".
+
+        Raises UnreadableBody if it does not have that format, ValueError for an unknown one.
+        """
+        from qmd.bodies.content import read_content
+
+        return read_content(self.body, self.body_type, format)
 
     @property
     def extension(self) -> bytes:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from qmd.client.understood import understood
 from qmd.control_protocol import messages as frames
+
+#: The body of a new message: bytes, text, or with `formatter` any value that it can write.
+Body = Any
+Formatter = Literal["", "xml", "binary", "activex", "json", "text", "bytes"]
 
 DeliveryName = Literal["automatic", "express", "recoverable", "transactional"]
 
@@ -68,8 +72,13 @@ class Properties(_PlainProperties, total=False):
     queue of this computer or `PUBLIC=guid`.
     `dead_letter_queue`: a queue of this computer, of the message's kind, that keeps the message
     when it cannot be delivered; the default is the system's dead-letter queue.
+    `formatter`: write the body, any value, as an application on Windows does: "xml"
+    (XmlMessageFormatter), "binary" (BinaryMessageFormatter), "activex" (ActiveXMessageFormatter),
+    or as "json".  `root`: the name of the class of a dictionary, for "xml".
     """
 
+    formatter: Formatter
+    root: str
     delivery: DeliveryName
     correlation_id: str | bytes
     body_type: int | str
@@ -79,8 +88,10 @@ class Properties(_PlainProperties, total=False):
 
 def new_message(
     destination: str,
-    body: bytes | str = b"",
+    body: Body = b"",
     *,
+    formatter: Formatter = "",
+    root: str = "",
     delivery: DeliveryName = "automatic",
     correlation_id: str | bytes = b"",
     body_type: int | str = 0,
@@ -90,9 +101,15 @@ def new_message(
 ) -> frames.NewMessage:
     """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
-    Raises ValueError for an unknown delivery, TypeError for a body that is neither bytes nor text,
-    and BadName for an invalid correlation id, body type, sender id or connector type.
+    Raises ValueError for an unknown delivery or formatter and for a value that the formatter cannot
+    write, TypeError for a body that is neither bytes nor text without one, and BadName for an
+    invalid correlation id, body type, sender id or connector type.
     """
+    if formatter:
+        from qmd.bodies.content import write_content
+
+        body, written_type = write_content(body, formatter, root=root)
+        body_type = body_type or written_type
     if isinstance(body, int):
         raise TypeError(f"the body is {body!r}; it must be bytes or text")  # bytes(5) has five
     if delivery not in _DELIVERIES:

@@ -18,7 +18,7 @@ from qmd.client.choice import chosen
 from qmd.client.connection import Connection
 from qmd.client.errors import AccessDenied, NotConnected
 from qmd.client.message import Message
-from qmd.client.new_message import Properties
+from qmd.client.new_message import Body, Properties
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Choice
 
@@ -68,7 +68,7 @@ class Queue:
             with contextlib.suppress(NotConnected):
                 await connection.ask(frames.CloseExclusive, self.name)
 
-    async def send(self, body: bytes | str = b"", **properties: Unpack[Properties]) -> str:
+    async def send(self, body: Body = b"", **properties: Unpack[Properties]) -> str:
         self._check("send")
         return await self._qm.send(self.name, body, **properties)
 

@@ -23,7 +23,7 @@ from qmd.client.choice import chosen
 from qmd.client.directory import Directory
 from qmd.client.errors import BadRequest, NotHandedOver
 from qmd.client.message import Message
-from qmd.client.new_message import Properties, new_message
+from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
@@ -127,7 +127,7 @@ class QueueManager(Administration):
     async def send(
         self,
         destination: str,
-        body: bytes | str = b"",
+        body: Body = b"",
         *,
         retry: bool = True,
         token: bytes = b"",
@@ -200,7 +200,7 @@ class QueueManager(Administration):
     async def send_once(
         self,
         destination: str,
-        body: bytes | str = b"",
+        body: Body = b"",
         *,
         deduplication_id: bytes | str,
         **properties: Unpack[Properties],
@@ -285,7 +285,7 @@ class QueueManager(Administration):
     async def request(
         self,
         destination: str,
-        body: bytes | str = b"",
+        body: Body = b"",
         *,
         response_queue: str,
         timeout_s: float | None = 30.0,
@@ -308,7 +308,7 @@ class QueueManager(Administration):
         )
         return answer[0] if answer else None
 
-    async def reply(self, message: Message, body: bytes | str = b"", **properties: Any) -> str:
+    async def reply(self, message: Message, body: Body = b"", **properties: Any) -> str:
         """Answer a message: send to its response queue, with its id as the correlation id.
 
         Raises ValueError for a message that names no response queue.

@@ -20,7 +20,7 @@ from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.errors import NotConnected, Stopping
-from qmd.client.new_message import Properties, new_message
+from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.sent_id import sent_ids
 from qmd.control_protocol import messages as frames
 
@@ -59,9 +59,7 @@ class Sender:
         self._flush_is_due = False
         self._failure: Exception | None = None
 
-    async def send(
-        self, body: bytes | str = b"", **properties: Unpack[Properties]
-    ) -> asyncio.Future[str]:
+    async def send(self, body: Body = b"", **properties: Unpack[Properties]) -> asyncio.Future[str]:
         """Hand over one message; the future gives its id once it is on disk.
 
         Waits while too many messages are unconfirmed.  The future need not be awaited: the end of

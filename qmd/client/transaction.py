@@ -32,7 +32,7 @@ from qmd.client.errors import (
     TransactionDoomed,
 )
 from qmd.client.message import Message
-from qmd.client.new_message import Properties, new_message
+from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.sent_id import sent_ids
 from qmd.client.two_phase import Branch, Branches, Database
 from qmd.control_protocol import messages as frames
@@ -81,7 +81,7 @@ class Transaction:
                 return
 
     async def send(
-        self, destination: str, body: bytes | str = b"", **properties: Unpack[Properties]
+        self, destination: str, body: Body = b"", **properties: Unpack[Properties]
     ) -> str:
         """Send one message as part of the transaction; return the id that it will have."""
         self._check()

@@ -84,6 +84,38 @@ def test_a_transactional_message_shows_its_place_in_the_sequence(
     assert message["sequence"]["previous"] == 0
 
 
+@pytest.mark.parametrize("formatter", ["xml", "binary", "activex"])
+def test_a_body_is_written_and_shown_as_applications_on_windows_do(daemon: Daemon, formatter: str):
+    daemon.cli("send", "plain", "grün", "--formatter", formatter)
+
+    (shown,) = daemon.json("peek", "plain", "--content")
+    text = daemon.cli("receive", "plain", "--body-only", "--content").stdout
+
+    assert (shown["content_format"], shown["content"]) == (formatter, "grün")
+    assert text.decode().strip() == "grün"
+
+
+def test_an_object_is_written_as_xml(daemon: Daemon):
+    order = ("--body-json", '{"Article": "screw"}', "--formatter", "xml")
+    refused = daemon.cli("send", "plain", *order, check=False)
+    daemon.cli("send", "plain", *order, "--root", "Order")
+
+    (message,) = daemon.json("receive", "plain", "--content")
+
+    assert refused.returncode == 2
+    assert b"root" in refused.stderr
+    assert b"<Order " in body(message)
+    assert message["content"] == {"Article": "screw"}
+
+
+def test_a_body_that_contradicts_its_type_is_shown_as_bytes(daemon: Daemon):
+    daemon.cli("send", "plain", "abc", "--body-type", "VT_I4")
+
+    (message,) = daemon.json("receive", "plain", "--content")
+
+    assert (message["content_format"], message["content"]) == ("bytes", "YWJj")
+
+
 def test_peek_changes_nothing(daemon: Daemon):
     daemon.send_all("plain", [b"1", b"2", b"3"], "--recoverable")
 

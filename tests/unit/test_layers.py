@@ -73,10 +73,13 @@ LAYERS: dict[str, set[str]] = {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
     },
     # Applications, and the command.
-    "qmd.client": {"qmd.catalogue", "qmd.control_protocol", "protocol", "msgspec", "uvloop"},
+    "qmd.bodies": {"protocol.body_type"},
+    "qmd.client": {
+        *("qmd.bodies", "qmd.catalogue", "qmd.control_protocol", "protocol", "msgspec", "uvloop"),
+    },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
-        *("qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
+        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
         *("qmd.control_protocol.messages", "protocol", "click"),
     },
     # Commands that become the daemon or a service, or read and write files of this computer.

@@ -1,0 +1,196 @@
+"""The content of bodies: formats of .NET and COM, recognition, and their JSON."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.body_type import BodyType
+from qmd.bodies.content import FORMATS, VT_BINARY_OBJECT, Content, read_content, write_content
+from qmd.bodies.errors import UnreadableBody
+from qmd.bodies.nrbf_values import NrbfObject
+
+GUID = uuid.UUID("a3b1c2d4-0102-8304-9506-0708090a0bff")
+SPACES = (
+    ' xmlns:xsd="http://www.w3.org/2001/XMLSchema"'
+    ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        ("<string>ten &lt;screws&gt;</string>", "ten <screws>"),
+        ("<string />", ""),
+        ("<int>-5</int>", -5),
+        ("<unsignedByte>255</unsignedByte>", 255),
+        ("<boolean>true</boolean>", True),
+        ("<double>INF</double>", float("inf")),
+        ("<decimal>1.10</decimal>", Decimal("1.10")),
+        ("<char>228</char>", "ä"),
+        ("<guid>a3b1c2d4-0102-8304-9506-0708090a0bff</guid>", GUID),
+        ("<base64Binary>AP8=</base64Binary>", b"\0\xff"),
+        (
+            "<dateTime>2026-01-02T03:04:05.1234567Z</dateTime>",
+            datetime(2026, 1, 2, 3, 4, 5, 123456, UTC),
+        ),
+        ("<dateTime>2026-01-02T03:04:05</dateTime>", datetime(2026, 1, 2, 3, 4, 5)),
+        ("<duration>P1DT2H3M4.5S</duration>", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        (f"<ArrayOfInt{SPACES}><int>1</int><int>2</int></ArrayOfInt>", [1, 2]),
+        (f'<string{SPACES} xsi:nil="true" />', None),
+        (
+            f'<Order{SPACES} id="7"><Article>screw</Article><Line>1</Line><Line>2</Line>'
+            '<Note xsi:nil="true" /><Any xsi:type="xsd:int">3</Any><Sub><A>x</A></Sub></Order>',
+            {
+                "@id": "7",
+                "Article": "screw",
+                "Line": ["1", "2"],
+                "Note": None,
+                "Any": 3,
+                "Sub": {"A": "x"},
+            },
+        ),
+    ],
+)
+def test_xml_as_dotnet_writes_it(body: str, value: Any):
+    raw = f'<?xml version="1.0"?>\r\n{body}'.encode()
+    assert read_content(raw) == Content("xml", value)
+    assert read_content(body.encode("utf-16")) == Content("xml", value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<!DOCTYPE a [<!ENTITY b "cc">]><string>&b;</string>',
+        '<!DOCTYPE a SYSTEM "file:///etc/passwd"><string>x</string>',
+        "<int>five</int>",
+        "<string>",
+        "<a>" * 300 + "</a>" * 300,
+        '<?xml version="1.0" encoding="no-such"?><string/>',
+    ],
+)
+def test_xml_that_is_refused(body: str):
+    with pytest.raises(UnreadableBody):
+        read_content(body.encode(), format="xml")
+    assert read_content(body.encode()) == Content("text", body)  # and is shown as it is
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("x\r\n<&", 5, 2**40, True, 1.5, float("inf"), Decimal("-1.10"), b"ab", GUID),
+        *(datetime(2026, 1, 2, 3), ["a", "b"], [1, 2], [1, "a", GUID], []),
+    ],
+    ids=repr,
+)
+def test_xml_comes_back(value: Any):
+    body, body_type = write_content(value, "xml")
+    assert read_content(body, body_type) == Content("xml", value)
+
+
+def test_an_object_is_written_as_xml():
+    value = {"Article": "screw", "Lines": {"Line": ["1", "2"]}, "Note": None, "@id": "7"}
+    body, _ = write_content(value, "xml", root="Order")
+    assert read_content(body).value == value
+    with pytest.raises(UnreadableBody, match="root"):
+        write_content(value, "xml")
+
+
+@pytest.mark.parametrize("value", [2**63, "\0", object, {"a b": 1}, {"": 1}, {"x": "\ud800"}])
+def test_xml_that_cannot_be_written(value: Any):
+    with pytest.raises(UnreadableBody):
+        write_content(value, "xml", root="A")
+
+
+@pytest.mark.parametrize(
+    ("body", "body_type", "value"),
+    [
+        ("h\0i\0", BodyType.VT_BSTR, "hi"),
+        ("h\0i\0\0\0", BodyType.VT_LPWSTR, "hi"),
+        ("hi\0", BodyType.VT_LPSTR, "hi"),
+        ("\5\0\0\0", BodyType.VT_I4, 5),
+        ("\xff\xff", BodyType.VT_BOOL, True),
+        ("\0", BodyType.VT_BOOL, False),
+        ("\x10\x27" + "\0" * 6, BodyType.VT_CY, Decimal("1.0000")),
+        ("\0" * 8, BodyType.VT_DATE, datetime(1899, 12, 30)),
+        (GUID.bytes_le, BodyType.VT_CLSID, GUID),
+        ("", BodyType.VT_NULL, None),
+        ("ab", 0x1011, b"ab"),
+        ("ab", BodyType.VT_STREAMED_OBJECT, b"ab"),
+    ],
+)
+def test_values_of_com(body: str | bytes, body_type: int, value: Any):
+    raw = body if isinstance(body, bytes) else body.encode("latin-1")
+    assert read_content(raw, body_type) == Content("activex", value)
+
+
+def test_an_ole_date_before_its_beginning():
+    value = datetime(1899, 12, 28, 6)
+    body, body_type = write_content(value, "activex")
+    assert body_type == BodyType.VT_DATE
+    assert read_content(body, body_type).value == value
+
+
+@pytest.mark.parametrize("value", [None, "ä", b"x", True, 5, 2**40, 1.5, Decimal("1.25"), GUID])
+def test_values_of_com_come_back(value: Any):
+    assert read_content(*write_content(value, "activex")).value == value
+
+
+@pytest.mark.parametrize("body_type", [BodyType.VT_I4, BodyType.VT_BSTR, BodyType.VT_CLSID])
+def test_a_body_that_contradicts_its_type(body_type: int):
+    with pytest.raises(UnreadableBody):
+        read_content(b"abc", body_type)
+
+
+@pytest.mark.parametrize(
+    ("body", "content"),
+    [
+        (b"", Content("text", "")),
+        (b'{"a": 1}', Content("json", {"a": 1})),
+        (b"{a}", Content("text", "{a}")),
+        ("grün".encode(), Content("text", "grün")),
+        ("grün".encode("utf-16"), Content("text", "grün")),
+        ("grün".encode("utf-16-le"), Content("text", "grün")),
+        (b"\0\1\xff", Content("bytes", b"\0\1\xff")),
+    ],
+)
+def test_other_bodies_are_recognized(body: bytes, content: Content):
+    assert read_content(body) == content
+
+
+def test_an_object_in_json():
+    value = NrbfObject("A", {"x": [b"\0", Decimal("1.5"), GUID, datetime(2026, 1, 2)], "y": None})
+    value.members["y"] = value
+    body, body_type = write_content(NrbfObject("A", {"x": value.members["x"]}), "binary")
+    assert body_type == VT_BINARY_OBJECT
+    assert read_content(body, body_type).to_json() == {
+        "$type": "A",
+        "x": ["AA==", "1.5", str(GUID), "2026-01-02T00:00:00"],
+    }
+    assert Content("binary", value).to_json()["y"] == {"$cycle": "A"}
+    assert json.loads(Content("binary", {1: float("nan")}).text) == {"1": "nan"}
+
+
+@given(st.binary(max_size=60), st.sampled_from([0, *BodyType, 0x300, 0x1011, 99]))
+@settings(max_examples=500, deadline=None)
+def test_every_body_has_a_content_or_a_reason(body: bytes, body_type: int):
+    try:
+        content = read_content(body, body_type)
+    except UnreadableBody:
+        assert body_type
+    else:
+        assert content.format in FORMATS
+        json.dumps(content.to_json())
+
+
+def test_an_unknown_format():
+    for call in (lambda: read_content(b"", format="yaml"), lambda: write_content("", "yaml")):
+        with pytest.raises(ValueError, match="xml, binary"):
+            call()
