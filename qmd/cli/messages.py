@@ -35,8 +35,8 @@ class Wanted:
     timeout_s: float | None
     as_json: bool
     body_only: bool
-    content: bool
     choice: Choice | None = None  # None: any message
+    content: bool = False  # whether bodies are decoded
 
     def left(self, count: int, batch: int) -> int:
         """Return how many messages to request next after `count` were printed; 0 is the end."""
@@ -99,7 +99,7 @@ def reading_options(command: Callable[..., None]) -> Callable[..., None]:
 
             choice = chosen(**filters)
         left = None if all_ or follow else count or 1
-        wanted = Wanted(left, follow, timeout, as_json, body_only, content, choice)
+        wanted = Wanted(left, follow, timeout, as_json, body_only, choice, content)
         command(*arguments, wanted=wanted, **named)
 
     return with_wanted
