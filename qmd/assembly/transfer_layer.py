@@ -19,6 +19,7 @@ from qmd.peers.dialer import Dialer
 from qmd.peers.identity_conflicts import IdentityConflicts
 from qmd.peers.known_hosts import KnownHosts
 from qmd.peers.link import Link
+from qmd.peers.name_lookups import NameLookups
 from qmd.peers.next_hop import NextHops
 from qmd.peers.origins import Origins
 from qmd.peers.pending_acks import PendingAcks
@@ -223,7 +224,8 @@ class TransferLayer(StateLayer):
         self.dial_gate = DialGate(
             turns=settings.consequences.connections, sessions_max=settings.peers.sessions_max
         )
-        self._dialer = Dialer(services, self.make_connection)
+        self.name_lookups = NameLookups(services)
+        self._dialer = Dialer(services, self.name_lookups, self.make_connection)
         release = self.outgoing_release.release
         self._outgoing_refill.connect(release)
         self.outgoing_ids.connect(self.outgoing, self._forget_ways)

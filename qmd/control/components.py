@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.link import Link
+    from qmd.peers.name_lookups import NameLookups
     from qmd.peers.next_hop import NextHops
     from qmd.peers.origins import Origins
     from qmd.peers.redirect import Redirection
@@ -86,6 +87,7 @@ class Components:
     local_turns: FairScheduler
     make_link: Callable[..., Link]
     mover: Mover
+    name_lookups: NameLookups
     once_sender: OnceSender
     outgoing: OutgoingQueues
     peers: Peers

@@ -58,7 +58,10 @@ def status(components: Components) -> Value:
         },
         "directory": directory(components),
         **_traffic(components),
-        "consequences": {"acknowledgments": components.answer_limits.status()},
+        "consequences": {
+            "acknowledgments": components.answer_limits.status(),
+            "look_ups": components.name_lookups.status(),
+        },
         "two_of_one_identity": _identity_conflicts(components),
         "sequences_in_doubt": _sequences_in_doubt(components),
     }

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from qmd.peers.connection import PeerConnection, SessionUser
+    from qmd.peers.name_lookups import NameLookups
     from qmd.runtime.services import Services
 
 ADDRESSES_MAX = 16  # addresses of one link that are tried
@@ -23,18 +24,24 @@ class Dialer:
     def __init__(
         self,
         services: Services,
+        lookups: NameLookups,
         make_connection: Callable[[SessionUser, tuple[str, int]], PeerConnection],
     ) -> None:
         self._services = services
+        self._lookups = lookups
         self._make_connection = make_connection
 
     async def resolve(
-        self, hosts: Iterable[tuple[str, int]], *, failed_at: tuple[str, int] | None
+        self,
+        hosts: Iterable[tuple[str, int]],
+        *,
+        failed_at: tuple[str, int] | None,
+        for_peers: bool,
     ) -> list[tuple[str, int]]:
         """Return the addresses (address, port) of hosts (name or address, port), at most 16.
 
-        The address after `failed_at`, the last address that failed, comes first.  Raises OSError if
-        there is none.
+        `for_peers`: only messages of other hosts need the connection.  The address after
+        `failed_at`, the last address that failed, comes first.  Raises OSError if there is none.
         """
         found: dict[tuple[str, int], None] = {}
         failure: OSError | None = None
@@ -43,10 +50,7 @@ class Dialer:
                 found[host, port] = None
                 continue
             try:
-                async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                    infos = await self._services.loop.getaddrinfo(
-                        host, port, type=socket.SOCK_STREAM
-                    )
+                infos = await self._lookups.look_up(host, port, for_peers=for_peers)
             except (OSError, TimeoutError) as error:
                 failure = error if isinstance(error, OSError) else OSError(str(error))
                 continue

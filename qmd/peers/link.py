@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocol.identifiers import guid_text
 from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
-from qmd.peers.dial_gate import asked_by, pause_s
+from qmd.peers.dial_gate import asked_by, has_applications, pause_s
 
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
@@ -378,7 +378,9 @@ class Link:
             raise
         try:
             for address in await self._dialer.resolve(
-                (self.address, *self.alternatives), failed_at=self._failed_at
+                (self.address, *self.alternatives),
+                failed_at=self._failed_at,
+                for_peers=not has_applications(self),
             ):
                 failure = await self._dialer.connect(self, *address)
                 if failure is None:

@@ -15,10 +15,11 @@ import grp
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from storage import Storage, StorageOptions
 
@@ -126,6 +127,35 @@ class Environment:
             bound.close()
             raise
         return bound
+
+    async def look_up(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        """Return the addresses of a name, as `socket.getaddrinfo` does; one thread for each call.
+
+        The thread of a silent server may outlive the call, and the process does not wait for it.
+        Raises OSError, UnicodeError.
+        """
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
+
+        def end(result: list[tuple[Any, ...]] | Exception) -> None:
+            if found.done():
+                return  # nothing waits for it any more
+            if isinstance(result, Exception):
+                found.set_exception(result)
+            else:
+                found.set_result(result)
+
+        def run() -> None:
+            result: list[tuple[Any, ...]] | Exception
+            try:
+                result = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                result = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, result)
+
+        threading.Thread(target=run, name="look-up", daemon=True).start()
+        return await found
 
     def memory_bytes(self) -> int:
         """Return the memory available to this process, in bytes.

@@ -47,6 +47,9 @@ class HostEnvironment(Environment):
     def busy_time(self) -> float:
         return 0.0  # code takes no virtual time
 
+    async def look_up(self, host: str, port: int) -> list[tuple[Any, ...]]:
+        return list(await asyncio.get_running_loop().getaddrinfo(host, port))
+
     async def listen(
         self, open_listeners: Any, factory: Any, at: Any, backlog: int
     ) -> list[_Listening]:
