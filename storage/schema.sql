@@ -322,6 +322,14 @@ CREATE TABLE owed (
     checksum      INTEGER NOT NULL
 );
 
+-- Dead letters that messages of other hosts have caused; refused_letters.py.
+CREATE TABLE refused_letter (
+    key   INTEGER PRIMARY KEY,                   -- of the row of message
+    host  TEXT NOT NULL,                         -- that sent it
+    bytes INTEGER NOT NULL,                      -- of its packet
+    at_s  INTEGER NOT NULL                       -- by the queue manager's own clock
+);
+
 -- Changes of our public queues that the directory does not have yet; directory_changes.py.
 CREATE TABLE directory_change (
     queue   BLOB PRIMARY KEY CHECK (length(queue) = 16),  -- its object

@@ -292,6 +292,7 @@ class Assembly(TransferLayer):
             "forget unconfirmed messages": partial(
                 retention.forget_unconfirmed, services, self.confirmations
             ),
+            "forget dead letters of other hosts": self.refused_letters.forget_old,
             "forget outcomes": partial(retention.forget_outcomes, services),
             "trim the events": self.event_log_limits.forget_old,
         }

@@ -15,6 +15,7 @@ from storage.tables import messages as message_rows
 from storage.tables import outgoing as outgoing_rows
 from storage.tables import peer_origins as origin_rows
 from storage.tables import queues as queue_rows
+from storage.tables import refused_letters as letter_rows
 from storage.tables import sequences as sequence_rows
 from storage.tables import stages as stage_rows
 from storage.tables import ways_back as way_rows
@@ -70,6 +71,7 @@ async def restore(assembly: Assembly) -> None:
             assembly.incoming_streams.reserve_id(stream.id)
     assembly.own_dead_letters.restore(state.own_dead_letters)
     assembly.known_messages.restore(state.history)
+    assembly.refused_letters.restore(state.refused_letters)
     assembly.next_hops.restore(state.ways_back)
     assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
@@ -95,6 +97,7 @@ class _State(NamedTuple):
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.StoredSegment]
     own_dead_letters: dict[int, int]
+    refused_letters: list[letter_rows.RefusedLetter]
     branches: list[branch_rows.BranchRow]
     readers: StoredReaders
     stages: list[stage_rows.StageRow]
@@ -118,6 +121,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         sequence_rows.list_all(db),
         history_rows.entries(db),
         own_dead_letters.queues_by_number(db),
+        letter_rows.list_all(db),
         branch_rows.list_all(db),
         read_readers(db),
         stage_rows.list_all(db),

@@ -10,6 +10,7 @@ from qmd.outcomes.dead_letter import DeadLetters
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.outcomes.nack import Nacks
 from qmd.outcomes.promises import Promises
+from qmd.outcomes.refused_letters import RefusedLetters
 from qmd.outcomes.reports import Reports
 from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
@@ -79,12 +80,15 @@ class TransferLayer(StateLayer):
             self.answer_ways,
             self.answer_limits,
         )
+        self.refused_letters = RefusedLetters(services, self.usage)
         self.dead_letters = DeadLetters(
             services,
             self.acknowledgments,
             self.own_dead_letters,
             self.queues,
             self.recorder,
+            self.refused_letters,
+            self.answer_ways,
         )
         self.promises = Promises(services)
         self.nacks = Nacks(

@@ -285,6 +285,16 @@ class ConsequencesSettings:
         "Acknowledgments to further administration queues: a message can name a hundred. The"
         " first one is always made. One host gets as many a second, averaged over 10 seconds.",
     )
+    dead_letters_bytes: int = setting(
+        Size("10kB", "1000TB"),
+        "512MiB",
+        "Dead letters of messages of other hosts that were refused or have expired here; at most a"
+        " sixteenth of the computer quota, in which they do not count. One host gets half of it."
+        " The oldest one of the host with the most bytes ends to make room.",
+    )
+    dead_letter_age_s: float = setting(
+        Duration("1m", "3650d"), "14d", "How long such a dead letter is kept."
+    )
     connections: int = setting(
         Whole(1, 1000),
         16,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
     from qmd.outcomes.nack import Nacks
+    from qmd.outcomes.refused_letters import RefusedLetters
     from qmd.outcomes.undeliverable import Undeliverable
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.link import Link
@@ -93,6 +94,7 @@ class Components:
     peers: Peers
     purger: Purger
     selective_receiver: SelectiveReceiver
+    refused_letters: RefusedLetters
     registration: Registration
     queue_deletion: QueueDeletion
     publisher: Publisher

@@ -60,6 +60,7 @@ def status(components: Components) -> Value:
         **_traffic(components),
         "consequences": {
             "acknowledgments": components.answer_limits.status(),
+            "dead_letters": components.refused_letters.status(),
             "look_ups": components.name_lookups.status(),
         },
         "two_of_one_identity": _identity_conflicts(components),

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.events.unit_events import UnitEvents
     from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.answer_ways import AnswerWays
+    from qmd.outcomes.refused_letters import RefusedLetters
     from qmd.queues.named_dead_letter_queue import NamedDeadLetterQueues
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
@@ -76,13 +78,18 @@ class DeadLetters:
         own_dead_letters: NamedDeadLetterQueues,
         queues: LocalQueues,
         recorder: Recorder,
+        refused_letters: RefusedLetters,
+        answer_ways: AnswerWays,
     ) -> None:
         self._services = services
+        self._refused_letters = refused_letters
+        self._ways = answer_ways
         self._acknowledgments = acknowledgments
         self._own_dead_letters = own_dead_letters
         self._queues = queues
         self._recorder = recorder
         self.under_way = 0  # number of ends with a commit under way
+        refused_letters.connect(self._end_letters)
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
         """Return the dead-letter queue of a message: the one that its application has named, or
@@ -125,15 +132,28 @@ class DeadLetters:
         wall_ms: int,
         queue: str,
         part_id: int | None = None,
+        *,
+        host: str = "",
     ) -> None:
         """Keep a message that ends in `queue` as a dead letter, with the open batch.
 
         `wall_ms` is the time by the wall clock. `part_id` is the shared part of the packet, if the
-        row that the same batch deletes refers to one.
+        row that the same batch deletes refers to one. `host` is the host that sent the message,
+        and for which dead letters have a budget; "": an application here has sent it.
         """
+        if host and (why_not := self._refused_letters.make_room(host, len(packet))):
+            self._recorder.record(
+                EventHeader(
+                    Kind.DISCARDED, queue=queue, message_class=message_class, reason=why_not
+                ),
+                [packet],
+            )
+            return
         to_queue = self.dead_letter_queue(packet)
         dead = patch_class(packet, message_class)
         place = self._keep(to_queue, dead, reason, wall_ms, part_id)
+        if host:
+            self._refused_letters.keep(host, to_queue.id << LOOKUP_BITS | place, len(packet))
         self._recorder.record(
             EventHeader(
                 Kind.DEAD_LETTERED,
@@ -327,7 +347,10 @@ class DeadLetters:
             if not keep:
                 continue
             if result.dead_letter is not None:
-                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)
+                # An operator or an application causes the other ends, not the sender.
+                by_sender = message_class == MessageClass.NACK_RECEIVE_TIMEOUT and not is_local
+                host = self._ways.asked(source_of(packet), None).by if by_sender else ""
+                self.dead_letter(packet, message_class, reason, wall_ms, queue.name, host=host)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
         if for_final_ack:
@@ -350,13 +373,29 @@ class DeadLetters:
             queue, [message.lookup_id for message in messages], MessageClass.NACK_RECEIVE_TIMEOUT
         )
 
+    def _end_letters(self, keys: Sequence[int], reason: str) -> None:
+        """End dead letters of messages of other hosts, by the keys of their rows."""
+        by_queue: dict[int, list[int]] = {}
+        for key in keys:
+            by_queue.setdefault(key >> LOOKUP_BITS, []).append(key & LOOKUP_MASK)
+        for queue_id, lookup_ids in by_queue.items():
+            queue = self._queues.by_id.get(queue_id)
+            if queue is not None:
+                ends = MessageClass.NACK_QUEUE_PURGED
+                self.end_unreceived(queue, lookup_ids, ends, detail=reason)
+
     def end_unreceived(
-        self, queue: LocalQueue, lookup_ids: list[int], message_class: MessageClass
+        self,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        message_class: MessageClass,
+        *,
+        detail: str = "",
     ) -> asyncio.Future[Totals]:
         """End messages of a queue that were not received; acknowledge that to their senders.
 
-        Taken messages stay. The result, after the commit, is the number and bytes of the ended
-        messages.
+        Taken messages stay. `detail` is added to the reason. The result, after the commit, is the
+        number and bytes of the ended messages.
         """
         done: asyncio.Future[Totals] = self._services.loop.create_future()
         ender = Reader()
@@ -368,7 +407,7 @@ class DeadLetters:
             keys = [queue.id << LOOKUP_BITS | each for each in held if each not in queue.express]
             self._services.storage.batch.read_after(
                 partial(message_rows.find_all, keys=keys),
-                partial(self._end_held, queue, held, message_class, done),
+                partial(self._end_held, queue, held, message_class, detail, done),
             )
         else:
             done.set_result(EMPTY)
@@ -379,6 +418,7 @@ class DeadLetters:
         queue: LocalQueue,
         held: list[int],
         message_class: MessageClass,
+        detail: str,
         done: asyncio.Future[Totals],
         rows: list[MessageRow],
     ) -> None:
@@ -389,7 +429,7 @@ class DeadLetters:
         ]
         batch = self._services.storage.batch
         batch.delete_messages([queue.id << LOOKUP_BITS | lookup_id for lookup_id, _ in stored])
-        self.end(queue, [*stored, *express], message_class)
+        self.end(queue, [*stored, *express], message_class, detail=detail)
         if aside:
             keys = [row.key for row in aside]
             at_s = int(self._services.environment.time())

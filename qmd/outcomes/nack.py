@@ -110,6 +110,7 @@ class Nacks:
                 f"{reason} It came from {guid_text(source)} at {connection.host}.",
                 wall_ms,
                 name,
+                host=connection.origin,
             )
         if result.acknowledgment is not None and not known:
             batch = self._services.storage.batch

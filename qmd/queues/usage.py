@@ -90,6 +90,11 @@ class Usage(Gauge):
     ) -> None:
         super().__init__(quota_bytes, notice)
         self.express_bytes = 0
+        self.set_aside = 0  # bytes that do not count, because they have a budget of their own
+
+    def has_room(self, size: int) -> bool:
+        """Return whether `size` more bytes fit."""
+        return self.quota_bytes is None or self.bytes - self.set_aside + size <= self.quota_bytes
 
 
 class Measured(Gauge):

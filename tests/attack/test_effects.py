@@ -11,7 +11,7 @@ import pytest
 
 from tests.patience import END_S
 from tests.process import wire
-from tests.process.harness import Daemon, Hosts
+from tests.process.harness import DEADLETTER, Daemon, Hosts
 from tests.process.processes import open_files
 from tests.process.remote import RemoteQueueManager
 
@@ -198,3 +198,94 @@ def test_the_acknowledgments_of_a_former_run_stay_limited(hosts: Hosts, remote: 
     with contextlib.closing(remote.connect(daemon.port)) as again:
         again.send(asking(remote, own[10:]))
         assert limits(daemon)["queues"] == 5
+
+
+def refused(remote: RemoteQueueManager, size: int) -> bytes:
+    """Return a message to a queue that does not exist, which becomes a dead letter."""
+    return remote.message(
+        "nowhere", bytes(size), recoverable=True, destination=wire.private("nowhere")
+    )
+
+
+def letters(daemon: Daemon) -> dict[str, Any]:
+    (status,) = daemon.json("status")
+    letters: dict[str, Any] = status["consequences"]["dead_letters"]
+    return letters
+
+
+def test_refused_messages_have_a_budget_which_is_not_that_of_applications(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    # A sixteenth of the computer quota is for dead letters of other hosts.
+    daemon = hosts.daemon(quotas={"computer": "4MB"})
+    daemon.create("plain")
+    peer = remote.connect(daemon.port)
+    for _ in range(4):
+        peer.send_many([refused(remote, 40_000) for _ in range(10)])
+    peer.wait_stored()
+
+    used = letters(daemon)
+    assert used["bytes"] <= 250_000 // 2  # half of the budget for one host
+    assert used["ended"] >= 36
+    assert daemon.count(DEADLETTER) == used["dead_letters"] <= 3
+    (status,) = daemon.json("status")
+    assert status["bytes"] < 250_000
+
+    # The application has the whole quota.
+    daemon.send_all(r"private$\plain", [b"x" * 440_000] * 9, "--recoverable")
+    assert daemon.count("plain") == 9
+
+    # The end of each dead letter is explained.
+    ended = [event for event in daemon.json("events", "tail", "--kind", "purged", "--lines", "100")]
+    assert ended
+    assert "oldest of the host with the most of them" in ended[0]["reason"]
+
+
+def test_a_flood_of_refused_messages_does_not_end_the_dead_letters_of_another_host(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = hosts.daemon(quotas={"computer": "4MB"})
+    with RemoteQueueManager() as genuine:
+        peer = genuine.connect(daemon.port, source="127.0.0.2")
+        peer.send_many([refused(genuine, 10_000) for _ in range(5)])
+        peer.wait_stored()
+
+        hostile = remote.connect(daemon.port)
+        hostile.send_many([refused(remote, 40_000) for _ in range(30)])
+        hostile.wait_stored()
+
+        kept = {each["host"]: each["dead_letters"] for each in letters(daemon)["hosts"]}
+    assert kept["127.0.0.2"] == 5
+    assert kept["127.0.0.1"] <= 3
+
+
+def test_a_dead_letter_that_is_larger_than_the_budget_is_not_kept_and_that_is_recorded(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = hosts.daemon(quotas={"computer": "4MB"})
+    peer = remote.connect(daemon.port)
+
+    peer.send(refused(remote, 300_000))
+    peer.wait_stored()
+
+    assert daemon.count(DEADLETTER) == 0
+    assert letters(daemon)["not_kept"] == 1
+    (event,) = daemon.json("events", "tail", "--kind", "discarded")
+    assert "dead_letters" in event["reason"]
+
+
+def test_the_budget_of_dead_letters_holds_after_a_restart(hosts: Hosts, remote: RemoteQueueManager):
+    daemon = hosts.daemon(quotas={"computer": "4MB"})
+    peer = remote.connect(daemon.port)
+    peer.send_many([refused(remote, 40_000) for _ in range(3)])
+    peer.wait_stored()
+    before = letters(daemon)
+
+    daemon.restart()
+
+    after = letters(daemon)
+    assert (after["bytes"], after["hosts"]) == (before["bytes"], before["hosts"])
+    with contextlib.closing(remote.connect(daemon.port)) as again:
+        again.send_many([refused(remote, 40_000) for _ in range(5)])
+        again.wait_stored()
+    assert letters(daemon)["bytes"] <= 125_000
