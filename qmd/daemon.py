@@ -26,8 +26,8 @@ from protocol.identifiers import guid_text
 from qmd import __version__
 from qmd.access.tokens import TokenFileError
 from qmd.config.settings import Settings
+from qmd.control.control_server import ControlServer
 from qmd.control.remote import RemoteServer
-from qmd.control.server import ControlServer
 from qmd.control.verbs import HANDLERS
 from qmd.directory.interface import DirectoryError
 from qmd.directory.machine_object import id_to_begin_with, missing_package

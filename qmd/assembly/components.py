@@ -23,6 +23,7 @@ from qmd.bulk.reserve_next import Reserver
 from qmd.bulk.stage_owners import StageOwners
 from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
+from qmd.control.accounts import Accounts
 from qmd.control.components import Components
 from qmd.history.event_query import EventLog
 from qmd.history.message_description import MessageDescriber
@@ -70,6 +71,7 @@ class Assembly(TransferLayer):
 
     def __init__(self, services: Services, limits: Limits) -> None:
         super().__init__(services, limits)
+        self.client_accounts = Accounts(services.loop.time)
         self._make_sending()
         self._make_receiving()
         self._make_transactions()

@@ -45,6 +45,8 @@ class StateLayer:
         light = Light()
         self.turns = FairScheduler(services, light, beside_the_disk=False)  # of peers
         self.local_turns = FairScheduler(services, light, beside_the_disk=True)  # of applications
+        # Of applications whose account has much work while another account has some.
+        self.busy_turns = FairScheduler(services, light, beside_the_disk=False)
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self.admission = quotas.Admission(services, self.usage)
         self.queues = LocalQueues(services, self.usage)

@@ -281,4 +281,13 @@ ENTRIES = (
         "Connect after the fork, in the process that uses the client; or start processes by"
         ' "spawn" or "forkserver".',
     ),
+    Entry(
+        4034,
+        "too_many_waiting",
+        "A user or a token has more requests without an answer than are allowed.",
+        "Programs send requests without a wait for their answers, or many of them wait for "
+        "messages at once.",
+        "Wait for answers before you send more requests; use fewer receives that wait.",
+        "over_quota",
+    ),
 )

@@ -128,8 +128,9 @@ ENTRIES = (
         1615,
         "too_many_clients",
         "A client of the control socket was refused because there are too many.",
-        "1024 programs have a connection open.",
-        "Let programs share a connection, or close it when they have finished.",
+        "All clients_max places are taken, and the user in the line has no fewer than others.",
+        "Let programs share a connection, or close it when they have finished; or raise "
+        "clients_max in the section [control].",
         "",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),

@@ -192,6 +192,11 @@ class ControlSettings:
         "Permissions of the socket. The default allows its owner and its group.",
     )
     group: str = setting(Text(), "", "The group that owns it. Empty: the daemon's own group.")
+    clients_max: int = setting(
+        Whole(1, 65535),
+        1024,
+        "Clients at once. Root and the user of the daemon have 32 more places.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

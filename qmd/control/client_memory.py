@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Protocol
 
 from qmd.control_protocol import messages as frames
@@ -21,6 +22,11 @@ class Client(Protocol):
 
     components: Components
     reader: Reader
+
+    @property
+    def memory_owner(self) -> Hashable:
+        """The account of which the requests count against the budget."""
+        ...
 
     @property
     def is_read(self) -> bool:
@@ -61,7 +67,7 @@ class ClientMemory:
         With `may_wait` the client waits if there is no room for them.
         """
         connection, pending = self._connection, self._pending_bytes
-        memory, client = connection.components.services.memory.requests, connection.reader.who
+        memory, client = connection.components.services.memory.requests, connection.memory_owner
         needed = max(pending, announced) if self.is_much else 0
         if may_wait and needed > self._held_bytes:
             if self.waits:

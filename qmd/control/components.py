@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qmd.bulk.reservations import Reservations
     from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
+    from qmd.control.accounts import Accounts
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
@@ -72,6 +73,8 @@ class Components:
     administration: QueueAdministration
     answer_limits: AnswerLimits
     branches: Branches
+    busy_turns: FairScheduler
+    client_accounts: Accounts
     confirmations: Confirmations
     deferred_acknowledgments: DeferredAcknowledgments
     directory: Directory

@@ -8,18 +8,25 @@ token has the necessary rights.  docs/decisions/0020, docs/remote.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from qmd.access.rights import rights_of
+from qmd.access.rights import ADMIN, rights_of
 from qmd.access.tokens import Grant, TokenFile, TokenFileError
 from qmd.control import status as overview
-from qmd.control.server import ControlConnection, ControlServer, Handlers
+from qmd.control.control_server import ControlServer, Handlers
+from qmd.control.places import Places
+from qmd.control.server import ControlConnection
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.errors import Refusal
+from qmd.runtime.rate_limit import RateLimit
+from qmd.runtime.shares import Owner, Shares, owner_of
 
 if TYPE_CHECKING:
     from qmd.config.settings import RemoteSettings
@@ -32,6 +39,12 @@ LOOPBACK = ("127.0.0.1", "::1")
 FAILURE_DELAY_S = 0.5  # before the answer to a wrong token
 BUCKET_S = 5.0  # an idle client may send the requests of this time at once
 REVOKED_LOOK_S = 1.0
+LOGINS_MAX = 64  # connections that have not logged in
+OPERATORS_MAX = 8  # places beside connections_max, for tokens of administrators
+# New connections in a second, on average, of one host and of all hosts without earlier logins. A
+# TLS handshake takes a millisecond of the processor.
+HOST_RATE, ARRIVAL_RATE, ARRIVAL_BURST_S = 25.0, 100.0, 4.0
+HOSTS_MAX = 1024
 
 
 class RemoteServer(ControlServer):
@@ -44,28 +57,79 @@ class RemoteServer(ControlServer):
         self.settings = settings
         self.tokens = TokenFile(settings.tokens)
         self.address: tuple[str, int] = (settings.address, settings.port)
+        self.arrivals: Shares[Arrival] = Shares()
+        clock = components.services.loop.time
+        self.places = Places(settings.connections_max, OPERATORS_MAX, clock)
+        self._rate = RateLimit(
+            clock, of_each=HOST_RATE, of_all=ARRIVAL_RATE, burst_s=ARRIVAL_BURST_S
+        )
+        self._hosts: dict[str, None] = {}  # clients at them have logged in; the latest one last
+        self._tls: ssl.SSLContext | None = None
 
     async def listen(self) -> None:
         """Open the TCP port.
 
         Raises OSError, ssl.SSLError, TokenFileError, and Refusal for an address without TLS.
         """
-        context = self._context()
+        self._tls = self._context()
         self.tokens.grants()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connected,
-            self.settings.address,
-            self.settings.port,
-            ssl=context,
-            ssl_handshake_timeout=self.settings.login_timeout_s if context else None,
-        )
-        self.address = self._server.sockets[0].getsockname()[:2]
+        settings = self.settings
+        family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+        listening = socket.create_server((settings.address, settings.port), family=family)
+        self.accept(listening)
+        self.address = listening.getsockname()[:2]
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self.stop_accepting()
+        for arrival in list(self.arrivals):
+            arrival.end()
         for connection in list(self.connections):
             connection.close()
+
+    def logged_in(self, arrival: Arrival) -> None:
+        """Record that a client has logged in: new connections of its host are not limited then."""
+        self.arrivals.remove(arrival)
+        self._hosts.pop(arrival.host, None)
+        self._hosts[arrival.host] = None
+        if len(self._hosts) > HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
+
+    def _take(self, connected: socket.socket, address: object) -> None:
+        host = cast(tuple[str, int], address)[0].removeprefix("::ffff:")
+        owner = owner_of(host)
+        if not self._rate.allows(owner.name, in_any_case=host in self._hosts):
+            self._refuse(connected, host)
+            return
+        if len(self.arrivals) >= LOGINS_MAX:
+            oldest = self.arrivals.candidate()
+            assert oldest is not None
+            self.components.services.log_limited(
+                "too_many_remote_clients", oldest.host, address=oldest.host
+            )
+            oldest.end()
+        arrival = Arrival(self, connected, host)
+        self.arrivals.add(arrival, owner)
+        task = self.components.services.loop.create_task(self._shake_hands(arrival))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    def _refuse(self, connected: socket.socket, host: str) -> None:
+        self.components.services.log_limited("too_many_remote_clients", host, address=host)
+        connected.close()
+
+    async def _shake_hands(self, arrival: Arrival) -> None:
+        """Complete the TLS handshake; the connection then waits for its login."""
+        tls = self._tls
+        try:
+            await self.components.services.loop.connect_accepted_socket(
+                partial(RemoteConnection, self.components, self, arrival),
+                arrival.socket,
+                ssl=tls,
+                ssl_handshake_timeout=self.settings.login_timeout_s if tls else None,
+            )
+        except OSError:  # ssl.SSLError is one; or the client has disconnected
+            arrival.left()
+            arrival.socket.close()
 
     def _context(self) -> ssl.SSLContext | None:
         settings = self.settings
@@ -86,50 +150,57 @@ class RemoteServer(ControlServer):
             context.load_verify_locations(settings.client_ca)
         return context
 
-    def _connected(self) -> ControlConnection:
-        return RemoteConnection(self.components, self)
+
+class Arrival:
+    """A connection that has not logged in yet; its handshake and its login have a time limit."""
+
+    def __init__(self, server: RemoteServer, connected: socket.socket, host: str) -> None:
+        self._server = server
+        self.socket = connected
+        self.host = host
+        self._limit = server.components.services.loop.call_later(
+            server.settings.login_timeout_s, self._took_too_long
+        )
+
+    def end(self) -> None:
+        """End the connection: another one needs its place, or it takes too long."""
+        self.left()
+        with contextlib.suppress(OSError):  # the transport has closed it already
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def left(self) -> None:
+        """Free its place: it has ended, or has logged in."""
+        self._limit.cancel()
+        self._server.arrivals.remove(self)
+
+    def _took_too_long(self) -> None:
+        self._server.components.services.log_limited(
+            "remote_login_too_slow", self.host, address=self.host
+        )
+        self.end()
 
 
 class RemoteConnection(ControlConnection):
     """The connection of one remote client."""
 
-    def __init__(self, components: Components, server: RemoteServer) -> None:
+    def __init__(self, components: Components, server: RemoteServer, arrival: Arrival) -> None:
         super().__init__(components, server)
         self._remote = server
+        self._arrival = arrival
         self._buffer = FrameBuffer(LOGIN_BYTES_MAX)
         self._grant: Grant | None = None
         self._logging_in = False
-        self._host = ""
-        self._limit: asyncio.TimerHandle | None = None
+        self._host = arrival.host
+        self.reader.who = f"a client at {self._host}"
         self._allowance = self._most = server.settings.requests_per_second * BUCKET_S
         self._counted_at = self._looked_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        peer = transport.get_extra_info("peername") or ("?", 0)
-        self._host = str(peer[0])
-        if len(self._server.connections) >= self._remote.settings.connections_max:
-            self.components.services.log_limited(
-                "too_many_remote_clients", self._host, address=self._host
-            )
-            cast(asyncio.Transport, transport).abort()
-            return
-        super().connection_made(transport)
-        self.reader.who = f"a client at {self._host}"
-        self._limit = self._loop.call_later(
-            self._remote.settings.login_timeout_s, self._took_too_long
-        )
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
+        self._arrival.left()
         super().connection_lost(exc)
-
-    def _took_too_long(self) -> None:
-        if self._grant is None and self._transport is not None:
-            self.components.services.log_limited(
-                "remote_login_too_slow", self._host, address=self._host
-            )
-            self._transport.abort()
 
     def _handle(self, request: frames.Request) -> None:
         try:
@@ -168,14 +239,24 @@ class RemoteConnection(ControlConnection):
             self.components.services.log_limited(
                 "remote_token_refused", self._host, address=self._host
             )
-            self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number)
+            refusal = _unknown_token(self.components.services.name)
+            self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number, refusal)
             return
+        owner, is_operator = Owner(("token", grant.name), self._host), grant.may(ADMIN)
+        if not self._remote.places.admit(self, owner, is_operator=is_operator):
+            self._logging_in = True
+            self.components.services.log_limited(
+                "too_many_remote_clients", self._host, address=self._host
+            )
+            self._turn_away(request.number, _no_place(self._remote.settings.connections_max))
+            return
+        self._remote.places.requested(self)
+        self._arrival.left()
+        self._remote.logged_in(self._arrival)
+        self._join(owner.group, f"{grant.name} at {self._host}")
         self._grant = grant
         self.rights = rights_of(grant)
-        if self._limit is not None:
-            self._limit.cancel()
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
-        self.reader.who = f"{grant.name} at {self._host}"
         log.info("remote_client", token=grant.name, address=self._host)
         self.done(
             request.number,
@@ -186,17 +267,9 @@ class RemoteConnection(ControlConnection):
             },
         )
 
-    def _turn_away(self, number: int) -> None:
+    def _turn_away(self, number: int, refusal: Refusal) -> None:
         if self._transport is not None:
-            self._refuse(
-                number,
-                Refusal(
-                    "token_refused",
-                    f"{self.components.services.name} does not know this token",
-                    "It was revoked, or belongs to another host: see `qmd remote token list`"
-                    " there.",
-                ),
-            )
+            self._refuse(number, refusal)
             self._loop.call_soon(self.close)
 
     # Limits of rate, and revoked tokens.
@@ -229,3 +302,20 @@ class RemoteConnection(ControlConnection):
                 "Request more messages at once, or wait between requests.",
             )
         self._allowance -= 1
+
+
+def _unknown_token(name: str) -> Refusal:
+    return Refusal(
+        "token_refused",
+        f"{name} does not know this token",
+        "It was revoked, or belongs to another host: see `qmd remote token list` there.",
+    )
+
+
+def _no_place(limit: int) -> Refusal:
+    return Refusal(
+        "too_many_remote_clients",
+        f"{limit} remote clients are connected, and none of them has more connections than this one"
+        " would have",
+        "Close connections that are not used, or raise connections_max in the section [remote].",
+    )

@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import stat
-import struct
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
-import structlog
 
 from protocol.errors import InvalidName
 from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.control import verb_rights
+from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
+from qmd.control.accounts import Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
-from qmd.control.handler import Handler
+from qmd.control.local_socket import credentials
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
 from qmd.runtime.fair_scheduler import Class
+from qmd.runtime.shares import Owner
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.control.components import Components
-
-log = structlog.get_logger()
+    from qmd.control.places import Places
 
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
 FLUSH_BYTES = 1024 * 1024  # of answers; more are written before the turn ends
@@ -45,55 +42,21 @@ REQUESTS_MAX = 4096  # of one client, begun and not answered
 TURN_S = 0.002
 TURN_REQUESTS_MAX = 256
 FEW_REQUESTS = 4  # between two readings of the clock, each of which takes a microsecond
-CLIENTS_MAX = 1024
-
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
-#: The handler of each class of requests: qmd/control/verbs.py.
-Handlers = Mapping[type, Handler]
+class Server(Protocol):
+    """The server of a connection: `ControlServer`."""
 
-
-class ControlServer:
-    """The server on the Unix socket, with one `ControlConnection` for each client."""
-
-    def __init__(self, components: Components, handlers: Handlers) -> None:
-        self.components = components
-        self.handlers = handlers
-        self._server: asyncio.Server | None = None
-        self.connections: dict[ControlConnection, None] = {}
-        self.connection_count = 0
-
-    async def start(self, path: Path, mode: int, group: str) -> None:
-        """Open the socket at `path`.
-
-        Raises OSError, or LookupError for a group that does not exist.
-        """
-        _remove_socket(path)
-        listener = self.components.services.environment.bind(path, mode, group)
-        try:
-            self._server = await asyncio.get_running_loop().create_unix_server(
-                self._connected, sock=listener
-            )
-        except BaseException:
-            listener.close()
-            raise
-
-    async def stop(self, path: Path) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.close()
-        _remove_socket(path)
-
-    def _connected(self) -> ControlConnection:
-        return ControlConnection(self.components, self)
+    places: Places[ControlConnection]
+    connections: dict[ControlConnection, None]
+    connection_count: int
+    handlers: Mapping[type, Callable[[ControlConnection, Any], None]]
 
 
 class ControlConnection(asyncio.Protocol):
     """The connection of one client."""
 
-    def __init__(self, components: Components, server: ControlServer) -> None:
+    def __init__(self, components: Components, server: Server) -> None:
         self.components = components
         self._server = server
         self._loop = asyncio.get_running_loop()
@@ -122,20 +85,36 @@ class ControlConnection(asyncio.Protocol):
         self._looking: set[asyncio.Task[None]] = set()
         self._changing: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
+        self.connected_at = self._loop.time()
+        self.account: Account | None = None  # while it is connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._server.connections) >= CLIENTS_MAX:
-            log.warning("too_many_clients", limit=CLIENTS_MAX)
+        client = credentials(self._transport)
+        owner = Owner(("user", client.user), client.process)
+        if not self._server.places.admit(self, owner, is_operator=client.is_operator):
+            self.components.services.log_limited(
+                "too_many_clients", str(client.user), client=client.shown
+            )
             self._transport.abort()
             return
+        self._join(owner.group, client.shown)
+
+    def _join(self, account: Hashable, shown: str) -> None:
+        """Begin to serve the client; `shown` is its name for people."""
+        assert self._transport is not None
         self._server.connections[self] = None
-        self.reader.who = _process_name(self._transport)
+        self.account = self.components.client_accounts.open(account)
+        self.reader.who = shown
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._memory.leave()
+        self._server.places.leave(self)
         self._server.connections.pop(self, None)
+        if self.account is not None:
+            self.components.client_accounts.close(self.account, self._under_way)
+            self.account = None
         self._transport = None
         self._backlog.clear()
         for task in self._looking:
@@ -165,6 +144,8 @@ class ControlConnection(asyncio.Protocol):
             self._write()
             self.close()
             return
+        if received and not self._backlog:
+            self._server.places.requested(self)
         self._backlog += received
         self.go_on()
 
@@ -172,6 +153,16 @@ class ControlConnection(asyncio.Protocol):
     def is_read(self) -> bool:
         """Whether the connection is read."""
         return not self._reading_paused
+
+    @property
+    def memory_owner(self) -> Hashable:
+        """The account of which the requests count against the budget."""
+        return self.reader.who if self.account is None else self.account.name
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for no answer."""
+        return not (self._under_way or self._backlog)
 
     def go_on(self) -> None:
         """Begin requests, after data has arrived or memory was released."""
@@ -194,15 +185,19 @@ class ControlConnection(asyncio.Protocol):
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
         if self._may_begin() and not self._waits_for_turn:
-            turns = self.components.local_turns
+            turns, account = self.components.local_turns, self.account
+            must_wait = account is not None and account.must_wait
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
-            if self._taken < TURN_REQUESTS_MAX and turns.has_time():
+            if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
                 self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
-                has_much = self._taken >= TURN_REQUESTS_MAX
-                turns.wait(self, Class.HEAVY if has_much else Class.LIGHT)
+                if must_wait:
+                    self.components.busy_turns.wait(self, Class.HEAVY)
+                else:
+                    has_much = self._taken >= TURN_REQUESTS_MAX
+                    turns.wait(self, Class.HEAVY if has_much else Class.LIGHT)
         self._regulate()
 
     def take_turn(self, _: float, __: int) -> None:
@@ -232,7 +227,7 @@ class ControlConnection(asyncio.Protocol):
         try:
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
-            self._under_way += 1  # the refusal is an answer too
+            self._count_request(1)  # the refusal is an answer too
             self._refuse(frames.request_number(self._next()), no_memory())
             self._taken = TURN_REQUESTS_MAX
             return
@@ -252,13 +247,24 @@ class ControlConnection(asyncio.Protocol):
         if began_s:
             self.components.local_turns.spend(busy_time() - began_s)
 
+    def _count_request(self, requests: int) -> None:
+        """Count requests that begin, or that are answered."""
+        self._under_way += requests
+        if self.account is not None:
+            self.account.under_way += requests
+
     def _next(self) -> memoryview:
         frame = self._backlog.popleft()
         self._memory.begun(frame)
+        if self.account is not None:
+            self.account.spend(1, len(frame))
         return frame
 
     def _begin_one(self, frame: memoryview) -> None:
-        self._under_way += 1
+        self._count_request(1)
+        if self.account is not None and self.account.under_way > REQUESTS_OF_ACCOUNT_MAX:
+            self._refuse(frames.request_number(frame), _too_many_requests())
+            return
         try:
             request = frames.decode_request(frame)
         except msgspec.DecodeError as error:
@@ -335,7 +341,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _answer(self, reply: frames.Reply) -> None:
         answer = frames.frame(reply)
-        self._under_way -= 1
+        self._count_request(-1)
         self._output.append(answer)
         self._output_bytes += len(answer)
         if self._output_bytes >= FLUSH_BYTES:
@@ -442,28 +448,13 @@ def _not_understood(error: InvalidName) -> Refusal:
     )
 
 
+def _too_many_requests() -> Refusal:
+    return Refusal(
+        "too_many_waiting",
+        f"{REQUESTS_OF_ACCOUNT_MAX} requests of this user or token are not answered yet",
+        "Wait for answers before you send more requests, or end programs that wait for messages.",
+    )
+
+
 def _refused(number: int, refusal: Refusal) -> Refused:
     return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)
-
-
-def _process_name(transport: asyncio.Transport) -> str:
-    """Return the process at the other end, for people; "" if it is unknown."""
-    connected = transport.get_extra_info("socket")
-    if connected is None:
-        return ""
-    try:
-        credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    except OSError:
-        return ""
-    process, user, _ = _CREDENTIALS.unpack(credentials)
-    return f"a connection of process {process} of user {user}"
-
-
-def _remove_socket(path: Path) -> None:
-    """Remove our socket, or that of a daemon that was killed.
-
-    The lock on the data folder proves that no other daemon uses it.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(path.stat().st_mode):
-            path.unlink()

@@ -9,11 +9,12 @@ number of answers is limited, for each address and for all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from protocol.errors import ProtocolError
 from protocol.ping import Ping, parse_ping, ping_response
+from qmd.runtime.rate_limit import RateLimit
 from qmd.runtime.shares import owner_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ SERVICE_PORTS_END = 1024  # a request comes from a port that the system has chos
 # A queue manager asks once for each session that it opens. Answers in a second, on average, and as
 # many at once as in so many seconds; the addresses of one IPv6 /64 count as one.
 ADDRESS_RATE, RATE, BURST_S = 10.0, 200.0, 2.0
-ADDRESSES_MAX = 4096
 
 
 class PingAnswers(asyncio.DatagramProtocol):
@@ -40,7 +40,9 @@ class PingAnswers(asyncio.DatagramProtocol):
         self._services = services
         self._is_allowed = is_allowed
         self._has_room_for = has_room_for
-        self._limit = RateLimit(services.loop.time)
+        self._limit = RateLimit(
+            services.loop.time, of_each=ADDRESS_RATE, of_all=RATE, burst_s=BURST_S
+        )
         self._transport: asyncio.DatagramTransport | None = None
         self._own_port = PING_PORT
 
@@ -75,47 +77,3 @@ class PingAnswers(asyncio.DatagramProtocol):
     def _is_answer(self, ping: Ping) -> bool:
         """Return whether it has our own GUID, or refuses a session."""
         return ping.queue_manager == self._services.id or bool(ping.flags.refused)
-
-
-class RateLimit:
-    """A limit of events per second, for each source and for all (token buckets)."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._all = Bucket(RATE, clock())
-        self._sources: dict[Hashable, Bucket] = {}  # the longest unused first
-
-    def allows(self, source: Hashable) -> bool:
-        """Return whether an event of this source is within the limits, and count it if so."""
-        now = self._clock()
-        bucket = self._sources.pop(source, None)
-        if bucket is None:
-            bucket = Bucket(ADDRESS_RATE, now)
-            if len(self._sources) >= ADDRESSES_MAX:
-                del self._sources[next(iter(self._sources))]
-        self._sources[source] = bucket
-        return bucket.has_one(now) and self._all.take(now) and bucket.take(now)
-
-
-class Bucket:
-    """A token bucket, which is full at first."""
-
-    __slots__ = ("_at", "_left", "_rate")
-
-    def __init__(self, rate: float, now: float) -> None:
-        self._rate = rate
-        self._left = rate * BURST_S
-        self._at = now
-
-    def has_one(self, now: float) -> bool:
-        """Return whether a token is left."""
-        self._left = min(self._rate * BURST_S, self._left + (now - self._at) * self._rate)
-        self._at = now
-        return self._left >= 1
-
-    def take(self, now: float) -> bool:
-        """Take a token, if one is left; return whether it was."""
-        if not self.has_one(now):
-            return False
-        self._left -= 1
-        return True

@@ -99,6 +99,15 @@ class Shares(Generic[T]):
         """Return the number of members of an owner."""
         return len(self._groups.get(owner.group, {}).get(owner.name, ()))
 
+    def owner(self, member: T) -> Owner | None:
+        """Return the owner of a member; None if it is none."""
+        return self._owners.get(member)
+
+    def fellows(self, member: T) -> list[T]:
+        """Return the members of the owner of a member, the oldest first."""
+        owner = self._owners[member]
+        return list(self._groups[owner.group][owner.name])
+
     def candidate(self) -> T | None:
         """Return the oldest member of the owner with the largest share; None without members."""
         if not self._owners:

@@ -24,7 +24,7 @@ from protocol import (
     parse_user_message,
 )
 from qmd.config.settings import Settings
-from qmd.control.server import ControlServer
+from qmd.control.control_server import ControlServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage, StoredMessage

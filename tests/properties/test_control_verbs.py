@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from qmd.control.server import ControlServer
+from qmd.control.control_server import ControlServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames

@@ -1,0 +1,82 @@
+"""Accounts: the work of each local user and each token, over all of its connections.
+
+The scheduler shares time between connections (qmd/runtime/fair_scheduler.py). An account with a
+thousand connections would get a thousand shares, so that an account that uses much of the time is
+served after the others, as long as there are others. The requests of an account that are not
+answered yet are limited too: each occupies memory, and a request for messages may wait for hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+WINDOW_S = 0.05
+# An account with more work in a window is busy; requests and their bytes count as this work.
+BUSY_S = 0.01
+REQUEST_S, BYTE_S = 0.000_04, 1.5e-9
+ACTIVE_S = 0.2  # an account counts as active for this time after a request
+REQUESTS_MAX = 20_000  # of one account, begun and not answered
+
+
+class Account:
+    """One account, as long as it has a connection."""
+
+    __slots__ = ("_accounts", "_busy_until", "_since", "_spent_s", "connections", "name",
+                 "under_way", "used_at")  # fmt: skip
+
+    def __init__(self, accounts: Accounts, name: Hashable) -> None:
+        self._accounts = accounts
+        self.name = name
+        self.connections = 0
+        #: Requests that have begun and are not answered.
+        self.under_way = 0
+        self.used_at = float("-inf")  # loop time
+        self._since = 0.0
+        self._spent_s = 0.0
+        self._busy_until = float("-inf")
+
+    def spend(self, requests: int, size: int) -> None:
+        """Count requests, and their bytes."""
+        now = self._accounts.clock()
+        self.used_at = now
+        if now - self._since > WINDOW_S:
+            self._since, self._spent_s = now, 0.0
+        self._spent_s += requests * REQUEST_S + size * BYTE_S
+        if self._spent_s > BUSY_S:
+            self._busy_until = now + WINDOW_S + self._spent_s
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether it has used much time, while another account needs some."""
+        now = self._accounts.clock()
+        return now < self._busy_until and self._accounts.has_another(self, now)
+
+
+class Accounts:
+    """All accounts with connections."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._accounts: dict[Hashable, Account] = {}
+
+    def open(self, name: Hashable) -> Account:
+        """Return the account for a new connection; `close` ends the connection."""
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(self, name)
+        account.connections += 1
+        return account
+
+    def close(self, account: Account, unanswered: int) -> None:
+        """Count a connection that has ended, with its requests that are not answered."""
+        account.connections -= 1
+        account.under_way -= unanswered
+        if not account.connections:
+            self._accounts.pop(account.name, None)
+
+    def has_another(self, account: Account, now: float) -> bool:
+        """Return whether another account was active recently."""
+        if len(self._accounts) < 2:
+            return False
+        since = now - ACTIVE_S
+        return any(each.used_at > since for each in self._accounts.values() if each is not account)
