@@ -29,7 +29,7 @@ with blocking.connect("/run/qmd/qmd.sock") as qm:
     lists = qm.directory.lists()
 """
 WRONG = {
-    'qm.send("orders", 5)': "arg-type",
+    'qm.send("orders", object())': "arg-type",
     'qm.send("orders", b"x", prio=3)': "call-arg",
     "qm.snd()": "attr-defined",
     'qm.receive("orders").body': "union-attr",
