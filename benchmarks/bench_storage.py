@@ -1,6 +1,6 @@
 """Speed of the storage alone.
 
-    python -m benchmarks.bench_storage [--folder DIR] [--rows N] [--json]
+    python -m benchmarks.bench_storage [--folder DIR] [--rows N] [--encrypt] [--json]
 
 Every figure is durable (WAL, synchronous=FULL) and goes through `Storage`, its thread and uvloop.
 The folder determines the bottleneck: on tmpfs the CPU, on a disk the sync as well.
@@ -25,6 +25,7 @@ from storage.tables.keys import (
     TRANSACTIONAL_LEVEL,
     message_key,
 )
+from storage.vault import KEY_BYTES, StorageKey
 
 PACKET = os.urandom(1476)  # a transactional message with a body of 1 KiB
 EXPIRES_AT_S = 1_700_345_600
@@ -98,11 +99,11 @@ async def latency(count: int, act: Callable[[int], Awaitable[object]]) -> Figure
     }
 
 
-async def measure(folder: Path, rows: int) -> dict[str, Figures]:
+async def measure(folder: Path, rows: int, *, encrypt: bool) -> dict[str, Figures]:
     """Return figures by operation."""
-    storage = await Storage.open(
-        folder, StorageOptions(disk_reserve_bytes=0), now_ms=0, new_id=bytes(16)
-    )
+    keys = (StorageKey(os.urandom(KEY_BYTES)),) if encrypt else ()
+    options = StorageOptions(disk_reserve_bytes=0, keys=keys)
+    storage = await Storage.open(folder, options, now_ms=0, new_id=bytes(16))
     first = 1_000_000
     figures: dict[str, Figures] = {}
     for name, work in (
@@ -137,10 +138,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to make the temporary data folder")
     parser.add_argument("--rows", type=int, default=32_000, help="rows of each measurement")
+    parser.add_argument("--encrypt", action="store_true", help="encrypt the packets")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        figures = uvloop.run(measure(Path(folder) / "data", arguments.rows))
+        work = measure(Path(folder) / "data", arguments.rows, encrypt=arguments.encrypt)
+        figures = uvloop.run(work)
     if arguments.json:
         print(json.dumps(figures))
         return

@@ -39,7 +39,15 @@ from qmd.runtime.environment import Environment, Listening
 from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
-from storage.errors import CannotStart, DataMissing, ForeignDatabase, NewerSchema, StorageError
+from storage.errors import (
+    CannotStart,
+    DataMissing,
+    ForeignDatabase,
+    KeyFileError,
+    KeyMissing,
+    NewerSchema,
+    StorageError,
+)
 
 log = structlog.get_logger()
 
@@ -67,7 +75,7 @@ _LISTENING = {
 _OF_THE_CONFIGURATION = (FileNotFoundError, NotADirectoryError, PermissionError)
 _reloading: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
 # Errors that a restart does not remove.
-_LASTING = (NewerSchema, ForeignDatabase, DataMissing)
+_LASTING = (NewerSchema, ForeignDatabase, DataMissing, KeyMissing, KeyFileError)
 
 
 class CannotServe(Exception):

@@ -23,6 +23,7 @@ from qmd.runtime.identity_key import SEED_BYTES
 from qmd.runtime.services import Services, create_services
 from storage import StorageOptions
 from storage.errors import StorageError
+from storage.vault import read_keys
 
 
 class QueueManager:
@@ -53,6 +54,7 @@ class QueueManager:
                 wal_autocheckpoint_pages=settings.storage.checkpoint_pages,
                 disk_reserve_bytes=settings.quotas.disk_reserve_bytes,
                 disk_watermark_bytes=settings.quotas.disk_reserve_bytes,
+                keys=read_keys(settings.storage.key_files, settings.queue_manager.data),
             ),
             now_ms=int(environment.time() * 1000),
             new_id=first_id or environment.urandom(16),

@@ -8,6 +8,8 @@ Exception
 │       ├── NewerSchema       a newer qmd wrote the database
 │       ├── DatabaseDamaged   SQLite's own check found faults
 │       ├── DataMissing       the files lack acknowledged data
+│       ├── KeyMissing        packets are encrypted with a key that is not configured
+│       ├── KeyFileError      the file of a key cannot be used
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
 ├── RescueFailed              a damaged folder could not be rescued; it is unchanged
 └── StoredError               the daemon continues: the request is rejected with this error
@@ -61,6 +63,14 @@ class DataMissing(CannotStart):
 
 class RecoveryFailed(CannotStart):
     code = "log_not_durable"
+
+
+class KeyMissing(CannotStart):
+    code = "storage_key_missing"
+
+
+class KeyFileError(CannotStart):
+    code = "storage_key_unusable"
 
 
 class RescueFailed(Exception):

@@ -1,7 +1,9 @@
 """The options of the storage; each name ends with its unit."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from storage.vault import StorageKey, Vault
 
 MIB = 1024 * 1024
 
@@ -37,6 +39,14 @@ class StorageOptions:
     #: After an unclean stop, SQLite checks a database up to this size; a larger one would take
     #: seconds.
     quick_check_bytes_max: int = 64 * MIB
+    #: Keys of encrypted packets: the first one is for new rows.  Empty: no packet is encrypted.
+    keys: tuple[StorageKey, ...] = field(default=(), repr=False)
+    #: False: the keys only open rows, and new rows are not encrypted.
+    encrypts: bool = True
+
+    def vault(self) -> Vault | None:
+        """Return a new vault with the keys; None without keys."""
+        return Vault(self.keys, seals=self.encrypts) if self.keys else None
 
     @property
     def batch_bytes_max(self) -> int:

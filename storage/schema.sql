@@ -56,7 +56,8 @@ CREATE TABLE message (
     packet          BLOB NOT NULL,               -- in wire format, without SessionHeader
     checksum        INTEGER,                     -- of the packet; NULL: older than schema 2
     part_id         INTEGER,
-    part_bytes      INTEGER NOT NULL DEFAULT 0
+    part_bytes      INTEGER NOT NULL DEFAULT 0,
+    seal            BLOB                         -- of an encrypted packet: storage/vault.py
 );
 
 -- Finds expired messages, the earliest first.  Measured cost: 0.6 µs per insert, 0.9 µs with its
@@ -99,7 +100,8 @@ CREATE TABLE outgoing (
     -- 1: the application wants no dead letter, even if the message is never delivered.
     discard      INTEGER NOT NULL DEFAULT 0,
     part_id      INTEGER,
-    part_bytes   INTEGER NOT NULL DEFAULT 0
+    part_bytes   INTEGER NOT NULL DEFAULT 0,
+    seal         BLOB
 );
 
 CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NOT NULL;
@@ -154,7 +156,8 @@ CREATE TABLE damaged (
     at_s   INTEGER NOT NULL,                     -- when it was detected
     place  TEXT NOT NULL,                        -- the table that held it, such as message
     key    INTEGER NOT NULL,
-    packet BLOB NOT NULL
+    packet BLOB NOT NULL,
+    seal   BLOB
 );
 
 -- Order-acknowledged messages that wait for their final ack.  [MS-MQQB] 3.1.5.6, .7
@@ -169,7 +172,8 @@ CREATE TABLE awaiting (
     checksum    INTEGER NOT NULL,
     discard     INTEGER NOT NULL DEFAULT 0,      -- 1: no dead letter wanted
     part_id     INTEGER,
-    part_bytes  INTEGER NOT NULL DEFAULT 0
+    part_bytes  INTEGER NOT NULL DEFAULT 0,
+    seal        BLOB
 );
 
 CREATE INDEX awaiting_expiry ON awaiting (expires_at_s) WHERE expires_at_s IS NOT NULL;
@@ -258,6 +262,7 @@ CREATE TABLE stage (
     row_count INTEGER NOT NULL,
     at_s      INTEGER NOT NULL,                  -- by the wall clock
     data      BLOB NOT NULL,                     -- MessagePack: new messages, as received
+    seal      BLOB,
     UNIQUE (query, epoch, part, attempt, first_row)
 );
 
@@ -301,7 +306,8 @@ CREATE TABLE peer_origin (
 CREATE TABLE shared_part (
     id       INTEGER PRIMARY KEY,
     packet   BLOB NOT NULL,
-    checksum INTEGER NOT NULL
+    checksum INTEGER NOT NULL,
+    seal     BLOB
 );
 
 -- Acknowledgments to public queues that the directory has not yet resolved; unaddressed.py.
@@ -310,7 +316,8 @@ CREATE TABLE unaddressed (
     queue    BLOB NOT NULL CHECK (length(queue) = 16),  -- of PUBLIC=
     at_s     INTEGER NOT NULL,                   -- by the wall clock
     packet   BLOB NOT NULL,
-    checksum INTEGER NOT NULL
+    checksum INTEGER NOT NULL,
+    seal     BLOB
 );
 
 -- Messages that ended in outgoing queues, with acknowledgments still to be sent; owed.py.
@@ -319,7 +326,8 @@ CREATE TABLE owed (
     message_class INTEGER NOT NULL,
     for_others    INTEGER NOT NULL,              -- 1: it was being routed through this computer
     packet        BLOB NOT NULL,
-    checksum      INTEGER NOT NULL
+    checksum      INTEGER NOT NULL,
+    seal          BLOB
 );
 
 -- Dead letters that messages of other hosts have caused; refused_letters.py.
@@ -343,3 +351,10 @@ CREATE TABLE known_host (
     host   TEXT PRIMARY KEY,                     -- its address, or the /64 of its IPv6 address
     seen_s INTEGER NOT NULL                      -- by the wall clock
 ) WITHOUT ROWID;
+
+-- Keys that encrypt packets: those that rows may need.  storage/tables/sealing.py
+CREATE TABLE sealing_key (
+    id      INTEGER PRIMARY KEY,
+    key_id  BLOB NOT NULL UNIQUE CHECK (length(key_id) = 8),
+    since_s INTEGER NOT NULL
+);

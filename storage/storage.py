@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import aiosqlite
 
-from storage.engine import key_file, missing, recovery, schema
+from storage.engine import connection, key_file, missing, recovery, schema
 from storage.engine.batch import Batch
 from storage.engine.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.engine.disk import Disk, Lock
@@ -28,7 +28,7 @@ from storage.engine.schema import Identity
 from storage.engine.writer import VACUUM_PAGES, Writer
 from storage.errors import CannotStart, RecoveryFailed, StorageError
 from storage.options import StorageOptions
-from storage.tables import counters
+from storage.tables import counters, sealing
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Storage:
         now_ms: int,
         new_id: bytes,
         new_seed: bytes | None = None,
-        connect: Connect = aiosqlite.connect,
+        connect: Connect = connection.connect,
         disk: Disk | None = None,
     ) -> "Storage":
         """Open the data folder: create it on the first start, recover it on every other.
@@ -226,24 +226,22 @@ async def _open(
     resources.callback(lock.release)
 
     path = folder / DATABASE
-    try:
-        log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")
-    except OSError as error:
-        raise RecoveryFailed(
-            f"the log of {path} cannot be made durable: {explain(error)}"
-        ) from error
+    log_bytes = _rewrite_log(path, disk)
     missing.refuse(folder, disk)
     database_bytes = disk.file_bytes(path)
     was_clean = log_bytes == 0 and not lock.was_abandoned
     must_check = not was_clean and database_bytes <= options.quick_check_bytes_max
+    vault = options.vault()
 
     def start(db: sqlite3.Connection) -> tuple[Identity, int]:
         migrations = schema.read_migrations()
         schema.recognize(db, migrations)
+        sealing.require_keys(db, vault)
         set_up_writer(db, options)
         if must_check:
             recovery.check(db)
         identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new[0])
+        sealing.begin(db, vault, now_ms // 1000)
         # From here on the writer runs the checkpoints: checkpoint.py.
         db.execute("PRAGMA wal_autocheckpoint = 0")
         return identity, counters.following(db, COUNTER) - 1
@@ -257,7 +255,7 @@ async def _open(
 
     reading = await open_connection(connect, str(path))
     resources.push_async_callback(_close, reading)
-    await submit(reading, partial(set_up_reader, options=options))
+    await submit(reading, partial(set_up_reader, options=options, vault=vault))
 
     marker.open(identity.queue_manager_id, stretch)
     # The log file exists now, and keeps its name until the end.  SQLite syncs the folder as well,
@@ -277,6 +275,16 @@ async def _open(
         lock=lock,
         options=options,
     )
+
+
+def _rewrite_log(path: Path, disk: Disk) -> int:
+    """Make the log of a database durable; return its size in bytes.  Raises RecoveryFailed."""
+    try:
+        return disk.rewrite_log(path.with_name(f"{path.name}-wal"))
+    except OSError as error:
+        raise RecoveryFailed(
+            f"the log of {path} cannot be made durable: {explain(error)}"
+        ) from error
 
 
 async def _with_key(

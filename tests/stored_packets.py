@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from zlib import crc32
 
 from qmd.message.shared_packet import Packet
+from storage.vault import StorageKey, Vault
+
+#: The key of all encrypted folders of the tests.
+STORAGE_KEY = StorageKey(bytes(range(32)))
 
 
 def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tuple[int, bytes]]:
@@ -18,11 +23,20 @@ def packets(db: sqlite3.Connection, table: str, key: str = "key") -> Iterator[tu
     if "part_id" not in columns:
         yield from db.execute(f"SELECT {key}, packet FROM {table} ORDER BY {key}")
         return
-    for found, head, part_id, part in db.execute(
-        f"SELECT {key}, {table}.packet, part_id, shared_part.packet FROM {table}"
+    seals = "seal" in columns
+    vault = Vault([STORAGE_KEY])
+    for found, head, part_id, part, seal, seal_of_part in db.execute(
+        f"SELECT {key}, {table}.packet, part_id, shared_part.packet,"
+        f" {f'{table}.seal, shared_part.seal' if seals else 'NULL, NULL'} FROM {table}"
         f" LEFT JOIN shared_part ON shared_part.id = part_id ORDER BY {key}"
     ):
         assert (part_id is None) == (part is None), f"part {part_id} of {found} is not there"
+        if seal is not None:
+            head, checksum = vault.opened(table, found, head, seal, part_id)
+            assert crc32(head) == checksum, f"{found} cannot be decrypted"
+        if seal_of_part is not None:
+            part, checksum = vault.opened("shared_part", part_id, part, seal_of_part)
+            assert crc32(part) == checksum, f"part {part_id} cannot be decrypted"
         yield found, head if part is None else head + part
 
 

@@ -157,13 +157,13 @@ def _held_page(
     intact: list[tuple[int, bytes]] = []
     broken: list[MessageRow] = []
     gone: list[int] = []
-    for _, key, checksum, _, packet in rows if with_packets else ():
+    for _, key, checksum, _, _, packet in rows if with_packets else ():
         if packet is None:
             gone.append(key & LOOKUP_MASK)
         elif is_whole(packet, checksum):
             intact.append((key & LOOKUP_MASK, packet))
         else:
-            broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, packet))
+            broken.append(MessageRow(key, 0, None, None, 0, 0, None, checksum, None, None, packet))
     recorded: list[tuple[bytes, list[int], list[int], list[int]]] = []
     source: bytes | None = None
     for lookup_id, packet in intact:

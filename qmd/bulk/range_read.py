@@ -44,7 +44,7 @@ _PROPERTIES_BYTES = 56  # [MS-MQMQ] 2.2.19.3: label, extension and body follow
 #: same number of messages.
 _DENSE = 0.5
 
-_POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -3, -1  # indexes in a plain row
+_POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -4, -1  # indexes in a plain row
 
 
 class Ranges:
@@ -367,6 +367,7 @@ def _message_row(row: RangeRow) -> MessageRow:
         None,
         row.checksum,
         None,
+        None,
         row.packet,
     )
 
@@ -380,6 +381,7 @@ def _express_row(position: int, message: StoredMessage) -> RangeRow:
         message.reason,
         message.abort_count,
         message.move_count,
+        None,
         None,
         None,
         message.packet,

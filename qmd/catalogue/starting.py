@@ -137,6 +137,23 @@ ENTRIES = (
         "MQ_ERROR_MESSAGE_STORAGE_FAILED",
     ),
     Entry(
+        3020,
+        "storage_key_missing",
+        "Packets in the database are encrypted with a key that is not configured.",
+        "key_files in [storage] lacks the key, or names another one. The error has the id of the "
+        "missing key and those of the configured ones. No data was changed.",
+        "Add the file of that key to key_files. To stop encrypting, keep the key, stop the daemon "
+        "and run `qmd storage rewrite --plain`.",
+    ),
+    Entry(
+        3021,
+        "storage_key_unusable",
+        "The file of a storage key cannot be used.",
+        "It does not exist, is inside the data folder, is accessible to all users, or does not "
+        "have 64 hexadecimal digits. No data was changed.",
+        "Correct key_files in [storage], or the file. `qmd storage key FILE` makes a new key.",
+    ),
+    Entry(
         3101,
         "runs_as_root",
         "The daemon refuses to run as root.",

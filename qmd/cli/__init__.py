@@ -46,6 +46,7 @@ COMMANDS = {
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",
     "check": "qmd.cli.host.check:check",
+    "storage": "qmd.cli.host.storage:storage",
     "explain": "qmd.cli.explain:explain",
 }
 

@@ -305,6 +305,8 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
         raise source.error(
             problem, setting.section, setting.key, code="config_bad_value"
         ) from error
+    if isinstance(value, tuple) and value and isinstance(value[0], Path):
+        return tuple(source.file.parent / each for each in value)
     return source.file.parent / value if isinstance(value, Path) else value
 
 

@@ -31,10 +31,13 @@ from qmd.config.value_types import (
     Networks,
     OptionalDuration,
     OptionalLocation,
+    OptionalSecretFile,
     OptionalSize,
     Patterns,
     Places,
     Routes,
+    SecretFile,
+    SecretFiles,
     Size,
     Text,
     Whole,
@@ -213,7 +216,7 @@ class RemoteSettings:
     certificate: Path = setting(
         Location(), "remote.crt", "The certificate (PEM), with those between it and its authority."
     )
-    key: Path = setting(Location(), "remote.key", "Its key (PEM).")
+    key: Path = setting(SecretFile(), "remote.key", "Its key (PEM).")
     client_ca: Path | None = setting(
         OptionalLocation(),
         "",
@@ -532,7 +535,7 @@ class DirectorySettings:
         "computer account is name$@domain.",
     )
     password_file: Path | None = setting(
-        OptionalLocation(),
+        OptionalSecretFile(),
         "",
         "The file with the password. Empty: it is in the environment variable QMD_LDAP_PASSWORD.",
     )
@@ -543,7 +546,7 @@ class DirectorySettings:
         OptionalLocation(), "", "The client's certificate, for bind external."
     )
     certificate_key: Path | None = setting(
-        OptionalLocation(), "", "Its key, without a password. Empty: in the certificate's file."
+        OptionalSecretFile(), "", "Its key, without a password. Empty: in the certificate's file."
     )
     base: str = setting(
         Text(),
@@ -597,6 +600,12 @@ class StorageSettings:
     commit_rows_max: int = setting(Whole(1, 100_000), 2048, "Rows that one commit may write.")
     checkpoint_pages: int = setting(
         Whole(100, 1_000_000), 4000, "Pages of 8 KiB in the write-ahead log before a checkpoint."
+    )
+    key_files: tuple[Path, ...] = setting(
+        SecretFiles(),
+        [],
+        "Files with the keys that encrypt packets on the disk, outside of the data folder: the"
+        " first for new packets, the others for older ones. Empty: packets are not encrypted.",
     )
 
 

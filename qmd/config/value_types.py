@@ -149,6 +149,11 @@ class Flag(Kind[bool]):
         return {"true": True, "false": False}.get(text, text)
 
 
+#: The folder of systemd's credentials, also for commands outside of the service.
+CREDENTIALS_FOLDER = "/run/credentials/qmd.service"
+CREDENTIAL = "credential:"
+
+
 class Location(Kind[Path]):
     allowed = "a path; a relative one starts at the folder of the configuration file"
 
@@ -156,6 +161,38 @@ class Location(Kind[Path]):
         if not isinstance(value, str) or not value or "\0" in value:
             raise ValueError
         return Path(value)
+
+
+class SecretFile(Location):
+    """A path, or `credential:NAME`: a file that systemd passes to the service."""
+
+    allowed = f"{Location.allowed}; or credential:NAME, a credential of systemd"
+
+    def parse(self, value: object) -> Path:
+        path = super().parse(value)
+        _, is_credential, name = str(value).partition(CREDENTIAL)
+        if not is_credential or not str(value).startswith(CREDENTIAL):
+            return path
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError
+        return Path(os.environ.get("CREDENTIALS_DIRECTORY") or CREDENTIALS_FOLDER) / name
+
+
+class OptionalSecretFile(Kind[Path | None]):
+    allowed = f"{SecretFile.allowed}; or empty"
+
+    def parse(self, value: object) -> Path | None:
+        return None if value == "" else SecretFile().parse(value)
+
+
+class SecretFiles(Kind[tuple[Path, ...]]):
+    allowed = 'a list of paths such as "/etc/qmd/storage.key", or of credential:NAME'
+
+    def parse(self, value: object) -> tuple[Path, ...]:
+        return tuple(map(SecretFile().parse, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
 
 
 class OptionalLocation(Kind[Path | None]):

@@ -16,11 +16,17 @@ import aiosqlite
 
 from storage.errors import CannotStart
 from storage.options import PAGE_BYTES, StorageOptions
+from storage.vault import Vault, VaultConnection, attach
 
 THREAD_END_S = 1.0
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
+
+
+def connect(path: str) -> aiosqlite.Connection:
+    """Return a connection that is not open yet, with which the tables can find the vault."""
+    return aiosqlite.connect(path, factory=VaultConnection)
 
 
 async def open_connection(
@@ -68,8 +74,11 @@ def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     db.execute("PRAGMA secure_delete = OFF")
 
 
-def set_up_reader(db: sqlite3.Connection, options: StorageOptions) -> None:
+def set_up_reader(
+    db: sqlite3.Connection, options: StorageOptions, vault: Vault | None = None
+) -> None:
     _set_up(db, options)
+    attach(db, vault)
     db.execute("PRAGMA query_only = ON")
 
 

@@ -23,6 +23,7 @@ from storage.engine.missing import DATABASE
 from storage.errors import CannotStart
 from storage.rescue.survey import KeptMessage, Survey
 from storage.tables.keys import arrival_of
+from storage.vault import Vault
 
 SENTENCES_MAX = 100  # per kind: a damaged disk yields more findings than an operator can read
 
@@ -60,9 +61,9 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def check(folder: Path) -> Report:
-    """Examine a locked folder.  Raises OSError."""
-    survey = Survey(folder / DATABASE)
+def check(folder: Path, vault: Vault | None = None) -> Report:
+    """Examine a locked folder.  Raises OSError, and KeyMissing if the vault lacks a key."""
+    survey = Survey(folder / DATABASE, vault)
     try:
         version, findings = _ask_sqlite(folder / DATABASE)
         whole: Counter[str] = Counter()

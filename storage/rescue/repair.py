@@ -22,9 +22,10 @@ from storage.errors import RescueFailed
 from storage.options import StorageOptions
 from storage.rescue.salvage import Value
 from storage.rescue.survey import MESSAGE_TABLES, KeptMessage, Survey
-from storage.tables import shared_parts
+from storage.tables import sealing, shared_parts
 from storage.tables.keys import arrival_of
 from storage.tables.queues import FIRST_USER_QUEUE_ID
+from storage.vault import Vault, VaultConnection, attach
 
 BATCH_ROWS = 1000
 #: Added to the highest number known to be assigned: later ones may have been assigned and lost.
@@ -41,6 +42,7 @@ _SMALL_TABLES = (
     "unconfirmed",
     "unaddressed",
     "owed",
+    "sealing_key",
     # A reservation without its message has no effect.
     *("reader", "reader_queue", "reservation", "stage", "publication"),
 )
@@ -49,8 +51,9 @@ _SMALL_TABLES = (
 class Rescue:
     """One rescue; iterate over `run` to its end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, vault: Vault | None = None) -> None:
         self._folder = folder
+        self._vault = vault
         self.fresh = folder.with_name(f"{folder.name}.repaired")
         #: Lost data, and data that had to be replaced, as sentences.
         self.losses: list[str] = []
@@ -74,10 +77,12 @@ class Rescue:
             unfinished.mkdir(mode=0o700)
         except OSError as error:
             raise RescueFailed(f"{unfinished} could not be made: {explain(error)}") from error
-        survey = Survey(self._folder / DATABASE)
+        survey = Survey(self._folder / DATABASE, self._vault)
         try:
-            with closing(sqlite3.connect(unfinished / DATABASE)) as db:
+            path = unfinished / DATABASE
+            with closing(sqlite3.connect(path, factory=VaultConnection)) as db:
                 set_up_writer(db, StorageOptions())
+                attach(db, self._vault)
                 self._begin(db, survey, now_s, new_id)
                 yield from self._messages(db, survey)
             self._copy_key(unfinished)
@@ -115,6 +120,8 @@ class Rescue:
                 self.losses.append(f"{refused} rows of table {table} contradict others")
         for table, keyed in survey.keyed.items():
             _insert(db, table, keyed)
+        if self._vault is not None and self._vault.seals:
+            sealing.record_key(db, self._vault.key_id, now_s)
         for part in survey.parts.items():
             shared_parts.insert(db, [part])
         skipped = NUMBERS_SKIPPED if survey.is_outdated else 0

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
 from storage.engine import schema
+from storage.errors import KeyMissing
 from storage.options import PAGE_BYTES
 from storage.rescue.database_file import DatabaseFile
 from storage.rescue.salvage import INDEX, UNKNOWN, Fault, FoundRow, Layout, Salvage, Value
@@ -29,6 +30,8 @@ from storage.tables.keys import (
     lookup_id_of,
     queue_id_of,
 )
+from storage.tables.sealing import require
+from storage.vault import Vault
 
 MESSAGE_TABLES = ("message", "outgoing", "awaiting")
 PACKET_BYTES_MIN = 100  # of a user message; other blobs in the same columns are shorter
@@ -53,6 +56,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "publication": (str, int, int, int),
     "unaddressed": (bytes, int, bytes, int),
     "owed": (int, int, bytes, int),
+    "sealing_key": (bytes, int),
 }
 #: All columns of the tables without a rowid.
 _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
@@ -61,9 +65,9 @@ _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "peer_origin": (bytes, str, str, int, int, str, bytes, int, bytes, int, int),
     "directory_change": (bytes, str, int, int),
 }
-#: Columns after those of a complete row: how many there may be today, and which of them is the id
-#: of the part that completes the packet.
-_LATER: dict[str, tuple[int, int]] = {"message": (3, 1), "outgoing": (5, 3), "awaiting": (4, 2)}
+#: Columns after those of a complete row: how many there may be today (the seal is the last), and
+#: which of them is the id of the part that completes the packet.
+_LATER: dict[str, tuple[int, int]] = {"message": (4, 1), "outgoing": (6, 3), "awaiting": (5, 2)}
 
 
 #: Rows that are used even in doubt, if there are no others: recreating a queue is harmless, and the
@@ -100,9 +104,13 @@ class KeptMessage(NamedTuple):
 
 
 class Survey:
-    """The content of a folder's database; `close` it after use.  Opening raises OSError."""
+    """The content of a folder's database; `close` it after use.
 
-    def __init__(self, path: Path) -> None:
+    Opening raises OSError, and KeyMissing if the vault lacks a key of the database.
+    """
+
+    def __init__(self, path: Path, vault: Vault | None = None) -> None:
+        self._vault = vault
         self._file = DatabaseFile(path)
         self.pages = self._file.page_count
         #: Commits are lost, or parts of them: rows may be older than the acknowledged state.
@@ -115,7 +123,7 @@ class Survey:
         }
         #: Tables without a rowid: complete rows.
         self.keyed: dict[str, list[tuple[Value, ...]]] = {table: [] for table in _KEYED}
-        self.parts = _Parts()
+        self.parts = _Parts(vault)
         self.counters: dict[str, int] = {}
         self._doubted: Counter[str] = Counter()
         self._salvage = Salvage(self._file, _layout)
@@ -131,6 +139,12 @@ class Survey:
                 self._add_keyed(found)
             elif found.table in self.rows:
                 self._add(found)
+        try:
+            needed = (row[0] for row in self.rows["sealing_key"].values())
+            require({each for each in needed if isinstance(each, bytes)}, vault)
+        except KeyMissing:
+            self.close()
+            raise
         for table, count in self._doubted.items():
             rows = "1 row" if count == 1 else f"{count} rows"
             self.findings.append(f"{rows} of table {table} may have been deleted, and are ignored")
@@ -164,8 +178,8 @@ class Survey:
     def _add_part(self, row: FoundRow) -> None:
         """Add a shared part.  An intact part is valid even in doubt: no id is used twice."""
         match row.values:
-            case (_, bytes(packet), int(checksum)) if checksum_of(packet) == checksum:
-                self.parts.add(row.rowid, packet)
+            case (_, bytes(packet), int(checksum), *seal) if checksum_of(packet) == checksum:
+                self.parts.add(row.rowid, packet, next(iter(seal), None))
             case _ if row.certain:
                 self.findings.append(
                     f"row {row.rowid} of table shared_part is damaged, and with it the copies of a"
@@ -214,16 +228,20 @@ class Survey:
             yield message
 
     def _message(self, table: str, row: FoundRow) -> KeptMessage:
-        packet = next((value for value in reversed(row.values) if isinstance(value, bytes)), b"")
+        packet, seal = _packet_and_seal(table, row.values)
         message = KeptMessage(
             *(table, row.rowid, self._queue_of(table, row), row.values[1:], packet, None),
             is_doubted=not row.certain,
         )
-        problem = self._problem(message, row)
+        problem = self._problem_of_row(message, row)
+        if seal is not None:
+            message, problem = self._opened(message, seal, problem)
+        if problem is None and _part_id(table, row.values) is None:
+            problem = self._problem_of_packet(message)
         part_id = _part_id(table, row.values)
         part = None if part_id is None else self.parts.get(part_id)
         if part is not None and (problem is None or message.is_doubted):
-            message = message._replace(packet=packet + part)
+            message = message._replace(packet=message.packet + part)
         if problem is None and part_id is not None:
             problem = (
                 f"the end of its packet, part {part_id}, which it shares, is damaged"
@@ -236,7 +254,10 @@ class Survey:
         """Return a message that a daemon found to be damaged: a row of table `damaged`."""
         table = next((each for each in MESSAGE_TABLES if each in row.values), "message")
         key = next((value for value in row.values[3:4] if isinstance(value, int)), 0)
-        packet = row.values[-1] if isinstance(row.values[-1], bytes) else b""
+        packet = next((value for value in row.values[4:5] if isinstance(value, bytes)), b"")
+        seal = next((value for value in row.values[5:6] if isinstance(value, bytes)), None)
+        if seal is not None and self._vault is not None:
+            packet, _ = self._vault.opened("damaged", row.rowid, packet, seal)
         why = "it was set aside, because it differed from its stored content"
         # For a message that waited for its final ack, the queue was not recorded.
         queue = "" if table == "awaiting" else self._queue(table, queue_id_of(key))
@@ -253,7 +274,22 @@ class Survey:
         row = of_queue.get(queue_id)
         return str(row[0]) if row is not None else f"queue {queue_id}, which is lost"
 
-    def _problem(self, message: KeptMessage, row: FoundRow) -> str | None:
+    def _opened(
+        self, message: KeptMessage, seal: bytes, problem: str | None
+    ) -> tuple[KeptMessage, str | None]:
+        """Return an encrypted message decrypted, and its problem."""
+        if self._vault is None:
+            return message, problem or "its packet is encrypted, and no key was given"
+        values: tuple[Value, ...] = (None, *message.columns)
+        part_id = _part_id(message.table, values)
+        packet, checksum = self._vault.opened(
+            message.table, message.key, message.packet, seal, part_id
+        )
+        if problem is None and not is_whole(packet, checksum):
+            problem = "its packet cannot be decrypted: it was changed, or belongs to another row"
+        return message._replace(packet=packet), problem
+
+    def _problem_of_row(self, message: KeptMessage, row: FoundRow) -> str | None:
         if row.doubt is not None:
             return f"it may have been removed before: {row.doubt}"
         if not _fits(message.table, row.values):
@@ -261,9 +297,7 @@ class Survey:
         checksum = next(iter(row.values[len(_COLUMNS[message.table]) + 1 :]), None)
         if isinstance(checksum, int) and not is_whole(message.packet, checksum):
             return "its packet differs from the stored one: its checksum does not match"
-        if _part_id(message.table, row.values) is not None:
-            return None  # its packet is not complete yet
-        return self._problem_of_packet(message)
+        return None
 
     def _problem_of_packet(self, message: KeptMessage) -> str | None:
         try:
@@ -316,6 +350,17 @@ def _table_by_shape(values: tuple[Value, ...]) -> str:
     return ""
 
 
+def _packet_and_seal(table: str, values: tuple[Value, ...]) -> tuple[bytes, bytes | None]:
+    """Return the packet of a row as stored, and its seal if it is encrypted."""
+    at = len(_COLUMNS[table])
+    packet = next((value for value in values[at : at + 1] if isinstance(value, bytes)), None)
+    if packet is None:  # a damaged row
+        packet = next((value for value in reversed(values) if isinstance(value, bytes)), b"")
+        return packet, None
+    at += _LATER[table][0]
+    return packet, next((value for value in values[at : at + 1] if isinstance(value, bytes)), None)
+
+
 def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
     """Return the id of the part that completes the packet; None if the row has all of it."""
     found = next(iter(values[len(_COLUMNS[table]) + 1 + _LATER[table][1] :]), None)
@@ -323,28 +368,39 @@ def _part_id(table: str, values: tuple[Value, ...]) -> int | None:
 
 
 class _Parts:
-    """Shared parts of copies, by id; stored on disk, because they may be many and long."""
+    """Shared parts of copies, by id; stored on disk, because they may be many and long.
 
-    def __init__(self) -> None:
+    Encrypted ones stay encrypted there.
+    """
+
+    def __init__(self, vault: Vault | None) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._places: dict[int, tuple[int, int]] = {}
+        self._places: dict[int, tuple[int, int, bytes | None]] = {}
+        self._vault = vault
 
-    def add(self, part_id: int, packet: bytes) -> None:
-        self._places[part_id] = self._file.seek(0, 2), len(packet)
+    def add(self, part_id: int, packet: bytes, seal: Value = None) -> None:
+        of_row = seal if isinstance(seal, bytes) else None
+        self._places[part_id] = self._file.seek(0, 2), len(packet), of_row
         self._file.write(packet)
 
     def get(self, part_id: int) -> bytes | None:
         if part_id not in self._places:
             return None
-        offset, size = self._places[part_id]
+        offset, size, seal = self._places[part_id]
         self._file.seek(offset)
-        return self._file.read(size)
+        stored = self._file.read(size)
+        if seal is None:
+            return stored
+        if self._vault is None:
+            return None
+        packet, checksum = self._vault.opened("shared_part", part_id, stored, seal)
+        return packet if is_whole(packet, checksum) else None
 
     def items(self) -> Iterator[tuple[int, bytes]]:
         for part_id in self._places:
             packet = self.get(part_id)
-            assert packet is not None
-            yield part_id, packet
+            if packet is not None:
+                yield part_id, packet
 
     def close(self) -> None:
         self._file.close()

@@ -12,6 +12,7 @@ from storage.tables import damaged, pages, shared_parts
 from storage.tables.keys import ARRIVAL_MAX
 from storage.tables.pages import EMPTY, PAGE_BYTES_MAX, Totals, key_list
 from storage.tables.sequences import decode_sequence_id, encode_sequence_id
+from storage.vault import vault_of
 
 UNCONFIRMED_MAX = 1_000_000
 
@@ -25,8 +26,17 @@ class AwaitingRow(NamedTuple):
     expires_at_s: int | None
     discard: bool
     checksum: int
+    seal: bytes | None  # of an encrypted packet; a complete row has none
     part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
+
+    @property
+    def table(self) -> str:
+        return "awaiting"
+
+    @property
+    def key(self) -> int:
+        return self.number
 
     @property
     def is_whole(self) -> bool:
@@ -77,10 +87,10 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     db.execute(
         # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
-        " expires_at_s, discard, checksum, packet, part_id, part_bytes)"
+        " expires_at_s, discard, checksum, packet, part_id, part_bytes, seal)"
         " SELECT little_endian(substr(packet, 57, 4)), ?, ?, (key & ?) - ?, ?,"
         f" nullif(confirm_by_s, {_UNTIL_FOR_EVER}), discard, checksum, packet, part_id,"
-        f" part_bytes FROM {waiting}",
+        f" part_bytes, seal FROM {waiting}",
         (
             arrived.queue_id,
             encode_sequence_id(arrived.sequence_id),
@@ -90,7 +100,28 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
             *keys,
         ),
     )
+    if vault_of(db) is not None:
+        _seal_again(db, waiting, keys)
     return kept
+
+
+def _seal_again(db: sqlite3.Connection, waiting: str, keys: tuple[int, int]) -> None:
+    """Seal the copied packets for their new place."""
+    vault = vault_of(db)
+    assert vault is not None
+    rows = db.execute(
+        f"SELECT key, little_endian(substr(packet, 57, 4)), packet, seal, part_id FROM {waiting}"
+        " ORDER BY key",
+        keys,
+    ).fetchall()
+    db.executemany(
+        "UPDATE awaiting SET packet = ?, checksum = ?, seal = ? WHERE number = ?",
+        [
+            (*vault.moved("outgoing", key, "awaiting", number, packet, seal, part_id), number)
+            for key, number, packet, seal, part_id in rows
+            if seal is not None
+        ],
+    )
 
 
 def confirm_by(expires_at_s: int | None) -> int:

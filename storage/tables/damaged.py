@@ -13,6 +13,7 @@ from zlib import crc32
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
 from storage.tables import shared_parts
+from storage.vault import open_row, writing_vault
 
 
 class DamagedRow(NamedTuple):
@@ -47,11 +48,12 @@ def is_whole(packet: bytes, checksum: int | None) -> bool:
 
 def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
     """Move a row of `message` or `outgoing` here; return False if there is no such row."""
-    row = db.execute(f"SELECT packet, part_id FROM {table} WHERE key = ?", (key,)).fetchone()
+    row = db.execute(f"SELECT packet, part_id, seal FROM {table} WHERE key = ?", (key,)).fetchone()
     if row is None:
         return False
-    packet, part_id = row
-    part = db.execute("SELECT packet FROM shared_part WHERE id = ?", (part_id,)).fetchone()
+    packet, part_id, seal = row
+    packet, _ = open_row(db, table, key, packet, seal, None, part_id)
+    part = None if part_id is None else shared_parts.find(db, part_id)
     keep(db, table, key, packet if part is None else packet + part[0], at_s)
     with shared_parts.leaving(db, table, "key = ?", (key,)):
         db.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
@@ -60,6 +62,15 @@ def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
 
 def keep(db: sqlite3.Connection, place: str, key: int, packet: bytes, at_s: int) -> None:
     """Keep a packet that was in table `place`; the caller deletes it there."""
+    vault = writing_vault(db)
+    if vault is not None:
+        (id_,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM damaged").fetchone()
+        stored, _, seal = vault.stored("damaged", id_, packet)
+        db.execute(
+            "INSERT INTO damaged (id, at_s, place, key, packet, seal) VALUES (?, ?, ?, ?, ?, ?)",
+            (id_, at_s, place, key, stored, seal),
+        )
+        return
     db.execute(
         "INSERT INTO damaged (at_s, place, key, packet) VALUES (?, ?, ?, ?)",
         (at_s, place, key, packet),
@@ -68,4 +79,8 @@ def keep(db: sqlite3.Connection, place: str, key: int, packet: bytes, at_s: int)
 
 def list_all(db: sqlite3.Connection) -> list[DamagedRow]:
     """Return all damaged messages, those set aside first at the front."""
-    return list(map(DamagedRow._make, db.execute(f"SELECT {COLUMNS} FROM damaged ORDER BY id")))
+    rows = db.execute(f"SELECT {COLUMNS}, seal FROM damaged ORDER BY id").fetchall()
+    return [
+        DamagedRow(id_, at_s, place, key, open_row(db, "damaged", id_, packet, seal, None)[0])
+        for id_, at_s, place, key, packet, seal in rows
+    ]

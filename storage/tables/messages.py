@@ -10,6 +10,7 @@ from storage.tables.damaged import checksum_of
 from storage.tables.keys import queue_range
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
 from storage.tables.shared_parts import PartOf
+from storage.vault import vault_of, writing_vault
 
 
 class MessageRow(NamedTuple):
@@ -21,8 +22,13 @@ class MessageRow(NamedTuple):
     move_count: int
     last_move_at_ms: int | None
     checksum: int | None
+    seal: bytes | None  # of an encrypted packet; a complete row has none
     part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
+
+    @property
+    def table(self) -> str:
+        return "message"
 
     @property
     def is_whole(self) -> bool:
@@ -39,6 +45,14 @@ COLUMNS = ", ".join(MessageRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
+    vault = writing_vault(db)
+    if vault is not None:
+        db.executemany(
+            "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum, seal)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((*row[:4], *vault.stored("message", row[0], row[4])) for row in rows),
+        )
+        return
     db.executemany(
         "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -51,6 +65,17 @@ def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
         alike = arrived_at_ms, expires_at_s, *part
         # As in outgoing.py: values that all copies share are literals of the statement.
         values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
+        vault = writing_vault(db)
+        if vault is not None:
+            db.executemany(
+                "INSERT INTO message (key, packet, checksum, seal, reason, arrived_at_ms,"
+                f" expires_at_s, part_id, part_bytes) VALUES (?, ?, ?, ?, ?, {values})",
+                [
+                    (row[0], *vault.stored("message", row[0], row[4], part[0]), reason)
+                    for row in copies
+                ],
+            )
+            continue
         db.executemany(
             "INSERT INTO message (key, packet, checksum, reason, arrived_at_ms, expires_at_s,"
             f" part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
@@ -105,22 +130,45 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
         " WHERE key = ?",
         [(each.to_key, at_ms, each.key) for each in present],
     )
-    changed = [
-        (each.packet, checksum_of(each.packet), each.to_key)
-        for each in present
-        if each.packet is not None
-    ]
+    vault = writing_vault(db)
+    changed: list[tuple[bytes, int, bytes | None, int]] = []
+    for each in present:
+        if each.packet is None:
+            continue
+        if vault is None:
+            changed.append((each.packet, checksum_of(each.packet), None, each.to_key))
+        else:
+            changed.append((*vault.stored("message", each.to_key, each.packet), each.to_key))
+    if vault_of(db) is not None:
+        _seal_again(db, [each for each in present if each.packet is None])
     if changed:
         keys = key_list([key for *_, key in changed])
         with shared_parts.leaving(
             db, "message", "key IN (SELECT value FROM json_each(?))", (keys,)
         ):
             db.executemany(
-                "UPDATE message SET packet = ?, checksum = ?, part_id = NULL, part_bytes = 0,"
-                " reason = NULL, expires_at_s = NULL WHERE key = ?",
+                "UPDATE message SET packet = ?, checksum = ?, seal = ?, part_id = NULL,"
+                " part_bytes = 0, reason = NULL, expires_at_s = NULL WHERE key = ?",
                 changed,
             )
     return found
+
+
+def _seal_again(db: sqlite3.Connection, moved: Sequence[Move]) -> None:
+    """Seal the packets of moved rows for their new keys; a damaged packet stays as it is."""
+    vault = vault_of(db)
+    assert vault is not None
+    for each in moved:
+        packet, seal, part_id = db.execute(
+            "SELECT packet, seal, part_id FROM message WHERE key = ?", (each.to_key,)
+        ).fetchone()
+        if seal is None:
+            continue
+        again = vault.moved("message", each.key, "message", each.to_key, packet, seal, part_id)
+        db.execute(
+            "UPDATE message SET packet = ?, checksum = ?, seal = ? WHERE key = ?",
+            (*again, each.to_key),
+        )
 
 
 def set_history(db: sqlite3.Connection, rows: Iterable[tuple[int, int, int, int | None]]) -> None:

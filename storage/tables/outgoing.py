@@ -16,6 +16,7 @@ from storage.tables.keys import (
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
 from storage.tables.sequences import decode_sequence_id, encode_sequence_id
 from storage.tables.shared_parts import PartOf
+from storage.vault import open_row, vault_of, writing_vault
 
 
 class OutgoingQueueRow(NamedTuple):
@@ -40,8 +41,13 @@ class OutgoingRow(NamedTuple):
     expires_at_s: int | None
     checksum: int | None
     discard: bool
+    seal: bytes | None  # of an encrypted packet; a complete row has none
     part_id: int | None  # the end of its packet, which other messages share
     packet: bytes
+
+    @property
+    def table(self) -> str:
+        return "outgoing"
 
     @property
     def is_whole(self) -> bool:
@@ -88,6 +94,14 @@ COLUMNS = ", ".join(OutgoingRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
+    vault = writing_vault(db)
+    if vault is not None:
+        db.executemany(
+            "INSERT INTO outgoing (key, expires_at_s, confirm_by_s, discard, packet, checksum,"
+            " seal) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((*row[:2], *row[3:], *vault.stored("outgoing", row[0], row[2])) for row in rows),
+        )
+        return
     db.executemany(
         "INSERT INTO outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -102,6 +116,17 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
         # Values that all rows share are literals of the statement: binding a value costs up to a
         # third of the insert.
         values = ", ".join("NULL" if value is None else str(int(value)) for value in alike)
+        vault = writing_vault(db)
+        if vault is not None:
+            sealed = [
+                (key, *vault.stored("outgoing", key, head, part_id)) for key, head in each.rows
+            ]
+            db.executemany(
+                "INSERT INTO outgoing (key, packet, checksum, seal, expires_at_s, confirm_by_s,"
+                f" discard, part_id, part_bytes) VALUES (?, ?, ?, ?, {values})",
+                sealed,
+            )
+            continue
         db.executemany(
             "INSERT INTO outgoing (key, packet, checksum, expires_at_s, confirm_by_s, discard,"
             f" part_id, part_bytes) VALUES (?, ?, ?, {values})",
@@ -307,11 +332,23 @@ def set_peers(db: sqlite3.Connection, outgoing_ids: Sequence[int], peer: bytes) 
 
 def heads(db: sqlite3.Connection, outgoing_id: int) -> Iterable[bytes]:
     """Return the bytes before the body of each packet of a queue, in the order of sending."""
+    if vault_of(db) is not None:
+        return _opened_heads(db, outgoing_id)
     cursor = db.execute(
         "SELECT substr(packet, 1, ?) FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key",
         (HEAD_BYTES, *queue_range(outgoing_id)),
     )
     return (packet for (packet,) in cursor)
+
+
+def _opened_heads(db: sqlite3.Connection, outgoing_id: int) -> Iterator[bytes]:
+    """Yield the same of encrypted packets, which must be read to their ends."""
+    cursor = db.execute(
+        "SELECT key, packet, seal, part_id FROM outgoing WHERE key BETWEEN ? AND ? ORDER BY key",
+        queue_range(outgoing_id),
+    )
+    for key, packet, seal, part_id in cursor:
+        yield open_row(db, "outgoing", key, packet, seal, None, part_id)[0][:HEAD_BYTES]
 
 
 def _queue(row: tuple[Any, ...]) -> OutgoingQueueRow:

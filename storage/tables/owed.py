@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from storage.tables.damaged import checksum_of, is_whole
+from storage.vault import open_row, writing_vault
 
 
 class Owed(NamedTuple):
@@ -19,6 +20,14 @@ class Owed(NamedTuple):
 
 
 def add(db: sqlite3.Connection, rows: Sequence[Owed]) -> None:
+    vault = writing_vault(db)
+    if vault is not None:
+        db.executemany(
+            "INSERT INTO owed (id, message_class, for_others, packet, checksum, seal)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            [(*row[:3], *vault.stored("owed", row.id, row.packet)) for row in rows],
+        )
+        return
     db.executemany(
         "INSERT INTO owed (id, message_class, for_others, packet, checksum) VALUES (?, ?, ?, ?, ?)",
         [(*row, checksum_of(row.packet)) for row in rows],
@@ -33,6 +42,11 @@ def remove(db: sqlite3.Connection, ids: Sequence[int]) -> None:
 def list_all(db: sqlite3.Connection) -> list[tuple[Owed, bool]]:
     """Return all rows in order, each with whether its packet is intact."""
     rows = db.execute(
-        "SELECT id, message_class, for_others, packet, checksum FROM owed ORDER BY id"
+        "SELECT id, message_class, for_others, packet, checksum, seal FROM owed ORDER BY id"
     )
-    return [(Owed(row[0], row[1], bool(row[2]), row[3]), is_whole(row[3], row[4])) for row in rows]
+    found = []
+    for id_, message_class, for_others, stored, of_stored, seal in rows.fetchall():
+        packet, checksum = open_row(db, "owed", id_, stored, seal, of_stored)
+        owed = Owed(id_, message_class, bool(for_others), packet)
+        found.append((owed, is_whole(packet, checksum)))
+    return found

@@ -24,11 +24,12 @@ EMPTY = Totals(0, 0)
 def take(cursor: sqlite3.Cursor, make: Callable[[Iterable[Any]], Row], bytes_max: int) -> list[Row]:
     """Return the cursor's rows, up to and with the one that brings the packets to `bytes_max`.
 
-    The packet is the last value of a row, preceded by the id of the part that completes it.
+    The packet is the last value of a row, preceded by its seal and the id of the part that
+    completes it.
     """
     rows, size = [], 0
     for row in map(make, cursor):
-        if row[-2] is not None:
+        if row[-2] is not None or row[-3] is not None:
             row = shared_parts.whole(cursor.connection, row)
         rows.append(row)
         size += len(row[-1])

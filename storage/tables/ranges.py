@@ -25,6 +25,7 @@ from storage.tables.keys import (
     message_key,
     queue_range,
 )
+from storage.vault import open_row, vault_of
 
 #: Row ids of table `reservation`: the id of a reader's queue, and a position.
 POSITION_BITS = 44
@@ -45,15 +46,21 @@ class RangeRow(NamedTuple):
     abort_count: int
     move_count: int
     checksum: int | None
+    seal: bytes | None  # as in `MessageRow`
     part_id: int | None  # as in `MessageRow`
     packet: bytes
+
+    @property
+    def table(self) -> str:
+        return "message"
 
 
 #: A `RangeRow` without field names: creating the NamedTuple costs as much as reading the row.
 Plain = tuple[Any, ...]
 
 _MESSAGE_COLUMNS = (
-    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.part_id"
+    "m.arrived_at_ms, m.expires_at_s, m.reason, m.abort_count, m.move_count, m.checksum, m.seal,"
+    " m.part_id"
 )
 
 
@@ -116,7 +123,9 @@ def page(
 
     With `prefix`, only that many bytes of each packet are read.
     """
-    packet = "m.packet" if prefix is None else f"substr(m.packet, 1, {prefix})"
+    # An encrypted packet must be read to its end.
+    is_whole = prefix is None or vault_of(db) is not None
+    packet = "m.packet" if is_whole else f"substr(m.packet, 1, {prefix})"
     found = [
         scan.run(db, f"{scan.position}, m.key, {_MESSAGE_COLUMNS}, {packet}") for scan in scans
     ]
@@ -158,7 +167,7 @@ def _take(
     found: list[Plain] = []
     size = 0
     for chunk in chunks:
-        if any(row[-2] is not None for row in chunk):
+        if any(row[-2] is not None or row[-3] is not None for row in chunk):
             chunk = [_with_part(db, row, prefix) for row in chunk]
         added = sum(len(row[-1]) for row in chunk)
         if size + added < bytes_max and len(found) + len(chunk) < rows_max:
@@ -174,7 +183,8 @@ def _take(
 
 
 def _with_part(db: sqlite3.Connection, row: Plain, prefix: int | None) -> Plain:
-    if row[-2] is None or (prefix is not None and len(row[-1]) >= prefix):
+    has_enough = row[-2] is None or (prefix is not None and len(row[-1]) >= prefix)
+    if has_enough and row[-3] is None:
         return row
     whole = shared_parts.whole(db, RangeRow._make(row))
     return whole._replace(packet=whole.packet[:prefix])
@@ -221,9 +231,13 @@ def quick_page(
     scan = scans[0]
     # Each column costs as much as a fifth of the rest of the row.
     positions = [scan.position] if scan.is_of_reader else []
-    columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", "m.packet"]
+    has_vault = vault_of(db) is not None
+    seals = ["m.key", "m.seal"] if has_vault else []
+    columns = [*positions, _LOOKUP_ID, "m.arrived_at_ms", "m.checksum", *seals, "m.packet"]
     found = _Columns()
     for chunk in in_chunks(scan.run(db, ", ".join(columns)), bytes_max):
+        if has_vault:
+            chunk = [_opened(db, row) for row in chunk]
         *first, lookup_ids, arrived_at_ms, checksums, packets = zip(*chunk, strict=True)
         if not all(lookup_ids) or not all(map(eq, map(crc32, packets), checksums)):
             return None
@@ -233,6 +247,13 @@ def quick_page(
         if found.bytes >= bytes_max or found.count >= rows_max:
             return found.page(may_be_more=True)
     return found.page(may_be_more=False) if found.count else None
+
+
+def _opened(db: sqlite3.Connection, row: Plain) -> Plain:
+    """Return a row of `quick_page` without key and seal, with its decrypted packet."""
+    *others, checksum, key, seal, packet = row
+    packet, checksum = open_row(db, "message", key, packet, seal, checksum)
+    return (*others, checksum, packet)
 
 
 def _end(packets: tuple[bytes, ...], rows_max: int, bytes_max: int) -> int:

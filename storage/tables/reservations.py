@@ -246,8 +246,13 @@ class HeldRow(NamedTuple):
     position: int
     key: int
     checksum: int | None
+    seal: bytes | None
     part_id: int | None
     packet: bytes | None
+
+    @property
+    def table(self) -> str:
+        return "message"
 
 
 def held_page(
@@ -263,8 +268,9 @@ def held_page(
     """Return the next reservations of a range, at least one if there is any."""
     packet = "m.packet" if with_packets else "NULL"
     rows = db.execute(
-        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.part_id, {packet} FROM reservation r"
-        " LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ? ORDER BY r.id LIMIT ?",
+        f"SELECT r.id & {POSITION_MAX}, r.key, m.checksum, m.seal, m.part_id, {packet}"
+        " FROM reservation r LEFT JOIN message m ON m.key = r.key WHERE r.id BETWEEN ? AND ?"
+        " ORDER BY r.id LIMIT ?",
         (*position_range(reader_queue_id, after, until), rows_max),
     )
     if not with_packets:
@@ -273,7 +279,7 @@ def held_page(
     size = 0
     for chunk in in_chunks(rows, bytes_max):
         for row in map(HeldRow._make, chunk):
-            if row.part_id is not None and row.packet is not None:
+            if row.packet is not None:
                 row = shared_parts.whole(db, row)
             found.append(row)
             size += len(row.packet or b"")

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from zlib import crc32
 
+from storage.vault import open_row, writing_vault
+
 #: Id, bytes.
 NewPart = tuple[int, bytes]
 #: Id of a part, and its size in bytes.
@@ -27,11 +29,18 @@ PartOf = tuple[int, int]
 #: The tables with rows that may have a part.
 TABLES = ("message", "outgoing", "awaiting")
 
-#: A NamedTuple with a `checksum` and the last two fields `part_id` and `packet`.
+#: A NamedTuple with `table`, `key`, `checksum`, and the last fields `seal`, `part_id`, `packet`.
 Row = TypeVar("Row", bound="tuple[Any, ...]")
 
 
 def insert(db: sqlite3.Connection, parts: Iterable[NewPart]) -> None:
+    vault = writing_vault(db)
+    if vault is not None:
+        db.executemany(
+            "INSERT INTO shared_part (id, packet, checksum, seal) VALUES (?, ?, ?, ?)",
+            ((id_, *vault.stored("shared_part", id_, packet)) for id_, packet in parts),
+        )
+        return
     db.executemany(
         "INSERT INTO shared_part (id, packet, checksum) VALUES (?, ?, ?)",
         ((id_, packet, crc32(packet)) for id_, packet in parts),
@@ -39,23 +48,35 @@ def insert(db: sqlite3.Connection, parts: Iterable[NewPart]) -> None:
 
 
 def whole(db: sqlite3.Connection, row: Row) -> Row:
-    """Return the row with its complete packet and the checksum of that.
+    """Return the row with its complete, decrypted packet and the checksum of that.
 
-    If the part is damaged or does not exist, the checksum does not match.
+    If the row or the part is damaged, or the part does not exist, the checksum does not match.
     """
-    if row[-2] is None:
+    if row[-2] is None and row[-3] is None:
         return row
-    found: tuple[bytes, int] | None = db.execute(
-        "SELECT packet, checksum FROM shared_part WHERE id = ?", (row[-2],)
-    ).fetchone()
     named: Any = row
-    packet, checksum = joined(named.packet, named.checksum, found)
-    made: Row = named._replace(packet=packet, checksum=checksum)
+    packet, checksum = open_row(
+        db, named.table, named.key, named.packet, named.seal, named.checksum, named.part_id
+    )
+    if row[-2] is not None:
+        packet, checksum = joined(packet, checksum, find(db, row[-2]))
+    made: Row = named._replace(packet=packet, checksum=checksum, seal=None)
     return made
 
 
+def find(db: sqlite3.Connection, part_id: int) -> tuple[bytes, int | None] | None:
+    """Return the decrypted part and its checksum; None if it does not exist."""
+    row = db.execute(
+        "SELECT packet, checksum, seal FROM shared_part WHERE id = ?", (part_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    packet, checksum, seal = row
+    return open_row(db, "shared_part", part_id, packet, seal, checksum)
+
+
 def joined(
-    head: bytes, checksum: int | None, part: tuple[bytes, int] | None
+    head: bytes, checksum: int | None, part: tuple[bytes, int | None] | None
 ) -> tuple[bytes, int | None]:
     """Join head and part; the checksum matches only if both are intact."""
     if part is None or checksum is None:

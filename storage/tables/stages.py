@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from storage.vault import open_row, writing_vault
+
 #: Per query: this many epochs are stored one by one; older ones count as published.
 EPOCHS_KEPT = 1000
 
@@ -51,6 +53,16 @@ def add(
         " AND first_row = ?",
         (query, epoch, part, attempt, first_row),
     )
+    vault = writing_vault(db)
+    if vault is not None:
+        (id_,) = db.execute("SELECT coalesce(max(id), 0) + 1 FROM stage").fetchone()
+        stored, _, seal = vault.stored("stage", id_, data)
+        db.execute(
+            "INSERT INTO stage (id, query, epoch, part, attempt, first_row, row_count, at_s, data,"
+            " seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (id_, query, epoch, part, attempt, first_row, row_count, at_s, stored, seal),
+        )
+        return int(id_)
     added = db.execute(
         "INSERT INTO stage (query, epoch, part, attempt, first_row, row_count, at_s, data)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -72,7 +84,9 @@ def list_all(db: sqlite3.Connection) -> list[StageRow]:
 def data(db: sqlite3.Connection, ids: Sequence[int]) -> list[bytes]:
     """Return the rows of these pieces, in this order; a deleted piece is skipped."""
     return [
-        row[0] for id_ in ids for row in db.execute("SELECT data FROM stage WHERE id = ?", (id_,))
+        open_row(db, "stage", id_, stored, seal, None)[0]
+        for id_ in ids
+        for stored, seal in db.execute("SELECT data, seal FROM stage WHERE id = ?", (id_,))
     ]
 
 

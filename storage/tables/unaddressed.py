@@ -9,6 +9,7 @@ import sqlite3
 from typing import NamedTuple
 
 from storage.tables.damaged import checksum_of, is_whole
+from storage.vault import open_row, writing_vault
 
 
 class Unaddressed(NamedTuple):
@@ -19,6 +20,14 @@ class Unaddressed(NamedTuple):
 
 
 def add(db: sqlite3.Connection, row: Unaddressed) -> None:
+    vault = writing_vault(db)
+    if vault is not None:
+        db.execute(
+            "INSERT INTO unaddressed (id, queue, at_s, packet, checksum, seal)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*row[:3], *vault.stored("unaddressed", row.id, row.packet)),
+        )
+        return
     db.execute(
         "INSERT INTO unaddressed (id, queue, at_s, packet, checksum) VALUES (?, ?, ?, ?, ?)",
         (*row, checksum_of(row.packet)),
@@ -32,5 +41,9 @@ def remove(db: sqlite3.Connection, ids: list[int]) -> None:
 
 def list_all(db: sqlite3.Connection) -> list[tuple[Unaddressed, bool]]:
     """Return all rows in order, each with whether its packet is intact."""
-    rows = db.execute("SELECT id, queue, at_s, packet, checksum FROM unaddressed ORDER BY id")
-    return [(Unaddressed(*row[:4]), is_whole(row[3], row[4])) for row in rows]
+    rows = db.execute("SELECT id, queue, at_s, packet, checksum, seal FROM unaddressed ORDER BY id")
+    found = []
+    for id_, queue, at_s, stored, of_stored, seal in rows.fetchall():
+        packet, checksum = open_row(db, "unaddressed", id_, stored, seal, of_stored)
+        found.append((Unaddressed(id_, queue, at_s, packet), is_whole(packet, checksum)))
+    return found

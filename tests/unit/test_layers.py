@@ -33,11 +33,15 @@ LAYERS: dict[str, set[str]] = {
     "protocol": {BELOW, "construct"},
     # Storage.
     "storage.errors": set(),
-    "storage.options": set(),
-    "storage.tables": {"storage.errors", "protocol", "msgspec"},
-    "storage.engine": {"storage.errors", "storage.options", "storage.tables", "aiosqlite"},
+    "storage.vault": {"storage.errors", "cryptography"},
+    "storage.options": {"storage.vault"},
+    "storage.tables": {"storage.errors", "storage.vault", "protocol", "msgspec"},
+    "storage.engine": {
+        *("storage.errors", "storage.options", "storage.tables", "storage.vault", "aiosqlite"),
+    },
     "storage": {
-        *("storage.errors", "storage.options", "storage.tables", "storage.engine", "aiosqlite"),
+        *("storage.errors", "storage.options", "storage.tables", "storage.engine"),
+        *("storage.vault", "aiosqlite"),
     },
     # The queue manager.
     "qmd.runtime.own_packages": set(),
@@ -71,6 +75,7 @@ LAYERS: dict[str, set[str]] = {
     # Code that reads a data folder while no daemon runs.
     "storage.rescue": {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
+        *("storage.storage", "storage.vault"),
     },
     # Applications, and the command.
     "qmd.bodies": {"protocol.body_type"},
@@ -88,6 +93,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.directory", "storage.rescue"),
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
+        *("storage.options", "storage.vault"),
         *("click", "structlog"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from storage.rescue.check import Report
     from storage.rescue.repair import Rescue
     from storage.rescue.survey import KeptMessage
+    from storage.vault import Vault
 
 
 @click.command()
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Let the next start continue without the missing data, if it refuses to start (QM-3008).",
 )
+@click.option(
+    "--key",
+    "key_files",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file of a storage key; by default those of the configuration.",
+)
 @json_option
 @pass_configuration
 @click.pass_context
@@ -40,6 +48,7 @@ def check(
     folder: Path | None,
     repair: Path | None,
     accept_loss: bool,
+    key_files: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Examine a data folder while no daemon runs on it.
@@ -63,6 +72,7 @@ def check(
     from storage.engine import missing
     from storage.errors import CannotStart
     from storage.rescue import check as examination
+    from storage.vault import Vault, read_keys
 
     if accept_loss and repair is not None:
         raise Failure(
@@ -71,8 +81,11 @@ def check(
 
     if folder is None:
         folder = configuration.settings().queue_manager.data
+        key_files = key_files or configuration.settings().storage.key_files
     folder = folder.absolute()
     try:
+        keys = read_keys(key_files, folder)
+        vault = Vault(keys) if keys else None
         with examination.locked(folder):
             lost = missing.find(folder)
             if accept_loss:
@@ -80,12 +93,12 @@ def check(
                 return
             if lost is not None and not missing.has_database(folder):
                 raise Failure(ExitCode.FAILED, f"{lost}; {missing.REMEDY}", "data_missing")
-            report = examination.check(folder)
+            report = examination.check(folder, vault)
             if lost is not None:
                 report = report._replace(findings=[lost, *report.findings])
             _print_report(report, as_json=as_json)
             if repair is not None:
-                _repair(folder, repair, as_json=as_json)
+                _repair(folder, repair, vault, as_json=as_json)
     except CannotStart as error:
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
     except OSError as error:
@@ -137,7 +150,7 @@ def _print_report(report: Report, *, as_json: bool) -> None:
     )
 
 
-def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
+def _repair(folder: Path, file: Path, vault: Vault | None, *, as_json: bool) -> None:
     import os
     import time
 
@@ -149,7 +162,7 @@ def _repair(folder: Path, file: Path, *, as_json: bool) -> None:
         raise Failure(
             ExitCode.USAGE, f"{file} already exists; it is never overwritten", "file_exists"
         )
-    rescue = Rescue(folder)
+    rescue = Rescue(folder, vault)
     progress = Progress("saving", None, enabled=True)
     try:
         with open(file, "x", encoding="utf-8", opener=_private) as out:

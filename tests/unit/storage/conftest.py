@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.support import memory_database
+from storage.vault import Vault
+from tests.unit.storage.support import KEY, memory_database
 
 
-@pytest.fixture
-def db() -> Iterator[sqlite3.Connection]:
-    database = memory_database()
+@pytest.fixture(params=["plain", "encrypted"])
+def db(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
+    """Return a database in memory; each test runs with plain and with encrypted packets."""
+    database = memory_database(None if request.param == "plain" else Vault([KEY]))
     yield database
     database.close()
 

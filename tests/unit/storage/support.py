@@ -12,12 +12,14 @@ from storage import Storage, StorageOptions
 from storage.engine import schema
 from storage.tables import messages
 from storage.tables.keys import message_key
+from storage.vault import StorageKey, Vault, VaultConnection, attach
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000
 OWN_ID = b"own-queue-manager"[:16]
 SOURCE = b"the-other-manager"[:16]
 PACKET = b"a packet"
+KEY, OTHER_KEY = StorageKey(b"k" * 32), StorageKey(b"o" * 32)
 
 #: No reserve file: it would cost 64 MiB per test.
 OPTIONS = StorageOptions(disk_reserve_bytes=0, disk_watermark_bytes=0)
@@ -47,10 +49,14 @@ async def durable(storage: Storage) -> None:
         await storage.failed
 
 
-def memory_database() -> sqlite3.Connection:
-    """Return a database in memory with the current schema, for functions of the tables."""
-    db = sqlite3.connect(":memory:", isolation_level=None)
+def memory_database(vault: Vault | None = None) -> sqlite3.Connection:
+    """Return a database in memory with the current schema, for functions of the tables.
+
+    With a vault, its packets are encrypted.
+    """
+    db = sqlite3.connect(":memory:", isolation_level=None, factory=VaultConnection)
     schema.prepare(db, [], now_s=NOW_S, new_id=OWN_ID)
+    attach(db, vault)
     return db
 
 

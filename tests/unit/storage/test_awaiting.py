@@ -69,11 +69,11 @@ def test_messages_with_confirmation_are_kept_and_others_deleted_in_one_commit(fo
             assert rows == [
                 AwaitingRow(
                     0xFFFF_FF01, 7, SEQUENCE, 1, NOW_S, NOW_S + 9, False,
-                    checksum_of(packet(0xFFFF_FF01)), None, packet(0xFFFF_FF01),
+                    checksum_of(packet(0xFFFF_FF01)), None, None, packet(0xFFFF_FF01),
                 ),
                 AwaitingRow(
                     0xFFFF_FF03, 7, SEQUENCE, 3, NOW_S, None, True,
-                    checksum_of(packet(0xFFFF_FF03, 200)), None, packet(0xFFFF_FF03, 200),
+                    checksum_of(packet(0xFFFF_FF03, 200)), None, None, packet(0xFFFF_FF03, 200),
                 ),
             ]  # fmt: skip
             left = await storage.read(lambda db: outgoing.page(db, 7) + outgoing.page(db, 8))

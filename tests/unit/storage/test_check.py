@@ -192,8 +192,8 @@ ROWS = {
     "way_back": (bytes(16), bytes(range(16)), "10.0.0.5", 5),
     "peer_origin": (bytes(16), "key:1", "key:1", 1, 1, "10.0.0.5", b"k", 3, b"nonce", 5, 6),
     "directory_change": (bytes(16), "hosta\\orders", 1, 5),
-    "unaddressed": (7, bytes(16), 5, bytes(200), 9),
-    "owed": (7, 0x8004, 1, bytes(200), 9),
+    "unaddressed": (7, bytes(16), 5, bytes(200), 9, None),
+    "owed": (7, 0x8004, 1, bytes(200), 9, None),
 }
 
 

@@ -31,6 +31,7 @@ def test_a_stored_message_is_read_back(db: sqlite3.Connection) -> None:
         None,
         crc32(b"packet"),
         None,
+        None,
         b"packet",
     )
     assert messages.find(db, key + 1) is None

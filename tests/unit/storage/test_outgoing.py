@@ -141,7 +141,7 @@ def test_a_page_is_in_the_order_of_sending_and_continues_after_the_last_one(
         read += rows
 
     assert [row.key for row in read] == expected
-    assert read[0] == OutgoingRow(expected[0], None, crc32(b"packet"), False, None, b"packet")
+    assert read[0] == OutgoingRow(expected[0], None, crc32(b"packet"), False, None, None, b"packet")
 
 
 def test_the_bounds_of_a_level_are_its_first_and_last_key(db: sqlite3.Connection) -> None:
@@ -168,5 +168,7 @@ def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> N
 def test_a_message_is_found_by_its_key(db: sqlite3.Connection) -> None:
     put(db, 5)
 
-    assert outgoing.find(db, 5) == OutgoingRow(5, None, crc32(b"packet"), False, None, b"packet")
+    assert outgoing.find(db, 5) == OutgoingRow(
+        5, None, crc32(b"packet"), False, None, None, b"packet"
+    )
     assert outgoing.find(db, 6) is None

@@ -9,6 +9,7 @@ import pytest
 
 from storage.tables import messages, ranges, reservations
 from storage.tables.keys import LOOKUP_MASK, message_key
+from storage.vault import vault_of
 
 QUEUE = 16
 
@@ -72,7 +73,9 @@ def test_rare_properties_are_left_to_the_normal_page(db: sqlite3.Connection) -> 
         insert(db, 7, 7, 7)
         assert quick_page(db) is not None
         db.execute(f"UPDATE message SET {column} = {value} WHERE key & 15 = 2")
-        assert quick_page(db) is None, column
+        # The tag of an encrypted packet proves more than a checksum.
+        needs_none = column == "checksum" and vault_of(db) is not None
+        assert (quick_page(db) is None) != needs_none, column
     db.execute("DELETE FROM message")
     insert(db, 7, 4, 7)
     assert quick_page(db) is None
