@@ -236,7 +236,9 @@ class TransferLayer(StateLayer):
         self.outgoing.connect(self.peers, self.redirection, release, self._outgoing_refill.refill)
         self.destinations.on_change = self.local_destinations.queues_changed
         self.deferred_acknowledgments.connect(self.packet_sender)
-        self.answer_ways.connect(self.peers.connection_to, self._sends_to)
+        self.answer_ways.connect(
+            self.peers.connection_to, self._sends_to, self.origins.primary_fact
+        )
         self.acknowledgments.connect(self.peers.connection_to, self.packet_sender)
         self.reports.connect(self.packet_sender)
         self.undeliverable.connect(release, self.relay_store.gone)

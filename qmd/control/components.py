@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
     from qmd.events.log_limits import EventLogLimits
+    from qmd.events.recorder import Recorder
     from qmd.history.event_query import EventLog
     from qmd.history.message_lookup import MessageLookup
     from qmd.maintenance.disk_watch import DiskWatch
@@ -98,6 +99,7 @@ class Components:
     purger: Purger
     selective_receiver: SelectiveReceiver
     refused_letters: RefusedLetters
+    recorder: Recorder
     registration: Registration
     queue_deletion: QueueDeletion
     publisher: Publisher

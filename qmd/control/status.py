@@ -61,6 +61,7 @@ def status(components: Components) -> Value:
         "consequences": {
             "acknowledgments": components.answer_limits.status(),
             "dead_letters": components.refused_letters.status(),
+            "events_not_listed": components.recorder.shares.left_out,
             "look_ups": components.name_lookups.status(),
         },
         "two_of_one_identity": _identity_conflicts(components),

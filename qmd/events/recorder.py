@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from qmd.events.header import IDENTITY, IDENTITY_OFFSET, EventHeader, Kind
+from qmd.events.host_shares import HostShares
 from qmd.events.unit_events import LABELLED, UnitEvents, label_of, new_event
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Recorder:
         self._groups_until_s = 0.0
         self._rank = 0  # the highest rank in `_groups`
         self._floods: dict[str, _Flood] = {}
+        self.shares = HostShares(services.settings.events.size_bytes)
 
     def group(self, header: EventHeader, source: bytes, *, lists: int = 0) -> Event:
         """Return the event of the open batch with this header and source.
@@ -74,6 +76,26 @@ class Recorder:
         if event is None:
             event = self._begin(batch, key, now)
         return event
+
+    def shared(
+        self,
+        host: str,
+        header: EventHeader,
+        source: bytes,
+        *,
+        lists: int = _SIZES,
+        events: int = 1,
+    ) -> EventHeader | None:
+        """Return the header for an event that a host can cause at will; None: it is only counted.
+
+        `events` is the number of events that its message causes. The reason of the returned header
+        has the number of the events that were only counted before. docs/consequences.md
+        """
+        is_new = (header, source, lists) not in self._groups
+        before = self.shares.take(
+            host, header, self._services.loop.time(), is_new=is_new, events=events
+        )
+        return None if before is None else _after(header, before)
 
     def renew(self, kind: Kind) -> None:
         """Record further messages of this kind in new events, behind all present ones."""
@@ -172,12 +194,19 @@ class Recorder:
                     event.positions += handed.positions
 
     def provoked(
-        self, header: EventHeader, source: bytes, number: int, *, place: int | None = None
+        self,
+        header: EventHeader,
+        source: bytes,
+        number: int,
+        *,
+        place: int | None = None,
+        host: str = "",
     ) -> None:
         """Record an event that peers can cause at will and that changes nothing on disk.
 
-        At most `FLOOD_MESSAGES` of each kind are recorded per second; the first one of the next
-        second has the number of the others in its reason.
+        It takes from the share of `host`, if another host causes it. At most `FLOOD_MESSAGES` of
+        each kind are recorded per second; the first one of the next second has the number of the
+        others in its reason.
         """
         if not self.enabled:
             return
@@ -186,13 +215,16 @@ class Recorder:
         if flood is None or now > flood.until_s:
             left_out = 0 if flood is None else flood.left_out
             flood = self._floods[header.kind.value] = _Flood(now + 1.0)
-            if left_out:
-                reason = f"{header.reason} ({left_out} more before this one are not listed)".strip()
-                header = header._replace(reason=reason)
+            header = _after(header, left_out)
         elif flood.recorded >= FLOOD_MESSAGES:
             flood.left_out += 1
             return
         flood.recorded += 1
+        if host:
+            listed = self.shared(host, header, source, lists=_NONE if place is None else _PLACES)
+            if listed is None:
+                return
+            header = listed
         event = self.group(header, source, lists=_NONE if place is None else _PLACES)
         event.numbers.append(number)
         if place is not None:
@@ -271,6 +303,14 @@ class _Flood:
         self.until_s = until_s
         self.recorded = 0
         self.left_out = 0
+
+
+def _after(header: EventHeader, left_out: int) -> EventHeader:
+    """Return the header of an event after so many that are not listed."""
+    if not left_out:
+        return header
+    reason = f"{header.reason} ({left_out} more before this one are not listed)".strip()
+    return header._replace(reason=reason)
 
 
 def add_correlation(event: Event, correlation: bytes, messages: int = 1) -> None:

@@ -127,14 +127,16 @@ class Acknowledgments:
         left_bytes = BODIES_BYTES_MAX
         source = original.user.source_queue_manager
         is_ours = connection is None and source == self._services.id
+        not_made: list[tuple[FormatName, str]] = []  # of another host's message, with the reasons
         for index, destination in enumerate(administration_queues(original, self._services.id)):
             name = self._administration_name(destination)
             if name is None:
                 continue
             asked = None
             if not is_ours:
-                way = self._permitted(original, message_class, name, connection, is_first=not index)
-                if way is None:
+                way = self._permitted(source, name, connection, is_first=not index)
+                if isinstance(way, str):
+                    not_made.append((name, way))
                     continue
                 asked = way
             with_body = body_bytes <= left_bytes
@@ -157,15 +159,47 @@ class Acknowledgments:
             dropped = self._post.send_packet(name, packet, batch, via=via, asked=asked)
             if dropped and asked is not None:
                 self._limits.not_made["no room or no way"] += 1
-            self._recorder.one(
-                EventHeader(
-                    Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
-                    message_class=message_class,
-                    to_queue=str(name),
-                    reason=dropped,
-                ),
-                original,
-            )
+                not_made.append((name, dropped))
+                continue
+            self._record(original, message_class, name, dropped)
+        if not_made:
+            self._record_not_made(original, message_class, not_made, connection)
+
+    def _record(
+        self, original: UserMessage, message_class: int, name: FormatName, dropped: str
+    ) -> None:
+        """Record that a message was acknowledged to a queue, or why it was not."""
+        self._recorder.one(
+            EventHeader(
+                Kind.UNACKNOWLEDGED if dropped else Kind.ACKNOWLEDGED,
+                message_class=message_class,
+                to_queue=str(name),
+                reason=dropped,
+            ),
+            original,
+        )
+
+    def _record_not_made(
+        self,
+        original: UserMessage,
+        message_class: int,
+        not_made: list[tuple[FormatName, str]],
+        connection: PeerSession | None,
+    ) -> None:
+        """Record in one event the acknowledgments that another host does not get."""
+        name, reason = not_made[0]
+        if len(not_made) > 1:
+            reason += f" (and {len(not_made) - 1} further administration queues get none)"
+        source = original.user.source_queue_manager
+        by = self._ways.asked(source, connection).by
+        self._services.log_limited("acknowledgment_not_sent", by, queue=str(name), reason=reason)
+        header = EventHeader(
+            Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=str(name), reason=reason
+        )
+        if self._recorder.enabled:
+            listed = self._recorder.shared(by, header, source)
+            if listed is not None:
+                self._recorder.one(listed, original)
 
     def _administration_name(self, destination: AckDestination) -> FormatName | None:
         """Return the name of an administration queue, or None if the original has an invalid one.
@@ -184,34 +218,21 @@ class Acknowledgments:
 
     def _permitted(
         self,
-        original: UserMessage,
-        message_class: int,
+        source: bytes,
         name: FormatName,
         connection: PeerSession | None,
         *,
         is_first: bool,
-    ) -> AskedFor | None:
-        """Return the way to an administration queue; None: it gets none, which is recorded."""
-        way = self._ways.way(original.user.source_queue_manager, name, connection)
-        if isinstance(way, AskedFor):
-            if is_first or self._limits.may_copy(way.by):
-                return way
-            reason = (
-                f"{way.by} asks for too many acknowledgments ([consequences] copies_per_second)"
-            )
-            self._limits.not_made["too many administration queues"] += 1
-        else:
-            reason = way
+    ) -> AskedFor | str:
+        """Return the way to an administration queue, or why it gets no acknowledgment."""
+        way = self._ways.way(source, name, connection)
+        if isinstance(way, str):
             self._limits.not_made["administration queue elsewhere"] += 1
-        by = self._ways.asked(original.user.source_queue_manager, connection).by
-        self._services.log_limited("acknowledgment_not_sent", by, queue=str(name), reason=reason)
-        self._recorder.one(
-            EventHeader(
-                Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=str(name), reason=reason
-            ),
-            original,
-        )
-        return None
+            return way
+        if is_first or self._limits.may_copy(way.by):
+            return way
+        self._limits.not_made["too many administration queues"] += 1
+        return f"{way.by} asks for too many of them ([consequences] copies_per_second)"
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """Return `guid` if it has a session and `name` is a queue at its address, or None.

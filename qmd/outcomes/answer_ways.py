@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
+    from storage.tables.peer_origins import PeerOrigin
 
 SOURCES_MAX = 10_000  # queue managers with a known address
 ADDRESSES_MAX = 8  # of one queue manager
@@ -48,12 +49,15 @@ class AnswerWays:
         self,
         session_with: Callable[[bytes], PeerSession | None],
         sends_to: Callable[[tuple[str, int] | bytes], bool],
+        primary: Callable[[bytes], PeerOrigin | None],
     ) -> None:
         """Set the collaborators that are created later.
 
         `session_with` returns the session with the queue manager of a GUID, or None. `sends_to`
         returns whether applications here send messages to an address, or to a queue manager.
+        `primary` returns the stored primary origin of a queue manager, or None.
         """
+        self._primary = primary
         self._session_with = session_with
         self._sends_to = sends_to
 
@@ -71,7 +75,11 @@ class AnswerWays:
 
     def host_of(self, guid: bytes) -> str:
         """Return the last known address of a queue manager; "": it is not known."""
-        return next(reversed(self._addresses.get(guid, {"": ""})))
+        known = self._addresses.get(guid)
+        if known is not None:
+            return next(reversed(known))
+        primary = self._primary(guid)
+        return "" if primary is None else primary.host
 
     def asked(self, source: bytes, connection: PeerSession | None) -> AskedFor:
         """Return the host that asks for an acknowledgment, without a way to its queue.
@@ -81,7 +89,9 @@ class AnswerWays:
         """
         if connection is not None and connection.session is not None:
             return AskedFor(connection.origin)
-        known = self._addresses.get(source)
+        known, primary = self._addresses.get(source), self._primary(source)
+        if primary is not None:
+            return AskedFor(primary.origin)
         return AskedFor(guid_text(source) if known is None else next(reversed(known.values())))
 
     def way(
@@ -91,6 +101,8 @@ class AnswerWays:
         asked = self.asked(source, connection)
         if isinstance(name, PrivateName):
             guid = name.queue_manager
+            if guid == source and self._is_another(source, connection):
+                return f"{name} is a queue of another host, which has {_CLAIMED}"
             if (
                 guid in (source, self._services.id)
                 or any(each.has_guid(guid) for each in self._allowed)
@@ -103,6 +115,8 @@ class AnswerWays:
         hosts = self._hosts(source, connection)
         port = name.port or PORT
         if name.transport == Transport.OS:
+            if self._is_another(source, connection):
+                return f"{name} cannot be a queue of the sender: another host has {_CLAIMED}"
             host = next(reversed(hosts), "")
             return asked._replace(via=source, at=(host, port) if host else None)
         if name.host in hosts:
@@ -110,6 +124,20 @@ class AnswerWays:
         if not hosts and self._may_connect(name.host):
             return asked  # after a restart; the limits of [consequences] hold for it
         return f"{name} is not at the address of the sender, {', '.join(hosts)}, {_REMEDY}"
+
+    def _is_another(self, source: bytes, connection: PeerSession | None) -> bool:
+        """Return whether a session states the GUID of a queue manager that is known elsewhere.
+
+        Acknowledgments to that GUID go to the other one, see docs/decisions/0031.
+        """
+        primary = self._primary(source)
+        return (
+            primary is not None
+            and connection is not None
+            and connection.session is not None
+            and connection.session.remote_id == source
+            and connection.origin != primary.origin
+        )
 
     def _is_permitted(self, name: DirectName) -> bool:
         return (
@@ -120,7 +148,9 @@ class AnswerWays:
 
     def _hosts(self, source: bytes, connection: PeerSession | None) -> dict[str, None]:
         """Return the addresses of the source, the one of its present session last."""
-        hosts = dict.fromkeys(self._addresses.get(source, ()))
+        primary = self._primary(source)
+        hosts: dict[str, None] = {} if primary is None or not primary.host else {primary.host: None}
+        hosts |= dict.fromkeys(self._addresses.get(source, ()))
         for session in (self._session_with(source), connection):
             if session is None or session.session is None:
                 continue
@@ -138,4 +168,5 @@ class AnswerWays:
         return any(address in network for network in self._services.settings.peers.allow)
 
 
+_CLAIMED = "sent messages with this GUID before"
 _REMEDY = "and [peers] acknowledge_to does not list it"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services
 
+REFUSAL_EVENTS = 3  # of a refused message: the refusal, its dead letter, and the end of that
 REFUSED_WEIGHT = 8  # a refusal counts as this many duplicates, because it is written to disk
 
 
@@ -102,8 +103,11 @@ class Nacks:
         known = self._known_messages.has(source, number)
         name = target if queue is None else queue.name
         refusal = _Refusal(connection, message, packet, message_class, name, reason, known)
-        self._record(refusal)
-        if result.dead_letter is not None and not known:
+        is_listed = self._record(refusal)
+        if known or not is_listed:
+            # Beyond the share of its host in the event log, a refusal is only counted.
+            result = result._replace(dead_letter=None, acknowledgment=None)
+        if result.dead_letter is not None:
             self._dead_letters.dead_letter(
                 packet,
                 message_class,
@@ -112,11 +116,11 @@ class Nacks:
                 name,
                 host=connection.origin,
             )
-        if result.acknowledgment is not None and not known:
+        if result.acknowledgment is not None:
             batch = self._services.storage.batch
             self._acknowledgments.to_application(message, result.acknowledgment, batch, connection)
         if result.final_ack is not None:
-            self._send_final_ack(refusal, result.final_ack)
+            self._send_final_ack(refusal, result.final_ack, is_listed=is_listed)
         self._services.log_limited(
             "message_refused",
             connection.host,
@@ -126,17 +130,24 @@ class Nacks:
             code=MessageClass.name_of(message_class),
         )
 
-    def _record(self, refusal: _Refusal) -> None:
-        """Remember the message as refused and record that; a known one is recorded as duplicate."""
+    def _record(self, refusal: _Refusal) -> bool:
+        """Remember the message as refused and record that; a known one is recorded as duplicate.
+
+        Return whether the event log lists it.
+        """
         connection, user = refusal.connection, refusal.message.user
         source, number = user.source_queue_manager, user.message_number
         self._known_messages.add_refused(connection, source, number, refusal.message_class)
         if refusal.is_known:
             self._recorder.provoked(
-                EventHeader(Kind.DUPLICATE, peer=connection.peer), source, number
+                EventHeader(Kind.DUPLICATE, peer=connection.peer),
+                source,
+                number,
+                host=connection.origin,
             )
-            return
-        self._recorder.record(
+            return True
+        header = self._recorder.shared(
+            connection.origin,
             EventHeader(
                 Kind.REFUSED,
                 queue=refusal.queue,
@@ -144,10 +155,16 @@ class Nacks:
                 message_class=refusal.message_class,
                 reason=refusal.reason,
             ),
-            [refusal.packet],
+            source,
+            events=REFUSAL_EVENTS,
         )
+        if header is None:
+            self._services.storage.batch.write_soon()
+            return False
+        self._recorder.record(header, [refusal.packet])
+        return True
 
-    def _send_final_ack(self, refusal: _Refusal, message_class: int) -> None:
+    def _send_final_ack(self, refusal: _Refusal, message_class: int, *, is_listed: bool) -> None:
         """Send a final ack over the connection of the message, after the commit of its refusal."""
         connection, message = refusal.connection, refusal.message
         session = connection.session
@@ -158,7 +175,7 @@ class Nacks:
             is_beside=session is not None
             and session.remote_id == message.user.source_queue_manager,
         )
-        if not refusal.is_known:
+        if is_listed and not refusal.is_known:
             self._recorder.record(
                 EventHeader(
                     Kind.FINAL_ACK_SENT,

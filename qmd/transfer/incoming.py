@@ -117,6 +117,7 @@ class Incoming:
                 EventHeader(Kind.DUPLICATE, peer=connection.peer),
                 user.source_queue_manager,
                 user.message_number,
+                host=connection.origin,
             )
         elif stream is not None:  # the message is not the next one of its sequence
             self.rejected_count += 1
@@ -132,6 +133,7 @@ class Incoming:
                     ),
                     stream.source,
                     user.message_number,
+                    host=connection.origin,
                 )
             turn.rejected[stream] = None
             self._promises.repeat_order_ack(stream)

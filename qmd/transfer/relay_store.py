@@ -76,6 +76,7 @@ class RelayStore:
                 EventHeader(Kind.DUPLICATE, queue=queue.destination, peer=connection.peer),
                 user.source_queue_manager,
                 user.message_number,
+                host=connection.origin,
             )
             return False
         return True

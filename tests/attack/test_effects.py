@@ -289,3 +289,49 @@ def test_the_budget_of_dead_letters_holds_after_a_restart(hosts: Hosts, remote: 
         again.send_many([refused(remote, 40_000) for _ in range(5)])
         again.wait_stored()
     assert letters(daemon)["bytes"] <= 125_000
+
+
+def test_a_flood_of_refused_messages_does_not_push_the_history_of_others_out_of_the_log(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = hosts.daemon(events={"size": "1MB"})
+    daemon.create("plain")
+    with RemoteQueueManager() as genuine:
+        peer = genuine.connect(daemon.port, source="127.0.0.2")
+        peer.send(genuine.message("plain", b"genuine", recoverable=True))
+        peer.wait_stored()
+
+        hostile = remote.connect(daemon.port)
+        for part in range(20):
+            names = [f"made-up-{part}-{each}-{'x' * 60}" for each in range(100)]
+            hostile.send_many([remote.message(name, b"junk", recoverable=True) for name in names])
+        hostile.wait_stored()
+
+    (accepted,) = daemon.json("events", "tail", "--kind", "accepted", "--lines", "9")
+    assert accepted["queue"] == r"private$\plain"
+    refusals = daemon.json("events", "tail", "--kind", "refused", "--lines", "3000")
+    assert 50 < len(refusals) < 400
+    (status,) = daemon.json("status")
+    assert status["consequences"]["events_not_listed"] >= 1600
+    assert status["refused"] == 2000
+
+
+def test_a_host_that_states_the_guid_of_another_causes_no_acknowledgments_to_that_one(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts)
+    peer = remote.connect(daemon.port)
+    peer.send(remote.message("plain", b"genuine", recoverable=True))
+    peer.wait_stored()
+
+    with RemoteQueueManager(guid=remote.guid) as impostor:
+        hostile = impostor.connect(daemon.port, source="127.0.0.2")
+        packets = [
+            asking(impostor, ["OS:genuine\\private$\\acks"], message_id=7000 + each)
+            for each in range(20)
+        ]
+        hostile.send_many(packets)
+        hostile.wait_stored()
+
+    assert peer.read_for(0.5) == 0 or peer.inbox == []
+    assert limits(daemon)["not_made"] == {"administration queue elsewhere": 20}

@@ -24,7 +24,7 @@ class World:
         self.batch = Batch(self._due)
         services: Any = SimpleNamespace(
             id=OWN,
-            settings=SimpleNamespace(events=SimpleNamespace(enabled=True)),
+            settings=SimpleNamespace(events=SimpleNamespace(enabled=True, size_bytes=1 << 28)),
             storage=SimpleNamespace(batch=self.batch),
             timers=SimpleNamespace(at=lambda when, owner, act: None),
             loop=SimpleNamespace(time=lambda: self.now),

@@ -63,7 +63,7 @@ def packet(
 
 def removal(**changes: Any) -> Removal:
     environment = SimpleNamespace(time=lambda: 1_700_000_001.0)
-    settings = SimpleNamespace(events=SimpleNamespace(enabled=True))
+    settings = SimpleNamespace(events=SimpleNamespace(enabled=True, size_bytes=1 << 28))
     services = cast(Any, SimpleNamespace(environment=environment, settings=settings))
     values: dict[str, Any] = {
         "events": Recorder(services).for_unit(),
