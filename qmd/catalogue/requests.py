@@ -130,4 +130,26 @@ ENTRIES = (
         "over_quota",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
+    Entry(
+        1015,
+        "not_an_origin",
+        "The text is not a fact by which a queue manager is known.",
+        "It is neither an IP address nor key: or authority: with a fingerprint of 32 digits.",
+        "Copy it from qmd peer list.",
+    ),
+    Entry(
+        1016,
+        "cannot_join",
+        "The fact cannot be joined to the primary origin of the queue manager.",
+        "None is known, or it has proven a key: then an address alone is not enough, because any "
+        "program at that address could speak for it.",
+        "Bind the GUID to the fact alone: qmd peer pin GUID FACT.",
+    ),
+    Entry(
+        1017,
+        "own_identity",
+        "The GUID is that of this queue manager.",
+        "A GUID of another queue manager was expected.",
+        "Copy it from qmd peer list.",
+    ),
 )

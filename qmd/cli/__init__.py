@@ -31,6 +31,7 @@ COMMANDS = {
     "outgoing": "qmd.cli.outgoing:outgoing",
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
+    "peer": "qmd.cli.peer:peer",
     "transaction": "qmd.cli.transaction:transaction",
     "service": "qmd.cli.host.service:service",
     "why": "qmd.cli.why:why",

@@ -13,6 +13,7 @@ from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 
@@ -159,6 +160,25 @@ class Administration:
         """
         answer = await self._caller.change(ForgetIdentity, queue_manager, safe_to_retry=True)
         return bool(answer["forgotten"])
+
+    async def list_peers(self, queue_manager: str = "") -> list[Facts]:
+        """Return the known facts about all other queue managers, or about one GUID."""
+        return await self._list(ListPeers, queue_manager)
+
+    async def pin_peer(self, queue_manager: str, fact: str, *, join: bool = False) -> Facts:
+        """Bind a GUID to a fact, an address or key:FINGERPRINT; return the fact.
+
+        `join`: it is the same machine as before, with a new address or a new key.
+        """
+        done: Facts = await self._caller.change(
+            PinPeer, queue_manager, fact, join, safe_to_retry=True
+        )
+        return done
+
+    async def forget_peer(self, queue_manager: str, fact: str = "") -> int:
+        """Forget a fact about a queue manager, or all facts; return how many were known."""
+        done = await self._caller.change(ForgetPeer, queue_manager, fact, safe_to_retry=True)
+        return int(done["forgotten"])
 
     async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
         """Restart the transactional sequence to a destination.

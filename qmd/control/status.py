@@ -395,6 +395,8 @@ def sessions(components: Components) -> list[Value]:
             "peer": None if session.remote_id is None else guid_text(session.remote_id),
             "address": f"{connection.host}:{connection.port}",
             "dialled": connection.link is not None,
+            "origin": connection.origin,
+            "is_primary": components.origins.is_primary(connection),
             "state": session.state.value,
             "sent": session.sent_count,
             "received": session.received_count,

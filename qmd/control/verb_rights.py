@@ -24,6 +24,7 @@ from qmd.access.rights import (
 from qmd.access.things import thing_of
 from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import directory as directory_frames
+from qmd.control_protocol import identities as identity_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
@@ -207,6 +208,8 @@ TABLE: dict[type, Row] = {
         (Need(ADMIN, _way, "the destination; for an address all queues"),),
         routing_frames.RedirectOutgoing,
     ),
+    **_rows((_ALL_READ,), identity_frames.ListPeers),
+    **_rows((_ALL_ADMIN,), identity_frames.PinPeer, identity_frames.ForgetPeer),
     **_rows((_ALL_ADMIN,), routing_frames.ForgetIdentity),
     # Data pipelines.
     **_rows(

@@ -8,6 +8,7 @@ from qmd.control import (
     bulk_handlers,
     directory_handlers,
     explain_name,
+    identity_handlers,
     message_handlers,
     operator_handlers,
     routing_handlers,
@@ -41,5 +42,6 @@ HANDLERS: dict[type, Handler] = {
     **bulk_handlers.HANDLERS,
     **directory_handlers.HANDLERS,
     **routing_handlers.HANDLERS,
+    **identity_handlers.HANDLERS,
     **explain_name.HANDLERS,
 }

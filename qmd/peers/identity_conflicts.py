@@ -129,6 +129,7 @@ class IdentityConflicts:
             return None
         known = self._origins.run(guid, connection.fact)
         if known is None:
+            self._origins.run_began(connection, guid, instance)
             return None
         verdict = judge(known, instance)
         if verdict is Verdict.SAME:
@@ -194,7 +195,7 @@ class IdentityConflicts:
 
         Return whether anything was known about it.
         """
-        known = self._origins.forget(guid)
+        known = self._origins.forget_runs(guid)
         resolved = self.resolve(guid)
         # A machine that was restored from a backup reuses message numbers that are known here.
         self._known_messages.forget_source(guid)

@@ -43,6 +43,7 @@ SEEN_AGAIN_S = 86_400  # after which a fact is stored again with its new time
 FORGOTTEN_S = 60 * 86_400
 LOOK_AGAIN_S = 60.0  # between searches for such facts
 KEY, AUTHORITY = "key:", "authority:"
+ALL = "*"
 #: Begins the origin of sessions without proof from the address of a host that has since proven a
 #: key.
 UNPROVEN = "unproven:"
@@ -285,23 +286,18 @@ class Origins:
         self._store(row)
         return row
 
-    def forget(self, guid: bytes, fact: str = "") -> int:
-        """Forget a fact about a queue manager, or all but those that an operator has pinned.
-
-        The runs of pinned ones are forgotten, too. Return the number of facts that were known.
-        """
-        known = self._known.get(guid, {})
-        chosen = [row for row in known.values() if fact in ("", row.fact)]
-        kept = [
-            row._replace(starts=0, nonce=b"")
-            for row in chosen
-            if not fact and row.bound == Bound.OPERATOR
-        ]
-        gone = [row for row in chosen if fact or row.bound != Bound.OPERATOR]
-        if kept:
-            self._store(*kept)
-        self._remove(gone)
+    def forget(self, guid: bytes, fact: str = ALL) -> int:
+        """Forget a fact about a queue manager, or all; return the number of those known."""
+        chosen = [row for row in self.facts(guid) if fact in (ALL, row.fact)]
+        self._remove(chosen)
         return len(chosen)
+
+    def forget_runs(self, guid: bytes) -> int:
+        """Forget the runs of a queue manager; return the number of its facts."""
+        rows = self.facts(guid)
+        if rows:
+            self._store(*(row._replace(starts=0, nonce=b"") for row in rows))
+        return len(rows)
 
     def _new(self, guid: bytes, fact: str) -> PeerOrigin:
         now_s = self._now_s()

@@ -22,7 +22,7 @@ from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import bulk as pipeline
-from qmd.control_protocol import directory, routing
+from qmd.control_protocol import directory, identities, routing
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
@@ -33,6 +33,7 @@ from tests.patience import END_S
 
 ELSEWHERE = "DIRECT=TCP:127.0.0.1:9\\private$\\others"
 MINE, SECRET = "mine", "secret"
+GUID = "11111111-1111-1111-1111-111111111111"
 QUERY, READER = "etl", "archive"
 
 
@@ -305,6 +306,12 @@ TRIES: dict[type[Request], list[Try]] = {
         about(routing.RedirectOutgoing, MINE, "127.0.0.1:10"),
     ],
     routing.ForgetIdentity: [about(routing.ForgetIdentity, "0" * 8)],
+    identities.ListPeers: [about(identities.ListPeers)],
+    identities.PinPeer: [
+        about(identities.PinPeer, GUID, "127.0.0.9"),
+        about(identities.PinPeer, GUID, "127.0.0.9", True),
+    ],
+    identities.ForgetPeer: [about(identities.ForgetPeer, GUID)],
     pipeline.OpenReader: [
         about(pipeline.OpenReader, "new", [SECRET]),
         about(pipeline.OpenReader, READER, [MINE]),
