@@ -46,7 +46,9 @@ class ControlServer:
         Raises OSError, or LookupError for a group that does not exist.
         """
         remove_socket(path)
-        self.accept(self.components.services.environment.bind(path, mode, group))
+        environment = self.components.services.environment
+        bound = environment.bind(path, mode, group)
+        await environment.accept_clients(self.accept, self._connected, bound)
 
     def accept(self, listening: socket.socket) -> None:
         """Accept the connections of a bound socket; the server owns it.  Raises OSError."""

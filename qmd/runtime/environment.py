@@ -128,6 +128,18 @@ class Environment:
             raise
         return bound
 
+    async def accept_clients(
+        self,
+        accept: Callable[[socket.socket], None],
+        factory: Callable[[], asyncio.BaseProtocol],
+        bound: socket.socket,
+    ) -> None:
+        """Accept the connections of a socket of `bind` with `accept`.  Raises OSError.
+
+        A simulator, which has no sockets, calls `factory` for each connection instead.
+        """
+        accept(bound)
+
     async def look_up(self, host: str, port: int) -> list[tuple[Any, ...]]:
         """Return the addresses of a name, as `socket.getaddrinfo` does; one thread for each call.
 

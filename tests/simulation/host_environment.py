@@ -86,6 +86,9 @@ class HostEnvironment(Environment):
     def bind(self, path: Path, mode: int, group: str) -> Any:
         return _BoundSocket(str(path))
 
+    async def accept_clients(self, accept: Any, factory: Any, bound: Any) -> None:
+        await asyncio.get_running_loop().create_unix_server(factory, sock=bound)
+
     def freeze_memory(self) -> None:
         pass
 
