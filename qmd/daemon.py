@@ -78,6 +78,18 @@ _reloading: set[asyncio.Task[None]] = set()  # the event loop keeps only weak re
 _LASTING = (NewerSchema, ForeignDatabase, DataMissing, KeyMissing, KeyFileError)
 
 
+def _prevent_core_dumps() -> None:
+    """Keep bodies and keys out of core files, also where the kernel pipes them to a program.
+
+    Such a program gets the core whatever the limit is, except that the kernel makes none for the
+    limit of one byte; core(5), fs/coredump.c.
+    """
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except ValueError:  # the hard limit is 0 already
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 class CannotServe(Exception):
     """A condition of this host prevents the daemon from serving; the text names the remedy.
 
@@ -97,7 +109,7 @@ def main(settings: Settings) -> int:
     """Serve until a signal stops the daemon; return the exit code."""
     set_up_logging(settings.log.level, settings.log.format)
     # A core dump would contain the bodies of messages.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prevent_core_dumps()
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)

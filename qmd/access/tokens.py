@@ -1,11 +1,12 @@
 """Tokens of clients that use the control protocol remotely: their hashes in a file.
 
-    # name       scopes      queues           made        SHA-256 of the token
-    archive      read        orders,orders;*  2026-01-31  9f86d081884c7d65...
+    # name   scopes  queues           made        SHA-256 of the token  expires
+    archive  read    orders,orders;*  2026-01-31  9f86d081884c7d65...   2027-01-31T00:00:00Z
 
-A token is 32 random bytes.  It cannot be guessed, so a fast hash is enough, and the content of the
-file is of no use to log in.  The command line writes the file; the daemon reads it when it has
-changed.
+Lines without an expiry lack the last column.  A token is 32 random bytes.  It cannot be guessed, so
+a fast hash is enough, and the content of the file is of no use to log in.  The command line writes
+the file; the daemon reads it when it has changed.  The daemon records the last use of each token in
+a file of its own (`Uses`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +26,10 @@ from typing import NamedTuple
 PREFIX = "qmd_"
 TOKEN_CHARACTERS_MAX = 200
 SCOPES = ("read", "write", "admin")
+NEVER = ""
+USES = "token-uses"  # the file in the data folder
+USES_MAX = 10_000
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _HEAD = "# Tokens of the remote control protocol; made by `qmd remote token create`.\n"
 
 
@@ -39,6 +45,7 @@ class Grant(NamedTuple):
     queues: tuple[str, ...]  # patterns; ("*",): all of them
     made: str
     digest: str
+    expires: str = NEVER  # as "2027-01-31T00:00:00Z", in UTC
 
     @property
     def everywhere(self) -> bool:
@@ -47,12 +54,25 @@ class Grant(NamedTuple):
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
 
+    def has_expired(self, now_s: float) -> bool:
+        """Return whether it is no longer valid at this time, in seconds since 1970 UTC."""
+        return self.expires != NEVER and parse_time(self.expires) <= now_s
+
     def reaches(self, queue: str) -> bool:
         r"""Return whether a pattern fits a queue: its key `private$\orders`, or `orders`."""
         bare = queue.removeprefix("private$\\")
         return any(
             fnmatchcase(queue, pattern) or fnmatchcase(bare, pattern) for pattern in self.queues
         )
+
+
+def parse_time(text: str) -> float:
+    """Return a time in seconds since 1970 UTC.  Raises ValueError."""
+    return datetime.datetime.strptime(text, _TIME).replace(tzinfo=datetime.UTC).timestamp()
+
+
+def format_time(at_s: float) -> str:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime(_TIME)
 
 
 def digest_of(token: str) -> str:
@@ -82,8 +102,10 @@ class TokenFile:
             self._state = state
         return self._grants
 
-    def find(self, token: str) -> Grant | None:
-        """Return the grant of `token`, or None.  Raises TokenFileError.
+    def find(self, token: str, now_s: float) -> Grant | None:
+        """Return the grant of `token`; None if there is none, or it has expired.
+
+        Raises TokenFileError.
 
         All grants are compared, so that the duration discloses nothing about them.
         """
@@ -92,10 +114,11 @@ class TokenFile:
         for grant in self.grants():
             if hmac.compare_digest(grant.digest, wanted):
                 found = grant
-        return found
+        return None if found is None or found.has_expired(now_s) else found
 
-    def still_has(self, grant: Grant) -> bool:
-        return grant in self.grants()
+    def still_has(self, grant: Grant, now_s: float) -> bool:
+        """Return whether a grant is still valid.  Raises TokenFileError."""
+        return not grant.has_expired(now_s) and grant in self.grants()
 
 
 def read(path: Path) -> list[Grant]:
@@ -111,18 +134,30 @@ def read(path: Path) -> list[Grant]:
         if not line.strip() or line.startswith("#"):
             continue
         try:
-            name, scopes, queues, made, digest = line.split("\t")
-        except ValueError as error:
-            raise TokenFileError(f"{path}, line {number}: five columns are required") from error
+            name, scopes, queues, made, digest, *more = line.split("\t")
+            (expires,) = more or (NEVER,)
+            if expires != NEVER:
+                parse_time(expires)
+        except ValueError:
+            # Not chained: the cause would quote the line.
+            raise TokenFileError(
+                f"{path}, line {number}: five columns are required, and perhaps the time of expiry"
+            ) from None
         chosen = frozenset(scopes.split(","))
         if not chosen <= set(SCOPES) or len(digest) != 64:
             raise TokenFileError(f"{path}, line {number}: it is not the line of a token")
-        grants.append(Grant(name, chosen, tuple(queues.split(",")), made, digest))
+        grants.append(Grant(name, chosen, tuple(queues.split(",")), made, digest, expires))
     return grants
 
 
 def create(
-    path: Path, name: str, scopes: frozenset[str], queues: tuple[str, ...], *, today: str = ""
+    path: Path,
+    name: str,
+    scopes: frozenset[str],
+    queues: tuple[str, ...],
+    *,
+    today: str = "",
+    expires: str = NEVER,
 ) -> str:
     """Add a token and return it; only its hash is stored.  Raises TokenFileError, OSError."""
     grants = read(path)
@@ -133,7 +168,7 @@ def create(
     token = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("=")
     made = today or datetime.datetime.now(datetime.UTC).date().isoformat()
     folded = tuple(queue.casefold() for queue in queues) or ("*",)
-    _write(path, [*grants, Grant(name, scopes, folded, made, digest_of(token))])
+    _write(path, [*grants, Grant(name, scopes, folded, made, digest_of(token), expires)])
     return token
 
 
@@ -157,10 +192,16 @@ def _write(path: Path, grants: list[Grant]) -> None:
                 ",".join(each.queues),
                 each.made,
                 each.digest,
+                *((each.expires,) if each.expires else ()),
             )
         )
         for each in grants
     ]
+    _replace(path, _HEAD + "".join(f"{line}\n" for line in lines), is_durable=True)
+
+
+def _replace(path: Path, text: str, *, is_durable: bool) -> None:
+    """Replace a file atomically; only its owner can read it.  Raises TokenFileError, OSError."""
     # The folder belongs to the user of the daemon, and root may write here: a file or link that
     # this user has created must not lead root to another file.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -176,12 +217,53 @@ def _write(path: Path, grants: list[Grant]) -> None:
     descriptor = os.open(temporary, flags, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(_HEAD + "".join(f"{line}\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
+            file.write(text)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
             if os.geteuid() == 0:  # the daemon must be able to read it
                 os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+class Use(NamedTuple):
+    at: str  # as "2027-01-31T00:00:00Z", in UTC
+    host: str
+
+
+class Uses:
+    """The last login or request of each token, by name: kept in the data folder.
+
+    They are informative: after a crash a time may be some minutes old.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found = read_uses(path)
+
+    def record(self, name: str, host: str, now_s: float) -> None:
+        """Record a use in memory."""
+        self._found.pop(name, None)
+        self._found[name] = Use(format_time(now_s), host)
+        if len(self._found) > USES_MAX:
+            del self._found[next(iter(self._found))]
+
+    def write(self, names: Iterable[str]) -> None:
+        """Write the uses of the tokens with these names.  Raises TokenFileError, OSError."""
+        wanted = set(names)
+        lines = [f"{name}\t{at}\t{host}\n" for name, (at, host) in self._found.items()
+                 if name in wanted]  # fmt: skip
+        _replace(self._path, "".join(lines), is_durable=False)
+
+
+def read_uses(path: Path) -> dict[str, Use]:
+    """Return the recorded uses; none if the file does not exist or cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    parts = [line.split("\t") for line in lines]
+    return {each[0]: Use(each[1], each[2]) for each in parts if len(each) == 3}

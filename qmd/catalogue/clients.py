@@ -290,4 +290,11 @@ ENTRIES = (
         "Wait for answers before you send more requests; use fewer receives that wait.",
         "over_quota",
     ),
+    Entry(
+        4035,
+        "token_uses_not_written",
+        "The last uses of the tokens could not be written (in the log).",
+        "The disk is full, or the file token-uses in the data folder is not the daemon's.",
+        "`qmd remote token list` shows older times until it succeeds; nothing else depends on it.",
+    ),
 )

@@ -209,4 +209,12 @@ ENTRIES = (
         "Choose another formatter, or give --root.",
         "usage",
     ),
+    Entry(
+        5029,
+        "bad_expiry",
+        "The time of expiry is not valid.",
+        "It is neither a duration nor a time in UTC, or it is in the past.",
+        "Write, for example, --expires 90d or --expires 2027-01-31T00:00:00Z.",
+        "usage",
+    ),
 )

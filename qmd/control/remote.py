@@ -22,6 +22,7 @@ from qmd.control import status as overview
 from qmd.control.control_server import ControlServer, Handlers
 from qmd.control.places import Places
 from qmd.control.server import ControlConnection
+from qmd.control.token_watch import Holder, TokenWatch
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.errors import Refusal
@@ -38,7 +39,10 @@ LOGIN_BYTES_MAX = 4096  # of a frame before the login
 LOOPBACK = ("127.0.0.1", "::1")
 FAILURE_DELAY_S = 0.5  # before the answer to a wrong token
 BUCKET_S = 5.0  # an idle client may send the requests of this time at once
-REVOKED_LOOK_S = 1.0
+USE_S = 10.0  # the last use of a token is recorded at most this often
+# Wrong tokens in a second, of one host and of all, that get an answer: 10 in a minute, and 600. A
+# host with more waits until the time limit of the login; a right token is never refused for it.
+FAILURE_RATE, FAILURES_OF_ALL_RATE, FAILURE_BURST_S = 1 / 6, 10.0, 60.0
 LOGINS_MAX = 64  # connections that have not logged in
 OPERATORS_MAX = 8  # places beside connections_max, for tokens of administrators
 # New connections in a second, on average, of one host and of all hosts without earlier logins. A
@@ -63,6 +67,10 @@ class RemoteServer(ControlServer):
         self._rate = RateLimit(
             clock, of_each=HOST_RATE, of_all=ARRIVAL_RATE, burst_s=ARRIVAL_BURST_S
         )
+        self.failures = RateLimit(
+            clock, of_each=FAILURE_RATE, of_all=FAILURES_OF_ALL_RATE, burst_s=FAILURE_BURST_S
+        )
+        self.watch = TokenWatch(components.services, self.tokens)
         self._hosts: dict[str, None] = {}  # clients at them have logged in; the latest one last
         self._tls: ssl.SSLContext | None = None
 
@@ -81,6 +89,7 @@ class RemoteServer(ControlServer):
 
     async def close(self) -> None:
         self.stop_accepting()
+        self.watch.stop()
         for arrival in list(self.arrivals):
             arrival.end()
         for connection in list(self.connections):
@@ -193,13 +202,14 @@ class RemoteConnection(ControlConnection):
         self._host = arrival.host
         self.reader.who = f"a client at {self._host}"
         self._allowance = self._most = server.settings.requests_per_second * BUCKET_S
-        self._counted_at = self._looked_at = self._loop.time()
+        self._counted_at = self._used_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrival.left()
+        self._remote.watch.remove(self)
         super().connection_lost(exc)
 
     def _handle(self, request: frames.Request) -> None:
@@ -230,7 +240,8 @@ class RemoteConnection(ControlConnection):
                 "Use client and daemon of the same release.",
             )
         try:
-            grant = self._remote.tokens.find(request.token)
+            now_s = self.components.services.environment.time()
+            grant = self._remote.tokens.find(request.token, now_s)
         except TokenFileError as error:
             log.error("token_file_broken", reason=str(error))
             grant = None
@@ -240,6 +251,8 @@ class RemoteConnection(ControlConnection):
                 "remote_token_refused", self._host, address=self._host
             )
             refusal = _unknown_token(self.components.services.name)
+            if not self._remote.failures.allows(owner_of(self._host).name):
+                return  # no answer: the time limit of the login ends the connection
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number, refusal)
             return
         owner, is_operator = Owner(("token", grant.name), self._host), grant.may(ADMIN)
@@ -255,6 +268,7 @@ class RemoteConnection(ControlConnection):
         self._remote.logged_in(self._arrival)
         self._join(owner.group, f"{grant.name} at {self._host}")
         self._grant = grant
+        self._remote.watch.add(self, Holder(grant, self._host, self.close))
         self.rights = rights_of(grant)
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
         log.info("remote_client", token=grant.name, address=self._host)
@@ -276,19 +290,15 @@ class RemoteConnection(ControlConnection):
 
     def _check(self, request: frames.Request, grant: Grant) -> None:
         now = self._loop.time()
-        if now - self._looked_at > REVOKED_LOOK_S:
-            self._looked_at = now
-            self._look_again(grant)
+        if not self._remote.watch.is_valid(grant):
+            self._loop.call_soon(self.close)
+            raise Refusal(
+                "token_refused", f"token {grant.name} was revoked or has expired", "Use another."
+            )
+        if now - self._used_at > USE_S:
+            self._used_at = now
+            self._remote.watch.used(grant, self._host)
         self._count(now)
-
-    def _look_again(self, grant: Grant) -> None:
-        try:
-            if self._remote.tokens.still_has(grant):
-                return
-        except TokenFileError as error:
-            log.error("token_file_broken", reason=str(error))
-        self._loop.call_soon(self.close)
-        raise Refusal("token_refused", f"token {grant.name} was revoked", "Use another one.")
 
     def _count(self, now: float) -> None:
         """Count one request by a token bucket.  Raises Refusal if the rate is too high."""

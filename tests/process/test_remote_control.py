@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import socket
 import ssl
@@ -10,11 +11,12 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from qmd.access.tokens import create, revoke
+from qmd.access.tokens import create, format_time, parse_time, revoke
 from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
 from qmd.client.address import RemoteAddress
 from qmd.control_protocol import messages as frames
@@ -233,6 +235,84 @@ def test_a_wrong_token_and_a_revoked_one_are_rejected(remote: Remote, tmp_path: 
     with pytest.raises(LoginRefused) as refused, remote.connect(token):
         pass
     assert refused.value.code == "token_refused"
+
+
+def test_a_revoked_token_ends_a_connection_that_only_waits(remote: Remote) -> None:
+    token = remote.token("read", name="waiting")
+    with (
+        remote.connect(token) as qm,
+        blocking.connect(remote.folder / "qmd" / "qmd.sock") as local,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        local.create_queue("later")
+        waiting = pool.submit(qm.receive, "later", timeout_s=PATIENCE_S)
+        qm_is_known(remote, "waiting")
+        assert revoke(remote.tokens, "waiting")
+        with pytest.raises((QueueManagerError, NotConnected)):
+            waiting.result(PATIENCE_S)
+        local.send("later", b"not for the revoked token")
+        message = local.receive("later")
+        assert message is not None
+        assert message.body == b"not for the revoked token"
+
+
+def qm_is_known(remote: Remote, name: str) -> None:
+    """Wait until the daemon has logged the login with this token."""
+    deadline = time.monotonic() + PATIENCE_S
+    while f'"token":"{name}"' not in remote.daemon.log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_an_expired_token_is_refused_and_ends_its_connections(remote: Remote) -> None:
+    path = remote.folder / "brief.token"
+    ends_s = time.time() + 3
+    made = create(remote.tokens, "brief", frozenset({"read"}), (), expires=format_time(ends_s))
+    path.write_text(made)
+    with remote.connect(path) as qm:
+        qm.peek("orders")
+        with pytest.raises((QueueManagerError, NotConnected)):
+            peek_for_ever(qm)
+        assert time.time() >= ends_s - 1  # the file has whole seconds
+    with pytest.raises(LoginRefused) as refused, remote.connect(path):
+        pass
+    assert refused.value.code == "token_refused"
+    revoke(remote.tokens, "brief")
+
+
+def test_the_last_use_of_a_token_is_shown(tmp_path: Path) -> None:
+    remote = Remote(tmp_path)
+    with remote.connect(remote.token("read", name="used")) as qm:
+        qm.status()
+    remote.token("read", name="unused")
+    remote.daemon.terminate()
+
+    lines = remote.daemon.cli("remote", "token", "list", "--json").stdout.splitlines()
+    rows = {row["name"]: row for row in map(json.loads, lines)}
+
+    assert rows["used"]["last_host"] == "127.0.0.1"
+    assert parse_time(rows["used"]["last_use"]) > time.time() - PATIENCE_S
+    assert rows["unused"]["last_use"] == ""
+
+
+def test_after_many_wrong_tokens_a_host_gets_no_answer_and_a_right_token_is_accepted(
+    tmp_path: Path,
+) -> None:
+    remote = Remote(tmp_path)
+    answers = 0
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(remote.raw()) for _ in range(16)]
+        for connection in connections:
+            connection.sendall(frames.frame(frames.Login(1, frames.VERSION, "guess")))
+        for connection in connections:
+            connection.settimeout(PATIENCE_S)
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                answers += len(connection.recv(4)) == 4
+    with remote.connect(remote.token("read", name="right")) as qm:
+        assert qm.status()["name"]
+    remote.daemon.terminate()
+
+    assert answers == 10
 
 
 def test_a_certificate_of_another_authority_is_not_trusted(remote: Remote, tmp_path: Path) -> None:

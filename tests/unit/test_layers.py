@@ -92,7 +92,8 @@ LAYERS: dict[str, set[str]] = {
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.service"),
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
-        *("qmd.access.tokens", "qmd.config.file", "qmd.directory", "storage.rescue"),
+        *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
+        "storage.rescue",
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
         *("storage.options", "storage.vault"),
         *("click", "structlog"),

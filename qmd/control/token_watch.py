@@ -1,0 +1,98 @@
+"""Watch over the tokens of logged-in clients: a revoked or expired token ends its connections.
+
+A request is checked when it arrives; the watch also ends connections that only wait, such as those
+of readers.  It writes the last use of each token as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from qmd.access.tokens import USES, Grant, TokenFile, TokenFileError, Uses
+
+if TYPE_CHECKING:
+    from qmd.runtime.services import Services
+
+log = structlog.get_logger()
+
+LOOK_S = 0.5
+WRITE_S = 60.0  # uses are written at most this often
+
+
+class Holder(NamedTuple):
+    """A connection that has logged in."""
+
+    grant: Grant
+    host: str
+    end: Callable[[], None]
+
+
+class TokenWatch:
+    """The holders of tokens, and the last uses."""
+
+    def __init__(self, services: Services, tokens: TokenFile) -> None:
+        self._services = services
+        self._tokens = tokens
+        self._holders: dict[Hashable, Holder] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._uses = Uses(services.settings.queue_manager.data / USES)
+        self._written_at_s = -WRITE_S
+        self._must_write = False
+
+    def add(self, connection: Hashable, holder: Holder) -> None:
+        """Watch over a connection that has just logged in."""
+        self._holders[connection] = holder
+        self.used(holder.grant, holder.host)
+        if self._timer is None:
+            self._look()
+
+    def remove(self, connection: Hashable) -> None:
+        self._holders.pop(connection, None)
+
+    def used(self, grant: Grant, host: str) -> None:
+        """Record the use of a token."""
+        self._uses.record(grant.name, host, self._services.environment.time())
+        self._must_write = True
+
+    def is_valid(self, grant: Grant) -> bool:
+        """Return whether a grant is in the file and has not expired.
+
+        If the file cannot be read, no grant is valid.
+        """
+        try:
+            return self._tokens.still_has(grant, self._services.environment.time())
+        except TokenFileError as error:
+            log.error("token_file_broken", reason=str(error))
+            return False
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._write()
+
+    def _look(self) -> None:
+        for connection, (grant, host, end) in list(self._holders.items()):
+            if not self.is_valid(grant):
+                log.info("remote_token_ended", token=grant.name, address=host)
+                self.remove(connection)
+                end()
+        if self._must_write and self._services.loop.time() >= self._written_at_s + WRITE_S:
+            self._write()
+        self._timer = None
+        if self._holders:
+            self._timer = self._services.loop.call_later(LOOK_S, self._look)
+
+    def _write(self) -> None:
+        if not self._must_write:
+            return
+        self._must_write = False
+        self._written_at_s = self._services.loop.time()
+        try:
+            self._uses.write(grant.name for grant in self._tokens.grants())
+        except (OSError, TokenFileError) as error:
+            self._services.log_limited("token_uses_not_written", "", reason=str(error))
