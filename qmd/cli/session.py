@@ -29,6 +29,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("SENT", "sent"),
         ("RECEIVED", "received"),
         ("UNACKNOWLEDGED", "unacknowledged"),
+        ("LIMITED", "limited"),
         ("BYTES SENT", "bytes_sent"),
         ("BYTES RECEIVED", "bytes_received"),
         ("AGE (s)", "age_s"),

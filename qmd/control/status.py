@@ -394,6 +394,8 @@ def sessions(components: Components) -> list[Value]:
         {
             "peer": None if session.remote_id is None else guid_text(session.remote_id),
             "address": f"{connection.host}:{connection.port}",
+            "limited": components.answer_limits.limited(connection.origin)
+            + components.recorder.shares.limited(connection.origin),
             "dialled": connection.link is not None,
             "origin": connection.origin,
             "is_primary": components.origins.is_primary(connection),

@@ -23,12 +23,13 @@ EVENT_BYTES, MESSAGE_BYTES = 160, 24
 class _Allowance:
     """The bytes that one host may still fill."""
 
-    __slots__ = ("at", "left", "left_out")
+    __slots__ = ("at", "left", "left_out", "left_out_in_all")
 
     def __init__(self, left: float, at: float) -> None:
         self.left = left
         self.at = at
         self.left_out = 0  # events since the last listed one
+        self.left_out_in_all = 0
 
 
 class HostShares:
@@ -61,8 +62,14 @@ class HostShares:
         size *= events
         if size > allowance.left:
             allowance.left_out += 1
+            allowance.left_out_in_all += 1
             self.left_out += 1
             return None
         allowance.left -= size
         before, allowance.left_out = allowance.left_out, 0
         return before
+
+    def limited(self, host: str) -> int:
+        """Return how many events of a host were only counted."""
+        allowance = self._hosts.get(host)
+        return 0 if allowance is None else allowance.left_out_in_all

@@ -158,7 +158,7 @@ class Acknowledgments:
                 via = self._session_to(source, name)
             dropped = self._post.send_packet(name, packet, batch, via=via, asked=asked)
             if dropped and asked is not None:
-                self._limits.not_made["no room or no way"] += 1
+                self._limits.count_not_made(asked.by, "no room or no way")
                 not_made.append((name, dropped))
                 continue
             self._record(original, message_class, name, dropped)
@@ -227,11 +227,12 @@ class Acknowledgments:
         """Return the way to an administration queue, or why it gets no acknowledgment."""
         way = self._ways.way(source, name, connection)
         if isinstance(way, str):
-            self._limits.not_made["administration queue elsewhere"] += 1
+            by = self._ways.asked(source, connection).by
+            self._limits.count_not_made(by, "administration queue elsewhere")
             return way
         if is_first or self._limits.may_copy(way.by):
             return way
-        self._limits.not_made["too many administration queues"] += 1
+        self._limits.count_not_made(way.by, "too many administration queues")
         return f"{way.by} asks for too many of them ([consequences] copies_per_second)"
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:

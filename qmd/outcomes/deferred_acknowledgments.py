@@ -2,7 +2,8 @@
 
 The message that causes one is itself acknowledged without waiting for the directory. A deferred
 acknowledgment is therefore stored in the same commit as its cause, and waits until the directory
-answers, without a time limit; that of an express message is in memory only, as the message was.
+answers; if a message of another host asks for it, for at most `[consequences] age`.  That of an
+express message is in memory only, as the message was.
 Acknowledgments to one queue are sent in their order. If the directory does not contain the queue,
 they are dropped, and that is logged.
 """
@@ -17,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import parse_user_message
-from protocol.identifiers import GUID_BYTES
+from protocol.identifiers import GUID_BYTES, guid_text
 from protocol.names.format_name import PublicName
 from qmd.core.packet_fields import is_express
 from qmd.directory.interface import DirectoryAway
@@ -25,6 +26,7 @@ from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import NO_LISTS
+from qmd.queues.answer_limits import AskedFor
 from storage.tables import unaddressed
 from storage.tables.pages import EMPTY, Totals
 from storage.tables.unaddressed import Unaddressed
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
     from qmd.outcomes.post import Post
-    from qmd.queues.answer_limits import AskedFor
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
 
@@ -53,6 +54,7 @@ class _Waiting(NamedTuple):
     packet: bytes
     is_on_disk: bool
     asked: AskedFor | None = None  # the host that asks for it; None: an application here
+    since_s: float = 0.0  # by the wall clock
 
 
 class DeferredAcknowledgments:
@@ -84,7 +86,8 @@ class DeferredAcknowledgments:
             self._next_id = row.id + 1
             name = PublicName(row.queue)
             if is_whole:
-                self._append(name, _Waiting(row.id, row.packet, True))
+                asked = self._asked_by_source(row.packet)
+                self._append(name, _Waiting(row.id, row.packet, True, asked, row.at_s))
             else:
                 self._not_sent(name, [], "it is not what was stored on the disk")
                 self._services.storage.batch.run(partial(unaddressed.remove, ids=[row.id]))
@@ -132,11 +135,11 @@ class DeferredAcknowledgments:
             return
         number, self._next_id = self._next_id, self._next_id + 1
         is_on_disk = not is_express(packet)
+        at_s = int(self._services.environment.time())
         if is_on_disk:
-            at_s = int(self._services.environment.time())
             row = Unaddressed(number, name.queue, at_s, packet)
             batch.run(partial(unaddressed.add, row=row))
-        self._append(name, _Waiting(number, packet, is_on_disk, asked))
+        self._append(name, _Waiting(number, packet, is_on_disk, asked, at_s))
         self._ask(name)
 
     def _append(self, name: PublicName, waiting: _Waiting) -> None:
@@ -164,6 +167,9 @@ class DeferredAcknowledgments:
                 async with self._asking:
                     await self._resolver.resolve(name)
             except DirectoryAway as error:
+                self._expire(name)
+                if name not in self._waiting:
+                    return
                 self._services.log_limited(
                     "acknowledgment_waits", str(name), code=error.code, reason=error.text
                 )
@@ -184,6 +190,23 @@ class DeferredAcknowledgments:
                 self._record(name, waiting.packet, dropped)
             if name not in self._waiting:
                 return
+
+    def _asked_by_source(self, packet: bytes) -> AskedFor | None:
+        """Return the host that asks for a stored acknowledgment, by the source of its original."""
+        source = parse_user_message(packet).properties.correlation_id[:GUID_BYTES]
+        return None if source == self._services.id else AskedFor(guid_text(source))
+
+    def _expire(self, name: PublicName) -> None:
+        """End the first acknowledgments of a queue that other hosts ask for and that are old."""
+        before_s = self._services.environment.time() - self._services.settings.consequences.age_s
+        old = 0
+        for waiting in self._waiting[name]:
+            if waiting.asked is None or waiting.since_s > before_s:
+                break
+            old += 1
+        if old:
+            ended = self._take(name, old, self._services.storage.batch)
+            self._not_sent(name, [each.packet for each in ended], "the directory did not answer")
 
     def _take(self, name: PublicName, count: int, batch: Batch) -> list[_Waiting]:
         """Remove the first `count` acknowledgments of a queue with this batch; return them."""

@@ -105,7 +105,7 @@ class Reports:
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
         if asked is not None and not self._limits.may_copy(asked.by):
-            self._limits.not_made["too many reports"] += 1
+            self._limits.count_not_made(asked.by, "too many reports")
             return
         if not self._post.send_packet(name, report, batch, asked=asked):
             self._recorder.record(

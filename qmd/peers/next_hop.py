@@ -156,12 +156,18 @@ class NextHops:
             self._set(row.source, row.via, row.host)
 
     def _set(self, source: bytes, via: bytes, host: str) -> None:
+        self._drop(source)
         self._hosts[via] = host
-        before = self._neighbors.get(source)
-        if before is not None:
-            self._behind[before].pop(source, None)
         self._neighbors[source] = via
         self._behind.setdefault(via, {})[source] = None
+
+    def _drop(self, source: bytes) -> None:
+        """Forget the way back to a source, and a neighbor without sources."""
+        neighbor = self._neighbors.pop(source, None)
+        if neighbor is not None:
+            self._behind[neighbor].pop(source, None)
+            if not self._behind[neighbor]:
+                del self._behind[neighbor], self._hosts[neighbor]
 
     def learn_way_back(self, source: bytes, connection: PeerConnection) -> None:
         """Store that a session leads back to `source`: a message of it has arrived.
@@ -176,8 +182,10 @@ class NextHops:
         if self._origins.primary(via) not in (None, connection.origin):
             return  # it only states the GUID of a neighbor
         if source not in self._neighbors and len(self._neighbors) >= WAYS_BACK_MAX:
-            oldest = next(iter(self._neighbors))
-            self._behind[self._neighbors.pop(oldest)].pop(oldest, None)
+            # The neighbor with the most sources gives up one, so that it cannot displace others.
+            greediest = max(self._behind.values(), key=len)
+            oldest = next(iter(greediest))
+            self._drop(oldest)
             self._services.storage.batch.run(lambda db: ways_back.forget(db, oldest))
         self._set(source, via, connection.host)
         row = WayBack(source, via, connection.host, int(self._services.environment.time()))
@@ -223,6 +231,10 @@ class NextHops:
             and not self._services.lifecycle.stopping
             and link.queues
         ):
+            if len(self._asked_until) >= WAYS_BACK_MAX:
+                self._asked_until = {
+                    each: until for each, until in self._asked_until.items() if until > now
+                }
             self._asked_until[guid] = now + ROUTE_RETRY_S
             self._asking[guid] = self._services.loop.create_task(self._ask(link, guid))
         return self._directory_ways.get(guid, ())

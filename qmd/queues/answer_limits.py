@@ -59,6 +59,7 @@ class AnswerLimits:
         self.queues = 0
         #: Acknowledgments that were not made, by the reason.
         self.not_made: Counter[str] = Counter()
+        self._not_made_for: dict[str, int] = {}  # the same by host
 
     def connect(
         self,
@@ -160,6 +161,18 @@ class AnswerLimits:
             return False
         allowance.left -= 1
         return True
+
+    def count_not_made(self, host: str, reason: str) -> None:
+        """Count an acknowledgment that a host does not get."""
+        self.not_made[reason] += 1
+        count = self._not_made_for.pop(host, 0)
+        if len(self._not_made_for) >= ALLOWANCES_MAX:
+            self._not_made_for.pop(next(iter(self._not_made_for)))
+        self._not_made_for[host] = count + 1
+
+    def limited(self, host: str) -> int:
+        """Return how many acknowledgments a host did not get since the start."""
+        return self._not_made_for.get(host, 0)
 
     def status(self) -> dict[str, object]:
         """Return the use of the limits, for operators."""
