@@ -177,7 +177,12 @@ class TransferLayer(StateLayer):
             self.undeliverable,
         )
         self.packet_sender = PacketSender(
-            services, self.destinations, self.outgoing, self.recorder, self.answer_limits
+            services,
+            self.destinations,
+            self.outgoing,
+            self.recorder,
+            self.answer_limits,
+            self.parts,
         )
 
     def _make_incoming(self) -> None:

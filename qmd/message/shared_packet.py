@@ -34,6 +34,15 @@ class Part:
         self.express_holders = 0  # express messages that use it
 
 
+class SharedEnd:
+    """The common end of packets that are made one after the other; the first one sets the part."""
+
+    __slots__ = ("part",)
+
+    def __init__(self) -> None:
+        self.part: Part | None = None
+
+
 class SharedPacket:
     """A packet that shares its end with others."""
 

@@ -12,12 +12,15 @@ from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, StoredMessage
 from qmd.core.packet_fields import is_express, message_number, receive_time_s
 from qmd.errors import Refusal
 from qmd.message.build import PRIORITY_MAX
+from qmd.message.shared_packet import Packet, Part, SharedEnd, SharedPacket, split
+from qmd.naming.fan_out import SHARED_BYTES_MIN
 from qmd.operations.sent_events import sent_to
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.put import put, put_express
 
 if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
+    from qmd.message.shared_packet import Parts
     from qmd.naming.destinations import Destinations, Route
     from qmd.queues.answer_limits import AnswerLimits, AskedFor
     from qmd.queues.outgoing_queues import OutgoingQueues
@@ -35,7 +38,9 @@ class PacketSender:
         outgoing: OutgoingQueues,
         recorder: Recorder,
         answer_limits: AnswerLimits,
+        parts: Parts,
     ) -> None:
+        self._parts = parts
         self._services = services
         self._answer_limits = answer_limits
         self._destinations = destinations
@@ -50,12 +55,14 @@ class PacketSender:
         *,
         via: bytes | None = None,
         asked: AskedFor | None = None,
+        shared: SharedEnd | None = None,
     ) -> str:
         """Send a packet to a local queue or to a queue elsewhere, with the open batch.
 
         Returns "", or why the packet cannot be sent and was dropped.  With `via`, it goes over a
         session with the queue manager of that GUID, if there is one.  `asked` is set if a message
         of another host asks for the packet: it then counts in the limits of that host.
+        Packets with the same `shared` are stored with one common end, if that is long.
         """
         try:
             route = self._destinations.route_name(
@@ -79,7 +86,8 @@ class PacketSender:
                 deadline_s = self._services.clock.deadline_s(age_s)
             if isinstance(name, PublicName) and route.address.queue_manager != NULL_GUID:
                 packet = with_queue_manager(packet, route.address.queue_manager)
-            appended = [self._outgoing.append(route, key, packet, batch, deadline_s=deadline_s)]
+            kept = self._kept(packet, batch, shared)
+            appended = [self._outgoing.append(route, key, kept, batch, deadline_s=deadline_s)]
             self.record_sent(route, packet, key)
             if key in route.express:
                 self._outgoing.appended(route, appended)
@@ -104,6 +112,21 @@ class PacketSender:
             self.record_sent(route, packet, key)
             batch.when_durable(partial(route.deliver, [stored]))
         return ""
+
+    def _kept(self, packet: bytes, batch: Batch, shared: SharedEnd | None) -> Packet:
+        """Return the form in which a packet is stored, with its end in common with others."""
+        if shared is None or is_express(packet):
+            return packet
+        at = split(packet)
+        if len(packet) - at < SHARED_BYTES_MIN:
+            return packet
+        if shared.part is None:
+            shared.part = Part(self._services.ids.next_lookup_id(0), packet[at:])
+            self._parts.add(shared.part)
+            batch.insert_shared_part(shared.part.id, shared.part.packet)
+        elif shared.part.packet != packet[at:]:
+            return packet  # one of them brings the body of the original, the other does not
+        return SharedPacket(packet[:at], shared.part)
 
     def _not_sent(self, name: FormatName, reason: str, asked: AskedFor | None) -> str:
         """Log that a packet was dropped; return the reason."""

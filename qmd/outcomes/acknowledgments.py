@@ -38,6 +38,7 @@ from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.message.build import PRIORITY_MAX
+from qmd.message.shared_packet import SharedEnd
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.answer_limits import AskedFor
 from qmd.queues.outgoing_names import parse_queue_name
@@ -127,6 +128,7 @@ class Acknowledgments:
         left_bytes = BODIES_BYTES_MAX
         source = original.user.source_queue_manager
         is_ours = connection is None and source == self._services.id
+        shared = SharedEnd()
         not_made: list[tuple[FormatName, str]] = []  # of another host's message, with the reasons
         for index, destination in enumerate(administration_queues(original, self._services.id)):
             name = self._administration_name(destination)
@@ -156,7 +158,9 @@ class Acknowledgments:
             via = None
             if asked is None or asked.via is None:
                 via = self._session_to(source, name)
-            dropped = self._post.send_packet(name, packet, batch, via=via, asked=asked)
+            dropped = self._post.send_packet(
+                name, packet, batch, via=via, asked=asked, shared=shared
+            )
             if dropped and asked is not None:
                 self._limits.count_not_made(asked.by, "no room or no way")
                 not_made.append((name, dropped))

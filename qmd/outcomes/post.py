@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from protocol.names.format_name import FormatName
+    from qmd.message.shared_packet import SharedEnd
     from qmd.queues.answer_limits import AskedFor
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -23,6 +24,7 @@ class Post(Protocol):
         *,
         via: bytes | None = None,
         asked: AskedFor | None = None,
+        shared: SharedEnd | None = None,
     ) -> str:
         """Send a packet with the open batch; return "", or why it was dropped."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sqlite3
 import time
 from typing import Any
 
@@ -335,3 +336,29 @@ def test_a_host_that_states_the_guid_of_another_causes_no_acknowledgments_to_tha
 
     assert peer.read_for(0.5) == 0 or peer.inbox == []
     assert limits(daemon)["not_made"] == {"administration queue elsewhere": 20}
+
+
+def test_the_acknowledgments_of_one_message_share_its_body(
+    hosts: Hosts, remote: RemoteQueueManager
+):
+    daemon = start(hosts)
+    peer = remote.connect(daemon.port)
+    own = [f"TCP:127.0.0.1:{port}\\private$\\acks" for port in range(40_001, 40_041)]
+
+    late: dict[str, Any] = {"sent_time": wire.now_s() - 100, "time_to_reach_queue": 1}
+    peer.send(asking(remote, own, body=b"a long body " * 5000, **late))
+    peer.wait_stored()
+
+    assert limits(daemon)["queues"] == 40
+    assert limits(daemon)["bytes"] > 40 * 60_000
+    daemon.terminate()
+    assert stored_bytes(daemon) < 10 * 60_000
+    daemon.start()  # the parts are found again
+    assert limits(daemon)["bytes"] > 40 * 60_000
+
+
+def stored_bytes(daemon: Daemon) -> int:
+    """Return the bytes of all outgoing packets and of their shared parts on the disk."""
+    with contextlib.closing(sqlite3.connect(daemon.folder / "data" / "queues.db")) as db:
+        queries = ("SELECT packet FROM outgoing", "SELECT packet FROM shared_part")
+        return sum(len(packet) for query in queries for (packet,) in db.execute(query))
