@@ -17,7 +17,7 @@ import socket
 import ssl
 import sys
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
@@ -39,6 +39,7 @@ from qmd.runtime.environment import Environment, Listening
 from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
+from qmd.tls.errors import TlsFilesError
 from storage.errors import (
     CannotStart,
     DataMissing,
@@ -48,6 +49,9 @@ from storage.errors import (
     NewerSchema,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from qmd.peers.tls_handshakes import TlsHandshakes
 
 log = structlog.get_logger()
 
@@ -202,12 +206,15 @@ class _Servers:
         self._ping: asyncio.DatagramTransport | None = None
         self._control = ControlServer(manager.assembly.components, HANDLERS)
         self._remote: RemoteServer | None = None
+        self._tls_handshakes: TlsHandshakes | None = None
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Open every socket and start the tasks.  Raises CannotServe."""
         manager, settings = self._manager, self._settings
         self._listeners = await _listen(manager, settings, self._service)
+        if settings.tls.enabled:
+            self._listeners += await self._listen_for_tls()
         if settings.listen.ping:
             self._ping = await _answer_pings(manager, settings)
         await _open_control(self._control, settings)
@@ -216,7 +223,11 @@ class _Servers:
         loop = manager.services.loop
         self.tasks = [
             loop.create_task(each.run())
-            for each in (manager.assembly.maintenance, manager.assembly.disk_watch)
+            for each in (
+                manager.assembly.maintenance,
+                manager.assembly.disk_watch,
+                *((manager.assembly.tls_watch,) if settings.tls.enabled else ()),
+            )
         ]
         if self._service.watchdog_s is not None:
             self.tasks.append(
@@ -227,6 +238,8 @@ class _Servers:
         """Close the sockets that are open, in any state, and cancel the tasks."""
         for listener in self._listeners:
             listener.close()
+        if self._tls_handshakes is not None:
+            self._tls_handshakes.close()
         if self._ping is not None:
             self._ping.close()
         for task in self.tasks:
@@ -234,6 +247,46 @@ class _Servers:
         if self._remote is not None:
             await self._remote.close()
         await self._control.stop(self._settings.control.socket)
+
+    async def _listen_for_tls(self) -> list[Listening]:
+        """Load the files of TLS and listen on its port.  Raises CannotServe."""
+        from qmd.peers.tls_handshakes import TlsHandshakes
+
+        assembly, chosen = self._manager.assembly, self._settings.tls
+        services = self._manager.services
+        try:
+            assembly.tls.start()
+        except TlsFilesError as error:
+            raise Misconfigured(
+                f"TLS cannot begin: {error}; see the section [tls]", code="tls_files_faulty"
+            ) from error
+        self._tls_handshakes = TlsHandshakes(
+            services, assembly.tls, assembly.turns, partial(assembly.make_connection, None)
+        )
+        open_listeners = partial(listen, services, assembly.peers, assembly.turns)
+        try:
+            listeners = await services.environment.listen(
+                open_listeners,
+                self._tls_handshakes.make_channel,
+                (chosen.address, chosen.port),
+                BACKLOG,
+            )
+        except OSError as error:
+            kind = Misconfigured if isinstance(error, PermissionError) else CannotServe
+            raise kind(
+                f"cannot listen for TLS at {chosen.address} port {chosen.port}:"
+                f" {error.strerror or error}; see address and port in the section [tls]",
+                code=_LISTENING.get(error.errno or 0, "cannot_listen"),
+            ) from error
+        assembly.tls.listening = listeners[0].address
+        host, port = listeners[0].address
+        log.info(
+            "tls_listens",
+            address=host,
+            port=port,
+            fingerprint=assembly.tls.credentials.certificate.fingerprint,
+        )
+        return list(listeners)
 
 
 def _log_start(manager: QueueManager, settings: Settings) -> None:
@@ -268,6 +321,7 @@ def _reload(manager: QueueManager) -> None:
     log.info("reloading", what="directory")
     _reloading.add(task := manager.services.loop.create_task(manager.assembly.reload_directory()))
     task.add_done_callback(_reloading.discard)
+    manager.assembly.tls_watch.check()
 
 
 async def _until_stopped(

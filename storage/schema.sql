@@ -301,6 +301,16 @@ CREATE TABLE peer_origin (
     PRIMARY KEY (queue_manager, fact)
 ) WITHOUT ROWID;
 
+-- The queue managers and addresses that were met over TLS: storage/tables/tls_peers.py.
+CREATE TABLE tls_peer (
+    peer          TEXT PRIMARY KEY,              -- GUID as text, or host:port
+    port          INTEGER NOT NULL,              -- its port for TLS; 0: not known
+    key           TEXT NOT NULL,                 -- name of its identity key; empty: not bound
+    issued_s      INTEGER NOT NULL,              -- time of its latest endorsed key
+    newer_since_s INTEGER NOT NULL,              -- when that was first seen
+    met_s         INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- The common end of the packets of one message's copies to many queues, from the label and the body
 -- on.  storage/tables/shared_parts.py
 CREATE TABLE shared_part (

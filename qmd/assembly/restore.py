@@ -18,6 +18,7 @@ from storage.tables import queues as queue_rows
 from storage.tables import refused_letters as letter_rows
 from storage.tables import sequences as sequence_rows
 from storage.tables import stages as stage_rows
+from storage.tables import tls_peers as tls_rows
 from storage.tables import ways_back as way_rows
 from storage.tables.pages import EMPTY, Totals
 
@@ -76,6 +77,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
+    assembly.tls.restore(state.tls_peers)
     assembly.identities.restore(starts)
     assembly.known_hosts.restore(await services.storage.read(known_hosts.list_all))
     await assembly.relay_store.restore()
@@ -103,6 +105,7 @@ class _State(NamedTuple):
     stages: list[stage_rows.StageRow]
     ways_back: list[way_rows.WayBack]
     peer_origins: list[origin_rows.PeerOrigin]
+    tls_peers: list[tls_rows.TlsPeer]
     unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
     directory_changes: list[directory_changes.DirectoryChange]
 
@@ -127,6 +130,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         stage_rows.list_all(db),
         way_rows.list_all(db),
         origin_rows.list_all(db),
+        tls_rows.list_all(db),
         unaddressed.list_all(db),
         directory_changes.list_all(db),
     )

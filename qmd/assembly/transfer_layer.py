@@ -26,6 +26,8 @@ from qmd.peers.origins import Origins
 from qmd.peers.pending_acks import PendingAcks
 from qmd.peers.redirect import Redirection
 from qmd.peers.sessions import Peers
+from qmd.peers.tls_peers import TlsPeers
+from qmd.peers.tls_watch import TlsWatch
 from qmd.peers.transmitter import Transmitter
 from qmd.queues.limits import Limits
 from qmd.runtime.services import Services
@@ -114,6 +116,7 @@ class TransferLayer(StateLayer):
         self.origins = Origins(services)
         self.identities = IdentityConflicts(services, self.known_messages, self.origins)
         self.known_hosts = KnownHosts(services)
+        self.tls = TlsPeers(services)
         self.peers = Peers(
             services,
             self.acknowledgments,
@@ -121,7 +124,9 @@ class TransferLayer(StateLayer):
             self.incoming_streams,
             self.known_hosts,
             self.origins,
+            self.tls,
         )
+        self.tls_watch = TlsWatch(services, self.tls, self.peers)
         self.next_hops = NextHops(services, self.directory, self.peers, self.origins)
         self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(
@@ -234,7 +239,9 @@ class TransferLayer(StateLayer):
             turns=settings.consequences.connections, sessions_max=settings.peers.sessions_max
         )
         self.name_lookups = NameLookups(services)
-        self._dialer = Dialer(services, self.name_lookups, self.make_connection)
+        self._dialer = Dialer(
+            services, self.name_lookups, self.tls, self.turns, self.make_connection
+        )
         release = self.outgoing_release.release
         self._outgoing_refill.connect(release)
         self.outgoing_ids.connect(self.outgoing, self._forget_ways)

@@ -31,6 +31,7 @@ from qmd.catalogue import (
     requests,
     services,
     starting,
+    tls,
     usage,
 )
 from qmd.catalogue.entry import Entry
@@ -76,6 +77,7 @@ AREAS = (
     Area("The command line", 5001, 5099, usage.ENTRIES),
     Area("Queued services", 6001, 6099, services.ENTRIES),
     Area("The directory", 7001, 7099, directory.ENTRIES),
+    Area("TLS between queue managers", 8001, 8099, tls.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist

@@ -43,6 +43,7 @@ COMMANDS = {
     "reader": "qmd.cli.reader:reader",
     "stage": "qmd.cli.stage:stage",
     "remote": "qmd.cli.host.remote:remote",
+    "tls": "qmd.cli.host.tls:tls",
     "name": "qmd.cli.host.name:name",
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",

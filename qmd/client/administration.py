@@ -16,6 +16,7 @@ from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
+from qmd.control_protocol.tls import ForgetTlsPeer, ListTlsPeers
 
 Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
 
@@ -179,6 +180,18 @@ class Administration:
         """Forget a fact about a queue manager, or all facts; return how many were known."""
         done = await self._caller.change(ForgetPeer, queue_manager, fact, safe_to_retry=True)
         return int(done["forgotten"])
+
+    async def list_tls_peers(self) -> list[Facts]:
+        """List the queue managers and the addresses that were met over TLS."""
+        return await self._list(ListTlsPeers)
+
+    async def forget_tls_peer(self, peer: str) -> bool:
+        """Forget that a GUID or an address (`host:port`) was met over TLS.
+
+        Returns whether it was known.
+        """
+        answer = await self._caller.change(ForgetTlsPeer, peer, safe_to_retry=True)
+        return bool(answer["forgotten"])
 
     async def restart_outgoing(self, destination: str, *, send_again: bool = False) -> Facts:
         """Restart the transactional sequence to a destination.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from qmd.config.route_rules import Hop, Pattern, Rule
+from qmd.config.tls_rules import TlsRule
 from qmd.config.value_types import (
     Address,
     Choice,
@@ -40,6 +41,7 @@ from qmd.config.value_types import (
     SecretFiles,
     Size,
     Text,
+    TlsRules,
     Whole,
 )
 
@@ -152,6 +154,65 @@ class PeersSettings:
     )
     handshake_timeout_s: float = setting(
         Duration("10ms", "10m"), "60s", "How long the handshake may take, [MS-MQQB] 3.1.2.1."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS 1.3 between queue managers that run qmd, on a port of its own: docs/tls.md."""
+
+    enabled: bool = setting(Flag(), False, "Whether sessions over TLS are accepted and made.")
+    address: str = setting(
+        Address(),
+        "127.0.0.1",
+        "The address to listen on. The default allows no connections from other computers.",
+    )
+    port: int = setting(
+        Whole(0, 65535),
+        1807,
+        "The TCP port for sessions over TLS. 0: any free one, for tests.",
+    )
+    certificate: Path = setting(
+        Location(),
+        "tls.crt",
+        "The certificate (PEM) of this queue manager, with those between it and its authority."
+        " Without such a file it makes one from the key of its data folder.",
+    )
+    key: Path = setting(Location(), "tls.key", "Its key (PEM).")
+    authorities: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of the certificates of other queue managers. Empty: their keys are"
+        " bound on first use.",
+    )
+    revoked: Path | None = setting(
+        OptionalLocation(), "", "Revocation lists (PEM) of these authorities."
+    )
+    pins: Path = setting(
+        Location(), "tls-pins", "The pinned keys of other queue managers; see `qmd tls pin`."
+    )
+    policy: tuple[TlsRule, ...] = setting(
+        TlsRules(),
+        [],
+        "Which peers need TLS; the first rule that fits is used. Without one TLS is preferred:"
+        " used with a peer that offers it, and required of a peer that has been met over TLS.",
+    )
+    handshakes_max: int = setting(
+        Whole(1, 65535),
+        256,
+        "Connections at once that have not finished the handshake of TLS; one is closed to make"
+        " room.",
+    )
+    handshake_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the handshake of TLS may take."
+    )
+    reload_s: float = setting(
+        Duration("10ms", "1h"), "1s", "How often the files are checked for changes."
+    )
+    warn_before_s: float = setting(
+        Duration("1m", "3650d"),
+        "30d",
+        "A certificate that expires within this time is reported, in the log once a day.",
     )
 
 
@@ -662,6 +723,7 @@ class Settings:
     queue_manager: QueueManagerSettings = field(default_factory=QueueManagerSettings)
     listen: ListenSettings = field(default_factory=ListenSettings)
     peers: PeersSettings = field(default_factory=PeersSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
@@ -681,6 +743,7 @@ SECTIONS: dict[str, type[Any]] = {
     "queue_manager": QueueManagerSettings,
     "listen": ListenSettings,
     "peers": PeersSettings,
+    "tls": TlsSettings,
     "routing": RoutingSettings,
     "control": ControlSettings,
     "remote": RemoteSettings,

@@ -12,6 +12,7 @@ from typing import ClassVar, Generic, TypeVar
 from protocol.errors import InvalidName
 from protocol.names.path_name import COMPUTER
 from qmd.config.route_rules import RULE, Hop, Pattern, Rule, parse_hop, parse_pattern, parse_rule
+from qmd.config.tls_rules import TLS_RULE, TlsRule, parse_tls_rule
 from qmd.config.units import DURATION_RULE, SIZE_RULE, parse_duration_ms, parse_size
 
 T = TypeVar("T")
@@ -132,6 +133,16 @@ class Patterns(Kind[tuple[Pattern, ...]]):
 
     def parse(self, value: object) -> tuple[Pattern, ...]:
         return tuple(parse_pattern(_text(each)) for each in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class TlsRules(Kind[tuple[TlsRule, ...]]):
+    allowed = f"a list of rules, each {TLS_RULE}"
+
+    def parse(self, value: object) -> tuple[TlsRule, ...]:
+        return tuple(parse_tls_rule(_text(each)) for each in _list(value))
 
     def from_environment(self, text: str) -> object:
         return _split(text)

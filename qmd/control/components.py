@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from qmd.peers.origins import Origins
     from qmd.peers.redirect import Redirection
     from qmd.peers.sessions import Peers
+    from qmd.peers.tls_peers import TlsPeers
     from qmd.queues.answer_limits import AnswerLimits
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queues import OutgoingQueues
@@ -124,6 +125,7 @@ class Components:
     stage_store: StageStore
     staging: Staging
     things: ThingFinder
+    tls: TlsPeers
     transactions: Transactions
     undeliverable: Undeliverable
     usage: Usage

@@ -57,6 +57,7 @@ def status(components: Components) -> Value:
             "transactions": memory.transactions.status(),
         },
         "directory": directory(components),
+        "tls": components.tls.status(),
         **_traffic(components),
         "consequences": {
             "acknowledgments": components.answer_limits.status(),

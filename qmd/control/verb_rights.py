@@ -28,6 +28,7 @@ from qmd.control_protocol import identities as identity_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
+from qmd.control_protocol import tls as tls_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
 from qmd.queues.local_queue import relatives
@@ -210,7 +211,8 @@ TABLE: dict[type, Row] = {
     ),
     **_rows((_ALL_READ,), identity_frames.ListPeers),
     **_rows((_ALL_ADMIN,), identity_frames.PinPeer, identity_frames.ForgetPeer),
-    **_rows((_ALL_ADMIN,), routing_frames.ForgetIdentity),
+    **_rows((_ALL_ADMIN,), routing_frames.ForgetIdentity, tls_frames.ForgetTlsPeer),
+    **_rows((_ALL_READ,), tls_frames.ListTlsPeers),
     # Data pipelines.
     **_rows(
         (Need(READ, _by_id("queues"), "the queues"), _READER),

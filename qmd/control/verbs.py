@@ -12,6 +12,7 @@ from qmd.control import (
     message_handlers,
     operator_handlers,
     routing_handlers,
+    tls_handlers,
 )
 from qmd.control import status as overview
 from qmd.control.handler import Handler
@@ -43,5 +44,6 @@ HANDLERS: dict[type, Handler] = {
     **directory_handlers.HANDLERS,
     **routing_handlers.HANDLERS,
     **identity_handlers.HANDLERS,
+    **tls_handlers.HANDLERS,
     **explain_name.HANDLERS,
 }

@@ -7,6 +7,7 @@ import socket
 from typing import NamedTuple
 
 from qmd.catalogue import id_of
+from qmd.tls.errors import TlsFailed
 
 
 class ConnectError(NamedTuple):
@@ -32,6 +33,8 @@ def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) ->
     """Return the cause of an attempt that ended with `error` after at most `waited_s` seconds."""
     words = str(error) or type(error).__name__
     match error:
+        case TlsFailed():
+            code, text = "tls_failed", words
         case socket.gaierror():
             code, text = "peer_name_unknown", f"the name is not known ({words})"
         case UnicodeError():  # a name that is not valid in DNS, such as "a..b"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from protocol import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
+from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
 from qmd.peers.reputation import Reputation
 from qmd.runtime.timers import Alarm
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from qmd.core.peer_instance import Instance
     from qmd.peers.admission import Admission
     from qmd.peers.dial_gate import QueuesOfLink
-    from qmd.peers.origins import Certified
     from qmd.queues.incoming_sequences import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
+    from qmd.tls.channel import Proof
 
 # Bytes in the transport's write buffer. Above the first the session gets no more messages, until
 # there are fewer than the second.
@@ -50,8 +51,10 @@ class MessageSink(Protocol):
 class SessionUser(Protocol):
     """A link with outgoing queues that use the session."""
 
+    address: tuple[str, int] | None
     guid: bytes | None
     is_configured: bool
+    remote_id: bytes | None
     attempt: PeerConnection | None
 
     @property
@@ -126,6 +129,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored
         self.is_upgraded = False  # it has proven a key for an origin that was an address
+        self.proof: Proof | None = None  # of a session over TLS: the certificate of the other end
         self.port = 0
         self.is_qmd = False  # according to its handshake
         self.own_host = ""  # the address of this computer that the peer uses
@@ -161,6 +165,15 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.own_port = int(own[1]) if own else 0
         self.peer = self.origin = self.fact = self.host
+        self.proof = transport.get_extra_info("tls")
+        if self.proof is not None:
+            certificate = self.proof.certificate
+            self.certified = Certified(
+                certificate.identity or (b"" if self.proof.authority else certificate.key),
+                certificate.guid,
+                self.proof.authority,
+            )
+            self.origin = self.fact = ""  # origins.py
         dialled = () if self.link is None else self.link.hosts
         self.packet_bytes_max = self._sessions.packet_bytes_max(self.host, *dialled)
         self._reader.start(self._transport, self.host)

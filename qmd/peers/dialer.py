@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
+
+from qmd.peers.connect_errors import explain
+from qmd.peers.tls_peers import end_of
+from qmd.tls.errors import TlsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.name_lookups import NameLookups
+    from qmd.peers.tls_peers import Dialled, TlsPeers
+    from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
+    from qmd.tls.channel import Proof, TlsChannel
 
 ADDRESSES_MAX = 16  # addresses of one link that are tried
 
@@ -25,10 +33,14 @@ class Dialer:
         self,
         services: Services,
         lookups: NameLookups,
+        tls: TlsPeers,
+        turns: FairScheduler,
         make_connection: Callable[[SessionUser, tuple[str, int]], PeerConnection],
     ) -> None:
         self._services = services
         self._lookups = lookups
+        self._tls = tls
+        self._turns = turns
         self._make_connection = make_connection
 
     async def resolve(
@@ -67,7 +79,14 @@ class Dialer:
     async def connect(
         self, link: SessionUser, host: str, port: int
     ) -> OSError | UnicodeError | None:
-        """Connect to an address; return the error if that fails."""
+        """Connect to an address, over TLS if the policy says so; return the error if that fails."""
+        peer = end_of(link)
+        ways = self._tls.ways(peer)
+        if ways.tls_port is not None:
+            error = await self._connect_tls(link, peer, host, port, ways.tls_port)
+            if error is None or not ways.may_be_plain:
+                return error
+            self._tls.failed(peer, str(error))
         try:
             async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
                 await self._services.loop.create_connection(
@@ -76,6 +95,71 @@ class Dialer:
         except (OSError, TimeoutError, UnicodeError) as error:
             return error
         return None
+
+    async def _connect_tls(
+        self, link: SessionUser, peer: Dialled, host: str, port: int, tls_port: int
+    ) -> TlsFailed | None:
+        """Connect to the port for TLS; return the error if that fails."""
+        from qmd.tls.channel import TlsChannel
+
+        settings = self._services.settings
+        dial = _TlsDial(
+            self._services, self._tls, peer, partial(self._make_connection, link, (host, port))
+        )
+        channel = TlsChannel(
+            self._services.loop,
+            self._tls.credentials,
+            self._turns,
+            dial,
+            is_dialled=True,
+            timeout_s=settings.tls.handshake_timeout_s,
+        )
+        waited_s = settings.delivery.connect_timeout_s
+        try:
+            async with asyncio.timeout(waited_s):
+                await self._services.loop.create_connection(lambda: channel, host, tls_port)
+            reason = await dial.done
+        except (OSError, TimeoutError, UnicodeError) as error:
+            reason = explain(error, waited_s=waited_s).text
+        except asyncio.CancelledError:
+            channel.abort()
+            raise
+        return TlsFailed(f"TLS at port {tls_port}: {reason}") if reason else None
+
+
+class _TlsDial:
+    """One attempt to connect over TLS; it owns its channel until the handshake has ended."""
+
+    def __init__(
+        self,
+        services: Services,
+        tls: TlsPeers,
+        peer: Dialled,
+        make_connection: Callable[[], PeerConnection],
+    ) -> None:
+        self._tls = tls
+        self._peer = peer
+        self._make_connection = make_connection
+        self.done: asyncio.Future[str] = services.loop.create_future()  # "", or why it failed
+
+    def began(self, channel: TlsChannel) -> None:
+        """Do nothing: attempts are limited by the links."""
+
+    def judge(self, channel: TlsChannel, proof: Proof) -> str:
+        """Return why the certificate of the peer is refused, or ""."""
+        return self._tls.judge_certificate(channel.host, proof, self._peer)
+
+    def ready(self, channel: TlsChannel) -> PeerConnection:
+        """Return the session of the connection."""
+        if not self.done.done():
+            self.done.set_result("")
+        return self._make_connection()
+
+    def failed(self, channel: TlsChannel, reason: str) -> None:
+        """Report why the handshake has failed."""
+        self._tls.handshake_failed(channel, reason)
+        if not self.done.done():
+            self.done.set_result(reason)
 
 
 def _is_address(host: str) -> bool:

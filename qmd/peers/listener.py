@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 from qmd.runtime.acceptor import Acceptor
 
 if TYPE_CHECKING:
-    from qmd.peers.connection import PeerConnection
     from qmd.peers.sessions import Peers
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
@@ -28,7 +27,7 @@ class Listener:
         services: Services,
         peers: Peers,
         turns: FairScheduler,
-        factory: Callable[[], PeerConnection],
+        factory: Callable[[], asyncio.BaseProtocol],
         listening: socket.socket,
     ) -> None:
         """Begin to accept at once; the listener owns `listening`, a non-blocking socket."""
@@ -68,7 +67,7 @@ async def listen(
     services: Services,
     peers: Peers,
     turns: FairScheduler,
-    factory: Callable[[], PeerConnection],
+    factory: Callable[[], asyncio.BaseProtocol],
     *,
     at: tuple[str, int] | socket.socket,
     backlog: int,

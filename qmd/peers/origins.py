@@ -68,8 +68,9 @@ class Bound(IntEnum):
 class Certified(NamedTuple):
     """The certificate of the other end of a TLS connection.
 
-    `public_key` has 32 bytes; `authority` is the fingerprint of the authority that has signed it,
-    or "" if the certificate was pinned. `queue_manager` is the GUID that it names.
+    `public_key` is the identity key that it names, 32 bytes, or b"" if an authority has signed a
+    certificate without one. `authority` is the fingerprint of that authority, or "" if none has.
+    `queue_manager` is the GUID that it names.
     """
 
     public_key: bytes
@@ -144,12 +145,14 @@ class Origins:
         """Set the origin of a session that states a GUID; `key` is the proven one, or None."""
         certified = connection.certified
         if certified is not None:
-            key = certified.public_key
+            key = certified.public_key or None
         connection.peer_key = key
-        if certified is not None and certified.authority:
-            connection.fact = f"{AUTHORITY}{certified.authority}"
-        elif key is not None:
+        if key is not None:
+            # Also with an authority: its certificate changes nothing for a host that has been known
+            # by its key before, so that no message is doubled.
             connection.fact = f"{KEY}{fingerprint(key)}"
+        elif certified is not None:
+            connection.fact = f"{AUTHORITY}{certified.authority}"
         else:
             connection.fact = connection.host
         row = self._known.get(guid, {}).get(connection.fact)

@@ -18,15 +18,18 @@ from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
 from qmd.peers.origins import Bound, is_proof
 from qmd.peers.own_addresses import NO_ADDRESS, OwnAddresses, packed_address
+from qmd.peers.tls_peers import end_of
 from qmd.runtime.identity_key import verify
 from qmd.runtime.shares import address_of
 
 if TYPE_CHECKING:
+    from qmd.core.peer_instance import Instance
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.peers.connection import PeerConnection, SessionUser
     from qmd.peers.identity_conflicts import IdentityConflicts
     from qmd.peers.known_hosts import KnownHosts
     from qmd.peers.origins import Origins
+    from qmd.peers.tls_peers import TlsPeers
     from qmd.queues.incoming_sequences import IncomingStreams
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.way import Way
@@ -62,6 +65,7 @@ class Peers:
         incoming_streams: IncomingStreams,
         known_hosts: KnownHosts,
         origins: Origins,
+        tls: TlsPeers,
     ) -> None:
         self._services = services
         self._acknowledgments = acknowledgments
@@ -70,6 +74,7 @@ class Peers:
         self._origins = origins
         self._own_addresses = OwnAddresses(services)
         origins.on_primary = self._primary_changed
+        self._tls = tls
         self._links_by_address: dict[tuple[str, int], Link] = {}
         self._links_by_guid: dict[bytes, Link] = {}
         self._by_origin: dict[tuple[bytes, str], list[PeerConnection]] = {}
@@ -193,7 +198,7 @@ class Peers:
             now=self._services.loop.time(),
             refuse=refuse,
             instance=self._identities.own,
-            judge=partial(self._identities.judge, connection),
+            judge=partial(self._judge, connection),
             prover=None if connection.certified else self._prover(connection),
         )
 
@@ -208,6 +213,17 @@ class Peers:
             NO_ADDRESS if dialled is None else packed_address(connection.host, dialled[1]),
             partial(self._own_addresses.includes, connection.own_host, connection.own_port),
         )
+
+    def _judge(
+        self,
+        connection: PeerConnection,
+        guid: bytes,
+        instance: Instance | None,
+        key: bytes | None,
+    ) -> str | None:
+        """Return why there must be no session with the other end of a handshake, or None."""
+        hindrance = self._tls.judge(connection, guid)
+        return hindrance or self._identities.judge(connection, guid, instance, key)
 
     def may_connect(self, host: str) -> bool:
         """Return whether a connection from that address is accepted; log it if not."""
@@ -234,6 +250,7 @@ class Peers:
         if connection.link is not None:
             self._known_hosts.add(connection.host)
         connection.handshake_done = True
+        self._tls.opened(connection)
         self._by_origin.setdefault((guid, connection.origin), []).append(connection)
         origins = self._origins_of.setdefault(guid, {})
         origins.pop(connection.origin, None)
@@ -345,6 +362,8 @@ class Peers:
         self._incoming_streams.forget_connection(connection)
         self.admission.closed(connection)
         assert connection.session is not None
+        if connection.proof and connection.link is not None and not connection.handshake_done:
+            self._tls.failed(end_of(connection.link), reason)
         if connection.session.refused_as_another:
             self._identities.refused_by(connection)
         guid = connection.session.remote_id

@@ -288,14 +288,14 @@ class Hosts:
 
     def __init__(self, *, warm: bool = True) -> None:
         self._warm = warm
-        self._folder = Path(tempfile.mkdtemp(prefix="qmd-test-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="qmd-test-"))
         self._daemons: list[Daemon] = []
         self._remotes: list[RemoteQueueManager] = []
         self._proxies: list[Proxy] = []
 
     def daemon(self, *, start: bool = True, **settings: Mapping[str, Any]) -> Daemon:
         """Return a new queue manager; the keywords are sections of its configuration."""
-        folder = self._folder / f"{len(self._daemons)}"
+        folder = self.folder / f"{len(self._daemons)}"
         daemon = Daemon(folder, settings=settings, warm=self._warm)
         self._daemons.append(daemon)
         return daemon.start() if start else daemon
@@ -320,4 +320,4 @@ class Hosts:
             proxy.close()
         for daemon in self._daemons:
             daemon.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)

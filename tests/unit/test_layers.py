@@ -63,6 +63,7 @@ LAYERS: dict[str, set[str]] = {
         *("protocol", "msgspec"),
     },
     "qmd.outcomes": {BELOW, "structlog"},
+    "qmd.tls": {BELOW, "cryptography", "OpenSSL"},
     "qmd.peers": {BELOW, "structlog"},
     "qmd.transfer": {BELOW, "structlog"},
     "qmd.operations": {BELOW, "msgspec", "structlog"},
@@ -93,10 +94,10 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.service"),
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
-        "storage.rescue",
+        *("qmd.tls", "storage.rescue"),
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
         *("storage.options", "storage.vault"),
-        *("click", "structlog"),
+        *("click", "cryptography", "structlog"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.

@@ -22,7 +22,7 @@ from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import bulk as pipeline
-from qmd.control_protocol import directory, identities, routing
+from qmd.control_protocol import directory, identities, routing, tls
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
@@ -312,6 +312,8 @@ TRIES: dict[type[Request], list[Try]] = {
         about(identities.PinPeer, GUID, "127.0.0.9", True),
     ],
     identities.ForgetPeer: [about(identities.ForgetPeer, GUID)],
+    tls.ListTlsPeers: [about(tls.ListTlsPeers)],
+    tls.ForgetTlsPeer: [about(tls.ForgetTlsPeer, "0" * 8)],
     pipeline.OpenReader: [
         about(pipeline.OpenReader, "new", [SECRET]),
         about(pipeline.OpenReader, READER, [MINE]),

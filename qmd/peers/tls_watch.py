@@ -1,0 +1,44 @@
+"""TLS watch: reads changed files of TLS again, and ends the sessions that they no longer permit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qmd.peers.sessions import Peers
+    from qmd.peers.tls_peers import TlsPeers
+    from qmd.runtime.services import Services
+
+# Every so many checks of the files the open sessions are judged again: certificates expire.
+JUDGE_EVERY_S = 60.0
+
+
+class TlsWatch:
+    """The periodic check; `run` is a task of the daemon."""
+
+    def __init__(self, services: Services, tls: TlsPeers, peers: Peers) -> None:
+        self._services = services
+        self._tls = tls
+        self._peers = peers
+        self._judged_at = services.loop.time()
+
+    async def run(self) -> None:
+        """Check the files until the task is cancelled."""
+        while True:
+            self.check()
+            await asyncio.sleep(self._services.settings.tls.reload_s)
+
+    def check(self) -> None:
+        """Read changed files again; end the sessions with peers that may no longer have one."""
+        if not self._tls.is_enabled:
+            return
+        now = self._services.loop.time()
+        if not self._tls.reload() and now < self._judged_at + JUDGE_EVERY_S:
+            return
+        self._judged_at = now
+        for connection in list(self._peers.connections):
+            proof = connection.proof
+            if proof is not None and (reason := self._tls.judge_again(proof)):
+                self._tls.refused(connection.host, reason)
+                connection.close(reason)
