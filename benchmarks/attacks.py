@@ -1,12 +1,13 @@
 """Waiting times of other clients during attacks on the daemon, compared with quiet times.
 
-    python -m benchmarks.bench_attack [--seconds S] [--rounds N] [--only WORD] [--apart] [--json]
+    python -m benchmarks.attacks [--seconds S] [--rounds N] [--only WORD] [--apart] [--json]
 
-A real daemon serves two well-behaved clients all the time: a queue manager that delivers
-recoverable messages one by one, each until it is acknowledged, and an application that sends one by
-one, each until it is on disk.  Quiet turns and attacks alternate, and the p99 of an attack is
-divided by that of the quiet turns beside it.  The attacks are those of
-tests/process/test_attacks.py, repeated.
+A real daemon serves three well-behaved clients all the time: a queue manager that delivers
+recoverable messages one by one, each until it is acknowledged; an application that sends one by
+one, each until it is on disk; and an application that receives them one by one, each until its
+removal is on disk.  Quiet turns and attacks alternate, and the p50 and the p99 of an attack are
+divided by those of the quiet turns beside it.  The attacks are those of
+tests/process/test_attacks.py, repeated, and those of attackers.py.
 
 Attackers are processes of the lowest priority (nice 19), because real ones would be on other
 computers.  "a busy neighbour" shows the processor time that they take nevertheless: it counts in a
@@ -28,36 +29,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks import attackers
 from tests.process import test_attacks as attacks
 from tests.process.control_client import ControlClient
-from tests.process.harness import Daemon, Hosts, empty_queues
+from tests.process.harness import Daemon, Hosts, empty_queues, free_port
 from tests.process.processes import busy_s
 from tests.process.remote import RemoteQueueManager
 from tests.process.watch import SIDE
 
 Act = Callable[..., None]
 
+KINDS = ("delivery", "sending", "receiving")
+OTHER_USER = 64_001
 PAUSE_S = 0.002
 RATIO_MAX = 2.0
 _context = multiprocessing.get_context("forkserver")
 
 
-def count_on(port: int) -> None:
-    """Count in a loop; attack nothing."""
-    for _ in range(10_000_000):
-        pass
-
-
-def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
+def attacks_on(daemon: Daemon, ping_port: int) -> dict[str, tuple[Act, tuple[object, ...]]]:
     """Return each attack by name: the function to repeat, and its arguments."""
     port, path = daemon.port, daemon.folder / "qmd.sock"
     few = 2_000
     return {
-        "a busy neighbour": (count_on, (port,)),
+        "a busy neighbour": (attackers.count_on, (port,)),
         "connections that send nothing": (attacks.stay_silent, (port, few)),
         "sessions that come and go": (attacks.connect_and_leave, (port, few)),
         "senders of single bytes": (attacks.send_byte_by_byte, (port, 20)),
         "giant packets that are announced": (attacks.announce_much, (port, 20, 300_000)),
+        "50 senders of 4 MB": (attackers.send_giants, (port, 50, "plain")),
+        "50 senders of 4 MB to no queue": (attackers.send_giants, (port, 50, "nowhere")),
+        "all sessions": (attackers.hold_sessions, (port, 1200)),
+        "pings": (attackers.ping, (port, ping_port)),
         "peers that never read": (attacks.never_read, (port, 4, 2)),
         **{
             f"a flood of {kind}": (attacks.flood, (port, kind, 1_000_000))
@@ -70,6 +72,11 @@ def attacks_on(daemon: Daemon) -> dict[str, tuple[Act, tuple[object, ...]]]:
         },
         "garbage on the control socket": (attacks.send_garbage, (path, 300)),
         "requests with unread answers": (attacks.ask_and_never_read, (path, 20_000)),
+        "an application that sends much": (attackers.send_much, (path, OTHER_USER, 4, 100)),
+        "one over 200 connections": (attackers.send_much, (path, OTHER_USER, 200, 100)),
+        "one that sends 4 MB each": (attackers.send_much, (path, OTHER_USER, 8, 4_000_000)),
+        "one with 80,000 receives": (attackers.wait_for_messages, (path, OTHER_USER, 20)),
+        "one with 1,000 silent clients": (attackers.come_and_go, (path, OTHER_USER, 1_000)),
     }
 
 
@@ -78,8 +85,10 @@ def _attack(act: Act, arguments: tuple[object, ...], processors: set[int]) -> No
     os.sched_setaffinity(0, processors)
     os.close(2)  # hide the errors after the daemon closes the connection
     while True:
-        with contextlib.suppress(OSError, EOFError, AssertionError):
+        try:
             act(*arguments)
+        except Exception:  # the daemon has closed its connection, for example
+            time.sleep(0.01)
 
 
 @contextlib.contextmanager
@@ -114,16 +123,16 @@ class WaitingTimes:
     """Durations of each operation in seconds, and the daemon's processor time meanwhile."""
 
     busy: float = 0.0  # CPU seconds of each second
-    delivery_s: list[float] = field(default_factory=list)
-    sending_s: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
-    def p99_ms(self) -> tuple[float, float]:
-        return _p99_ms(self.delivery_s), _p99_ms(self.sending_s)
+    def ms(self, kind: str, part: float) -> float:
+        """Return a percentile of an operation in milliseconds."""
+        ordered = sorted(self.seconds[kind])
+        return 1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
-
-def _p99_ms(times_s: list[float]) -> float:
-    ordered = sorted(times_s)
-    return 1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    def __add__(self, other: WaitingTimes) -> WaitingTimes:
+        seconds = {kind: self.seconds[kind] + other.seconds[kind] for kind in KINDS}
+        return WaitingTimes((self.busy + other.busy) / 2, seconds)
 
 
 class RegularClients:
@@ -135,24 +144,38 @@ class RegularClients:
         self._remote = RemoteQueueManager()
         self._peer = self._remote.connect(daemon.port)
         self._client = ControlClient(self._path)
+        self._receiver = ControlClient(self._path)
 
     def wait(self, seconds: float) -> WaitingTimes:
         waits = WaitingTimes()
         began_s, busy_before_s = time.monotonic(), busy_s(self._daemon.pid)
         end = began_s + seconds
         while (began := time.monotonic()) < end:
-            self._peer.send(self._remote.message(SIDE, bytes(100), recoverable=True), timeout_s=30)
-            self._peer.wait_stored(30)
-            between = time.monotonic()
-            self._client.done("send", [[f"private$\\{SIDE}", bytes(100)]])
-            waits.delivery_s.append(between - began)
-            waits.sending_s.append(time.monotonic() - between)
+            times = [began]
+            for act in (self._deliver, self._send, self._receive):
+                act()
+                times.append(time.monotonic())
+            for kind, start, stop in zip(KINDS, times, times[1:], strict=False):
+                waits.seconds[kind].append(stop - start)
             time.sleep(PAUSE_S)
         waits.busy = (busy_s(self._daemon.pid) - busy_before_s) / (time.monotonic() - began_s)
         return waits
 
+    def _deliver(self) -> None:
+        self._peer.send(self._remote.message(SIDE, bytes(100), recoverable=True), timeout_s=30)
+        self._peer.wait_stored(30)
+
+    def _send(self) -> None:
+        self._client.done("send", [[f"private$\\{SIDE}", bytes(100)]])
+
+    def _receive(self) -> None:
+        queue = f"private$\\{SIDE}"
+        taken = self._receiver.done("take", queue, 2, 10.0)
+        self._receiver.done("remove", queue, [each[0] for each in taken])
+
     def close(self) -> None:
         self._client.close()
+        self._receiver.close()
         self._remote.close()
 
 
@@ -168,16 +191,23 @@ def measure(
     found: dict[str, Any] = {}
     hosts = Hosts()
     try:
-        daemon = hosts.daemon(start=True)
-        daemon.create(SIDE, "plain")
+        ping_port = free_port()
+        daemon = hosts.daemon(
+            listen={"ping": True, "ping_port": ping_port},
+            control={"mode": "0666"},
+            quotas={"queue": "500MB", "computer": "2GB"},
+        )
+        for folder in (daemon.folder, daemon.folder.parent):
+            folder.chmod(0o711)  # an attacker is another user
+        daemon.create(SIDE, "plain", "flood", "empty")
         daemon.create("orders", transactional=True)
         others = RegularClients(daemon)
         processors = share_out(daemon, apart=apart)
         others.wait(1.0)
-        for name, (act, arguments) in attacks_on(daemon).items():
+        for name, (act, arguments) in attacks_on(daemon, ping_port).items():
             if only not in name:
                 continue
-            row = found[name] = {"delivery": [], "sending": [], "ms": [], "busy": []}
+            row = found[name] = {kind: [] for kind in (*KINDS, "busy")}
             before = others.wait(seconds)
             for _ in range(rounds):
                 with attacked(act, arguments, processors):
@@ -185,18 +215,12 @@ def measure(
                 time.sleep(0.3)
                 empty_queues(daemon)
                 after = others.wait(seconds)
-                quiet = WaitingTimes(
-                    (before.busy + after.busy) / 2,
-                    before.delivery_s + after.delivery_s,
-                    before.sending_s + after.sending_s,
-                )
-                before = after
-                row["busy"].append((round(quiet.busy, 2), round(under.busy, 2)))
-                for kind, calm, now in zip(
-                    ("delivery", "sending"), quiet.p99_ms(), under.p99_ms(), strict=True
-                ):
-                    row[kind].append(now / calm)
-                    row["ms"].append((kind, round(calm, 2), round(now, 2)))
+                quiet, before = before + after, after
+                row["busy"].append((quiet.busy, under.busy))
+                for kind in KINDS:
+                    row[kind].append(
+                        [each.ms(kind, part) for each in (quiet, under) for part in (0.5, 0.99)]
+                    )
             show(name, row)
         others.close()
         return found
@@ -204,16 +228,25 @@ def measure(
         hosts.close()
 
 
+def ratio(row: dict[str, Any], kind: str, part: int) -> float:
+    """Return the median of the rounds: p50 (part 0) or p99 (part 1), divided by the quiet one."""
+    return statistics.median(ms[2 + part] / ms[part] for ms in row[kind])
+
+
 def _show(name: str, row: dict[str, Any]) -> None:
-    medians = [statistics.median(row[kind]) for kind in ("delivery", "sending")]
-    figures = ", ".join(f"{kind} {calm} -> {now}" for kind, calm, now in row["ms"][:2])
-    figures += ", busy {} -> {}".format(*row["busy"][0])
-    over = "  more than twice" if max(medians) > RATIO_MAX else ""
-    print(f"{name:36} {medians[0]:9.2f} {medians[1]:9.2f}   {figures}{over}", flush=True)
+    print(f"{name:34}", end="")
+    for kind in KINDS:
+        print(f" {ratio(row, kind, 0):6.1f} {ratio(row, kind, 1):6.1f}", end="")
+    figures = [
+        "{:.1f} -> {:.1f}".format(*(statistics.median(ms[i] for ms in row[kind]) for i in (1, 3)))
+        for kind in KINDS
+    ]
+    over = "  more than twice" if max(ratio(row, kind, 1) for kind in KINDS) > RATIO_MAX else ""
+    print(f"   {', '.join(figures)}{over}", flush=True)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_attack")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="attacks with this in their name")
@@ -224,7 +257,8 @@ def main(arguments: list[str]) -> int:
     if chosen.json:
         print(json.dumps(measure(*arguments_of_both, lambda *_: None, apart=chosen.apart)))
         return 0
-    print(f"{'p99 under attack / in quiet':36} {'delivery':>9} {'sending':>9}   quiet -> now, ms")
+    print(f"{'p50 and p99 under attack / in quiet':34}", end="")
+    print("".join(f" {kind:>13}" for kind in KINDS) + "   p99 quiet -> now, ms")
     measure(*arguments_of_both, _show, apart=chosen.apart)
     return 0
 
