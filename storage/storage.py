@@ -127,6 +127,11 @@ class Storage:
         return self._writer.rows_waiting
 
     @property
+    def bytes_waiting(self) -> int:
+        """Bytes of the packets that are not durable yet."""
+        return self._writer.bytes_waiting
+
+    @property
     def congested(self) -> bool:
         """Whether so many changes wait for the disk that no new messages should be accepted."""
         return (

@@ -27,6 +27,7 @@ from qmd.queues.outgoing_refill import OutgoingRefill
 from qmd.queues.quarantine import Damage
 from qmd.queues.registry import LocalQueues
 from qmd.queues.usage import Usage
+from qmd.runtime.bulk_turns import BulkTurns
 from qmd.runtime.fair_scheduler import FairScheduler, Light
 from qmd.runtime.services import Services
 
@@ -43,10 +44,12 @@ class StateLayer:
     def _make_queues(self) -> None:
         services, settings = self.services, self.services.settings
         light = Light()
-        self.turns = FairScheduler(services, light, beside_the_disk=False)  # of peers
-        self.local_turns = FairScheduler(services, light, beside_the_disk=True)  # of applications
+        bulk = BulkTurns(services, light)
+        self.turns = FairScheduler(services, light, bulk, beside_the_disk=False)  # of peers
+        # Of applications.
+        self.local_turns = FairScheduler(services, light, bulk, beside_the_disk=True)
         # Of applications whose account has much work while another account has some.
-        self.busy_turns = FairScheduler(services, light, beside_the_disk=False)
+        self.busy_turns = FairScheduler(services, light, bulk, beside_the_disk=False)
         self.usage = Usage(settings.quotas.computer_bytes, quotas.notice)
         self.admission = quotas.Admission(services, self.usage)
         self.queues = LocalQueues(services, self.usage)

@@ -27,6 +27,7 @@ from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
+from qmd.runtime.bulk_turns import LARGE_BYTES
 from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.shares import Owner
 from storage.errors import StorageError
@@ -186,14 +187,17 @@ class ControlConnection(asyncio.Protocol):
         """Begin requests, as long as the client reads its answers and this turn has time left."""
         if self._may_begin() and not self._waits_for_turn:
             turns, account = self.components.local_turns, self.account
-            must_wait = account is not None and account.must_wait
+            is_bulk = len(self._backlog[0]) > LARGE_BYTES
+            must_wait = is_bulk or (account is not None and account.must_wait)
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
                 self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
-                if must_wait:
+                if self._backlog and len(self._backlog[0]) > LARGE_BYTES:
+                    turns.wait(self, Class.BULK, self.memory_owner)
+                elif must_wait:
                     self.components.busy_turns.wait(self, Class.HEAVY)
                 else:
                     has_much = self._taken >= TURN_REQUESTS_MAX
@@ -232,7 +236,7 @@ class ControlConnection(asyncio.Protocol):
             self._taken = TURN_REQUESTS_MAX
             return
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
-            if self._taken and len(self._backlog[0]) > UNCOUNTED_BYTES:
+            if self._taken and len(self._backlog[0]) > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
             self._begin_one(self._next())

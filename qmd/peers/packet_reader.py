@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocol.framing import BrokenStream, PacketBuffer
 from protocol.records import ESTABLISH_CONNECTION_BYTES
+from qmd.runtime.bulk_turns import LARGE_BYTES, TURN_BYTES
 from qmd.runtime.fair_scheduler import Class
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ LARGE_READ_BYTES = 16 * 1024  # a read of this size is timed
 BYTES_PER_S = 4e9  # at which the system copies a read
 # After so many successive reads of few bytes the connection waits until there are more.
 TINY_BYTES, TINY_READS_MAX = 64, 4
-LARGE_PACKET_BYTES = 64 * 1024  # a larger packet counts in the memory budget
+LARGE_PACKET_BYTES = LARGE_BYTES  # a larger packet counts in the memory budget
 PACKET_COPIES = 4  # of a packet, on its way to the disk
 
 
@@ -255,7 +256,8 @@ class PacketReader:
             # Otherwise each of hundreds of flooding connections would get time before all others
             # with each read.
             floods = now < reputation.floods_until
-            if left > 0 and not floods and reputation.is_trusted and turns.has_time():
+            goes_first = not floods and reputation.is_trusted and not self._is_bulk
+            if left > 0 and goes_first and turns.has_time():
                 connection = self._connection
                 while not connection.handshake_done and self._pending:
                     self._process_handshake(now)  # of a session that this side has begun
@@ -281,11 +283,27 @@ class PacketReader:
                 self._is_heavy = True
                 self._reputation.count_flood(now)
             self._waits_for_turn = True
-            if self._is_heavy:
+            if self._is_bulk:
+                kind = Class.BULK
+            elif self._is_heavy:
                 kind = Class.HEAVY
             else:
                 kind = Class.LIGHT if self._reputation.is_trusted else Class.UNTRUSTED
-            self._turns.wait(self, kind)
+            self._turns.wait(self, kind, self._host)
+
+    @property
+    def _is_bulk(self) -> bool:
+        """Whether the next packet is a large one."""
+        return self._held_bytes > 0 and len(self._pending[0]) > LARGE_BYTES
+
+    def _limited(self, count: int) -> int:
+        """Return how many of `count` packets, at least one, have no more bytes than a turn."""
+        size = 0
+        for number, packet in enumerate(self._pending[:count]):
+            size += len(packet)
+            if number and (len(packet) > LARGE_BYTES or size > TURN_BYTES):
+                return number
+        return count
 
     def _process_handshake(self, now: float) -> None:
         """Process one packet of the handshake; longer packets may have arrived behind it."""
@@ -299,6 +317,8 @@ class PacketReader:
     def _process(self, count: int, now: float) -> None:
         """Process up to `count` packets, and adapt the number for the next turn to the time."""
         pending = self._pending
+        if self._held_bytes:
+            count = self._limited(count)
         size = sum(map(len, pending[:count])) if self._held_bytes else 0
         try:
             self._services.memory.probe.look(PACKET_COPIES * size)

@@ -24,6 +24,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from qmd.runtime.bulk_turns import BulkTurns
     from qmd.runtime.services import Services
 
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
@@ -47,6 +50,7 @@ class Class(Enum):
     READER = 2  # has a large packet that is partly read, and had no time to read on
     UNTRUSTED = 3
     HEAVY = 4
+    BULK = 5  # has a large packet: qmd/runtime/bulk_turns.py
 
 
 class Member(Protocol):
@@ -69,8 +73,10 @@ class FairScheduler:
     A member waits at most once, and may be closed meanwhile.
     """
 
-    def __init__(self, services: Services, light: Light, *, beside_the_disk: bool) -> None:
-        """Create a scheduler.
+    def __init__(
+        self, services: Services, light: Light, bulk: BulkTurns, *, beside_the_disk: bool
+    ) -> None:
+        """Create a scheduler; `bulk` has the turns of large packets.
 
         `beside_the_disk`: heavy connections need not wait until the disk is idle, nor for the pause
         after a slice.
@@ -78,6 +84,7 @@ class FairScheduler:
         self._services = services
         self._beside_the_disk = beside_the_disk
         self._last = light
+        self._bulk = bulk
         self._light: deque[Member] = deque()
         self._readers: deque[Member] = deque()
         self._untrusted: deque[Member] = deque()
@@ -108,8 +115,14 @@ class FairScheduler:
         """Count time that was used in this turn of the loop."""
         self._spent_s += seconds
 
-    def wait(self, member: Member, kind: Class) -> None:
-        """Queue a member; its `take_turn` is called when it is its turn."""
+    def wait(self, member: Member, kind: Class, owner: Hashable = None) -> None:
+        """Queue a member; its `take_turn` is called when it is its turn.
+
+        Members with large packets take turns by their `owner`.
+        """
+        if kind is Class.BULK:
+            self._bulk.wait(member, owner)
+            return
         if kind is Class.LIGHT:
             self._light.append(member)
         elif kind is Class.READER:

@@ -18,6 +18,7 @@ from qmd.peers.packet_reader import (
     PacketReader,
 )
 from qmd.peers.reputation import TRUST, Reputation
+from qmd.runtime.bulk_turns import LARGE_BYTES
 from qmd.runtime.fair_scheduler import Class
 
 
@@ -42,7 +43,7 @@ class Turns:
     def spend(self, seconds: float) -> None:
         pass
 
-    def wait(self, member: Any, kind: Class) -> None:
+    def wait(self, member: Any, kind: Class, owner: object = None) -> None:
         self.waiting.append((member, kind))
 
     def serve(self, now: float = 0.0) -> Class:
@@ -170,6 +171,20 @@ def test_more_than_a_turn_waits_as_heavy_and_is_not_read_meanwhile() -> None:
     while setup.turns.waiting:
         assert setup.turns.serve() is Class.HEAVY
     assert sum(setup.processed) == 2 * TURN_PACKETS_MAX + 1
+    assert setup.transport.is_read
+
+
+def test_large_packets_take_turns_of_their_own() -> None:
+    setup = Setup()
+    small, large = packet(), packet(LARGE_BYTES + 1)
+
+    setup.read(small * 2)
+    for start in range(0, len(large), 16_384):
+        setup.read(large[start : start + 16_384])
+    assert setup.processed == [2]
+
+    assert setup.turns.serve() is Class.BULK
+    assert setup.processed == [2, 1]
     assert setup.transport.is_read
 
 
