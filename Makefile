@@ -28,6 +28,8 @@ FLEETS ?= 6
 SEEDS ?= 1000
 FIRST ?= 1
 SEED ?=
+# The key with which `make dist` signs a release.
+KEY ?=
 
 # Every command below runs this interpreter.  Its environment contains exactly the packages of the
 # lock files: qmd's dependencies and, for targets that need them, tools and optional packages.
@@ -39,7 +41,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check docs bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist docs bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -110,6 +112,15 @@ check: tools ## check formatting, lint and types; every change must pass
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy --strict protocol storage qmd pipeline pyspark_qmd.py
+
+audit: tools ## look for insecure patterns, and for locked versions with known vulnerabilities
+	@$(PY) -m bandit --quiet --recursive --configfile pyproject.toml \
+	  protocol storage qmd pipeline release deploy pyspark_qmd.py
+	@$(PY) -m release.advisories
+
+dist: tools ## build the archives of a release into dist/; KEY=... signs them: docs/releasing.md
+	@rm -rf dist
+	@$(PY) -m release.dist dist $(if $(KEY),--key '$(KEY)')
 
 docs: ## build the manuals as a site with search: build/docs/index.html
 	@test .venv/docs/ready -nt requirements-docs.lock || { \

@@ -19,7 +19,7 @@ from qmd.client.blocking import LoopThread
 
 T = TypeVar("T")
 
-CLIENTS_TOKEN = "QMD_TOKEN"
+CLIENTS_TOKEN = "QMD_TOKEN"  # nosec B105: the name of a variable
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
 # Errors that a retry may cure; a wrong token, version or certificate is not among them.
 PASSING = {"no_control_socket", "daemon_not_answering", "remote_unreachable", "connection_lost"}

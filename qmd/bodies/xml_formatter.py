@@ -17,9 +17,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree  # nosec B405: parsed by `expat` below, without a DTD
 from xml.parsers import expat
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import escape, quoteattr  # nosec B406: writes only
 
 from qmd.bodies.errors import UnreadableBody
 

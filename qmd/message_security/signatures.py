@@ -27,8 +27,8 @@ _BAD, _UNSUPPORTED = (
 KEY_BITS_MIN, KEY_BITS_MAX = 1024, 8192
 EXPONENT_BITS_MAX = 32  # a PUBLICKEYBLOB has no room for more
 _HASHES: dict[int, hashes.HashAlgorithm] = {
-    HASHES["md5"]: hashes.MD5(),  # if a setting allows it
-    HASHES["sha1"]: hashes.SHA1(),  # if a setting allows it
+    HASHES["md5"]: hashes.MD5(),  # nosec B303: if a setting allows it
+    HASHES["sha1"]: hashes.SHA1(),  # nosec B303: if a setting allows it
     HASHES["sha256"]: hashes.SHA256(),
     HASHES["sha512"]: hashes.SHA512(),
 }

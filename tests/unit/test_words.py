@@ -20,7 +20,7 @@ PARTS = {
     "storage": ("storage",),
     "qmd": ("qmd",),
     "pipeline": ("pipeline", "pyspark_qmd.py"),
-    "benchmarks": ("benchmarks", "model"),
+    "benchmarks": ("benchmarks", "model", "release"),
     "tests": ("tests",),
     "manuals": ("docs", "deploy", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
 }

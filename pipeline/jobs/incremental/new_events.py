@@ -7,7 +7,7 @@ read in parallel.
 
 from __future__ import annotations
 
-import pickle
+import pickle  # nosec B403: only for rows of our own tasks
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,7 +43,7 @@ class NewEvents:
 
         self._table = table.persist(StorageLevel.DISK_ONLY)
         notes = [
-            pickle.loads(row[0])  # written by our own tasks
+            pickle.loads(row[0])  # nosec B301: written by our own tasks in this job
             for row in self._table.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()
         ]
         self.stretches: list[Frame] = [stretches for stretches, _ in notes]

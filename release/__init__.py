@@ -1,0 +1,1 @@
+"""The tools of a release: a check of locked versions, reproducible archives, signatures."""
