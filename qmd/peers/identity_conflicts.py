@@ -39,6 +39,10 @@ OTHER_ORIGIN_REMEDY = (
     "Messages for this queue manager go only to {primary}. If the machine at {host} is the genuine"
     " one: qmd peer pin {guid} {fact}; otherwise take its address out of [peers] allow"
 )
+NOT_ITSELF = (
+    "the queue manager that answers there states the GUID of this one, without a proof; if this"
+    " computer reaches itself at that address, name it in reached_at of the section [listen]"
+)
 OWN_REMEDY = (
     "If this computer was restored from a backup, and the machine that it replaces no longer"
     " runs: on"
@@ -113,16 +117,20 @@ class IdentityConflicts:
             )
         if certified is not None and key not in (None, certified.public_key):
             return "its certificate is for another key than that of its handshake"
+        self._origins.identify(connection, guid, key)
         if guid == self._services.id:
-            if instance is not None and instance.nonce == self.own.nonce:
+            # Its run is no secret: each queue manager that connects gets it.
+            is_ours = instance is not None and instance.nonce == self.own.nonce
+            if is_ours and connection.peer_key == self._services.key.public:
                 return None  # this queue manager has connected to itself
+            if is_ours and connection.link is not None:
+                return NOT_ITSELF
             return self._found(
                 guid,
                 (host,),
                 f"a queue manager at {host} has the GUID of this one",
-                origin="" if key == self._services.key.public else host,
+                origin="" if connection.peer_key == self._services.key.public else host,
             )
-        self._origins.identify(connection, guid, key)
         if instance is None or not is_proof(connection.fact):
             # Without a proof the run could be that of any program: a false one must not exclude
             # the genuine peer.

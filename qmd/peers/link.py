@@ -49,6 +49,9 @@ class LinkHops(Protocol):
     def refresh(self, link: Link) -> None:
         """Query the directory again at the next use."""
 
+    def attempt_failed(self, link: Link) -> None:
+        """Look for another session, if the link is to a queue manager."""
+
 
 class Link:
     """Outgoing queues to one remote queue manager, and the session that they use."""
@@ -316,6 +319,7 @@ class Link:
 
     def _go_on(self) -> None:
         """Connect again, after a failure, if messages wait: over another hop or with a retry."""
+        self._next_hops.attempt_failed(self)
         waiting_links, self.waiting_links = self.waiting_links, {}
         for link in waiting_links:
             if link.connection is None and link.has_work:

@@ -70,6 +70,7 @@ class NextHops:
         self._behind: dict[bytes, dict[bytes, None]] = {}  # GUID of a neighbor -> its sources
         self._directory_ways: dict[bytes, tuple[Link, ...]] = {}
         self._asked_until: dict[bytes, float] = {}
+        self._not_in_directory: set[bytes] = set()
         self._asking: dict[bytes, asyncio.Task[None]] = {}
 
     def carriers(self, link: Link) -> tuple[Link, ...]:
@@ -134,15 +135,25 @@ class NextHops:
                 found[link] = None
         return tuple(found)
 
-    def may_lead_to(self, link: Link) -> bool:
-        """Return whether the configuration, the directory or an earlier message gives a way.
+    def may_lead_to(self, link: Link, *, is_known: bool) -> bool:
+        """Return whether the configuration or the directory gives a way to a queue manager.
 
-        A query of the directory that is not answered yet may give one.
+        If the queue manager is not known yet (`is_known`), the default route counts, the way of an
+        earlier message, and a directory that has not answered yet.
         """
-        ways = self.carriers(link)
-        return any(way is not link or link.is_configured for way in ways) or (
-            link.guid in self._asking
-        )
+        assert link.guid is not None
+        ways = self.carriers(link)  # which queries the directory if that is due
+        if link.is_configured or self._directory_ways.get(link.guid):
+            return True
+        if is_known:
+            ways = self._by_rules(link)
+        if any(way is not link for way in ways):
+            return True
+        return not is_known and self._has_directory and link.guid not in self._not_in_directory
+
+    @property
+    def _has_directory(self) -> bool:
+        return self._directory is not None and self._directory.kind != KIND_NONE
 
     def link_changed(self, link: Link) -> None:
         """Drop the stored next hops of a link: its address has changed, or it is removed."""
@@ -220,17 +231,11 @@ class NextHops:
         """
         guid = link.guid
         assert guid is not None
-        directory = self._directory
-        if directory is None or directory.kind == KIND_NONE:
+        if not self._has_directory:
             return ()
         now = self._services.loop.time()
         is_old = self._asked_until.get(guid, 0.0) <= now
-        if (
-            is_old
-            and guid not in self._asking
-            and not self._services.lifecycle.stopping
-            and link.queues
-        ):
+        if is_old and guid not in self._asking and not self._services.lifecycle.stopping:
             if len(self._asked_until) >= WAYS_BACK_MAX:
                 self._asked_until = {
                     each: until for each, until in self._asked_until.items() if until > now
@@ -245,6 +250,11 @@ class NextHops:
         for link in self._peers.links:
             if link.guid is not None and link.connection is None and link.has_work:
                 link.connect()
+
+    def attempt_failed(self, link: Link) -> None:
+        """Let a link to a queue manager use a session that it has begun, if that may be used."""
+        if link.guid is not None and link.connection is None:
+            self._peers.reconsider(link)
 
     def refresh(self, link: Link) -> None:
         """Query the directory again at the next use of a link."""
@@ -261,6 +271,11 @@ class NextHops:
             entries = await self._next_entries(guid)
         except (DirectoryError, Refusal) as error:
             # The previous answer stays valid.
+            if not isinstance(error, DirectoryAway):
+                if len(self._not_in_directory) >= WAYS_BACK_MAX:
+                    self._not_in_directory.clear()
+                self._not_in_directory.add(guid)
+                self._peers.reconsider(link)
             self._services.log_limited(
                 "route_not_known", guid_text(guid), reason=error.text, code=error.code
             )
@@ -277,11 +292,13 @@ class NextHops:
                 self.link_changed(way)
             way.is_configured = True
             way.alternatives = addresses[1:]
+            self._peers.reconsider(way)
             ways[way] = None
         if len(self._directory_ways) >= WAYS_BACK_MAX:
             self._directory_ways.clear()
         self._directory_ways[guid] = tuple(ways)
         self._asked_until[guid] = self._services.loop.time() + ROUTE_AGE_S
+        self._not_in_directory.discard(guid)
         if link.has_work:
             link.connect()
 

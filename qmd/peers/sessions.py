@@ -51,7 +51,7 @@ class LinkObserver(Protocol):
 
     def link_changed(self, link: Link) -> None: ...
     def session_opened(self, guid: bytes) -> None: ...
-    def may_lead_to(self, link: Link) -> bool: ...
+    def may_lead_to(self, link: Link, *, is_known: bool) -> bool: ...
 
 
 class Peers:
@@ -131,10 +131,11 @@ class Peers:
         link = self._links_by_guid.get(guid)
         if link is None:
             link = self._links_by_guid[guid] = self._make_link(address=address, guid=guid)
-            self._use_open_session(link)
         elif link.address is None and address is not None:
             link.address = address
             self._next_hops.link_changed(link)
+        if link.connection is None:
+            self._use_open_session(link)
         return link
 
     def forget_link(self, link: Way) -> None:
@@ -276,7 +277,7 @@ class Peers:
             self._acknowledgments.met(connection)
         self._primary_changed(guid)
         self.on_change()
-        if link is None:
+        if link is None and self._origins.is_primary(connection):
             # A peer that has connected is probably reachable again.
             for each in self._links_by_address.values():
                 if each.remote_id == guid and each.connection is None and each.has_work:
@@ -307,46 +308,61 @@ class Peers:
                     each.is_recorded = False
         link = self._links_by_guid.get(guid)
         if link is not None:
-            used, origin = link.connection, self._origins.primary(guid)
-            if (
-                used is not None
-                and link.carrier is None
-                and used.session is not None
-                and used.session.remote_id == guid
-                and used.origin != origin
-            ):
-                if used.link is link:
-                    used.close(NOT_THE_ONE)
-                else:
-                    # The session stays open: it may serve its own origin.
-                    used.links.pop(link, None)
-                    link.closed(used, NOT_THE_ONE, clean=True)
-            self._use_open_session(link)
+            self.reconsider(link)
         connection = self.connection_to(guid)
         if connection is not None:
             if self._origins.is_primary(connection):
                 self._acknowledgments.met(connection)
             self._next_hops.session_opened(guid)
 
+    def reconsider(self, link: Link) -> None:
+        """Let a link to a queue manager use only a session that may carry its messages.
+
+        This is called when the primary origin, or the answer of the directory, has changed.
+        """
+        used = link.connection
+        if used is not None and link.carrier is None and not self._may_carry(link, used):
+            if used.link is link:
+                used.close(NOT_THE_ONE)
+            else:
+                # The session stays open: it may serve its own origin.
+                used.links.pop(link, None)
+                link.closed(used, NOT_THE_ONE, clean=True)
+        if link.connection is None:
+            self._use_open_session(link)
+
+    def _may_carry(self, link: Link, connection: PeerConnection) -> bool:
+        """Return whether a session may carry the messages of a link to a queue manager.
+
+        A session that the other side has begun may not if the directory or the configuration leads
+        to the queue manager, until it has answered there: before, its GUID was only stated. One
+        with a proven key may if nothing answers there.
+        """
+        assert link.guid is not None
+        primary = self._origins.primary_fact(link.guid)
+        if primary is not None and primary.origin != connection.origin:
+            return False
+        if connection.link is link or (primary is not None and primary.bound >= Bound.CONFIGURED):
+            return True
+        if primary is not None and is_proof(primary.fact) and link.retry.failures:
+            return True
+        return not self._next_hops.may_lead_to(link, is_known=primary is not None)
+
     def _use_open_session(self, link: Link) -> None:
         """Let a link to a queue manager use an open session with its primary origin.
 
-        While none is known, a session that the other side has begun is used only if nothing else
-        leads there: its GUID is not proven, and the address that is known may be the right one. It
-        then becomes the primary origin.
+        While none is known, it is the latest session that states the GUID, which becomes the
+        primary origin.
         """
-        if link.connection is not None or link.guid is None:
+        if link.guid is None:
             return
         connection = self.connection_to(link.guid)
-        if connection is None:
+        if connection is None or not self._may_carry(link, connection):
             return
         if self._origins.primary(link.guid) is None:
-            if self._next_hops.may_lead_to(link):
-                return
             self._origins.accepted(connection)  # calls this method again
-            if link.connection is not None:
-                return
-        self._opened(link, connection)
+        if link.connection is None:
+            self._opened(link, connection)
 
     def _opened(self, link: SessionUser, connection: PeerConnection) -> None:
         """Let a link use a session; that the peer has accepted it may resolve a conflict."""
@@ -384,7 +400,7 @@ class Peers:
             links[connection.link] = None
         for link in links:
             link.closed(connection, reason, clean=clean)
-            if isinstance(link, Link):
+            if isinstance(link, Link) and link.connection is None:
                 self._use_open_session(link)
 
     def acknowledged(self, connection: PeerConnection, tokens: list[object]) -> None:

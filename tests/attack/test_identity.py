@@ -7,6 +7,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -257,6 +258,56 @@ def test_a_program_gets_no_messages_for_a_queue_manager_that_only_this_one_has_d
         peer.read_for(1.5)
 
         assert false.ledger.by_id == {}
+
+
+def test_a_program_gets_no_messages_for_a_queue_manager_that_only_the_directory_knows(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    there = hosts.daemon(start=False, **FAST)
+    guid = os.urandom(16)
+    file = tmp_path / "directory.toml"
+    file.write_text(
+        f"[[machine]]\nname = 'there'\nguid = '{uuid.UUID(bytes_le=guid)}'\n"
+        f"addresses = ['127.0.0.1:{there.port}']\n"
+    )
+    here = hosts.daemon(**FAST, directory={"kind": "file", "file": str(file)})
+    here.create("plain")
+    destination = f"PRIVATE={uuid.UUID(bytes_le=guid)}\\00000010"
+
+    with RemoteQueueManager(guid) as false:
+        peer = false.connect(here.port)
+        here.send(destination, b"for the genuine one only")
+        peer.read_for(1.0)
+        # An accepted message makes it the first one with this GUID; the address decides.
+        peer.send(false.message("plain", b"hello", recoverable=True, message_id=1 << 20))
+        peer.wait_stored()
+        here.send(destination, b"for the genuine one only")
+        peer.read_for(1.5)
+
+        assert false.ledger.by_id == {}
+    assert sum(each["messages"] for each in here.json("outgoing", "list")) == 2
+
+
+def test_a_program_that_knows_the_run_of_this_queue_manager_cannot_speak_for_it(
+    hosts: Hosts,
+) -> None:
+    """Each host that connects gets the number of the run in the answer."""
+    daemon = hosts.daemon()
+    own = guid_of(daemon)
+    asking = opened(Connection.open(daemon.port))
+    asking.send(wire.establish(client=os.urandom(16), padding=stated(1)))
+    answer = wire.parse(asking.frame())
+    assert isinstance(answer, Establish)
+    run = answer.padding[-37:]
+    assert run.startswith(b"qmd\x01instance")
+
+    false = opened(Connection.open(daemon.port))
+    false.send(wire.establish(client=own, padding=FILL[: -len(run)] + run))
+    refusal = wire.parse(false.frame())
+
+    assert isinstance(refusal, Establish)
+    assert refusal.refused
+    false.expect_closed()
 
 
 def test_a_known_identity_survives_restarts_of_this_queue_manager(pair: Pair) -> None:
