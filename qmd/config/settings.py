@@ -209,6 +209,11 @@ class TlsSettings:
     reload_s: float = setting(
         Duration("10ms", "1h"), "1s", "How often the files are checked for changes."
     )
+    overlap_s: float = setting(
+        Duration("0s", "3650d"),
+        "7d",
+        "How long the replaced key of a peer is accepted after its later key has been met.",
+    )
     warn_before_s: float = setting(
         Duration("1m", "3650d"),
         "30d",

@@ -31,8 +31,10 @@ from qmd.core import identity_proof
 from qmd.core.identity_proof import Exchange, Prover
 from qmd.core.peer_instance import (
     FILL,
+    NEEDS_TLS,
     TWO_OF_ONE_IDENTITY,
     Instance,
+    TlsNeeded,
     from_padding,
     to_padding,
 )
@@ -116,6 +118,7 @@ class Handshake:
         self._request = b""  # the padding of our connection request
         self.peer_key: bytes | None = None  # that the other end has proven, 32 bytes
         self.refused_as_another = False  # the peer knows another machine with our identity
+        self.offered_tls_port = 0  # that a peer has named which refuses sessions without TLS
         self._started_at = 0.0
 
     def forget(self) -> None:
@@ -168,7 +171,7 @@ class Handshake:
         refused = foreign or self._refuse or hindrance is not None
         answer = self._instance if met is not None else None
         if answer is not None and hindrance is not None:
-            answer = answer._replace(refusal=TWO_OF_ONE_IDENTITY)
+            answer = answer._replace(refusal=_refusal(hindrance))
         padding = self._padding(answer)
         if will_prove and not refused:
             assert self._prover is not None
@@ -273,6 +276,9 @@ class Handshake:
         if met is not None and met.refusal == TWO_OF_ONE_IDENTITY:
             self.refused_as_another = True
             raise SessionOver(f"the peer refused the session: {REFUSED_AS_ANOTHER}")
+        if met is not None and met.refusal == NEEDS_TLS:
+            self.offered_tls_port = met.tls_port
+            raise SessionOver("the peer refused the session: it needs TLS")
         raise SessionOver("the peer refused the session")
 
     def _take_parameters_request(self, packet: bytes, now: float) -> SessionState:
@@ -287,7 +293,7 @@ class Handshake:
                 timestamp_ms=0,
                 no_ping=True,
                 refused=True,
-                padding=self._padding(own and own._replace(refusal=TWO_OF_ONE_IDENTITY)),
+                padding=self._padding(own and own._replace(refusal=_refusal(hindrance))),
             )
             raise SessionOver(f"refused: {hindrance}")
         recoverable_ack_ms, ack_ms = _in_range(request.recoverable_ack_timeout, request.ack_timeout)
@@ -359,6 +365,10 @@ _TEXT = {
     PacketKind.SESSION_ACK: "a session acknowledgment",
     PacketKind.USER_MESSAGE: "a user message",
 }
+
+
+def _refusal(hindrance: str) -> int:
+    return NEEDS_TLS if isinstance(hindrance, TlsNeeded) else TWO_OF_ONE_IDENTITY
 
 
 def _not_allowed(state: SessionState, kind: PacketKind) -> SessionOver:

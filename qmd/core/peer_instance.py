@@ -22,6 +22,8 @@ PADDING_BYTES = 512
 
 _MAGIC = b"qmd\x01instance"
 _LAYOUT = struct.Struct("<12sBQ16s")
+_OFFER_MAGIC = b"qmd\x01tls-port"
+_OFFER = struct.Struct(">12sH")  # before the instance
 #: The padding that the specification describes. [MS-MQQB] 2.2.3.1
 FILL = b"\x5a" * PADDING_BYTES
 
@@ -29,20 +31,28 @@ FILL = b"\x5a" * PADDING_BYTES
 class Instance(NamedTuple):
     """One run of a queue manager.
 
-    `refusal` is 1 in a response that refuses the session because another run with this GUID is
-    known.
+    `refusal` is not 0 in a response that refuses the session: because another run with this GUID is
+    known, or because TLS is needed. `tls_port` is the port for TLS that a response offers, or 0.
     """
 
     starts: int
     nonce: bytes
     refusal: int = 0
+    tls_port: int = 0
 
 
 TWO_OF_ONE_IDENTITY = 1
+NEEDS_TLS = 2
+
+
+class TlsNeeded(str):
+    """The reason for the refusal of a session that has to use TLS."""
 
 
 def to_padding(instance: Instance) -> bytes:
     said = _LAYOUT.pack(_MAGIC, instance.refusal, instance.starts, instance.nonce)
+    if instance.tls_port:
+        said = _OFFER.pack(_OFFER_MAGIC, instance.tls_port) + said
     return FILL[len(said) :] + said
 
 
@@ -51,7 +61,10 @@ def from_padding(padding: bytes) -> Instance | None:
     if len(padding) != PADDING_BYTES:
         return None
     magic, refusal, starts, nonce = _LAYOUT.unpack_from(padding, PADDING_BYTES - _LAYOUT.size)
-    return Instance(starts, nonce, refusal) if magic == _MAGIC else None
+    if magic != _MAGIC:
+        return None
+    offer, port = _OFFER.unpack_from(padding, PADDING_BYTES - _LAYOUT.size - _OFFER.size)
+    return Instance(starts, nonce, refusal, port if offer == _OFFER_MAGIC else 0)
 
 
 class Verdict(Enum):

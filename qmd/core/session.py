@@ -126,6 +126,11 @@ class Session:
         return self._handshake.refused_as_another
 
     @property
+    def offered_tls_port(self) -> int:
+        """The port for TLS that the peer has named when it refused a session without TLS, or 0."""
+        return self._handshake.offered_tls_port
+
+    @property
     def peer_key(self) -> bytes | None:
         """The public key that the peer has proven in the handshake, 32 bytes, or None."""
         return self._handshake.peer_key

@@ -129,6 +129,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored
         self.is_upgraded = False  # it has proven a key for an origin that was an address
+        self.goes_to_tls = False  # it ends, because the peer offers TLS
         self.proof: Proof | None = None  # of a session over TLS: the certificate of the other end
         self.port = 0
         self.is_qmd = False  # according to its handshake

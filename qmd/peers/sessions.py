@@ -198,7 +198,7 @@ class Peers:
             settings=self._session_settings,
             now=self._services.loop.time(),
             refuse=refuse,
-            instance=self._identities.own,
+            instance=self._identities.own._replace(tls_port=self._tls.offer_to(connection)),
             judge=partial(self._judge, connection),
             prover=None if connection.certified else self._prover(connection),
         )
@@ -224,7 +224,20 @@ class Peers:
     ) -> str | None:
         """Return why there must be no session with the other end of a handshake, or None."""
         hindrance = self._tls.judge(connection, guid)
+        port = 0 if instance is None else instance.tls_port
+        if hindrance is None and self._goes_to_tls(connection, port):
+            hindrance = "it offers TLS, and is dialled again over TLS"
         return hindrance or self._identities.judge(connection, guid, instance, key)
+
+    def _goes_to_tls(
+        self, connection: PeerConnection, port: int, *, is_needed: bool = False
+    ) -> bool:
+        """Return whether a connection that this side has dialled gives way to one over TLS."""
+        if connection.link is not None and connection.proof is None:
+            connection.goes_to_tls = self._tls.offered(
+                end_of(connection.link), port, is_needed=is_needed
+            )
+        return connection.goes_to_tls
 
     def may_connect(self, host: str) -> bool:
         """Return whether a connection from that address is accepted; log it if not."""
@@ -380,6 +393,9 @@ class Peers:
         assert connection.session is not None
         if connection.proof and connection.link is not None and not connection.handshake_done:
             self._tls.failed(end_of(connection.link), reason)
+        needed_port = connection.session.offered_tls_port
+        if connection.goes_to_tls or self._goes_to_tls(connection, needed_port, is_needed=True):
+            clean = True  # it is dialled again at once
         if connection.session.refused_as_another:
             self._identities.refused_by(connection)
         guid = connection.session.remote_id

@@ -24,6 +24,7 @@ import structlog
 from protocol.identifiers import guid_text
 from qmd.config.route_rules import Pattern
 from qmd.config.tls_rules import TlsRule, Wanted
+from qmd.core.peer_instance import TlsNeeded
 from qmd.tls.errors import TlsFilesError
 from qmd.tls.pins import PinFile, matches
 from storage.tables import tls_peers
@@ -40,7 +41,6 @@ log = structlog.get_logger()
 
 PORT = 1807  # the default of [tls] port
 ROWS_MAX = 20_000
-OVERLAP_S = 7 * 86_400  # for which a replaced key is accepted beside the later one
 AVOIDED_S = 600.0  # without TLS, after TLS that is only preferred has failed
 OFFERS_MAX = 10_000
 NO_RULE = TlsRule(Pattern(), Wanted.PREFERRED)
@@ -77,6 +77,7 @@ class TlsPeers:
         self._pins = PinFile(settings.pins)
         self._met: dict[str, TlsPeer] = {}
         self._offers: dict[tuple[str, int], int] = {}  # dialled address -> port for TLS
+        self._needed: dict[tuple[str, int], None] = {}  # of these, those that accept nothing else
         self._avoided: dict[tuple[str, int], tuple[float, str]] = {}
         self.listening: tuple[str, int] | None = None
         self.accepted_count = self.refused_count = self.failed_count = 0
@@ -115,17 +116,23 @@ class TlsPeers:
         row = self._row(dialled)
         offered = 0 if dialled.address is None else self._offers.get(dialled.address, 0)
         port = rule.port or offered or (0 if row is None else row.port)
-        strict = rule.wanted is Wanted.REQUIRED or row is not None or self._is_pinned(dialled.known)
+        strict = (
+            rule.wanted is Wanted.REQUIRED
+            or row is not None
+            or dialled.address in self._needed
+            or self._is_pinned(dialled.known)
+        )
         if strict:
             return Ways(port or PORT, may_be_plain=False)
         if not port or self._is_avoided(dialled.address):
             return Ways(None, may_be_plain=True)
         return Ways(port, may_be_plain=True)
 
-    def offered(self, dialled: Dialled, port: int) -> bool:
+    def offered(self, dialled: Dialled, port: int, *, is_needed: bool) -> bool:
         """Take the port for TLS that a peer has named in a handshake without it.
 
-        Return whether the handshake must end, so that the link dials that port.
+        `is_needed`: the peer has refused the session without TLS, and will do so again. Return
+        whether the handshake must end, so that the link dials that port.
         """
         if not self.is_enabled or not port or dialled.address is None:
             return False
@@ -133,8 +140,11 @@ class TlsPeers:
             return False
         if len(self._offers) >= OFFERS_MAX:
             self._offers.clear()
+            self._needed.clear()
         self._offers[dialled.address] = port
-        return not self._is_avoided(dialled.address)
+        if is_needed:
+            self._needed[dialled.address] = None
+        return is_needed or not self._is_avoided(dialled.address)
 
     def failed(self, dialled: Dialled, reason: str) -> None:
         """Record that TLS with a peer has failed; if it is only preferred, it is left out."""
@@ -158,9 +168,11 @@ class TlsPeers:
 
     # Judging.
 
-    def offer_to(self, host: str) -> int:
-        """Return the port for TLS that is named to a peer in a handshake without TLS, or 0."""
-        if self.listening is None or self._rule((host,), None).wanted is Wanted.NEVER:
+    def offer_to(self, connection: PeerConnection) -> int:
+        """Return the port for TLS that is named to a peer in a handshake, or 0."""
+        if self.listening is None or connection.link is not None or connection.proof is not None:
+            return 0
+        if self._rule((connection.host,), None).wanted is Wanted.NEVER:
             return 0
         return self.listening[1]
 
@@ -217,9 +229,9 @@ class TlsPeers:
 
     def _judge_age(self, row: TlsPeer, certificate: Certificate) -> str:
         """Return why a replaced key is refused: the later one has been in use for long enough."""
-        if certificate.issued_s >= row.issued_s:
-            return ""
-        if self._services.environment.time() < row.newer_since_s + OVERLAP_S:
+        if not certificate.issued_s or certificate.issued_s >= row.issued_s:
+            return ""  # the identity key itself needs no endorsement, and is never too old
+        if self._services.environment.time() < row.newer_since_s + self._settings.overlap_s:
             return ""
         return "its key was replaced by a later one"
 
@@ -244,9 +256,9 @@ class TlsPeers:
         if rule.wanted is Wanted.NEVER:
             return None
         if rule.wanted is Wanted.REQUIRED:
-            reason = "TLS is required of it ([tls] policy)"
+            reason = TlsNeeded("TLS is required of it ([tls] policy)")
         elif self._is_pinned(guid) or guid_text(guid) in self._met:
-            reason = (
+            reason = TlsNeeded(
                 "it has been met over TLS, and is not believed without it; to permit that: a rule"
                 f" 'never' in [tls] policy, or qmd tls forget {guid_text(guid)}"
             )
@@ -328,6 +340,7 @@ class TlsPeers:
         """
         self._avoided.clear()
         self._offers.clear()
+        self._needed.clear()
         if self._met.pop(peer, None) is None:
             return False
         self._services.storage.batch.run(partial(tls_peers.forget, peer=peer))
