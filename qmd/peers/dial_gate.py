@@ -78,7 +78,7 @@ class DialGate:
 
         Returns False without a turn if the link was let through, see `let_through`.
         """
-        if self._may_begin(host) and not self._waiting:
+        if self._may_begin(host) and not any(each == host for each, _ in self._waiting.values()):
             self._dialling[host] += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
