@@ -130,13 +130,19 @@ class Acknowledgments:
         is_ours = connection is None and source == self._services.id
         shared = SharedEnd()
         not_made: list[tuple[FormatName, str]] = []  # of another host's message, with the reasons
-        for index, destination in enumerate(administration_queues(original, self._services.id)):
+        destinations = administration_queues(original, self._services.id)
+        left_out = 0
+        if not is_ours and len(destinations) > 1:
+            allowed = self._allowed(source, len(destinations), connection)
+            left_out = len(destinations) - allowed
+            del destinations[allowed:]
+        for destination in destinations:
             name = self._administration_name(destination)
             if name is None:
                 continue
             asked = None
             if not is_ours:
-                way = self._permitted(source, name, connection, is_first=not index)
+                way = self._permitted(source, name, connection)
                 if isinstance(way, str):
                     not_made.append((name, way))
                     continue
@@ -166,8 +172,18 @@ class Acknowledgments:
                 not_made.append((name, dropped))
                 continue
             self._record(original, message_class, name, dropped)
-        if not_made:
-            self._record_not_made(original, message_class, not_made, connection)
+        if not_made or left_out:
+            self._record_not_made(original, message_class, not_made, left_out, connection)
+
+    def _allowed(self, source: bytes, wanted: int, connection: PeerSession | None) -> int:
+        """Return how many of the administration queues of a message of another host count."""
+        by = self._ways.asked(source, connection).by
+        allowed = 1 + self._limits.take_copies(by, wanted - 1)
+        if allowed < wanted:
+            self._limits.count_not_made(by, "too many administration queues", wanted - allowed)
+            if connection is not None:
+                connection.count_useless(wanted - allowed)
+        return allowed
 
     def _record(
         self, original: UserMessage, message_class: int, name: FormatName, dropped: str
@@ -188,17 +204,29 @@ class Acknowledgments:
         original: UserMessage,
         message_class: int,
         not_made: list[tuple[FormatName, str]],
+        left_out: int,
         connection: PeerSession | None,
     ) -> None:
-        """Record in one event the acknowledgments that another host does not get."""
-        name, reason = not_made[0]
-        if len(not_made) > 1:
-            reason += f" (and {len(not_made) - 1} further administration queues get none)"
+        """Record in one event the acknowledgments that another host does not get.
+
+        `left_out` is the number of administration queues beyond its allowance.
+        """
         source = original.user.source_queue_manager
         by = self._ways.asked(source, connection).by
-        self._services.log_limited("acknowledgment_not_sent", by, queue=str(name), reason=reason)
+        name, reasons = "", []
+        if not_made:
+            name, reasons = str(not_made[0][0]), [not_made[0][1]]
+        if len(not_made) > 1:
+            reasons.append(f"{len(not_made) - 1} further administration queues get none, too")
+        if left_out:
+            reasons.append(
+                f"{left_out} administration queues are left out, because {by} asks for too many"
+                " ([consequences] copies_per_second)"
+            )
+        reason = "; ".join(reasons)
+        self._services.log_limited("acknowledgment_not_sent", by, queue=name, reason=reason)
         header = EventHeader(
-            Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=str(name), reason=reason
+            Kind.UNACKNOWLEDGED, message_class=message_class, to_queue=name, reason=reason
         )
         if self._recorder.enabled:
             listed = self._recorder.shared(by, header, source)
@@ -225,19 +253,13 @@ class Acknowledgments:
         source: bytes,
         name: FormatName,
         connection: PeerSession | None,
-        *,
-        is_first: bool,
     ) -> AskedFor | str:
         """Return the way to an administration queue, or why it gets no acknowledgment."""
         way = self._ways.way(source, name, connection)
         if isinstance(way, str):
             by = self._ways.asked(source, connection).by
             self._limits.count_not_made(by, "administration queue elsewhere")
-            return way
-        if is_first or self._limits.may_copy(way.by):
-            return way
-        self._limits.count_not_made(way.by, "too many administration queues")
-        return f"{way.by} asks for too many of them ([consequences] copies_per_second)"
+        return way
 
     def _session_to(self, guid: bytes, name: FormatName) -> bytes | None:
         """Return `guid` if it has a session and `name` is a queue at its address, or None.

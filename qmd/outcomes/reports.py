@@ -104,7 +104,7 @@ class Reports:
             asked = self._ways.asked(source, connection)._replace(via=source)
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
-        if asked is not None and not self._limits.may_copy(asked.by):
+        if asked is not None and not self._limits.take_copies(asked.by, 1):
             self._limits.count_not_made(asked.by, "too many reports")
             return
         if not self._post.send_packet(name, report, batch, asked=asked):

@@ -146,8 +146,8 @@ class AnswerLimits:
             )
         return ""
 
-    def may_copy(self, host: str) -> bool:
-        """Return whether a host may cause an acknowledgment to a further queue now; count it."""
+    def take_copies(self, host: str, wanted: int) -> int:
+        """Return how many acknowledgments to further queues a host may cause now; count them."""
         rate = self._settings.copies_per_second
         now = self._services.loop.time()
         allowance = self._allowances.get(host)
@@ -157,18 +157,17 @@ class AnswerLimits:
             allowance = self._allowances[host] = _Allowance(rate * COPIES_WINDOW_S, now)
         refilled = allowance.left + (now - allowance.at) * rate
         allowance.left, allowance.at = min(refilled, rate * COPIES_WINDOW_S), now
-        if allowance.left < 1:
-            return False
-        allowance.left -= 1
-        return True
+        taken = min(wanted, int(allowance.left))
+        allowance.left -= taken
+        return taken
 
-    def count_not_made(self, host: str, reason: str) -> None:
-        """Count an acknowledgment that a host does not get."""
-        self.not_made[reason] += 1
+    def count_not_made(self, host: str, reason: str, acknowledgments: int = 1) -> None:
+        """Count acknowledgments that a host does not get."""
+        self.not_made[reason] += acknowledgments
         count = self._not_made_for.pop(host, 0)
         if len(self._not_made_for) >= ALLOWANCES_MAX:
             self._not_made_for.pop(next(iter(self._not_made_for)))
-        self._not_made_for[host] = count + 1
+        self._not_made_for[host] = count + acknowledgments
 
     def limited(self, host: str) -> int:
         """Return how many acknowledgments a host did not get since the start."""

@@ -243,7 +243,7 @@ def test_refused_messages_have_a_budget_which_is_not_that_of_applications(
 
 
 def test_a_flood_of_refused_messages_does_not_end_the_dead_letters_of_another_host(
-    hosts: Hosts, remote: RemoteQueueManager
+    hosts: Hosts,
 ):
     daemon = hosts.daemon(quotas={"computer": "4MB"})
     with RemoteQueueManager() as genuine:
@@ -251,13 +251,16 @@ def test_a_flood_of_refused_messages_does_not_end_the_dead_letters_of_another_ho
         peer.send_many([refused(genuine, 10_000) for _ in range(5)])
         peer.wait_stored()
 
-        hostile = remote.connect(daemon.port)
-        hostile.send_many([refused(remote, 40_000) for _ in range(30)])
-        hostile.wait_stored()
+        for source in ("127.0.0.1", "127.0.0.3", "127.0.0.4"):  # more than the budget together
+            with RemoteQueueManager() as hostile:
+                flood = hostile.connect(daemon.port, source=source)
+                flood.send_many([refused(hostile, 40_000) for _ in range(30)])
+                flood.wait_stored()
 
         kept = {each["host"]: each["dead_letters"] for each in letters(daemon)["hosts"]}
     assert kept["127.0.0.2"] == 5
-    assert kept["127.0.0.1"] <= 3
+    assert kept["127.0.0.4"] <= 3
+    assert sum(kept.values()) <= 5 + 5
 
 
 def test_a_dead_letter_that_is_larger_than_the_budget_is_not_kept_and_that_is_recorded(
