@@ -178,7 +178,7 @@ class TlsSettings:
         "The certificate (PEM) of this queue manager, with those between it and its authority."
         " Without such a file it makes one from the key of its data folder.",
     )
-    key: Path = setting(Location(), "tls.key", "Its key (PEM).")
+    key: Path = setting(SecretFile(), "tls.key", "Its key (PEM).")
     authorities: Path | None = setting(
         OptionalLocation(),
         "",

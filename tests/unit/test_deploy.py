@@ -85,6 +85,24 @@ def test_no_body_of_a_message_reaches_a_core_file_or_another_user():
     assert re.search(r"^d /var/lib/qmd 0700 qmd qmd", (DEPLOY / "qmd.tmpfiles").read_text(), re.M)
 
 
+@needs_systemd_analyze
+def test_a_drop_in_with_credentials_is_understood_and_keeps_the_sandbox(tmp_path):
+    """The lines of deploy/README.md, with files that exist."""
+    lines = re.findall(r"^ +(LoadCredential\w*=.*)$", (DEPLOY / "README.md").read_text(), re.M)
+    unit = (DEPLOY / "qmd.service").read_text().replace("/usr/local/bin/qmd", "/bin/true")
+    unit = unit.replace("\n[Install]", "\n" + "\n".join(lines) + "\n\n[Install]")
+    (tmp_path / "qmd.service").write_text(unit)
+
+    verified = analyze("verify", "--man=no", tmp_path / "qmd.service")
+    rated = analyze("security", "--offline=true", tmp_path / "qmd.service")
+
+    assert len(lines) == 2
+    assert not [line for line in verified.stderr.splitlines() if "redential" in line]
+    rating = re.search(r"exposure level for qmd\.service: ([0-9.]+)", rated.stdout)
+    assert rating is not None, rated.stderr
+    assert float(rating[1]) <= EXPOSURE_MAX
+
+
 def test_the_example_configuration_is_the_default_one_in_the_folders_of_the_service(tmp_path):
     text = write_default_config(tmp_path, listen="127.0.0.1:1801", name="").read_text()
     text = text.replace('\ndata = "data"\n', '\ndata = "/var/lib/qmd"\n')
