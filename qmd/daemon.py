@@ -38,6 +38,7 @@ from qmd.peers.ping import PingAnswers
 from qmd.runtime.environment import Environment, Listening
 from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
+from qmd.runtime.open_files import fit, needed_files, raise_limit
 from qmd.runtime.systemd import ServiceManager
 from qmd.tls.errors import TlsFilesError
 from storage.errors import (
@@ -117,6 +118,7 @@ def main(settings: Settings) -> int:
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
+    settings = fit(settings, raise_limit(needed_files(settings)))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))

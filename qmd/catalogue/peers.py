@@ -312,4 +312,15 @@ ENTRIES = (
         "If the address is that of many genuine computers: qmd peer pin GUID FACT for each. "
         "Otherwise take it out of [peers] allow.",
     ),
+    Entry(
+        1636,
+        "few_open_files",
+        "The process may open fewer files than its connections need (in the log).",
+        "The limit of open files, RLIMIT_NOFILE, is lower than sessions_max, handshakes_max and "
+        "clients_max together, with a reserve.",
+        "Raise the limit (LimitNOFILE of the service, `ulimit -n`), or lower these settings. Until "
+        "then fewer connections are allowed, as the line says.",
+        "",
+        "MQ_ERROR_INSUFFICIENT_RESOURCES",
+    ),
 )

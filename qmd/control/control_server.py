@@ -58,7 +58,7 @@ class ControlServer:
         except OSError:
             listening.close()
             raise
-        services, turns = self.components.services, self.components.local_turns
+        services, turns = self.components.services, self.components.busy_turns
         self._acceptors.append(Acceptor(services, turns, listening, self._take))
 
     async def stop(self, path: Path) -> None:

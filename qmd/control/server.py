@@ -42,6 +42,7 @@ REQUESTS_MAX = 4096  # of one client, begun and not answered
 # Limits of one client in one turn of the event loop; other clients follow.
 TURN_S = 0.002
 TURN_REQUESTS_MAX = 256
+BUSY_TURN_REQUESTS = 16  # of a client whose account has much work while another one has some
 FEW_REQUESTS = 4  # between two readings of the clock, each of which takes a microsecond
 
 
@@ -87,6 +88,7 @@ class ControlConnection(asyncio.Protocol):
         self._changing: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport | None = None
         self.connected_at = self._loop.time()
+        self._has_requested = False
         self.account: Account | None = None  # while it is connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -120,9 +122,10 @@ class ControlConnection(asyncio.Protocol):
         self._backlog.clear()
         for task in self._looking:
             task.cancel()
-        self.components.message_receiver.leave(self.reader)
-        self.components.transactions.leave(self)
-        self.components.selective_receiver.leave(self)
+        if self._has_requested:
+            self.components.message_receiver.leave(self.reader)
+            self.components.transactions.leave(self)
+            self.components.selective_receiver.leave(self)
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -145,7 +148,8 @@ class ControlConnection(asyncio.Protocol):
             self._write()
             self.close()
             return
-        if received and not self._backlog:
+        if received and not self._has_requested:
+            self._has_requested = True
             self._server.places.requested(self)
         self._backlog += received
         self.go_on()
@@ -208,6 +212,8 @@ class ControlConnection(asyncio.Protocol):
         self._waits_for_turn = False
         if self._may_begin():
             self._turn, self._taken = self.components.local_turns.serial, 0
+            if self.account is not None and self.account.must_wait:
+                self._taken = TURN_REQUESTS_MAX - BUSY_TURN_REQUESTS
             self._begin()
         self._work()
 
@@ -227,7 +233,7 @@ class ControlConnection(asyncio.Protocol):
     def _begin(self) -> None:
         """Begin as many requests as this turn has time for."""
         busy_time = self.components.services.environment.busy_time
-        began_s = 0.0
+        began_s, began_any = 0.0, False
         try:
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
@@ -236,10 +242,11 @@ class ControlConnection(asyncio.Protocol):
             self._taken = TURN_REQUESTS_MAX
             return
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
-            if self._taken and len(self._backlog[0]) > LARGE_BYTES:
+            if began_any and len(self._backlog[0]) > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
             self._begin_one(self._next())
+            began_any = True
             self._taken += 1
             if self._taken % FEW_REQUESTS:
                 continue
