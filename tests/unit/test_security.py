@@ -69,6 +69,13 @@ def test_each_attack_has_a_protection_and_tests_that_exist(row: Row) -> None:
     assert not missing
 
 
+def test_each_file_of_attacks_is_named() -> None:
+    named = {file for row in ROWS for file, _ in row.tests()}
+    attacks = {f"tests/attack/{path.name}" for path in (ROOT / "tests/attack").glob("test_*.py")}
+
+    assert not attacks - named, "enter the attacks in SECURITY.md, with their protections"
+
+
 def test_a_row_without_a_test_is_noticed() -> None:
     table = f"### A peer\n\n| {' | '.join(HEAD)} |\n| --- | --- | --- | --- |\n"
     [row] = rows_of(table + "| junk | harm | none | `tests/unit/test_security.py::test_none` |\n")
