@@ -45,12 +45,15 @@ class Load:
     delivery: str = "transactional"
     window_size: int | None = None  # of the sessions; None: the default
     events: bool = True  # whether the daemons keep events
+    tls: bool = False  # whether the daemons use TLS between them
 
     @property
     def environment(self) -> dict[str, str]:
         settings = {} if self.events else {"QMD_EVENTS_ENABLED": "false"}
         if self.window_size is not None:
             settings["QMD_DELIVERY_WINDOW_SIZE"] = str(self.window_size)
+        if self.tls:  # each makes a certificate, and offers its port
+            settings |= {"QMD_TLS_ENABLED": "true", "QMD_TLS_PORT": "0"}
         return settings
 
 

@@ -25,6 +25,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
         ("PEER", "peer"),
         ("ADDRESS", "address"),
         ("DIALLED", "dialled"),
+        ("TLS", "tls"),
         ("STATE", "state"),
         ("SENT", "sent"),
         ("RECEIVED", "received"),

@@ -398,6 +398,7 @@ def sessions(components: Components) -> list[Value]:
             "limited": components.answer_limits.limited(connection.origin)
             + components.recorder.shares.limited(connection.origin),
             "dialled": connection.link is not None,
+            "tls": connection.proof is not None,
             "origin": connection.origin,
             "is_primary": components.origins.is_primary(connection),
             "state": session.state.value,

@@ -273,12 +273,13 @@ class TlsPeers:
         if certificate.not_after < datetime.now(UTC):
             return "its certificate has expired"
         is_issued = proof.by_authority and self.credentials.has_authorities
-        if is_issued and (fault := self.credentials.check_again(proof.shown, [])):
+        if is_issued and (fault := self.credentials.check_again(proof.shown, proof.chain)):
             return f"its certificate is no longer valid: {fault}"
         return self._judge_key(proof)
 
     def refused(self, host: str, reason: str) -> None:
         """Count and log a refused certificate or a refused session without TLS."""
+        reason = str(reason)  # not a class of its own, which the log would show
         self.refused_count += 1
         self.last_refusal = f"{host}: {reason}"
         self._services.log_limited(

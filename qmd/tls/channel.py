@@ -61,6 +61,7 @@ class Proof(NamedTuple):
     certificate: Certificate
     authority: str
     shown: x509.Certificate
+    chain: tuple[x509.Certificate, ...] = ()  # those that the other end has sent with it
 
     @property
     def by_authority(self) -> bool:
@@ -217,7 +218,11 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
 
     def verify(self, shown: crypto.X509, error: int, depth: int, *, ok: bool) -> bool:
         """Judge the certificates of the peer, as OpenSSL shows them; False ends the handshake."""
-        is_good = self._judge(shown, error, depth, ok=ok)
+        try:
+            is_good = self._judge(shown, error, depth, ok=ok)
+        except Exception as fault:  # of cryptography, about a certificate that OpenSSL accepts
+            self._fault = f"its certificate cannot be read: {fault}"
+            is_good = False
         self._has_refused = not is_good
         return is_good
 
@@ -263,6 +268,12 @@ class TlsChannel(asyncio.Transport, asyncio.BufferedProtocol):
         if owner is None or self.proof is None:
             self.refuse("it has shown no certificate")
             return
+        try:
+            chain = self._tls.get_peer_cert_chain(as_cryptography=True) or ()
+        except Exception as fault:  # of cryptography, about a certificate that OpenSSL accepts
+            self.refuse(f"the certificates with its own cannot be read: {fault}")
+            return
+        self.proof = self.proof._replace(chain=tuple(chain))
         if self._limit is not None:
             self._limit.cancel()
         above = owner.ready(self)

@@ -91,7 +91,10 @@ class Credentials:
     def load(self) -> None:
         """Read the files.  Raises TlsFilesError, and keeps the previous content."""
         state = self._look()
-        self._loaded = self._read()
+        try:
+            self._loaded = self._read()
+        except (OSError, ValueError, SSL.Error, crypto.Error) as error:
+            raise TlsFilesError(f"the files of TLS cannot be used: {error}") from error
         self._state, self.fault = state, ""
 
     def reload(self, now: datetime | None = None) -> bool:
@@ -112,7 +115,7 @@ class Credentials:
             return False
         return True
 
-    def check_again(self, shown: x509.Certificate, chain: list[x509.Certificate]) -> str:
+    def check_again(self, shown: x509.Certificate, chain: tuple[x509.Certificate, ...]) -> str:
         """Return why a certificate of an authority is no longer valid, or ""."""
         assert self._loaded is not None, "load comes first"
         convert = crypto.X509.from_cryptography

@@ -9,7 +9,7 @@ import ssl
 import struct
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -168,7 +168,8 @@ def test_a_copied_endorsement_is_refused(hosts: Hosts, tmp_path: Path):
 def test_the_guid_of_a_bound_peer_is_refused_with_another_key_and_without_tls(
     hosts: Hosts, tmp_path: Path
 ):
-    sender, receiver = pair(hosts)
+    receiver, sender = tls_daemon(hosts), tls_daemon(hosts)  # by default TLS is preferred
+    receiver.create("q")
     sender.send(direct(receiver.port, "q"), b"1")
     receiver.wait_for("q", 1)
     victim = wire_guid(receiver)
@@ -181,6 +182,7 @@ def test_the_guid_of_a_bound_peer_is_refused_with_another_key_and_without_tls(
 
     assert over_tls is None
     wait_log(sender, "another key than the queue manager")
+    wait_log(sender, "has been met over TLS, and is not believed without it")
     assert without is not None
     assert without.refused
 
@@ -324,3 +326,75 @@ def _is_open(connection: socket.socket) -> bool:
         return True
     except OSError:
         return False
+
+
+def _odd(kind: str) -> tuple[bytes, bytes]:
+    """Return a self-signed certificate that OpenSSL accepts and that no queue manager has."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    from qmd.tls import certificate
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+    )
+    uris = {
+        "no GUID": [],
+        "bad GUID": ["urn:uuid:not-a-guid"],
+        "two GUIDs": [f"urn:uuid:{uuid.uuid4()}", f"urn:uuid:{uuid.uuid4()}"],
+    }.get(kind, [f"urn:uuid:{uuid.uuid4()}"])
+    if uris:
+        names = x509.SubjectAlternativeName(map(x509.UniformResourceIdentifier, uris))
+        builder = builder.add_extension(names, critical=False)
+    if kind == "names that are no names":
+        bad = x509.UnrecognizedExtension(x509.OID_SUBJECT_ALTERNATIVE_NAME, b"\x30\x03\x87\x01\x00")
+        builder = builder._extensions and x509.CertificateBuilder(
+            name, name, key.public_key(), 1, now - timedelta(days=1), now + timedelta(days=1), []
+        ).add_extension(bad, critical=False)
+    if kind == "short endorsement":
+        bad = x509.UnrecognizedExtension(certificate.ENDORSEMENT, b"\x04\x01\x00")
+        builder = builder.add_extension(bad, critical=False)
+    if kind == "endorsement with no key":
+        bad = x509.UnrecognizedExtension(certificate.ENDORSEMENT, b"\x04\x68" + bytes(range(104)))
+        builder = builder.add_extension(bad, critical=False)
+    made = builder.sign(key, hashes.SHA256())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return made.public_bytes(Encoding.PEM), private
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no GUID",
+        "bad GUID",
+        "two GUIDs",
+        "names that are no names",
+        "short endorsement",
+        "endorsement with no key",
+    ],
+)
+def test_an_odd_certificate_is_refused_and_ends_nothing_else(
+    hosts: Hosts, tmp_path: Path, kind: str
+):
+    sender, receiver = pair(hosts)
+
+    assert answer(dial(tls_port(receiver), _odd(kind), tmp_path), os.urandom(16)) is None
+
+    wait_log(receiver, "its certificate is wrong")
+    sender.send(direct(receiver.port, "q"), b"1")
+    receiver.wait_for("q", 1)

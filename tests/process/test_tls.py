@@ -474,3 +474,25 @@ def test_a_replaced_key_is_refused_after_the_overlap(hosts: Hosts):
     sender.send(direct(receiver.port, "q"), b"2")
 
     problem(sender, "its key was replaced by a later one")
+
+
+def test_an_authority_between_is_sent_along_and_a_change_of_files_ends_no_session(
+    hosts: Hosts, authority: Authority
+):
+    middle = Authority(hosts.folder, "between", above=authority)
+    receiver = tls_daemon(hosts, tls={"authorities": str(authority.file)})
+    receiver.create("q")
+    section = {"authorities": str(authority.file), "policy": required(tls_port(receiver))}
+    sender = tls_daemon(hosts, tls=section)
+    for each in (sender, receiver):
+        install(each, middle.issue(guid_of(each)))
+        each.restart()
+    sender.send(direct(receiver.port, "q"), b"1")
+    receiver.wait_for("q", 1)
+
+    install(sender, middle.issue(guid_of(sender)))
+    wait_log(sender, "tls_files_loaded")
+    sender.send(direct(receiver.port, "q"), b"2")
+    receiver.wait_for("q", 2)
+
+    assert status(receiver)["accepted"] == 1

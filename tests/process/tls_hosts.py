@@ -79,9 +79,27 @@ def wait_log(daemon: Daemon, text: str, timeout_s: float = END_S) -> None:
 class Authority:
     """An authority in memory; it signs any certificate, also wrong ones."""
 
-    def __init__(self, folder: Path, name: str = "test authority") -> None:
+    def __init__(
+        self, folder: Path, name: str = "test authority", *, above: Authority | None = None
+    ) -> None:
+        """Make an authority with its files; `above` signs it, or else it is a root."""
         self.key = making.new_key()
-        pem = making.make_authority(name, self.key, valid=timedelta(days=30))
+        self._above = above
+        signer = self if above is None else above
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        pem = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject if above is None else above.certificate.subject)
+            .public_key(self.key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=30))
+            .not_valid_after(now + timedelta(days=300))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(signer.key, None)
+            .public_bytes(serialization.Encoding.PEM)
+        )
         self.certificate = x509.load_pem_x509_certificate(pem)
         folder.mkdir(exist_ok=True)
         self.file = folder / f"{name}.crt"
@@ -109,6 +127,8 @@ class Authority:
         builder = making._host(host, making._name(host), now, valid)
         builder = builder.issuer_name(self.certificate.subject).public_key(key.public_key())
         pem = builder.sign(self.key, None).public_bytes(serialization.Encoding.PEM)
+        if self._above is not None:
+            pem += self.certificate.public_bytes(serialization.Encoding.PEM)
         return pem, making.key_pem(key)
 
 
