@@ -335,8 +335,9 @@ class ConsequencesSettings:
 
     queues_per_host: int = setting(
         Whole(1, 32767),
-        256,
-        "Outgoing queues at once for acknowledgments that the messages of one host ask for.",
+        1000,
+        "Outgoing queues at once for acknowledgments that the messages of one host ask for. Many"
+        " computers may share the address of one host.",
     )
     queues: int = setting(
         Whole(1, 32767), 8192, "The same for all hosts together. The others are for applications."

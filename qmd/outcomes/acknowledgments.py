@@ -309,6 +309,7 @@ class Acknowledgments:
         for packet in packets:
             way = self._way_back(packet)
             if way is None:
+                self._no_way_back(packet, message_class)
                 continue
             key = self._services.ids.next_lookup_id(PRIORITY_MAX)
             ack = way.acks.packet(
@@ -335,6 +336,25 @@ class Acknowledgments:
                 originals,
                 batch=batch,
             )
+
+    def _no_way_back(self, packet: bytes, message_class: int) -> None:
+        """Record that a message gets no final ack: the limits of its host permit no queue for it.
+
+        Its source gives it up after the interval of its confirmation.
+        """
+        source = source_of(packet)
+        by = self._ways.asked(source, None).by
+        self._limits.count_not_made(by, "final ack")
+        header = EventHeader(
+            Kind.UNACKNOWLEDGED,
+            peer=guid_text(source),
+            message_class=message_class,
+            reason=f"there is no outgoing queue for final acks to {by} ([consequences])",
+        )
+        if self._recorder.enabled:
+            listed = self._recorder.shared(by, header, source)
+            if listed is not None:
+                self._recorder.record(listed, [packet])
 
     def expect_final_ack(self, packet: bytes) -> None:
         """Prepare the final ack of a message that is being accepted.
