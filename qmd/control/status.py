@@ -429,6 +429,9 @@ def _explanation(components: Components, queue: OutgoingQueue) -> str:
         return stuck
     if link.connection is None and queue.messages:
         wait_s = max(0.0, link.retry.next_attempt - components.services.loop.time())
+        conflict = components.identities.about(link.guid)
+        if conflict is not None and components.origins.primary(conflict.queue_manager) is not None:
+            return f"{text} But {conflict.reason}. {conflict.remedy}."
         if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
         last = link.retry.history[-1].result if link.retry.history else "not tried yet"

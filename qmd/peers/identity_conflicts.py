@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 CONFLICTS_MAX = 100
+PER_GUID_MAX = 4  # conflicts of origins that are kept for one GUID: any program can cause them
+SHOWN_S = 86_400  # for which such a conflict is shown
 REMEDY = (
     "One of them was cloned, or runs on an old backup. Give the clone an identity of its own (a new"
     " data folder); then, here: qmd session forget {guid}"
@@ -92,7 +94,17 @@ class IdentityConflicts:
     @property
     def conflicts(self) -> list[Conflict]:
         """All conflicts, the latest last."""
-        return list(self._conflicts.values())
+        since_s = int(self._services.environment.time()) - SHOWN_S
+        return [
+            conflict
+            for (_, origin), conflict in self._conflicts.items()
+            if not origin or conflict.at_s >= since_s
+        ]
+
+    def about(self, guid: bytes | None) -> Conflict | None:
+        """Return the latest conflict about a GUID, or None."""
+        found = [each for each in self.conflicts if each.queue_manager == guid]
+        return found[-1] if found else None
 
     def judge(
         self,
@@ -243,12 +255,8 @@ class IdentityConflicts:
         remedy = remedy.replace("{guid}", guid_text(guid))
         place = (guid, origin)
         before = self._conflicts.pop(place, None)
-        if before is None and len(self._conflicts) >= CONFLICTS_MAX:
-            # Any program can cause conflicts of origins: they do not replace the others.
-            oldest = next(
-                (each for each in self._conflicts if each[1]), next(iter(self._conflicts))
-            )
-            del self._conflicts[oldest]
+        if before is None:
+            self._make_room(guid)
         hosts = tuple(dict.fromkeys((*(before.hosts if before else ()), *hosts)))[:16]
         at_s = int(self._services.environment.time())
         self._conflicts[place] = Conflict(guid, hosts, at_s, reason, remedy)
@@ -263,6 +271,18 @@ class IdentityConflicts:
             code=code,
         )
         return f"two machines have one identity: {reason}"
+
+    def _make_room(self, guid: bytes) -> None:
+        """Drop the oldest conflict of origins if there are too many, for a GUID or in all.
+
+        Any program can cause them: they do not displace conflicts of machines with one key.
+        """
+        places = [place for place in self._conflicts if place[1]]
+        its = [place for place in places if place[0] == guid]
+        if len(its) >= PER_GUID_MAX:
+            del self._conflicts[its[0]]
+        elif len(self._conflicts) >= CONFLICTS_MAX:
+            del self._conflicts[places[0] if places else next(iter(self._conflicts))]
 
 
 def _proven(connection: PeerConnection) -> str:
