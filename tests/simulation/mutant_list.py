@@ -77,8 +77,8 @@ MUTANTS = (
     Mutant(
         "the page cache is trusted after a failed sync",
         "storage/storage.py",
-        'log_bytes = disk.rewrite_log(folder / f"{DATABASE}-wal")',
-        'log_bytes = disk.file_bytes(folder / f"{DATABASE}-wal")',
+        'return disk.rewrite_log(path.with_name(f"{path.name}-wal"))',
+        'return disk.file_bytes(path.with_name(f"{path.name}-wal"))',
     ),
     Mutant(
         "a failed commit is reported as durable",
@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "no retry follows a failed connection",
         "qmd/peers/link.py",
-        "self._retry_timer = loop.call_later(wait_s, self._retry_now)",
+        "self._retry_timer = loop.call_at(at, self._retry_now)",
         "pass",
     ),
     # Sequences.
@@ -348,8 +348,8 @@ MUTANTS = (
     Mutant(
         "a refused message becomes no dead letter",
         "qmd/outcomes/nack.py",
-        "if result.dead_letter is not None and not known:",
-        "if False:",
+        "        if result.dead_letter is not None:",
+        "        if False:",
     ),
     Mutant(
         "no final ack for a refused message",
@@ -360,8 +360,8 @@ MUTANTS = (
     Mutant(
         "an expired message in its queue becomes no dead letter",
         "qmd/outcomes/dead_letter.py",
-        "if result.dead_letter is not None:\n                self.dead_letter(",
-        "if False:\n                self.dead_letter(",
+        "            if result.dead_letter is not None:",
+        "            if False:",
     ),
     # Readers.
     Mutant(
@@ -1486,9 +1486,12 @@ MUTANTS = (
     Mutant(
         "a rejected message becomes no dead letter",
         "qmd/outcomes/dead_letter.py",
-        "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+        "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name,"
+        " host=host)",
         "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
-        "                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name)",
+        "                    self.dead_letter(\n"
+        "                        packet, message_class, reason, wall_ms, queue.name, host=host\n"
+        "                    )",
     ),
     Mutant(
         "messages counted only on disk do not await confirmation",
@@ -1642,7 +1645,7 @@ MUTANTS = (
     Mutant(
         "a refusal is not acknowledged",
         "qmd/outcomes/nack.py",
-        "        if result.acknowledgment is not None and not known:",
+        "        if result.acknowledgment is not None:",
         "        if False:",
     ),
     Mutant(
