@@ -34,7 +34,9 @@ CREATE TABLE queue (
     created_at_s        INTEGER NOT NULL,
     modified_at_s       INTEGER NOT NULL,
     parent_id           INTEGER,                 -- of a subqueue or journal: its queue
-    directory_guid      BLOB                     -- of a public queue: its object in the directory
+    directory_guid      BLOB,                    -- of a public queue: its object in the directory
+    authenticate        INTEGER NOT NULL DEFAULT 0,  -- takes signed messages only
+    privacy             INTEGER NOT NULL DEFAULT 1   -- 0 none, 1 optional, 2 encrypted bodies only
 );
 
 -- [MS-MQDMPR] 3.1.1.2: a queue's transactional property is fixed when it is created.

@@ -6,6 +6,8 @@ components above: a component gets only collaborators that exist, and mypy sees 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from qmd.access.things import ThingFinder
 from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
@@ -31,6 +33,9 @@ from qmd.runtime.bulk_turns import BulkTurns
 from qmd.runtime.fair_scheduler import FairScheduler, Light
 from qmd.runtime.services import Services
 
+if TYPE_CHECKING:
+    from qmd.message_security.keyring import Keyring
+
 
 class StateLayer:
     """Queues and their state, the event log, the directory, and the names of queues."""
@@ -38,6 +43,7 @@ class StateLayer:
     def __init__(self, services: Services, limits: Limits) -> None:
         self.services = services
         self.limits = limits
+        self._keyring: Keyring | None = None
         self._make_queues()
         self._make_names()
 
@@ -89,6 +95,14 @@ class StateLayer:
         )
         self.queues.on_added = self.destinations.forget
         self.own_dead_letters.connect(self.destinations.find_here)
+
+    def keyring(self) -> Keyring:
+        """Return the keys of message security; made at the first use, which takes 30 ms."""
+        if self._keyring is None:
+            from qmd.message_security.keyring import Keyring
+
+            self._keyring = Keyring(self.services.settings.queue_manager.data)
+        return self._keyring
 
     async def reload_directory(self) -> None:
         """Look everything up anew; read the file of a file directory again.  Raises Refusal."""

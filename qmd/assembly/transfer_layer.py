@@ -43,6 +43,7 @@ from qmd.transfer.relay_rules import RelayRules
 from qmd.transfer.relay_store import RelayStore
 from qmd.transfer.relayed_acks import RelayedAcks
 from qmd.transfer.release import OutgoingRelease
+from qmd.transfer.security_gate import SecurityGate
 from qmd.transfer.sequence_order import SequenceOrder
 from qmd.transfer.sequence_renewal import SequenceRenewal
 
@@ -221,6 +222,7 @@ class TransferLayer(StateLayer):
             self.promises,
             received_acks,
             self.recorder,
+            SecurityGate(services, self.local_destinations, self.keyring),
         )
 
     def _connect_transfer(self) -> None:

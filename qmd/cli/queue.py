@@ -36,6 +36,14 @@ def queue() -> None:
 @click.option(
     "--public", is_flag=True, help="Create a public queue, which is registered in the directory."
 )
+@click.option("--authenticate", is_flag=True, help="Take only signed messages of other hosts.")
+@click.option(
+    "--privacy",
+    type=click.Choice(("none", "optional", "body")),
+    default="optional",
+    show_default=True,
+    help="body: take only encrypted messages of other hosts; none: only plain ones.",
+)
 @json_option
 @pass_configuration
 def create(
@@ -47,6 +55,8 @@ def create(
     quota: int | None,
     journal_quota: int | None,
     public: bool,
+    authenticate: bool,
+    privacy: str,
     as_json: bool,
 ) -> None:
     """Create the private queue NAME; or, with --public, a public one."""
@@ -61,6 +71,8 @@ def create(
             quota_bytes=quota,
             journal_quota_bytes=journal_quota,
             public=public,
+            authenticate=authenticate,
+            privacy=privacy,
         )
     )
     if as_json:
@@ -77,6 +89,16 @@ def create(
 @click.option("--journal-quota", type=quota, help="The limit for its journal.")
 @click.option("--journal/--no-journal", default=None, help="Keep a copy of received messages.")
 @click.option("--label", help="A description.")
+@click.option(
+    "--authenticate/--no-authenticate",
+    default=None,
+    help="Take only signed messages of other hosts.",
+)
+@click.option(
+    "--privacy",
+    type=click.Choice(("none", "optional", "body")),
+    help="body: take only encrypted messages of other hosts; none: only plain ones.",
+)
 @json_option
 @pass_configuration
 def set_(
@@ -86,6 +108,8 @@ def set_(
     journal_quota: int | None,
     journal: bool | None,
     label: str | None,
+    authenticate: bool | None,
+    privacy: str | None,
     as_json: bool,
 ) -> None:
     """Change the properties of a queue that are given.
@@ -95,9 +119,12 @@ def set_(
     """
     from qmd.cli.output import print_facts
 
-    if all(change is None for change in (quota, journal_quota, journal, label)):
+    if all(
+        change is None for change in (quota, journal_quota, journal, label, authenticate, privacy)
+    ):
         raise click.UsageError(
-            "give a change: --quota, --journal-quota, --journal, --no-journal or --label"
+            "give a change: --quota, --journal-quota, --journal, --no-journal, --label,"
+            " --authenticate, --no-authenticate or --privacy"
         )
     changed = configuration.ask(
         lambda qm: qm.set_queue(
@@ -106,6 +133,8 @@ def set_(
             journal_quota_bytes=journal_quota,
             journal=journal,
             label=label,
+            authenticate=authenticate,
+            privacy=privacy,
         )
     )
     print_facts(changed, as_json=as_json)

@@ -39,6 +39,8 @@ class Administration:
         quota_bytes: int | None = None,
         journal_quota_bytes: int | None = None,
         public: bool = False,
+        authenticate: bool = False,
+        privacy: str = "optional",
     ) -> Facts:
         r"""Create a private queue (`private$\orders` or `orders`).
 
@@ -46,6 +48,8 @@ class Administration:
         configuration; `UNLIMITED` means no quota.
         `public`: create a public queue instead (`.\orders` or `orders`), registered in the
         directory.
+        `authenticate`: refuse unsigned messages of other hosts.  `privacy`: "body" refuses plain
+        ones, "none" encrypted ones.
         """
         return await self._change(
             operator_frames.CreateQueue,
@@ -56,6 +60,8 @@ class Administration:
             quota_bytes,
             journal_quota_bytes,
             public,
+            authenticate,
+            privacy,
         )
 
     async def set_queue(
@@ -66,13 +72,16 @@ class Administration:
         journal_quota_bytes: int | None = None,
         journal: bool | None = None,
         label: str | None = None,
+        authenticate: bool | None = None,
+        privacy: str | None = None,
     ) -> Facts:
         """Change the properties of a queue; None leaves a property unchanged.
 
         A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.
         """
         return await self._change(
-            operator_frames.SetQueue, name, quota_bytes, journal_quota_bytes, journal, label
+            operator_frames.SetQueue,
+            *(name, quota_bytes, journal_quota_bytes, journal, label, authenticate, privacy),
         )
 
     async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:

@@ -18,6 +18,7 @@ from qmd.config.tls_rules import TlsRule
 from qmd.config.value_types import (
     Address,
     Choice,
+    Choices,
     ComputerName,
     ComputerNames,
     Duration,
@@ -709,6 +710,27 @@ class EventsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSecuritySettings:
+    """Signatures and encryption of messages."""
+
+    hash_algorithms: tuple[str, ...] = setting(
+        Choices(("sha512", "sha256", "sha1", "md5")),
+        ["sha512", "sha256"],
+        "Hash algorithms of signatures that are accepted; sha1 and md5 are broken.",
+    )
+    encryption_algorithms: tuple[str, ...] = setting(
+        Choices(("aes256", "aes192", "aes128", "rc4", "rc2")),
+        ["aes256", "aes192", "aes128"],
+        "Algorithms of encrypted messages that are accepted; rc4 and rc2 are broken.",
+    )
+    msmq_1_signatures: bool = setting(
+        Flag(),
+        False,
+        "Whether signatures of MSMQ 1.0 count, which do not cover the destination.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """The log, written to standard error."""
 
@@ -742,6 +764,7 @@ class Settings:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
+    message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -762,6 +785,7 @@ SECTIONS: dict[str, type[Any]] = {
     "pipeline": PipelineSettings,
     "storage": StorageSettings,
     "events": EventsSettings,
+    "message_security": MessageSecuritySettings,
     "log": LogSettings,
 }
 

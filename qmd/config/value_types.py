@@ -254,6 +254,26 @@ class Choice(Kind[str]):
         return value
 
 
+@dataclass(frozen=True)
+class Choices(Kind[tuple[str, ...]]):
+    """A list of some of these words."""
+
+    options: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return "a list of " + ", ".join(f'"{option}"' for option in self.options)
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        words = tuple(_text(each) for each in _list(value))
+        if not set(words) <= set(self.options):
+            raise ValueError
+        return words
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Whole(Kind[int]):
     """A whole number in a range."""

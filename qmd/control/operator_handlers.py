@@ -15,6 +15,7 @@ from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.purge import Purged
+from qmd.operations.queue_admin import Security
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
@@ -50,6 +51,7 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
         journal=request.journal,
         quota_bytes=request.quota_bytes,
         journal_quota_bytes=request.journal_quota_bytes,
+        security=Security(request.authenticate, request.privacy),
         public=request.public,
     )
     return overview.queue(queue)
@@ -67,6 +69,7 @@ async def _set(
         queue,
         quota_bytes=request.quota_bytes,
         journal_quota_bytes=request.journal_quota_bytes,
+        security=Security(request.authenticate, request.privacy),
         journal=request.journal,
         label=request.label,
     )

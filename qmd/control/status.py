@@ -202,6 +202,8 @@ def queue(queue: LocalQueue) -> Value:
         "quota_used_percent": queue.payer.used_percent,
         "quota_warning_percent": queue.payer.noticed_percent or None,
         "journal_quota_bytes": queue.journal_quota_bytes,
+        "authenticate": queue.authenticate,
+        "privacy": queue.privacy,
         "quota_used_bytes": queue.payer.bytes,
         "parent": None if queue.parent is None else queue.parent.name,
         "subqueues": [

@@ -19,6 +19,8 @@ class CreateQueue(Request, tag="create_queue", frozen=True):
     quota_bytes: int | None = None  # None: the configured quota; UNLIMITED: no quota
     journal_quota_bytes: int | None = None  # the same
     public: bool = False  # registered in the directory
+    authenticate: bool = False  # it takes signed messages only
+    privacy: str = "optional"  # or none, body: the encrypted messages that it takes
 
 
 class SetQueue(Request, tag="set_queue", frozen=True):
@@ -29,6 +31,8 @@ class SetQueue(Request, tag="set_queue", frozen=True):
     journal_quota_bytes: int | None = None  # the same
     journal: bool | None = None
     label: str | None = None
+    authenticate: bool | None = None
+    privacy: str | None = None
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):

@@ -86,8 +86,12 @@ def administration_queues(original: UserMessage, own_id: bytes) -> list[AckDesti
 
 
 def brings_body(original: UserMessage, message_class: int) -> bool:
-    """Return whether an acknowledgment of this class carries the body of the original."""
-    encrypted = original.security is not None and original.security.flags.body_encrypted
+    """Return whether an acknowledgment of this class carries the body of the original.
+
+    A body that came encrypted is never returned in clear text: its header keeps the session key.
+    """
+    header = original.security
+    encrypted = header is not None and (header.flags.body_encrypted or header.encryption_key)
     return message_class not in _WITHOUT_BODY and not encrypted
 
 

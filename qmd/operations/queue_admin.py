@@ -12,7 +12,7 @@ from qmd.control_protocol.messages import UNLIMITED
 from qmd.directory import registration as registration
 from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
-from qmd.queues.local_queue import LocalQueue
+from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
 from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.tables import directory_changes
 from storage.tables import queues as queue_rows
@@ -36,6 +36,29 @@ log = structlog.get_logger()
 QUOTA_BYTES_MAX = (1 << 63) - 1  # the largest integer of SQLite
 
 
+class Security(NamedTuple):
+    """Which messages of others a queue takes; None: that stays, or is the default."""
+
+    authenticate: bool | None = None
+    privacy: str | None = None  # one of PRIVACY_LEVELS
+
+    @property
+    def level(self) -> int | None:
+        """The level of privacy, as stored.  Raises Refusal."""
+        if self.privacy is None:
+            return None
+        if self.privacy not in PRIVACY_LEVELS:
+            raise Refusal(
+                "bad_privacy",
+                f"there is no level of privacy {self.privacy!r}",
+                f"It is one of {', '.join(PRIVACY_LEVELS)}.",
+            )
+        return PRIVACY_LEVELS.index(self.privacy)
+
+
+SAME = Security()
+
+
 class _NewQueue(NamedTuple):
     """A queue to create; its properties are checked."""
 
@@ -45,6 +68,7 @@ class _NewQueue(NamedTuple):
     journal: bool
     quota_bytes: int | None
     journal_quota_bytes: int | None
+    security: Security
     guid: bytes | None = None  # from the directory
 
 
@@ -56,6 +80,7 @@ class _Change(NamedTuple):
     journal: bool | None
     quota_bytes: int | None
     journal_quota_bytes: int | None
+    security: Security
     now_s: int
     for_directory: DirectoryChange | None
 
@@ -91,6 +116,7 @@ class QueueAdministration:
         quota_bytes: int | None,
         journal_quota_bytes: int | None = None,
         public: bool = False,
+        security: Security = SAME,
     ) -> LocalQueue:
         """Create a queue of this computer; a quota that is None is that of the configuration.
 
@@ -106,8 +132,10 @@ class QueueAdministration:
             journal,
             _quota(quota_bytes, quotas.queue_bytes),
             _quota(journal_quota_bytes, quotas.journal_bytes),
+            security,
         )
         _check_label(label)
+        _level(security, 0)
         await self._deletion.finished(path.lower())
         if path.lower() in self._queues.by_key:
             raise _exists(path)
@@ -156,16 +184,20 @@ class QueueAdministration:
         journal_quota_bytes: int | None = None,
         journal: bool | None = None,
         label: str | None = None,
+        security: Security = SAME,
     ) -> LocalQueue:
         """Change properties of a queue; those that are None stay, and UNLIMITED removes a quota.
 
         Messages that exceed a smaller quota stay.  Raises Refusal.
         """
         _check_changeable(
-            queue, only_quota=(journal_quota_bytes, journal, label) == (None, None, None)
+            queue,
+            only_quota=(journal_quota_bytes, journal, label) == (None, None, None)
+            and security == SAME,
         )
         if label is not None:
             _check_label(label)
+        _level(security, 0)
         for each in (quota_bytes, journal_quota_bytes):
             _quota(each, None)
         for_directory = self._registration.change_of(queue, deleted=False)
@@ -175,6 +207,7 @@ class QueueAdministration:
             journal,
             quota_bytes,
             journal_quota_bytes,
+            security,
             int(self._services.environment.time()),
             for_directory,
         )
@@ -201,6 +234,7 @@ class QueueAdministration:
     ) -> None:
         """Apply a stored change to the queue in memory."""
         queue.label, queue.journal = row.label, row.journal
+        queue.set_security(row)
         queue.journal_quota_bytes = row.journal_quota_bytes
         queue.set_quota(self._queues.quota_of(row))
         if journal_row is not None and queue.own_journal is None and not queue.deleted:
@@ -231,6 +265,8 @@ def _store_new(
         quota_bytes=new.quota_bytes,
         journal_quota_bytes=new.journal_quota_bytes,
         directory_guid=new.guid,
+        authenticate=bool(new.security.authenticate),
+        privacy=_level(new.security, 1),
     )
     if new.guid is not None:
         directory_changes.forget(db, new.guid)  # the deletion of a queue with this name
@@ -256,10 +292,18 @@ def _store_change(
         quota_bytes=_quota(change.quota_bytes, row.quota_bytes),
         journal_quota_bytes=_quota(change.journal_quota_bytes, row.journal_quota_bytes),
         now_s=change.now_s,
+        authenticate=row.authenticate
+        if change.security.authenticate is None
+        else change.security.authenticate,
+        privacy=_level(change.security, row.privacy),
     )
     if change.for_directory is not None:
         directory_changes.note(db, change.for_directory)
     return row, queue_rows.create_journal(db, row, change.now_s) if row.journal else None
+
+
+def _level(security: Security, present: int) -> int:
+    return present if security.level is None else security.level
 
 
 def _check_changeable(queue: LocalQueue, *, only_quota: bool) -> None:

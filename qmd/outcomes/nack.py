@@ -193,9 +193,6 @@ class Nacks:
 
 def why_not(queue: LocalQueue, message: UserMessage) -> MessageClass | None:
     """Return the class of the refusal of a message that the queue can never take, or None."""
-    if message.security is not None and message.security.flags.body_encrypted:
-        # This queue manager has no key with which a body could be encrypted. [MS-MQQB] 3.1.5.8.3
-        return MessageClass.NACK_BAD_ENCRYPTION
     if message.transaction is None:
         return MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE if queue.transactional else None
     return None if queue.transactional else MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE

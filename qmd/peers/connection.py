@@ -222,6 +222,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         return self._reader.bytes_received
 
     @property
+    def is_open(self) -> bool:
+        """Whether the session has not ended."""
+        return not self._closed
+
+    @property
     def room(self) -> int:
         """The number of messages that may be sent now."""
         if self._closed or self._writing_paused or self.session is None:

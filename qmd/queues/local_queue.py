@@ -88,6 +88,10 @@ class QueueNames(NamedTuple):
     guid: bytes = b""
 
 
+#: Which messages a queue takes, by its level of privacy.  [MS-MQDMPR] 3.1.1.2
+PRIVACY_LEVELS = ("none", "optional", "body")
+
+
 class LocalQueue(Measured):
     """One queue of this computer: properties, quota, and the messages that memory holds."""
 
@@ -114,6 +118,7 @@ class LocalQueue(Measured):
         self.transactional = row.transactional
         self.journal = row.journal  # received messages are copied to its journal
         self.journal_quota_bytes = row.journal_quota_bytes
+        self.set_security(row)
         self.is_system = row.system
         self.created_at_s = row.created_at_s
         self.parent = parent
@@ -147,6 +152,13 @@ class LocalQueue(Measured):
         within = None if is_journal else parent
         # Last, because it may call `notice` with this queue.
         super().__init__(usage, stored.bytes, row.quota_bytes, notice, within)
+
+    def set_security(self, row: QueueRow) -> None:
+        """Take over which messages of other hosts the queue refuses: unsigned ones if it must be
+        authenticated, and encrypted or plain ones by its level of privacy."""
+        self.authenticate = row.authenticate
+        self.privacy = PRIVACY_LEVELS[row.privacy]
+        self.is_guarded = row.authenticate or self.privacy == "body"  # for plain messages
 
     @property
     def is_read_only(self) -> bool:

@@ -19,9 +19,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from storage import Storage, StorageOptions
+
+T = TypeVar("T")
 
 LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -168,6 +170,10 @@ class Environment:
 
         threading.Thread(target=run, name="look-up", daemon=True).start()
         return await found
+
+    def aside(self, loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Start work that takes long and touches nothing else, in another thread."""
+        return asyncio.ensure_future(loop.run_in_executor(None, work), loop=loop)
 
     def memory_bytes(self) -> int:
         """Return the memory available to this process, in bytes.

@@ -3,7 +3,8 @@
 The steps have the order of [MS-MQQB] 3.1.5.8, as `docs/protocol-notes.md` reads it:
 
     received before? ──► room? ──► too late? ──► for another computer? ──► a queue of ours?
-        ──► may the queue take it? ──► next of its sequence? ──► room in the queue? ──► accepted
+        ──► may the queue take it? ──► is it secure? ──► next of its sequence?
+        ──► room in the queue? ──► accepted
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from protocol.message_class import MessageClass
 from qmd.core.packet_fields import reach_time_s, time_left_s
 from qmd.outcomes.nack import why_not
 from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
+from qmd.transfer.security_gate import security_refusal
 
 if TYPE_CHECKING:
+    from qmd.message_security.checking import Checked
     from qmd.peers.connection import PeerConnection
     from qmd.peers.next_hop import NextHops
     from qmd.queues.message_id_history import KnownMessages
@@ -57,6 +60,7 @@ class Acceptance:
         connection: PeerConnection,
         message: UserMessage,
         packet: bytes,
+        security: Checked | None = None,
         *,
         wall_ms: int,
         now: float,
@@ -64,7 +68,8 @@ class Acceptance:
         """Decide about a message of a session, and count its position if it is accepted.
 
         wall_ms: the wall clock, in milliseconds since 1970; now: the clock of the event loop, in
-        seconds.  A message for another computer is in its outgoing queue when this returns.
+        seconds; security: the result of the check of a message for this host with a
+        SecurityHeader.  A message for another computer is in its outgoing queue when this returns.
         """
         user, is_transactional = message.user, message.transaction is not None
         assert connection.session is not None
@@ -97,6 +102,9 @@ class Acceptance:
         cannot = why_not(queue, message)
         if cannot is not None:
             return refused(cannot, queue)
+        if security is None and message.security is not None:
+            return no_room("a queue was made while its message waited")  # not checked for it
+        insecure = security_refusal(queue, security) if security or queue.is_guarded else None
         has_room = queue.has_room(size)
         if is_transactional:
             # The source makes a dead letter of a refused message.  Another copy of it may be on its
@@ -107,7 +115,7 @@ class Acceptance:
                 message,
                 queue,
                 now,
-                can_be_taken=has_room and not too_late and refusal is None,
+                can_be_taken=has_room and not too_late and refusal is None and insecure is None,
             )
             if decision.verdict is not Verdict.ACCEPTED:
                 return decision
@@ -117,6 +125,8 @@ class Acceptance:
                 return refused(refusal, queue)
         else:
             decision = Decision(Verdict.ACCEPTED, queue)
+        if insecure is not None:
+            return refused(insecure[0], queue, detail=insecure[1])
         if not has_room:
             return refused(MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue)
         return decision

@@ -17,6 +17,7 @@ from qmd.core.session import MessageReceived
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.promises import Promise
 from qmd.transfer.decision import Decision, Verdict
+from qmd.transfer.security_gate import NOT_CHECKED
 from qmd.transfer.turn import Turn
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from qmd.transfer.acceptance import Acceptance
     from qmd.transfer.arrivals import Arrivals
     from qmd.transfer.received_acks import ReceivedAcks
+    from qmd.transfer.security_gate import CheckedMessages, SecurityGate
     from storage.engine.batch import Batch
 
 log = structlog.get_logger()
@@ -45,6 +47,7 @@ class Incoming:
         promises: Promises,
         received_acks: ReceivedAcks,
         recorder: Recorder,
+        gate: SecurityGate,
     ) -> None:
         self._services = services
         self._acceptance = acceptance
@@ -53,6 +56,8 @@ class Incoming:
         self._promises = promises
         self._received_acks = received_acks
         self._recorder = recorder
+        self._gate = gate
+        gate.connect(self._checked)
         self._waiting_for_disk: dict[PeerConnection, None] = {}
         self._awaited: Batch | None = None  # after its commit, waiting connections are looked at
         self.received_count = 0
@@ -64,13 +69,36 @@ class Incoming:
     ) -> None:
         """Take over messages of one session, in the order of their arrival.
 
-        now: the clock of the event loop, in seconds.
+        now: the clock of the event loop, in seconds.  Messages with a SecurityHeader, and those
+        after them, wait until their signatures are verified and their bodies decrypted.
         """
+        if self._gate.must_hold(connection, messages):
+            connection.pause_reading()
+            self._gate.hold(connection, messages)
+        else:
+            self._take(connection, messages, now, NOT_CHECKED)
+
+    def _checked(
+        self, connection: PeerConnection, messages: list[MessageReceived], checked: CheckedMessages
+    ) -> None:
+        """Take over messages that were held; the session reads on if no others are held."""
+        self._take(connection, messages, self._services.loop.time(), checked)
+        if not self._gate.holds(connection) and connection not in self._waiting_for_disk:
+            connection.resume_reading()
+
+    def _take(
+        self,
+        connection: PeerConnection,
+        messages: list[MessageReceived],
+        now: float,
+        checked: CheckedMessages,
+    ) -> None:
+        """Take over messages; `checked` has the results of checks by index."""
         own_id = self._services.id
         turn = Turn(connection, now, self._services.environment.time())
         received_acks: list[tuple[MessageKind, UserMessage, int]] = []
         self.received_count += len(messages)
-        for message, packet, number in messages:
+        for index, (message, packet, number) in enumerate(messages):
             if message.properties.message_class:
                 kind = classify(message, own_id)
                 if kind is not MessageKind.ORDINARY:
@@ -78,11 +106,14 @@ class Incoming:
                         self._received_acks.order_ack(connection, message, now)
                     received_acks.append((kind, message, number))
                     continue
+            security = checked.get(index)
             decision = self._acceptance.decide(
-                connection, message, packet, wall_ms=turn.wall_ms, now=now
+                connection, message, packet, security, wall_ms=turn.wall_ms, now=now
             )
             if decision.verdict is Verdict.ACCEPTED:
                 assert decision.queue is not None
+                if security is not None:
+                    message, packet = security.message, security.packet
                 self._arrivals.accept(turn, decision.queue, decision.stream, message, packet)
             elif decision.verdict is Verdict.NO_ROOM:
                 self._finish(turn)

@@ -7,7 +7,7 @@ id is free, and they are not mistaken for those of the next queue with that id.
 """
 
 import sqlite3
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage.errors import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
 from storage.tables import counters, messages, sequences
@@ -41,6 +41,8 @@ class QueueRow(NamedTuple):
     modified_at_s: int
     parent_id: int | None = None  # of a subqueue or journal: its parent queue
     directory_guid: bytes | None = None  # of a public queue: its object in the directory
+    authenticate: bool = False  # it takes signed messages only
+    privacy: int = 1  # 0: no encrypted messages, 1: both, 2: encrypted messages only
 
 
 COLUMNS = ", ".join(QueueRow._fields)
@@ -58,6 +60,8 @@ def create(
     journal_quota_bytes: int | None = None,
     parent_id: int | None = None,
     directory_guid: bytes | None = None,
+    authenticate: bool = False,
+    privacy: int = 1,
 ) -> QueueRow:
     """Create a queue with a path such as `private$\\orders`; `parent_id` for a subqueue or journal.
 
@@ -80,6 +84,8 @@ def create(
         modified_at_s=now_s,
         parent_id=parent_id,
         directory_guid=directory_guid,
+        authenticate=authenticate,
+        privacy=privacy,
     )
     _insert(db, row)
     sequences.take_over(db, row.name, row.id)
@@ -129,12 +135,17 @@ def change(
     quota_bytes: int | None,
     journal_quota_bytes: int | None,
     now_s: int,
+    authenticate: bool = False,
+    privacy: int = 1,
 ) -> QueueRow:
     """Set all properties of a queue that can be changed.  Raises NoSuchQueue."""
     db.execute(
         "UPDATE queue SET label = ?, journal = ?, quota_bytes = ?, journal_quota_bytes = ?,"
-        " modified_at_s = ? WHERE id = ?",
-        (label, journal, quota_bytes, journal_quota_bytes, now_s, queue_id),
+        " authenticate = ?, privacy = ?, modified_at_s = ? WHERE id = ?",
+        (
+            *(label, journal, quota_bytes, journal_quota_bytes),
+            *(authenticate, privacy, now_s, queue_id),
+        ),
     )
     return get(db, queue_id)
 
@@ -194,29 +205,16 @@ def _is_named(db: sqlite3.Connection, queue_id: int) -> bool:
 
 def _insert(db: sqlite3.Connection, row: QueueRow) -> None:
     db.execute(
-        f"INSERT INTO queue ({COLUMNS}, key) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO queue ({COLUMNS}, key) VALUES ({', '.join('?' * (len(row) + 1))})",
         (*row, row.name.casefold()),
     )
 
 
-def _queue(
-    row: tuple[
-        int, str, str, int, int, int | None, int | None, int, int, int, int | None, bytes | None
-    ],
-) -> QueueRow:
-    id_, name, label, transactional, journal, *quotas, system, created, modified, parent, guid = row
-    quota, journal_quota = quotas
-    return QueueRow(
-        id_,
-        name,
-        label,
-        bool(transactional),
-        bool(journal),
-        quota,
-        journal_quota,
-        bool(system),
-        created,
-        modified,
-        parent,
-        guid,
+def _queue(columns: tuple[Any, ...]) -> QueueRow:
+    row = QueueRow(*columns)
+    return row._replace(
+        transactional=bool(row.transactional),
+        journal=bool(row.journal),
+        system=bool(row.system),
+        authenticate=bool(row.authenticate),
     )

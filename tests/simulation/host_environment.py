@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qmd.config.file import parse_settings
 from qmd.config.settings import Settings
@@ -14,6 +15,8 @@ from tests.simulation.storage_disk import DiskOfStorage
 
 if TYPE_CHECKING:
     from tests.simulation.world import Host
+
+T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000  # the wall clock's time when a world begins
 PORT = 1801
@@ -46,6 +49,11 @@ class HostEnvironment(Environment):
 
     def busy_time(self) -> float:
         return 0.0  # code takes no virtual time
+
+    def aside(self, loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = loop.create_future()
+        loop.call_soon(lambda: done.cancelled() or done.set_result(work()))
+        return done
 
     async def look_up(self, host: str, port: int) -> list[tuple[Any, ...]]:
         return list(await asyncio.get_running_loop().getaddrinfo(host, port))

@@ -1,0 +1,196 @@
+"""The gate before acceptance: messages wait until their signatures and bodies are checked.
+
+    received ──► a SecurityHeader? ──no──► decide
+                        │ yes
+                        └──► held ──► (another thread: verify, decrypt) ──► decide
+
+The operations take up to some milliseconds, so that they run in another thread: one at a time, the
+hosts in turn.  A session with held messages is not read.  All its messages keep their order, and
+none of them is acknowledged before it is decided about.  Messages of a session that ends are
+dropped: its peer sends them again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from protocol.message_class import MessageClass
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from qmd.core.session import MessageReceived
+    from qmd.message_security.checking import Checked, Checker
+    from qmd.message_security.keyring import Keyring
+    from qmd.peers.connection import PeerConnection
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.runtime.services import Services
+    from qmd.transfer.local_destinations import LocalDestinations
+
+CheckedMessages = Mapping[int, "Checked"]
+"""The results of checks, by the index of the message among those of its turn."""
+
+NOT_CHECKED: CheckedMessages = MappingProxyType({})
+
+
+class SecurityGate:
+    """Holds messages of sessions until they are checked."""
+
+    def __init__(
+        self,
+        services: Services,
+        local_destinations: LocalDestinations,
+        keyring: Callable[[], Keyring],
+    ) -> None:
+        """`keyring` returns the keys of this host; it is called in another thread."""
+        self._services = services
+        self._local_destinations = local_destinations
+        self._keyring = keyring
+        self._checker: Checker | None = None  # made at the first use
+        self._held: dict[PeerConnection, deque[list[MessageReceived]]] = {}
+        self._turns: dict[str, deque[PeerConnection]] = {}  # sessions that wait, by host
+        self._works = False
+        self.checked_count = 0
+
+    def connect(
+        self,
+        take: Callable[[PeerConnection, list[MessageReceived], CheckedMessages], None],
+    ) -> None:
+        """Name the function that takes over checked messages."""
+        self._take = take
+
+    def must_hold(self, connection: PeerConnection, messages: list[MessageReceived]) -> bool:
+        """Return whether messages have to wait: one of them needs a check, or others wait."""
+        if self._held and connection in self._held:
+            return True
+        return any(message.security is not None for message, _, _ in messages)
+
+    def holds(self, connection: PeerConnection) -> bool:
+        """Return whether messages of a session wait."""
+        return connection in self._held
+
+    def hold(self, connection: PeerConnection, messages: list[MessageReceived]) -> None:
+        """Hold messages of a session, which the caller reads no further."""
+        waiting = self._held.get(connection)
+        if waiting is None:
+            self._held[connection] = deque([messages])
+            self._turns.setdefault(connection.host, deque()).append(connection)
+        else:
+            waiting.append(messages)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Start the next check, unless one runs."""
+        while not self._works and self._turns:
+            host, sessions = next(iter(self._turns.items()))
+            del self._turns[host]  # the host is the last one from now on
+            connection = sessions.popleft()
+            if sessions:
+                self._turns[host] = sessions
+            if not connection.is_open:
+                del self._held[connection]
+                continue
+            # The batch stays in its place until it is taken, so that later ones wait behind it.
+            self._start(connection, self._held[connection][0])
+
+    def _start(self, connection: PeerConnection, messages: list[MessageReceived]) -> None:
+        """Check the messages for queues of this host in another thread."""
+        find = self._local_destinations.find
+        own = [
+            (index, each.message, each.packet)
+            for index, each in enumerate(messages)
+            if each.message.security is not None and find(each.message) is not None
+        ]
+        if not own:  # they are for other hosts, which check them
+            self._services.loop.call_soon(self._finish, connection, messages, NOT_CHECKED)
+            self._works = True
+            return
+        self._works = True
+        self.checked_count += len(own)
+        now, wall_s = self._services.loop.time(), self._services.environment.time()
+
+        def check() -> CheckedMessages:
+            if self._checker is None:
+                self._checker = self._make_checker()
+            checker = self._checker
+            return {
+                index: checker.check(message, packet, now, wall_s) for index, message, packet in own
+            }
+
+        future = self._services.environment.aside(self._services.loop, check)
+        future.add_done_callback(partial(self._done, connection, messages))
+
+    def _done(
+        self,
+        connection: PeerConnection,
+        messages: list[MessageReceived],
+        future: asyncio.Future[CheckedMessages],
+    ) -> None:
+        if future.cancelled():  # the daemon is stopping
+            return
+        error = future.exception()
+        if error is None:
+            self._finish(connection, messages, future.result())
+            return
+        self._works = False
+        self._held.pop(connection, None)
+        connection.drop("its messages could not be checked")
+        self._services.loop.call_exception_handler(
+            {"message": "a check of messages failed", "exception": error}
+        )
+        self._go_on()
+
+    def _finish(
+        self,
+        connection: PeerConnection,
+        messages: list[MessageReceived],
+        checked: CheckedMessages,
+    ) -> None:
+        """Pass messages on after their check, and start the next one."""
+        self._works = False
+        waiting = self._held[connection]
+        if not connection.is_open:
+            del self._held[connection]
+        else:
+            waiting.popleft()
+            if waiting:
+                self._turns.setdefault(connection.host, deque()).append(connection)
+            else:
+                del self._held[connection]
+            self._take(connection, messages, checked)
+        self._go_on()
+
+    def _make_checker(self) -> Checker:
+        """Make the checker; its library takes 30 ms to load.  Called in the other thread."""
+        from qmd.message_security.algorithms import CIPHERS, HASHES, Policy
+        from qmd.message_security.checking import Checker
+        from qmd.message_security.key_cache import RECEIVED_MAX, KeyCache
+
+        settings = self._services.settings.message_security
+        policy = Policy(
+            frozenset(HASHES[name] for name in settings.hash_algorithms),
+            frozenset(CIPHERS[name] for name in settings.encryption_algorithms),
+        )
+        cache: KeyCache[bytes] = KeyCache(RECEIVED_MAX)
+        return Checker(self._keyring(), policy, cache, old_signatures=settings.msmq_1_signatures)
+
+
+def security_refusal(queue: LocalQueue, checked: Checked | None) -> tuple[MessageClass, str] | None:
+    """Return the class and the detail of the refusal of a message, or None.
+
+    `checked` is None for a message without a SecurityHeader.
+    """
+    if checked is not None and checked.message_class is not None:
+        return checked.message_class, checked.detail
+    if queue.authenticate and not (checked is not None and checked.is_authenticated):
+        return MessageClass.NACK_BAD_SIGNATURE, "the queue takes signed messages only"
+    encrypted = checked is not None and checked.was_encrypted
+    if queue.privacy == "body" and not encrypted:
+        return MessageClass.NACK_BAD_ENCRYPTION, "the queue takes encrypted messages only"
+    if queue.privacy == "none" and encrypted:
+        return MessageClass.NACK_BAD_ENCRYPTION, "the queue takes no encrypted messages"
+    return None
