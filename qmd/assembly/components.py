@@ -38,6 +38,7 @@ from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.operations.import_messages import Importer
+from qmd.operations.message_protection import MessageProtection
 from qmd.operations.move import Mover
 from qmd.operations.move_target import MoveTargets
 from qmd.operations.packet_composer import PacketComposer
@@ -64,6 +65,7 @@ from qmd.operations.two_phase_commit import Branches
 from qmd.queues.limits import Limits
 from qmd.queues.local_queue import LocalQueue
 from qmd.runtime.services import Services
+from qmd.transfer.security_gate import make_checker
 
 
 class Assembly(TransferLayer):
@@ -97,12 +99,20 @@ class Assembly(TransferLayer):
             self.peers,
             replies,
         )
+        self.message_protection = MessageProtection(
+            services,
+            self.send_checks,
+            self.composer,
+            self.keyring,
+            partial(make_checker, services.settings.message_security, self.keyring),
+        )
         self.message_sender = MessageSender(
             services,
             self.send_checks,
             CopySender(services, self.composer, self.send_outcomes, self.parts),
             self._begin_batch,
             self.outgoing_release.release,
+            self.message_protection.protect,
         )
 
     def _make_receiving(self) -> None:
@@ -141,6 +151,7 @@ class Assembly(TransferLayer):
             self.message_receiver,
             self.send_checks,
             self.message_sender,
+            self.message_protection,
             self.sealed_tokens,
         )
         self.request_outcomes = RequestOutcomes(
@@ -261,6 +272,7 @@ class Assembly(TransferLayer):
             self.outgoing,
             SentEvents(self.recorder, self.services.id, transaction),
             token,
+            self.message_protection.authenticated,
         )
 
     def _queue_removed(self, queue: LocalQueue) -> None:

@@ -179,4 +179,13 @@ ENTRIES = (
         "See `qmd status` for the host. If it is genuine, raise queues_per_host or queues in the "
         "section [consequences].",
     ),
+    Entry(
+        1220,
+        "bad_privacy",
+        "There is no such level of privacy of a queue.",
+        "The word is not one of those that queues have.",
+        "It is none, optional or body.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
 )

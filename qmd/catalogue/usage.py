@@ -217,4 +217,13 @@ ENTRIES = (
         "Write, for example, --expires 90d or --expires 2027-01-31T00:00:00Z.",
         "usage",
     ),
+    Entry(
+        5030,
+        "bad_key_file",
+        "A key or certificate cannot be used.",
+        "The file cannot be read or written, does not hold an RSA key or an X.509 certificate of"
+        " 1024 to 8192 bits, or does not belong to the other file.",
+        "Make a signer with `qmd key new-signer`; export the key of a host with `qmd key export`.",
+        "usage",
+    ),
 )

@@ -48,6 +48,7 @@ COMMANDS = {
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",
     "check": "qmd.cli.host.check:check",
+    "key": "qmd.cli.host.key:key",
     "storage": "qmd.cli.host.storage:storage",
     "explain": "qmd.cli.explain:explain",
 }

@@ -17,7 +17,7 @@ from qmd.cli.program import BadValue, Misuse
 if TYPE_CHECKING:
     import asyncio
 
-    from qmd.client import Properties
+    from qmd.client import Properties, Signer
     from qmd.client.new_message import Formatter
 
     # Called when the limit for a body is known.
@@ -221,6 +221,26 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     metavar="QUEUE",
     help="Trace it: queue managers on its way report to this queue of this computer.",
 )
+@click.option("--sign", is_flag=True, help="Sign it; needs --key and --certificate.")
+@click.option("--key", "key_file", metavar="FILE", help="The RSA key of the signer, PEM or DER.")
+@click.option(
+    "--certificate", "certificate_file", metavar="FILE", help="The certificate of the signer."
+)
+@click.option(
+    "--hash",
+    "hash_algorithm",
+    type=click.Choice(("sha512", "sha256", "sha1", "md5")),
+    default="sha512",
+    show_default=True,
+    help="The hash algorithm of the signature.",
+)
+@click.option(
+    "--encrypt",
+    is_flag=False,
+    flag_value="aes256",
+    type=click.Choice(("aes128", "aes192", "aes256")),
+    help="Encrypt its body for the destination's host, see `qmd key import`.  [alone: aes256]",
+)
 @json_option
 @pass_configuration
 def send(
@@ -237,6 +257,11 @@ def send(
     delivery: str | None,
     acknowledge: int | None,
     extension_base64: str | None,
+    sign: bool,
+    key_file: str | None,
+    certificate_file: str | None,
+    hash_algorithm: str,
+    encrypt: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -259,10 +284,15 @@ def send(
     if bool(acknowledge) != bool(given["admin_queue"]):
         raise Misuse("option_needs_option", "--acknowledge and --admin-queue require each other")
 
+    if sign != bool(key_file) or sign != bool(certificate_file):
+        raise Misuse("option_needs_option", "--sign, --key and --certificate require each other")
+
     import asyncio
 
     from protocol.names.format_name import parse_destination
 
+    given["encrypt"] = encrypt or False
+    signer = _signer(key_file, certificate_file, hash_algorithm)
     parse_destination(destination, local_host=".")  # an invalid name is refused without a daemon
     given["acknowledge"] = acknowledge or 0
     given["extension"] = _from_base64("--extension-base64", extension_base64 or "")
@@ -282,7 +312,7 @@ def send(
         messages = partial(_repeated, content, count, properties)
     only_one = not each_line and count is None
     report = _Report(destination, None if each_line else count or 1, as_json=as_json)
-    asyncio.run(_send(configuration, destination, messages, report, only_one=only_one))
+    asyncio.run(_send(configuration, destination, messages, report, signer, only_one=only_one))
 
 
 async def _send(
@@ -290,14 +320,22 @@ async def _send(
     destination: str,
     messages: Messages,
     report: _Report,
+    signer: Signer | None,
     *,
     only_one: bool,
 ) -> None:
     from protocol.names.format_name import parse_destination
+    from qmd.client import new_message
 
     async with configuration.connect() as qm:
         report.canonical = str(parse_destination(destination, local_host=qm.name))
         given = messages(qm.message_bytes_max)
+        if signer is not None:
+            async for body, properties in given:
+                message = await qm.sign(new_message(destination, body, **properties), signer)
+                report.sent((await qm.send_many([message]))[0])
+            report.end()
+            return
         if only_one:
             async for body, properties in given:
                 report.sent(await qm.send(destination, body, **properties))
@@ -312,6 +350,18 @@ async def _send(
         finally:  # also for messages before a refusal or Ctrl-C
             _report_confirmed(unconfirmed, report)
             report.end()
+
+
+def _signer(key_file: str | None, certificate_file: str | None, algorithm: str) -> Signer | None:
+    """Return the signer of the options.  Raises BadValue."""
+    if key_file is None or certificate_file is None:
+        return None
+    from qmd.client import Signer
+
+    try:
+        return Signer(key_file, certificate_file, hash_algorithm=algorithm)
+    except (OSError, ValueError) as error:
+        raise BadValue("bad_key_file", str(error)) from error
 
 
 def _report_confirmed(unconfirmed: deque[asyncio.Future[str]], report: _Report) -> None:

@@ -41,6 +41,7 @@ from qmd.client.queue_manager import Moved, QueueManager, connect
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
 from qmd.client.sent_id import SentId, copies_of
+from qmd.client.signing import Signer
 from qmd.client.transaction import Transaction
 from qmd.client.two_phase import Database
 from qmd.control_protocol.messages import UNLIMITED, Choice
@@ -77,6 +78,7 @@ __all__ = [
     "Sender",
     "SentId",
     "SequencePosition",
+    "Signer",
     "Stopping",
     "Taken",
     "TooLarge",

@@ -13,6 +13,7 @@ from qmd.client.pipeline import Consumed, Published, Reserved, Run, Split, Stage
 from qmd.client.queue import Access, Place, Share
 from qmd.client.queue_manager import Moved
 from qmd.client.queue_manager import QueueManager as AwaitedQueueManager
+from qmd.client.signing import Signer
 from qmd.client.two_phase import Database
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.bulk import Attempt, Filter, Rows
@@ -53,6 +54,7 @@ class QueueManager:
     def send_many(
         self, messages: Sequence[frames.NewMessage], *, retry: bool = ..., token: bytes = ...
     ) -> list[str]: ...
+    def sign(self, message: frames.NewMessage, signer: Signer) -> frames.NewMessage: ...
     def sender(self, destination: str, *, window: int = ...) -> Sender: ...
     def transaction(self, *, idle_s: float = ...) -> Transaction: ...
     def list_transactions(self) -> list[Facts]: ...
@@ -143,6 +145,8 @@ class QueueManager:
         quota_bytes: int | None = ...,
         journal_quota_bytes: int | None = ...,
         public: bool = ...,
+        authenticate: bool = ...,
+        privacy: str = ...,
     ) -> Facts: ...
     def set_queue(
         self,
@@ -152,6 +156,8 @@ class QueueManager:
         journal_quota_bytes: int | None = ...,
         journal: bool | None = ...,
         label: str | None = ...,
+        authenticate: bool | None = ...,
+        privacy: str | None = ...,
     ) -> Facts: ...
     def delete_queue(self, name: str, *, dry_run: bool = ...) -> int: ...
     def purge_queue(self, name: str, choice: Choice = ..., *, dry_run: bool = ...) -> int: ...

@@ -22,6 +22,10 @@ _DELIVERIES: dict[str, int] = {
 }
 
 
+_ADVANCED = 5  # the privacy level with AES, [MS-MQMQ] 2.2.19.3
+_CIPHERS = {"aes128": 0x660E, "aes192": 0x660F, "aes256": 0x6610}
+
+
 class Acknowledge(enum.IntFlag):
     """The acknowledgment messages that the admin queue receives.  [MS-MQMQ] 2.2.19.3"""
 
@@ -75,6 +79,8 @@ class Properties(_PlainProperties, total=False):
     `formatter`: write the body, any value, as an application on Windows does: "xml"
     (XmlMessageFormatter), "binary" (BinaryMessageFormatter), "activex" (ActiveXMessageFormatter),
     or as "json".  `root`: the name of the class of a dictionary, for "xml".
+    `encrypt`: encrypt the body for the destination's host, of which the key must be known: True, or
+    "aes128", "aes192" or "aes256".  A message that stays on this computer is not encrypted.
     """
 
     formatter: Formatter
@@ -84,6 +90,7 @@ class Properties(_PlainProperties, total=False):
     body_type: int | str
     sender_id: str | bytes
     connector_type: str | bytes
+    encrypt: bool | str
 
 
 def new_message(
@@ -97,6 +104,7 @@ def new_message(
     body_type: int | str = 0,
     sender_id: str | bytes = b"",
     connector_type: str | bytes = b"",
+    encrypt: bool | str = False,
     **properties: Unpack[_PlainProperties],
 ) -> frames.NewMessage:
     """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
@@ -122,8 +130,18 @@ def new_message(
         body_type=_body_type(body_type),
         sender_id=_sender_id(sender_id),
         connector_type=_guid(connector_type),
+        privacy_level=_ADVANCED if encrypt else 0,
+        encryption_algorithm=_cipher(encrypt),
         **properties,
     )
+
+
+def _cipher(encrypt: bool | str) -> int:
+    if isinstance(encrypt, bool):
+        return 0
+    if encrypt not in _CIPHERS:
+        raise ValueError(f"encrypt is {encrypt!r}; it must be one of {', '.join(_CIPHERS)}")
+    return _CIPHERS[encrypt]
 
 
 # The functions below import the codec when they are called: not at import.

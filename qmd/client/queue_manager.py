@@ -29,6 +29,7 @@ from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
+from qmd.client.signing import Signer
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
@@ -164,6 +165,14 @@ class QueueManager(Administration):
         else:
             ids = await self._caller.change(frames.Send, list(messages), safe_to_retry=False)
         return sent_ids(ids)
+
+    async def sign(self, message: frames.NewMessage, signer: Signer) -> frames.NewMessage:
+        """Return a message (see `new_message`) with its signature, for `send_many`.
+
+        Inside a transaction it must be sent in that transaction.
+        """
+        in_transaction = self._joined_by_send(b"") is not None
+        return await signer.sign(self._caller, message, in_transaction=in_transaction)
 
     def sender(self, destination: str, *, window: int = WINDOW_MESSAGES) -> Sender:
         """Return a sender to one destination: `async with qm.sender("orders") as sender`.

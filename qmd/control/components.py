@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.naming.destinations import Destinations
     from qmd.operations.import_messages import Importer
+    from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
     from qmd.operations.purge import Purger
     from qmd.operations.queue_admin import QueueAdministration
@@ -119,6 +120,7 @@ class Components:
     resolver: Resolver
     destinations: Destinations
     next_hops: NextHops
+    message_protection: MessageProtection
     message_sender: MessageSender
     sealed_tokens: SealedTokens
     sequence_renewal: SequenceRenewal

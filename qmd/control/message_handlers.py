@@ -41,6 +41,14 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         )
 
 
+def _signing_parts(connection: ControlConnection, request: frames.SigningParts) -> None:
+    before, after, delivery = connection.components.message_protection.signing_parts(
+        request.message, in_transaction=request.in_transaction
+    )
+    answer = {"before": before, "after": after, "delivery": delivery}
+    connection.done(request.number, answer)
+
+
 async def _send_once(connection: ControlConnection, request: frames.Send) -> object:
     if not request.token:
         raise Refusal(
@@ -278,6 +286,7 @@ def _forget_branch(connection: ControlConnection, request: transaction_frames.Fo
 
 HANDLERS: dict[type, Handler] = {
     frames.Send: _send,
+    frames.SigningParts: _signing_parts,
     frames.Take: _take,
     frames.TakeChosen: _take_chosen,
     frames.Look: _look_at,

@@ -114,6 +114,10 @@ def _sent(field: str) -> Things:
     return things
 
 
+def _to_sign(components: Components, request: frames.SigningParts) -> Iterator[Thing]:
+    yield from components.things.of_message(request.message)
+
+
 def _family(components: Components, request: operator_frames.DeleteQueue) -> Iterator[Thing]:
     for thing in components.things.named(request.name):
         yield thing
@@ -155,6 +159,7 @@ TABLE: dict[type, Row] = {
     **_rows((_FREE,), frames.Hello, frames.Login),
     # Messages.
     **_rows((Need(WRITE, _sent("messages"), _INTO),), frames.Send),
+    **_rows((Need(WRITE, _to_sign, "the destination"),), frames.SigningParts),
     **_rows((_READ,), frames.Take, frames.TakeChosen, frames.Look, frames.Peek),
     **_rows((_READ,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_READ,), frames.OpenExclusive, frames.CloseExclusive, frames.DeadLetters),

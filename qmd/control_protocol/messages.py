@@ -74,6 +74,13 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     message_class: int = 0  # application-defined; needs a connector type
     report_queue: str = ""  # the message is traced, and report messages go there
     dead_letter_queue: str = ""  # a local queue instead of the system's; never on the wire
+    # Message security, [MS-MQMQ] 2.2.19.3, 2.2.20.6.
+    signature: bytes = b""  # MSMQ 2.0, over the bytes of `SigningParts`
+    certificate: bytes = b""  # of the signer, DER
+    hash_algorithm: int = 0
+    privacy_level: int = 0  # 5: the body is encrypted with AES
+    encryption_algorithm: int = 0  # 0: the default
+    encryption_key: bytes = b""  # not empty: the body is encrypted already
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -171,6 +178,17 @@ class Send(Request, tag="send", frozen=True):
     token: Token = b""
     transaction: TransactionId = b""
     once: bool = False
+
+
+class SigningParts(Request, tag="signing_parts", frozen=True):
+    """Return the bytes that the signature of a message covers. -> {before, after, delivery}
+
+    They are those before and after its body, which may be left out. The message must be sent with
+    the returned delivery.
+    """
+
+    message: NewMessage
+    in_transaction: bool = False
 
 
 class Take(Request, tag="take", frozen=True):
@@ -325,6 +343,7 @@ AnyRequest = (
     Hello
     | Login
     | Send
+    | SigningParts
     | Take
     | TakeChosen
     | Look

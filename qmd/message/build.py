@@ -51,6 +51,12 @@ from protocol.names.multi_queue import (
     MQF_RESPONSE,
     MQF_SIGNATURE,
 )
+from protocol.security_data import (
+    AES_PROVIDER,
+    PROVIDER_RSA_AES,
+    ProviderInfo,
+    build_provider,
+)
 from protocol.security_id import SENDER_ID_BYTES_MAX
 from qmd.control_protocol.messages import AUTOMATIC, EXPRESS, INFINITE_S, TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
@@ -77,6 +83,8 @@ _NEGATIVE_JOURNAL, _POSITIVE_JOURNAL = 1 << 8, 1 << 9
 # The values of Windows in unsigned, unencrypted messages.
 _HASH_SHA1, _CIPHER_RC4 = 0x8004, 0x6801
 _NO_CORRELATION = bytes(20)
+_PROVIDER = ProviderInfo(PROVIDER_RSA_AES, AES_PROVIDER)
+_ITEM_BYTES_MAX = 0xFFFF  # of a SecurityHeader
 _FIXED_BYTES = 16 + 48 + 56  # BaseHeader, UserHeader, MessagePropertiesHeader
 _TRANSACTION_BYTES = 20
 
@@ -202,6 +210,7 @@ def _check_rare(new: NewMessage) -> None:
             f"the sender id has {len(new.sender_id)} bytes; {SENDER_ID_BYTES_MAX} are allowed",
             "Give a security identifier such as S-1-5-21-1-2-1001.",
         )
+    _check_security(new)
     if new.connector_type and len(new.connector_type) != 16:
         raise Refusal(
             "bad_connector_type",
@@ -230,6 +239,23 @@ def _check_rare(new: NewMessage) -> None:
             )
 
 
+def _check_security(new: NewMessage) -> None:
+    if max(map(len, (new.signature, new.certificate, new.encryption_key))) > _ITEM_BYTES_MAX:
+        raise Refusal(
+            "bad_signature_size",
+            f"a signature, certificate or key has more than {_ITEM_BYTES_MAX} bytes",
+        )
+    for value in (new.hash_algorithm, new.privacy_level, new.encryption_algorithm):
+        if not 0 <= value <= 0xFFFFFFFF:
+            raise Refusal("number_out_of_range", f"an algorithm of {value} does not fit")
+    if bool(new.signature) != bool(new.certificate):
+        raise Refusal(
+            "signature_needs_certificate",
+            "a signature and the certificate of its signer require each other",
+            "Give both or neither.",
+        )
+
+
 def packet_size(
     new: NewMessage,
     destination: QueueAddress,
@@ -252,8 +278,7 @@ def packet_size(
     )
     if new.connector_type:
         size += 16
-    if new.sender_id:
-        size += 16 + (len(new.sender_id) + 3 & ~3)
+    size += _security_size(new)
     if new.report_queue:
         size += 20
     if destinations or admin.several or response.several:
@@ -319,7 +344,7 @@ def compose(
                 new.connector_type or None,
             ),
             None if position is None else _transaction(position, is_first << 2 | is_last << 3),
-            _security(new.sender_id) if new.sender_id else None,
+            _security(new) if _has_security(new) else None,
             _properties(new),
             None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
@@ -341,7 +366,7 @@ def _fixed_flags(new: NewMessage, delivery: int, dead_letter: bool | None) -> in
         | (_NEGATIVE_JOURNAL if dead_letter else 0)
         | (_POSITIVE_JOURNAL if new.journal else 0)
         | (_TRANSACTION if delivery == TRANSACTIONAL else 0)
-        | (_SECURITY if new.sender_id else 0)
+        | (_SECURITY if _has_security(new) else 0)
         | (_CONNECTOR if new.connector_type else 0)
     )
 
@@ -370,9 +395,9 @@ def _properties(new: NewMessage) -> MessagePropertiesHeader:
         new.application_tag,
         len(new.body),
         len(new.body),
-        0,
-        _HASH_SHA1,
-        _CIPHER_RC4,
+        new.privacy_level,
+        new.hash_algorithm or _HASH_SHA1,
+        new.encryption_algorithm or _CIPHER_RC4,
         len(new.extension),
         label,
         new.extension,
@@ -380,10 +405,42 @@ def _properties(new: NewMessage) -> MessagePropertiesHeader:
     )
 
 
-def _security(sender_id: bytes) -> SecurityHeader:
-    """Return a header with the claimed sender, which is no proof of it. [MS-MQMQ] 2.2.20.6"""
-    flags = SecurityFlags.of(sender_type=1, data_present=1)
-    return SecurityHeader(flags, 0, 0, 0, 0, 0, sender_id, b"", b"", b"", b"")
+def _has_security(new: NewMessage) -> bool:
+    return bool(new.sender_id or new.signature or new.encryption_key or new.certificate)
+
+
+def _security(new: NewMessage) -> SecurityHeader:
+    """Return a header with the sender, who is proven by a signature only. [MS-MQMQ] 2.2.20.6
+
+    The provider is named with an encrypted body, [MS-MQQB] 3.1.7.1.5; a signature alone is one of
+    the default provider.
+    """
+    is_encrypted = bool(new.encryption_key)
+    flags = SecurityFlags.of(
+        sender_type=1 if new.sender_id else 0,
+        body_encrypted=int(is_encrypted),
+        default_provider=int(bool(new.signature) and not is_encrypted),
+        data_present=1,
+    )
+    return SecurityHeader(
+        flags,
+        *(0, 0, 0, 0, 0),
+        new.sender_id,
+        new.encryption_key,
+        new.signature,
+        new.certificate,
+        build_provider(_PROVIDER) if is_encrypted else b"",
+    )
+
+
+def _security_size(new: NewMessage) -> int:
+    """Return the size in bytes of the SecurityHeader of a message."""
+    if not _has_security(new):
+        return 0
+    items = [new.sender_id, new.encryption_key, new.signature, new.certificate]
+    if new.encryption_key:
+        items.append(build_provider(_PROVIDER))
+    return 16 + sum(len(item) + 3 & ~3 for item in items)
 
 
 def _multi_queue(

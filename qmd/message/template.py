@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from protocol import properties_offset, transaction_offset
+from protocol import parse_user_message, properties_offset, transaction_offset
 from protocol.headers import USER_FLAGS_OFFSET
 from qmd.message.build import LABEL_CHARACTERS_MAX, TRANSACTION_INDEX_MASK
 
@@ -33,6 +33,12 @@ def shape(row: Row) -> Row:
     return row[_DESTINATION], row[3:_BODY_TYPE], row[13:]
 
 
+def _is_protected(packet: bytes) -> bool:
+    """Return whether a packet is signed or encrypted: no other can be made from it."""
+    header = parse_user_message(packet).security
+    return header is not None and bool(header.signature or header.encryption_key)
+
+
 class Template:
     """Template for the packets of one shape."""
 
@@ -46,6 +52,7 @@ class Template:
             or int.from_bytes(model[USER_FLAGS_OFFSET : USER_FLAGS_OFFSET + 4], "little")
             & _MULTI_QUEUE
         )
+        self.fits = self.fits and not _is_protected(model)
         # Fields: packet size; message number; transaction index; the properties.
         if transaction is None:
             between = f"{properties + 1 - 60}s"

@@ -14,14 +14,12 @@ values that a peer sends in them are removed:
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.errors import MalformedPacket
-from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
 from protocol.security_data import PROVIDER_RSA_AES, PROVIDER_RSA_FULL, parse_provider
-from protocol.security_id import security_id_text
+from protocol.security_marks import is_authenticated, sender_text, was_encrypted
 from protocol.signed_fields import SignatureStyle, signed_parts
 from protocol.user_message import build_user_message
 from qmd.message_security.algorithms import Policy, Unacceptable
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from qmd.message_security.key_cache import KeyCache
 
 _BAD_SIGNATURE = MessageClass.NACK_BAD_SIGNATURE
-_SID, _QUEUE_MANAGER = 1, 2  # SecurityHeader.Flags.ST
 
 
 class Keys(Protocol):
@@ -205,41 +202,3 @@ def _check_provider(header: SecurityHeader) -> None:
             MessageClass.NACK_UNSUPPORTED_CRYPTO_PROVIDER,
             f"the provider {provider.name} of type {provider.provider_type} is not known here",
         )
-
-
-def sender_text(header: SecurityHeader) -> str | None:
-    """Return the sender id as text: a SID, or the GUID of a queue manager; None: neither."""
-    if header.flags.sender_type == _SID:
-        return security_id_text(header.sender_id)
-    if header.flags.sender_type == _QUEUE_MANAGER and len(header.sender_id) == 16:
-        return guid_text(header.sender_id)
-    return None
-
-
-# The functions below are about messages that a check has accepted, on their way to a queue of this
-# host or in it.
-
-
-def is_authenticated(message: UserMessage) -> bool:
-    """Return whether the signature of a message in a queue of this host was verified."""
-    return message.security is not None and message.security.flags.signature_type != 0
-
-
-def was_encrypted(message: UserMessage) -> bool:
-    """Return whether the body of a message in a queue of this host came encrypted."""
-    header = message.security
-    return bool(header is not None and header.encryption_key and not header.flags.body_encrypted)
-
-
-def principals(message: UserMessage) -> tuple[str, ...]:
-    """Return the names of the verified sender of a message, for rights: none if it is not signed.
-
-    `sid:S-1-...` if the certificate is registered for that security identifier, and
-    `signer:` with the SHA-256 fingerprint of the certificate in hexadecimal.
-    """
-    header = message.security
-    if header is None or not is_authenticated(message):
-        return ()
-    signer = "signer:" + hashlib.sha256(header.certificate).hexdigest()
-    sid = security_id_text(header.sender_id) if header.flags.sender_type == _SID else None
-    return (signer,) if sid is None else (f"sid:{sid}", signer)

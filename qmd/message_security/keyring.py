@@ -9,6 +9,8 @@ Files are looked at when they are needed, so that a new, changed or removed one 
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -16,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from protocol.errors import ProtocolError
 from protocol.identifiers import guid_bytes, guid_text
@@ -176,6 +179,32 @@ class Keyring:
                 yield KeptKey("sender", path.parent.name, bits, path.stem)
 
 
+def make_signer(name: str, key_file: Path, certificate_file: Path, *, days: int) -> str:
+    """Make a key and a certificate that it signs itself, as new files in PEM.
+
+    Returns the fingerprint of the certificate.  Raises OSError, and ValueError for a bad name.
+    """
+    key = rsa.generate_private_key(65537, KEY_BITS)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    begins = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins - datetime.timedelta(minutes=5))
+        .not_valid_after(begins + datetime.timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(private_pem(key))
+    with certificate_file.open("xb") as file:
+        file.write(certificate.public_bytes(serialization.Encoding.PEM))
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
 def receiver_name(name: str) -> str:
     """Return the name under which a receiver is kept: a GUID, or a host name in lower case.
 
@@ -277,8 +306,6 @@ def published(key: rsa.RSAPublicKey) -> bytes:
 
 def key_fingerprint(key: rsa.RSAPublicKey) -> str:
     """Return the SHA-256 of a public key (SubjectPublicKeyInfo), in hexadecimal."""
-    import hashlib
-
     encoded = key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -15,6 +15,7 @@ import structlog
 
 from protocol import parse_user_message, without_session_header
 from protocol.errors import ProtocolError
+from protocol.security_marks import unmarked
 from qmd.control_protocol.messages import ImportedMessage, StoredMessage
 from qmd.core.packet_fields import is_transactional
 from qmd.errors import Refusal
@@ -149,7 +150,7 @@ class Importer:
             )
 
     def _stored(self, queue: LocalQueue, message: ImportedMessage) -> StoredMessage:
-        packet = message.packet
+        packet = unmarked(message.packet)  # a file can state any signature to be verified
         if queue.holds_ended or is_transactional(packet):
             level = TRANSACTIONAL_LEVEL
         else:

@@ -93,6 +93,7 @@ class MessageRestorer:
             message_class=_own_class(packet, message),
             report_queue=_report_queue(packet),
             dead_letter_queue="" if changes.to else _own_dead_letter_queue(queue, message),
+            **_privacy(packet, changes),
         )
 
     def original_destination(self, packet: UserMessage, reason: str) -> str:
@@ -227,3 +228,27 @@ def _report_queue(packet: UserMessage) -> str:
     if not packet.base.flags.tracing or debug is None or debug.queue is None:
         return ""
     return str(PublicName(debug.queue))
+
+
+def _privacy(packet: UserMessage, changes: Changes) -> dict[str, Any]:
+    """Return the privacy of the new message.  Raises Refusal.
+
+    The body of a message that is still encrypted is sent as it is; one that came encrypted and was
+    decrypted is encrypted again.  The signature is left out: it covers the old source and answers.
+    """
+    header, properties = packet.security, packet.properties
+    if header is None or not header.encryption_key:
+        return {}
+    privacy: dict[str, Any] = {
+        "privacy_level": properties.privacy_level,
+        "encryption_algorithm": properties.encryption_algorithm,
+    }
+    if header.flags.body_encrypted:
+        if changes.to or changes.body is not None:
+            raise Refusal(
+                "encrypted_for_others",
+                "the body of the message is encrypted for the host of its destination",
+                "Send it there as it is, or send a new message.",
+            )
+        privacy["encryption_key"] = header.encryption_key
+    return privacy

@@ -46,13 +46,16 @@ class BatchSender:
         outgoing: OutgoingQueues,
         events: SentEvents,
         token: bytes,
+        authenticated: Callable[[bytes], bytes],
     ) -> None:
+        """`authenticated` marks the signed packet of a message to a queue of this host."""
         self._services = services
         self._composer = composer
         self._outcomes = outcomes
         self._outgoing = outgoing
         self.events = events
         self._token = token
+        self._authenticated = authenticated
         self.batch = services.storage.batch
         wall = services.environment.time()
         self.wall_s, self.wall_ms = int(wall), int(wall * 1000)
@@ -73,6 +76,8 @@ class BatchSender:
         packet = self._composer.compose(
             new, self.wall_s, route.address, number, delivery, position, bounds
         )
+        if new.signature and isinstance(route, LocalQueue):
+            packet = self._authenticated(packet)
         self.put(new, route, delivery, number, packet, key, position)
 
     def position(self, new: NewMessage, route: Route, delivery: int) -> tuple[int, Position | None]:

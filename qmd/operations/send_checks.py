@@ -129,7 +129,7 @@ class SendChecks:
             raise full
         return chosen
 
-    def way_of(self, new: NewMessage) -> tuple[Route, int] | None:
+    def way_of(self, new: NewMessage, *, in_transaction: bool = False) -> tuple[Route, int] | None:
         """Return the queue and the delivery of a message; None: it goes to several queues.
 
         This does not check whether there is room for it.  Raises Refusal, MustAsk.
@@ -138,7 +138,7 @@ class SendChecks:
         aims = self._destinations.aims(new.destination)
         if isinstance(aims, Several):
             return None
-        return aims, self._delivery(aims, new, in_transaction=False)
+        return aims, self._delivery(aims, new, in_transaction=in_transaction)
 
     def check_here(self, new: NewMessage) -> None:
         """Raise Refusal if it is known without the directory that such a message cannot be sent:
@@ -256,6 +256,7 @@ class SendChecks:
         """Check one packet of `size` bytes for `route`, and add it to `needed`.  Raises Refusal."""
         if new.dead_letter_queue:
             self._check_dead_letter_queue(new, delivery)
+        _check_protection(new, route)
         self._check_size(route, size)
         if (
             delivery == TRANSACTIONAL
@@ -316,6 +317,30 @@ class SendChecks:
                 "Give only one of them.",
             )
         self._own_dead_letters.check(new.dead_letter_queue, delivery)
+
+
+def _check_protection(new: NewMessage, route: Route) -> None:
+    """Raise Refusal for a message that would be less protected than it or its queue requires."""
+    if bool(new.privacy_level) != bool(new.encryption_key):
+        raise Refusal(
+            "not_encrypted",
+            f"the message to {new.destination} is to be encrypted, and cannot be here",
+            "Send it to one queue, and not with a publication of a pipeline.",
+        )
+    if isinstance(route, LocalQueue):
+        if new.encryption_key:
+            raise Refusal(
+                "encrypted_for_others",
+                f"the message is encrypted for another host, and {route.name} is a queue of this"
+                " one",
+                "Send it again from its source.",
+            )
+        if route.authenticate and not new.signature:
+            raise Refusal(
+                "not_signed",
+                f"{route.name} takes signed messages only",
+                "Sign the message: qmd send --sign --key FILE --certificate FILE",
+            )
 
 
 def _elsewhere(new: NewMessage, target: Target, in_transaction: bool) -> int:

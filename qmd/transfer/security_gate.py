@@ -23,6 +23,7 @@ from protocol.message_class import MessageClass
 if TYPE_CHECKING:
     import asyncio
 
+    from qmd.config.settings import MessageSecuritySettings
     from qmd.core.session import MessageReceived
     from qmd.message_security.checking import Checked, Checker
     from qmd.message_security.keyring import Keyring
@@ -111,11 +112,12 @@ class SecurityGate:
             return
         self._works = True
         self.checked_count += len(own)
+        settings = self._services.settings.message_security
         now, wall_s = self._services.loop.time(), self._services.environment.time()
 
         def check() -> CheckedMessages:
             if self._checker is None:
-                self._checker = self._make_checker()
+                self._checker = make_checker(settings, self._keyring)
             checker = self._checker
             return {
                 index: checker.check(message, packet, now, wall_s) for index, message, packet in own
@@ -164,19 +166,19 @@ class SecurityGate:
             self._take(connection, messages, checked)
         self._go_on()
 
-    def _make_checker(self) -> Checker:
-        """Make the checker; its library takes 30 ms to load.  Called in the other thread."""
-        from qmd.message_security.algorithms import CIPHERS, HASHES, Policy
-        from qmd.message_security.checking import Checker
-        from qmd.message_security.key_cache import RECEIVED_MAX, KeyCache
 
-        settings = self._services.settings.message_security
-        policy = Policy(
-            frozenset(HASHES[name] for name in settings.hash_algorithms),
-            frozenset(CIPHERS[name] for name in settings.encryption_algorithms),
-        )
-        cache: KeyCache[bytes] = KeyCache(RECEIVED_MAX)
-        return Checker(self._keyring(), policy, cache, old_signatures=settings.msmq_1_signatures)
+def make_checker(settings: MessageSecuritySettings, keyring: Callable[[], Keyring]) -> Checker:
+    """Make a checker; its library takes 30 ms to load."""
+    from qmd.message_security.algorithms import CIPHERS, HASHES, Policy
+    from qmd.message_security.checking import Checker
+    from qmd.message_security.key_cache import RECEIVED_MAX, KeyCache
+
+    policy = Policy(
+        frozenset(HASHES[name] for name in settings.hash_algorithms),
+        frozenset(CIPHERS[name] for name in settings.encryption_algorithms),
+    )
+    cache: KeyCache[bytes] = KeyCache(RECEIVED_MAX)
+    return Checker(keyring(), policy, cache, old_signatures=settings.msmq_1_signatures)
 
 
 def security_refusal(queue: LocalQueue, checked: Checked | None) -> tuple[MessageClass, str] | None:

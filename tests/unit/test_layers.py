@@ -82,6 +82,7 @@ LAYERS: dict[str, set[str]] = {
     # Applications, and the command.
     "qmd.bodies": {"protocol.body_type"},
     "qmd.client": {
+        "qmd.message_security",
         *("qmd.bodies", "qmd.catalogue", "qmd.control_protocol", "protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
@@ -95,6 +96,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
         *("qmd.tls", "storage.rescue"),
+        "qmd.message_security",
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
         *("storage.options", "storage.vault"),
         *("click", "cryptography", "structlog"),

@@ -7,14 +7,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from protocol import MessageClass, UserMessage, build_user_message, parse_user_message
 from protocol.security_data import ProviderInfo, build_provider
+from protocol.security_marks import is_authenticated, principals, unmarked, was_encrypted
 from qmd.message_security.algorithms import Policy
-from qmd.message_security.checking import (
-    Checked,
-    Checker,
-    is_authenticated,
-    principals,
-    was_encrypted,
-)
+from qmd.message_security.checking import Checked, Checker
 from qmd.message_security.key_cache import KeyCache
 from qmd.message_security.signatures import signer_of
 from tests.unit.message_security.secured import (
@@ -356,3 +351,16 @@ def test_a_message_that_needs_no_change_keeps_its_packet() -> None:
     parsed = parse_user_message(packet)
 
     assert Checker(Keys(), POLICY, KeyCache(1)).check(parsed, packet, 0.0, NOW_S).packet is packet
+
+
+def test_an_imported_packet_has_no_mark_of_a_signature() -> None:
+    checked = check(signed())
+    assert checked.is_authenticated
+
+    imported = parse_user_message(unmarked(checked.packet))
+
+    assert not is_authenticated(imported)
+    assert imported.security is not None
+    assert imported.security.signature == signed().security.signature  # type: ignore[union-attr]
+    plain = build_user_message(express_message())
+    assert unmarked(plain) is plain

@@ -1,0 +1,158 @@
+"""`qmd key`: the keys and certificates of message security, as files of the data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.parameters import json_option
+from qmd.cli.program import BadValue
+
+if TYPE_CHECKING:
+    from qmd.message_security.keyring import Keyring
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def key() -> None:
+    """Manage the keys that sign and encrypt messages.
+
+    The daemon need not run: the keys are files in its data folder, and each change counts at once.
+    Run these commands as the user of the daemon.
+    """
+
+
+@key.command()
+@pass_configuration
+def init(configuration: Configuration) -> None:
+    """Make the RSA key of this host, with which others encrypt messages to it.
+
+    A host that has one keeps it.
+    """
+    ring = _ring(configuration)
+    made = ring.make_private_key()
+    click.echo(f"{'made' if made else 'there is'} a key in {ring.folder}")
+
+
+@key.command("list")
+@json_option
+@pass_configuration
+def list_(configuration: Configuration, as_json: bool) -> None:
+    """List the key of this host, keys of other hosts, and certificates of senders."""
+    from qmd.cli.output import print_rows
+
+    rows = [each._asdict() for each in _ring(configuration).entries()]
+    columns = [("KIND", "kind"), ("NAME", "name"), ("BITS", "bits"), ("SHA-256", "fingerprint")]
+    print_rows(rows, columns, as_json=as_json, none="no keys; make one: qmd key init")
+
+
+@key.command()
+@click.argument("file", type=_FILE)
+@pass_configuration
+def export(configuration: Configuration, file: Path) -> None:
+    """Write the public key of this host to FILE, for `qmd key import` on other hosts.
+
+    It has the layout of the attribute mSMQEncryptKey in Active Directory (MQDSPUBLICKEYS).
+    """
+    from qmd.message_security.keyring import BadKey
+
+    try:
+        data = _ring(configuration).published()
+        file.write_bytes(data)
+    except BadKey as error:
+        raise BadValue("bad_key_file", f"{error}; make one: qmd key init") from error
+    except OSError as error:
+        raise BadValue("bad_key_file", f"{file}: {error.strerror}") from error
+
+
+@key.command("import")
+@click.argument("name")
+@click.argument("file", type=_FILE)
+@pass_configuration
+def import_(configuration: Configuration, name: str, file: Path) -> None:
+    """Keep the public key of another host, to encrypt messages to its queues.
+
+    NAME is the GUID of its queue manager for names such as PRIVATE=guid\\1, or the address in
+    direct names.  FILE is that of `qmd key export`, or a public key or certificate in PEM.
+    """
+    from qmd.message_security.keyring import BadKey
+
+    try:
+        kept = _ring(configuration).add_receiver(name, file.read_bytes())
+    except BadKey as error:
+        raise BadValue("bad_key_file", f"{file}: {error}") from error
+    except OSError as error:
+        raise BadValue("bad_key_file", f"{file}: {error.strerror}") from error
+    click.echo(kept)
+
+
+@key.command()
+@click.argument("sender")
+@click.argument("file", type=_FILE)
+@pass_configuration
+def register(configuration: Configuration, sender: str, file: Path) -> None:
+    """Register the certificate in FILE for SENDER: a SID, or the GUID of a queue manager.
+
+    A signed message that names a sender is accepted only with a registered certificate.
+    """
+    from qmd.message_security.algorithms import Unacceptable
+    from qmd.message_security.keyring import BadKey
+
+    try:
+        fingerprint = _ring(configuration).add_sender(sender, file.read_bytes())
+    except BadKey as error:
+        raise BadValue("bad_key_file", f"{file}: {error}") from error
+    except Unacceptable as error:
+        raise BadValue("bad_key_file", f"{file}: {error.detail}") from error
+    except OSError as error:
+        raise BadValue("bad_key_file", f"{file}: {error.strerror}") from error
+    click.echo(fingerprint)
+
+
+@key.command()
+@click.argument("name")
+@click.argument("fingerprint", default="")
+@pass_configuration
+def remove(configuration: Configuration, name: str, fingerprint: str) -> None:
+    """Remove the key of the host NAME; or, with a FINGERPRINT, a certificate of a sender."""
+    from qmd.message_security.keyring import BadKey
+
+    try:
+        there = _ring(configuration).remove(name, fingerprint.lower())
+    except BadKey as error:
+        raise BadValue("bad_key_file", str(error)) from error
+    if not there:
+        raise BadValue("bad_key_file", f"there is no such key of {name}")
+
+
+@key.command("new-signer")
+@click.argument("name")
+@click.option("--key", "key_file", type=_FILE, required=True, help="The file for the key.")
+@click.option(
+    "--certificate", "certificate_file", type=_FILE, required=True, help="That for its certificate."
+)
+@click.option("--days", type=click.IntRange(1, 3650), default=825, show_default=True)
+def new_signer(name: str, key_file: Path, certificate_file: Path, days: int) -> None:
+    """Make a key for signing, and a certificate of its own for NAME.
+
+    The key file is readable by its owner only, and neither file may exist.
+    """
+    from qmd.message_security.keyring import make_signer
+
+    try:
+        fingerprint = make_signer(name, key_file, certificate_file, days=days)
+    except OSError as error:
+        raise BadValue("bad_key_file", f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadValue("bad_key_file", str(error)) from error
+    click.echo(fingerprint)
+
+
+def _ring(configuration: Configuration) -> Keyring:
+    from qmd.message_security.keyring import Keyring
+
+    return Keyring(configuration.settings().queue_manager.data)

@@ -1,0 +1,220 @@
+"""Attacks on signed and encrypted messages: each changed field is refused with the right class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protocol import UserMessage, build_user_message, parse_user_message
+from protocol.message_class import MessageClass
+from qmd.message_security.keyring import Keyring, private_pem
+from qmd.message_security.signatures import signer_of
+from tests.process.harness import DEADLETTER, Daemon, Hosts
+from tests.process.remote import RemoteQueueManager
+from tests.unit.message_security.secured import SID, certificate, encrypted, key, signed
+from tests.unit.message_security.test_checking import ENCRYPTED_FIELDS, SIGNED_FIELDS
+
+BAD_SIGNATURE, BAD_ENCRYPTION = "nack_bad_signature", "nack_bad_encryption"
+
+
+def start(hosts: Hosts, **settings: object) -> Daemon:
+    daemon = hosts.daemon(message_security=settings)
+    daemon.create("plain")
+    daemon.create("orders", transactional=True)
+    daemon.cli("queue", "create", "signed", "--authenticate")
+    daemon.cli("queue", "create", "secret", "--privacy", "body")
+    daemon.cli("queue", "create", "open", "--privacy", "none")
+    ring = keyring(daemon)
+    path = ring.folder / "exchange.pem"
+    path.parent.mkdir(mode=0o700)
+    path.write_bytes(private_pem(key("receiver")))
+    path.chmod(0o600)
+    ring.add_sender(SID, certificate("sender"))
+    return daemon
+
+
+def keyring(daemon: Daemon) -> Keyring:
+    return Keyring(Path(daemon.json("status")[0]["data"]["folder"]))
+
+
+def message(remote: RemoteQueueManager, queue: str, body: bytes = b"ABC") -> UserMessage:
+    return parse_user_message(remote.message(queue, body, recoverable=True))
+
+
+def deliver(daemon: Daemon, remote: RemoteQueueManager, *messages: UserMessage) -> None:
+    peer = remote.connect(daemon.port)
+    peer.send_many([build_user_message(each) for each in messages])
+    peer.wait_stored()
+    peer.close()
+
+
+def classes(daemon: Daemon) -> list[str]:
+    return [each["class"] for each in daemon.peek(DEADLETTER)]
+
+
+def test_signed_and_encrypted_messages_arrive_in_order_with_their_sender(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+
+    deliver(
+        daemon,
+        remote,
+        message(remote, "plain", b"1"),
+        signed(message(remote, "plain", b"2"), sid=SID),
+        message(remote, "plain", b"3"),
+        encrypted(signed(message(remote, "plain", b"4"))),
+        encrypted(message(remote, "plain", b"5")),
+        message(remote, "plain", b"6"),
+    )
+
+    assert daemon.bodies("plain") == [b"%d" % number for number in range(1, 7)]
+    found = daemon.peek("plain")
+    signer = f"signer:{signer_of(certificate('sender')).fingerprint}"
+    assert [each["authenticated"] for each in found] == [False, True, False, True, False, False]
+    assert found[1]["principals"] == [f"sid:{SID}", signer]
+    assert found[3]["principals"] == [signer]
+    assert found[1]["hash_algorithm"] == "sha512"
+    assert [each["encryption_algorithm"] for each in found[3:5]] == ["aes256", "aes256"]
+    assert found[0]["encryption_algorithm"] is None
+
+
+def test_each_changed_field_of_a_signed_message_is_refused(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    changed = []
+    for field, change in SIGNED_FIELDS.items():
+        if field not in ("destination", "source", "class", "delivery", "acknowledgments"):
+            changed.append(change(signed(message(remote, "plain"))))
+    moved = signed(message(remote, "plain"))
+    other = message(remote, "secret").user.destination_queue
+    changed.append(moved._replace(user=moved.user._replace(destination_queue=other)))
+
+    deliver(daemon, remote, *changed)
+
+    assert daemon.count("plain") == daemon.count("secret") == 0
+    assert classes(daemon) == [BAD_SIGNATURE] * len(changed)
+
+
+def test_each_changed_field_of_an_encrypted_message_is_refused(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    changed = [
+        change(encrypted(message(remote, "plain")))
+        for field, change in ENCRYPTED_FIELDS.items()
+        if field != "no_key"
+    ]
+
+    deliver(daemon, remote, *changed)
+
+    assert daemon.count("plain") == 0
+    assert classes(daemon) == [BAD_ENCRYPTION] * len(changed)
+
+
+def test_queues_refuse_messages_that_are_less_protected_than_they_require(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    forged = signed(message(remote, "signed"), sid=SID)
+    assert forged.security is not None
+    stated = forged.security.flags.replace(signature_type=3, authenticated=1)
+    claim = forged._replace(security=forged.security._replace(flags=stated, signature=b""))
+    marked = forged.security._replace(signature=b"", encryption_key=b"key", sender_id=b"")
+    plain = message(remote, "secret")
+    unencrypted = plain._replace(
+        user=plain.user._replace(flags=plain.user.flags.replace(security_header=1)),
+        security=marked._replace(flags=marked.flags.replace(sender_type=0)),
+        properties=plain.properties._replace(privacy_level=5),
+    )
+
+    deliver(
+        daemon,
+        remote,
+        message(remote, "signed"),
+        claim,
+        message(remote, "secret"),
+        unencrypted,
+        signed(message(remote, "secret")),
+        encrypted(message(remote, "open")),
+        signed(message(remote, "signed")),
+        encrypted(message(remote, "secret")),
+        message(remote, "open"),
+    )
+
+    assert [daemon.count(queue) for queue in ("signed", "secret", "open")] == [1, 1, 1]
+    assert classes(daemon) == [BAD_SIGNATURE] * 2 + [BAD_ENCRYPTION] * 4
+    assert daemon.cli("send", "signed", "unsigned", check=False).returncode != 0
+
+
+def test_weak_algorithms_are_unsupported_unless_a_setting_allows_them(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    deliver(daemon, remote, signed(message(remote, "plain"), algorithm=0x8004))
+    assert classes(daemon) == ["nack_unsupported_crypto_provider"]
+
+    with RemoteQueueManager() as other:
+        lenient = start(hosts, hash_algorithms=["sha1", "sha512"])
+        deliver(lenient, other, signed(message(other, "plain"), algorithm=0x8004))
+        assert lenient.peek("plain")[0]["hash_algorithm"] == "sha1"
+
+
+def test_a_refused_transactional_message_is_final_and_the_sequence_goes_on(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    peer = remote.connect(daemon.port)
+    sequence = 77 << 32
+    first = parse_user_message(remote.transactional("orders", sequence, 1))
+    bad = signed(parse_user_message(remote.transactional("orders", sequence, 2)))
+    bad = SIGNED_FIELDS["body"](bad)
+
+    peer.send(build_user_message(signed(first)))
+    peer.wait_order_ack(sequence, 1)
+    peer.send(build_user_message(bad))
+    refusal = remote.wait_final_ack(bad.user.message_number)  # type: ignore[attr-defined]
+
+    assert refusal == MessageClass.NACK_BAD_SIGNATURE
+    # The duplicate of an accepted message stays one, also when its signature no longer counts.
+    keyring(daemon).remove(SID, signer_of(certificate("sender")).fingerprint)
+    peer.send(remote.transactional("orders", sequence, 3, 1))
+    peer.wait_order_ack(sequence, 3)
+    assert daemon.bodies("orders") == [b"1", b"3"]
+
+
+def test_a_message_goes_from_host_to_host_signed_and_encrypted(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    sender, receiver = hosts.daemon(), hosts.daemon()
+    receiver.cli("queue", "create", "signed", "--authenticate", "--privacy", "body")
+    receiver.cli("queue", "create", "ordered", "--authenticate", "--transactional")
+    files = {name: str(tmp_path / name) for name in ("key", "certificate", "public")}
+    name = f"127.0.0.1:{receiver.port}"
+    options = ("--sign", "--key", files["key"], "--certificate", files["certificate"])
+
+    receiver.cli("key", "init")
+    receiver.cli("key", "export", files["public"])
+    fingerprint = sender.cli(
+        *("key", "new-signer", "alice", "--key", files["key"]),
+        *("--certificate", files["certificate"]),
+    ).stdout.strip()
+    target = f"DIRECT=TCP:{name}\\private$\\signed"
+    refused = sender.cli("send", target, "x", *options, "--encrypt", check=False)
+    assert "key" in refused.stderr
+    sender.cli("key", "import", name.partition(":")[0], files["public"])
+    sender.cli("send", target, "secret words", *options, "--encrypt")
+    sender.cli("send", target, "readable", *options)
+    ordered = target.replace("signed", "ordered")
+    for number in range(3):
+        sender.cli("send", ordered, str(number), *options, "--transactional", "--encrypt")
+
+    (found,) = receiver.wait_for("signed", 1)
+    assert found["authenticated"]
+    assert found["principals"] == [f"signer:{fingerprint}"]
+    assert found["encryption_algorithm"] == "aes256"
+    assert receiver.bodies("signed") == [b"secret words"]
+    receiver.wait_for("ordered", 3)
+    assert receiver.bodies("ordered") == [b"0", b"1", b"2"]
+    assert classes(receiver) == [BAD_ENCRYPTION]  # the readable one
+    assert (Path(files["key"]).stat().st_mode & 0o777) == 0o600
