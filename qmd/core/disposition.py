@@ -48,7 +48,9 @@ KEPT_AT_DESTINATION = frozenset(
         MessageClass.NACK_BAD_DESTINATION_QUEUE,
         MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
         MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE,
+        MessageClass.NACK_BAD_SIGNATURE,
         MessageClass.NACK_BAD_ENCRYPTION,
+        MessageClass.NACK_UNSUPPORTED_CRYPTO_PROVIDER,
         MessageClass.NACK_HOP_COUNT_EXCEEDED,
     }
 )

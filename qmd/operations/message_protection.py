@@ -173,7 +173,7 @@ class MessageProtection:
         if self._session_keys is None:
             self._session_keys = KeyCache(SENT_MAX)
         now = self._services.loop.time()
-        mark = (name, algorithm, receiver)
+        mark = (name, algorithm, receiver.public_numbers().n)
         session_key = self._session_keys.get(mark, now)
         if session_key is None:
             session_key = new_session_key(algorithm, receiver)
