@@ -151,7 +151,6 @@ class Assembly(TransferLayer):
             self.message_receiver,
             self.send_checks,
             self.message_sender,
-            self.message_protection,
             self.sealed_tokens,
         )
         self.request_outcomes = RequestOutcomes(

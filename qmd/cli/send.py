@@ -13,6 +13,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option, number, whole_seconds
 from qmd.cli.program import BadValue, Misuse
+from qmd.cli.signing import signing_options, take_signer
 
 if TYPE_CHECKING:
     import asyncio
@@ -221,26 +222,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     metavar="QUEUE",
     help="Trace it: queue managers on its way report to this queue of this computer.",
 )
-@click.option("--sign", is_flag=True, help="Sign it; needs --key and --certificate.")
-@click.option("--key", "key_file", metavar="FILE", help="The RSA key of the signer, PEM or DER.")
-@click.option(
-    "--certificate", "certificate_file", metavar="FILE", help="The certificate of the signer."
-)
-@click.option(
-    "--hash",
-    "hash_algorithm",
-    type=click.Choice(("sha512", "sha256", "sha1", "md5")),
-    default="sha512",
-    show_default=True,
-    help="The hash algorithm of the signature.",
-)
-@click.option(
-    "--encrypt",
-    is_flag=False,
-    flag_value="aes256",
-    type=click.Choice(("aes128", "aes192", "aes256")),
-    help="Encrypt its body for the destination's host, see `qmd key import`.  [alone: aes256]",
-)
+@signing_options
 @json_option
 @pass_configuration
 def send(
@@ -257,11 +239,6 @@ def send(
     delivery: str | None,
     acknowledge: int | None,
     extension_base64: str | None,
-    sign: bool,
-    key_file: str | None,
-    certificate_file: str | None,
-    hash_algorithm: str,
-    encrypt: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -284,15 +261,11 @@ def send(
     if bool(acknowledge) != bool(given["admin_queue"]):
         raise Misuse("option_needs_option", "--acknowledge and --admin-queue require each other")
 
-    if sign != bool(key_file) or sign != bool(certificate_file):
-        raise Misuse("option_needs_option", "--sign, --key and --certificate require each other")
-
     import asyncio
 
     from protocol.names.format_name import parse_destination
 
-    given["encrypt"] = encrypt or False
-    signer = _signer(key_file, certificate_file, hash_algorithm)
+    signer = take_signer(given)
     parse_destination(destination, local_host=".")  # an invalid name is refused without a daemon
     given["acknowledge"] = acknowledge or 0
     given["extension"] = _from_base64("--extension-base64", extension_base64 or "")
@@ -350,18 +323,6 @@ async def _send(
         finally:  # also for messages before a refusal or Ctrl-C
             _report_confirmed(unconfirmed, report)
             report.end()
-
-
-def _signer(key_file: str | None, certificate_file: str | None, algorithm: str) -> Signer | None:
-    """Return the signer of the options.  Raises BadValue."""
-    if key_file is None or certificate_file is None:
-        return None
-    from qmd.client import Signer
-
-    try:
-        return Signer(key_file, certificate_file, hash_algorithm=algorithm)
-    except (OSError, ValueError) as error:
-        raise BadValue("bad_key_file", str(error)) from error
 
 
 def _report_confirmed(unconfirmed: deque[asyncio.Future[str]], report: _Report) -> None:

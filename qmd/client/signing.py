@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.signing import SigningParts
 
 if TYPE_CHECKING:
     from qmd.client.caller import Caller
@@ -60,7 +61,7 @@ class Signer:
             new, certificate=self.certificate, hash_algorithm=self._algorithm
         )
         without_body = msgspec.structs.replace(new, body=b"", certificate=b"", privacy_level=0)
-        parts = await caller.ask(frames.SigningParts, without_body, in_transaction)
+        parts = await caller.ask(SigningParts, without_body, in_transaction)
         signature = sign(self._key, (parts["before"], new.body, parts["after"]), self._algorithm)
         return msgspec.structs.replace(
             new, signature=signature, delivery=new.delivery if in_transaction else parts["delivery"]

@@ -15,6 +15,7 @@ from qmd.access.rights import ADMIN
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.operations.restore_message import Changes
@@ -41,7 +42,7 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         )
 
 
-def _signing_parts(connection: ControlConnection, request: frames.SigningParts) -> None:
+def _signing_parts(connection: ControlConnection, request: SigningParts) -> None:
     before, after, delivery = connection.components.message_protection.signing_parts(
         request.message, in_transaction=request.in_transaction
     )
@@ -286,7 +287,7 @@ def _forget_branch(connection: ControlConnection, request: transaction_frames.Fo
 
 HANDLERS: dict[type, Handler] = {
     frames.Send: _send,
-    frames.SigningParts: _signing_parts,
+    SigningParts: _signing_parts,
     frames.Take: _take,
     frames.TakeChosen: _take_chosen,
     frames.Look: _look_at,

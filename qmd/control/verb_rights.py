@@ -31,6 +31,7 @@ from qmd.control_protocol import routing as routing_frames
 from qmd.control_protocol import tls as tls_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
+from qmd.control_protocol.signing import SigningParts
 from qmd.queues.local_queue import relatives
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _sent(field: str) -> Things:
     return things
 
 
-def _to_sign(components: Components, request: frames.SigningParts) -> Iterator[Thing]:
+def _to_sign(components: Components, request: SigningParts) -> Iterator[Thing]:
     yield from components.things.of_message(request.message)
 
 
@@ -159,7 +160,7 @@ TABLE: dict[type, Row] = {
     **_rows((_FREE,), frames.Hello, frames.Login),
     # Messages.
     **_rows((Need(WRITE, _sent("messages"), _INTO),), frames.Send),
-    **_rows((Need(WRITE, _to_sign, "the destination"),), frames.SigningParts),
+    **_rows((Need(WRITE, _to_sign, "the destination"),), SigningParts),
     **_rows((_READ,), frames.Take, frames.TakeChosen, frames.Look, frames.Peek),
     **_rows((_READ,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_READ,), frames.OpenExclusive, frames.CloseExclusive, frames.DeadLetters),

@@ -180,17 +180,6 @@ class Send(Request, tag="send", frozen=True):
     once: bool = False
 
 
-class SigningParts(Request, tag="signing_parts", frozen=True):
-    """Return the bytes that the signature of a message covers. -> {before, after, delivery}
-
-    They are those before and after its body, which may be left out. The message must be sent with
-    the returned delivery.
-    """
-
-    message: NewMessage
-    in_transaction: bool = False
-
-
 class Take(Request, tag="take", frozen=True):
     """Take up to `limit` messages; they are hidden from other receivers until they are settled.
 
@@ -343,7 +332,6 @@ AnyRequest = (
     Hello
     | Login
     | Send
-    | SigningParts
     | Take
     | TakeChosen
     | Look

@@ -234,7 +234,7 @@ class QueueAdministration:
     ) -> None:
         """Apply a stored change to the queue in memory."""
         queue.label, queue.journal = row.label, row.journal
-        queue.set_security(row)
+        queue.authenticate, queue.privacy = row.authenticate, PRIVACY_LEVELS[row.privacy]
         queue.journal_quota_bytes = row.journal_quota_bytes
         queue.set_quota(self._queues.quota_of(row))
         if journal_row is not None and queue.own_journal is None and not queue.deleted:

@@ -38,12 +38,12 @@ class MessageSender:
         copies: CopySender,
         begin_batch: Callable[[bytes, str], BatchSender],
         release: Callable[[], None],
-        protect: Callable[[list[NewMessage]], list[NewMessage]],
+        protect: Callable[..., list[NewMessage]],
     ) -> None:
         """`begin_batch(token, transaction)` returns the sender of one request, and `release` ends
-        the sequences of which all messages are acknowledged; `protect(messages)` checks their
-        signatures and encrypts them."""
-        self._protect = protect
+        the sequences of which all messages are acknowledged.  `protect(messages,
+        in_transaction=...)` checks the signatures of messages, and encrypts them."""
+        self.protect = protect
         self._services = services
         self._checks = checks
         self._copies = copies
@@ -60,7 +60,7 @@ class MessageSender:
         The id of a message to several queues is a list with the id of each copy.  `token` is the
         token of the request, or b"".  Raises Refusal, MustAsk: then no message is sent.
         """
-        messages = self._protect(messages)
+        messages = self.protect(messages)
         chosen = self._checks.check(messages)
         self.take_over(messages, chosen, token, done)
 

@@ -39,7 +39,6 @@ from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
-    from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
@@ -67,7 +66,6 @@ class Transactions:
         message_receiver: MessageReceiver,
         checks: SendChecks,
         message_sender: MessageSender,
-        protection: MessageProtection,
         sealed: SealedTokens,
     ) -> None:
         self._services = services
@@ -76,7 +74,6 @@ class Transactions:
         self._message_receiver = message_receiver
         self._checks = checks
         self._message_sender = message_sender
-        self._protection = protection
         self._sealed = sealed
         self._live: dict[bytes, Transaction] = {}
         self.committed_count = 0
@@ -154,7 +151,7 @@ class Transactions:
                     " that are sent in a transaction are transactional",
                     "Omit its delivery, or send it outside the transaction.",
                 )
-        messages = self._protection.protect(messages, in_transaction=True)
+        messages = self._message_sender.protect(messages, in_transaction=True)
         chosen = self._checks.check(messages, in_transaction=True, is_part=True)
         numbers = self._message_sender.numbers_of(chosen)
         transaction.messages += messages

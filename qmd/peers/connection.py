@@ -115,6 +115,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._transport: asyncio.Transport | None = None
         self._closed = False
+        self.is_open = True
         self.session: Session | None = None
         self.link = link
         self.dialled_address = dialled_address
@@ -154,7 +155,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if peer is None:  # the peer has disconnected already
-            self._closed = True
+            self._closed, self.is_open = True, False
             self._reader.close()
             self._transport.abort()
             if self.link is not None:
@@ -181,7 +182,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         self.session = self._sessions.admit(self)
         if self.session is None:
-            self._closed = True
+            self._closed, self.is_open = True, False
             self._reader.close()
             self._transport.abort()
             return
@@ -220,11 +221,6 @@ class PeerConnection(asyncio.BufferedProtocol):
     def bytes_received(self) -> int:
         """The number of bytes that were read from the socket."""
         return self._reader.bytes_received
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the session has not ended."""
-        return not self._closed
 
     @property
     def room(self) -> int:
@@ -328,7 +324,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._closed:
             return
         self._write()
-        self._closed = True
+        self._closed, self.is_open = True, False
         self._reader.close()
         self._alarm.cancel()
         if self._transport is not None:

@@ -118,7 +118,9 @@ class LocalQueue(Measured):
         self.transactional = row.transactional
         self.journal = row.journal  # received messages are copied to its journal
         self.journal_quota_bytes = row.journal_quota_bytes
-        self.set_security(row)
+        # Messages of other hosts that it refuses: unsigned ones, and plain or encrypted ones.
+        self.authenticate = row.authenticate
+        self.privacy = PRIVACY_LEVELS[row.privacy]
         self.is_system = row.system
         self.created_at_s = row.created_at_s
         self.parent = parent
@@ -152,13 +154,6 @@ class LocalQueue(Measured):
         within = None if is_journal else parent
         # Last, because it may call `notice` with this queue.
         super().__init__(usage, stored.bytes, row.quota_bytes, notice, within)
-
-    def set_security(self, row: QueueRow) -> None:
-        """Take over which messages of other hosts the queue refuses: unsigned ones if it must be
-        authenticated, and encrypted or plain ones by its level of privacy."""
-        self.authenticate = row.authenticate
-        self.privacy = PRIVACY_LEVELS[row.privacy]
-        self.is_guarded = row.authenticate or self.privacy == "body"  # for plain messages
 
     @property
     def is_read_only(self) -> bool:

@@ -102,9 +102,7 @@ class Acceptance:
         cannot = why_not(queue, message)
         if cannot is not None:
             return refused(cannot, queue)
-        if security is None and message.security is not None:
-            return no_room("a queue was made while its message waited")  # not checked for it
-        insecure = security_refusal(queue, security) if security or queue.is_guarded else None
+        insecure = security_refusal(queue, message, security)
         has_room = queue.has_room(size)
         if is_transactional:
             # The source makes a dead letter of a refused message.  Another copy of it may be on its
@@ -126,7 +124,7 @@ class Acceptance:
         else:
             decision = Decision(Verdict.ACCEPTED, queue)
         if insecure is not None:
-            return refused(insecure[0], queue, detail=insecure[1])
+            return insecure
         if not has_room:
             return refused(MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue)
         return decision

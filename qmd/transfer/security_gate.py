@@ -19,10 +19,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from protocol.message_class import MessageClass
+from qmd.transfer.decision import Decision, no_room, refused
 
 if TYPE_CHECKING:
     import asyncio
 
+    from protocol import UserMessage
     from qmd.config.settings import MessageSecuritySettings
     from qmd.core.session import MessageReceived
     from qmd.message_security.checking import Checked, Checker
@@ -181,18 +183,27 @@ def make_checker(settings: MessageSecuritySettings, keyring: Callable[[], Keyrin
     return Checker(keyring(), policy, cache, old_signatures=settings.msmq_1_signatures)
 
 
-def security_refusal(queue: LocalQueue, checked: Checked | None) -> tuple[MessageClass, str] | None:
-    """Return the class and the detail of the refusal of a message, or None.
+def security_refusal(
+    queue: LocalQueue, message: UserMessage, checked: Checked | None
+) -> Decision | None:
+    """Return the refusal of a message by its signature or its encryption, or None.
 
     `checked` is None for a message without a SecurityHeader.
     """
-    if checked is not None and checked.message_class is not None:
-        return checked.message_class, checked.detail
-    if queue.authenticate and not (checked is not None and checked.is_authenticated):
-        return MessageClass.NACK_BAD_SIGNATURE, "the queue takes signed messages only"
-    encrypted = checked is not None and checked.was_encrypted
-    if queue.privacy == "body" and not encrypted:
-        return MessageClass.NACK_BAD_ENCRYPTION, "the queue takes encrypted messages only"
-    if queue.privacy == "none" and encrypted:
-        return MessageClass.NACK_BAD_ENCRYPTION, "the queue takes no encrypted messages"
+    if checked is None:
+        if message.security is not None:  # it was not checked for this queue
+            return no_room("a queue was made while its message waited")
+        authenticated = encrypted = False
+    elif checked.message_class is not None:
+        return refused(checked.message_class, queue, detail=checked.detail)
+    else:
+        authenticated, encrypted = checked.is_authenticated, checked.was_encrypted
+    if queue.authenticate and not authenticated:
+        bad_signature = MessageClass.NACK_BAD_SIGNATURE
+        return refused(bad_signature, queue, detail="the queue takes signed messages only")
+    if queue.privacy != "optional" and encrypted != (queue.privacy == "body"):
+        taken = "no encrypted" if encrypted else "only encrypted"
+        return refused(
+            MessageClass.NACK_BAD_ENCRYPTION, queue, detail=f"the queue takes {taken} messages"
+        )
     return None

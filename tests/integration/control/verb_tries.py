@@ -28,6 +28,7 @@ from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, NewMessage, Refused, Request
+from qmd.control_protocol.signing import SigningParts
 from tests.integration.managers import Host, Hosts
 from tests.patience import END_S
 
@@ -215,6 +216,10 @@ TRIES: dict[type[Request], list[Try]] = {
         about(frames.Send, [to(MINE, report_queue="secret2")]),
         about(frames.Send, []),
         Try(lambda world: frames.Send(0, [to(MINE)], b"", world.transaction), NONE_SUCH),
+    ],
+    SigningParts: [
+        about(SigningParts, to(SECRET)),
+        about(SigningParts, to(SECRET), True),
     ],
     frames.Take: [
         about(frames.Take, SECRET),
