@@ -83,7 +83,11 @@ class Incoming:
     ) -> None:
         """Take over messages that were held; the session reads on if no others are held."""
         self._take(connection, messages, self._services.loop.time(), checked)
-        if not self._gate.holds(connection) and connection not in self._waiting_for_disk:
+        if (
+            connection.is_open
+            and not self._gate.holds(connection)
+            and connection not in self._waiting_for_disk
+        ):
             connection.resume_reading()
 
     def _take(
