@@ -67,9 +67,9 @@ class Acceptance:
     ) -> Decision:
         """Decide about a message of a session, and count its position if it is accepted.
 
-        wall_ms: the wall clock, in milliseconds since 1970; now: the clock of the event loop, in
-        seconds; security: the result of the check of a message for this host with a
-        SecurityHeader.  A message for another computer is in its outgoing queue when this returns.
+        security: the check of a message for this host with a SecurityHeader; wall_ms: milliseconds
+        since 1970; now: the clock of the event loop, in seconds.  A message for another computer is
+        in its outgoing queue when this returns.
         """
         user, is_transactional = message.user, message.transaction is not None
         assert connection.session is not None
@@ -99,8 +99,7 @@ class Acceptance:
         queue = self._local_destinations.find(message)
         if queue is None:
             return self._decide_without_queue(connection, message)
-        cannot = why_not(queue, message)
-        if cannot is not None:
+        if (cannot := why_not(queue, message)) is not None:
             return refused(cannot, queue)
         insecure = security_refusal(queue, message, security)
         has_room = queue.has_room(size)

@@ -224,3 +224,26 @@ def test_a_message_goes_from_host_to_host_signed_and_encrypted(
     assert receiver.bodies("ordered") == [b"0", b"1", b"2"]
     assert classes(receiver) == [BAD_ENCRYPTION]  # the readable one
     assert (Path(files["key"]).stat().st_mode & 0o777) == 0o600
+
+
+def test_a_file_cannot_state_that_a_signature_was_verified(hosts: Hosts, tmp_path: Path) -> None:
+    daemon = start(hosts)
+    key_file, certificate_file = tmp_path / "key", tmp_path / "certificate"
+    key_file.write_bytes(private_pem(key("sender")))
+    certificate_file.write_bytes(certificate("sender"))
+    options = ("--sign", "--key", str(key_file), "--certificate", str(certificate_file))
+    for text in ("one", "two"):
+        daemon.cli("send", "signed", text, *options)
+    assert [each["authenticated"] for each in daemon.peek("signed")] == [True, True]
+
+    exported = tmp_path / "exported"
+    exported.write_bytes(daemon.cli("export", "signed").stdout)
+    daemon.cli("import", "plain", str(exported))
+
+    found = daemon.peek("plain")
+    assert [each["authenticated"] for each in found] == [False, False]
+    assert [each["principals"] for each in found] == [[], []]
+    wrong = tmp_path / "wrong"
+    wrong.write_bytes(private_pem(key("another")))
+    other = ("--sign", "--key", str(wrong), "--certificate", str(certificate_file))
+    assert b"not the certificate" in daemon.cli("send", "signed", "x", *other, check=False).stderr

@@ -45,6 +45,14 @@ def message(
     return Message(frames.StoredMessage(**stored))
 
 
+UNSIGNED = {
+    "authenticated": False,
+    "principals": [],
+    "hash_algorithm": None,
+    "encryption_algorithm": None,
+}
+
+
 def test_the_json_has_all_properties_under_stable_names():
     new = frames.NewMessage(
         r"DIRECT=TCP:10.0.0.5\private$\orders",
@@ -105,10 +113,7 @@ def test_the_json_has_all_properties_under_stable_names():
         "sender_id_base64": None,
         "class_id": None,
         "sender_id": None,
-        "authenticated": False,
-        "principals": [],
-        "hash_algorithm": None,
-        "encryption_algorithm": None,
+        **UNSIGNED,
         "connector_type": None,
         "traced": False,
         "report_queue": None,
