@@ -122,11 +122,9 @@ class Acceptance:
                 return refused(refusal, queue)
         else:
             decision = Decision(Verdict.ACCEPTED, queue)
-        if insecure is not None:
-            return insecure
-        if not has_room:
+        if insecure is None and not has_room:
             return refused(MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue)
-        return decision
+        return decision if insecure is None else insecure
 
     def _handled(self, connection: PeerConnection, message: UserMessage) -> bool:
         """Pass a message for an internal queue to it; return whether it was one."""
