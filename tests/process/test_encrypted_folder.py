@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from pathlib import Path
 
 from qmd.client import blocking
+from tests.process.command_line import COMMAND, ROOT
 from tests.process.harness import Daemon, Hosts
 
 SECRET = b"the account number 4711 0815"
@@ -93,3 +96,32 @@ def test_an_existing_folder_is_encrypted_its_key_changed_and_encryption_ended(
     daemon.start()
     assert bodies(daemon, "orders") == [SECRET * 50] * 19 + [SECRET * 100]
     assert bodies(daemon, "exact") == [SECRET * 2000]
+
+
+def test_a_rewriting_that_is_killed_loses_nothing_and_is_finished_by_the_next(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    first, second = key_file(tmp_path, "first.key", "1"), key_file(tmp_path, "second.key", "2")
+    daemon = hosts.daemon(storage={"key_files": [str(first)]})
+    with blocking.connect(daemon.folder / "qmd.sock") as qm:
+        qm.create_queue("orders")
+        sent = [b"%d " % number + SECRET * 500 for number in range(300)]
+        for body in sent:
+            qm.send("orders", body)
+    daemon.terminate()
+    daemon.configure({"storage": {"key_files": [str(second), str(first)]}})
+
+    kills = 0
+    for pause_s in (0.3, 0.4, 0.5, 0.6, 0.7):
+        command = [*COMMAND, "--config", str(daemon.config), "storage", "rewrite"]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+            time.sleep(pause_s)
+            process.kill()
+        kills += process.returncode != 0
+        assert files_with_the_secret(daemon) == []
+    daemon.cli("storage", "rewrite")
+
+    assert kills > 0
+    daemon.configure({"storage": {"key_files": [str(second)]}})
+    daemon.start()
+    assert bodies(daemon, "orders") == sent
