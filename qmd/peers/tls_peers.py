@@ -14,7 +14,7 @@ connects with a GUID could lock out the queue manager that has it (docs/decision
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,6 +82,8 @@ class TlsPeers:
         self.listening: tuple[str, int] | None = None
         self.accepted_count = self.refused_count = self.failed_count = 0
         self.last_refusal = ""
+        #: Called in the next turn of the loop when a queue manager was bound to TLS.
+        self.on_bound: Callable[[], None] = lambda: None
         self._warned_on = ""  # the day of the last warning about something that expires
 
     def restore(self, rows: Iterable[TlsPeer]) -> None:
@@ -332,6 +334,8 @@ class TlsPeers:
             return
         row = TlsPeer(peer, port, key, issued_s, newer_since_s, now_s)
         self._met[peer] = row
+        if before is None:
+            self._services.loop.call_soon(self.on_bound)
         self._services.storage.batch.run(partial(tls_peers.remember, row=row))
 
     def forget(self, peer: str) -> bool:

@@ -22,6 +22,7 @@ class TlsWatch:
         self._tls = tls
         self._peers = peers
         self._judged_at = services.loop.time()
+        tls.on_bound = self.judge_sessions
 
     async def run(self) -> None:
         """Check the files until the task is cancelled."""
@@ -37,8 +38,20 @@ class TlsWatch:
         if not self._tls.reload() and now < self._judged_at + JUDGE_EVERY_S:
             return
         self._judged_at = now
+        self.judge_sessions()
+
+    def judge_sessions(self) -> None:
+        """End the open sessions that would not be accepted now."""
         for connection in list(self._peers.connections):
-            proof = connection.proof
+            proof, session = connection.proof, connection.session
             if proof is not None and (reason := self._tls.judge_again(proof)):
                 self._tls.refused(connection.host, reason)
                 connection.close(reason)
+                continue
+            guid = None if session is None else session.remote_id
+            if proof is not None or guid is None:
+                continue
+            # Its queue manager may have been pinned, or met over TLS, meanwhile.
+            hindrance = self._tls.judge(connection, guid)
+            if hindrance is not None:
+                connection.close(hindrance)

@@ -398,3 +398,16 @@ def test_an_odd_certificate_is_refused_and_ends_nothing_else(
     wait_log(receiver, "its certificate is wrong")
     sender.send(direct(receiver.port, "q"), b"1")
     receiver.wait_for("q", 1)
+
+
+def test_an_open_session_without_tls_ends_when_its_guid_is_bound_to_tls(hosts: Hosts):
+    sender, receiver = pair(hosts)
+    sender.configure({"tls": {"policy": [f"127.0.0.1 preferred {tls_port(receiver)}"]}})
+    sender.restart()
+    false = hosts.remote(wire_guid(receiver)).connect(sender.port, source="127.0.0.2")
+
+    sender.send(direct(receiver.port, "q"), b"1")
+
+    receiver.wait_for("q", 1)
+    false.connection.expect_closed()
+    assert status(sender)["accepted"] == 1

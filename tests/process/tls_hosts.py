@@ -38,6 +38,10 @@ def settings(daemon: Daemon) -> dict[str, Any]:
     return tomllib.loads(daemon.config.read_text())
 
 
+def required(*ports: int) -> list[str]:
+    return [f"127.0.0.1 required {port}" for port in ports]
+
+
 def direct(port: int, queue: str) -> str:
     return f"DIRECT=TCP:127.0.0.1:{port}\\private$\\{queue}"
 
