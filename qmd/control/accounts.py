@@ -14,7 +14,7 @@ WINDOW_S = 0.05
 # An account with more work in a window is busy; requests and their bytes count as this work.
 BUSY_S = 0.01
 REQUEST_S, BYTE_S = 0.000_04, 1.5e-9
-ACTIVE_S = 0.2  # an account counts as active for this time after a request
+ACTIVE_S = 1.0  # an account counts as active for this time after a request has arrived
 REQUESTS_MAX = 20_000  # of one account, begun and not answered
 
 
@@ -34,6 +34,10 @@ class Account:
         self._since = 0.0
         self._spent_s = 0.0
         self._busy_until = float("-inf")
+
+    def received(self) -> None:
+        """Record that a request has arrived: busier accounts wait from now on."""
+        self.used_at = self._accounts.clock()
 
     def spend(self, requests: int, size: int) -> None:
         """Count requests, and their bytes."""

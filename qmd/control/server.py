@@ -75,6 +75,7 @@ class ControlConnection(asyncio.Protocol):
         self._resolving = False
         self._under_way = 0  # requests that have begun and are not answered
         self._waits_for_turn = False
+        self._waits_as_busy = False  # for a turn of the accounts with much work
         self._turn = -1  # the turn in which the last requests began
         self._taken = 0  # the number of requests that began in it
         self._output: list[bytes] = []
@@ -152,6 +153,8 @@ class ControlConnection(asyncio.Protocol):
             self._has_requested = True
             self._server.places.requested(self)
         self._backlog += received
+        if received and self.account is not None:
+            self.account.received()
         self.go_on()
 
     @property
@@ -202,6 +205,7 @@ class ControlConnection(asyncio.Protocol):
                 if self._backlog and len(self._backlog[0]) > LARGE_BYTES:
                     turns.wait(self, Class.BULK, self.memory_owner)
                 elif must_wait:
+                    self._waits_as_busy = True
                     self.components.busy_turns.wait(self, Class.HEAVY)
                 else:
                     has_much = self._taken >= TURN_REQUESTS_MAX
@@ -209,12 +213,16 @@ class ControlConnection(asyncio.Protocol):
         self._regulate()
 
     def take_turn(self, _: float, __: int) -> None:
+        was_busy, self._waits_as_busy = self._waits_as_busy, False
         self._waits_for_turn = False
         if self._may_begin():
+            must_wait = self.account is not None and self.account.must_wait
             self._turn, self._taken = self.components.local_turns.serial, 0
-            if self.account is not None and self.account.must_wait:
+            if must_wait:
                 self._taken = TURN_REQUESTS_MAX - BUSY_TURN_REQUESTS
-            self._begin()
+            # Otherwise it waits once more, behind the accounts that have become active meanwhile.
+            if was_busy or not must_wait or len(self._backlog[0]) > LARGE_BYTES:
+                self._begin()
         self._work()
 
     def _may_begin(self) -> bool:

@@ -2,7 +2,7 @@
 
 Trusted connections with little work (light) go first. Untrusted connections, and connections that
 have more work than one turn allows or send useless packets (heavy), share small slices of time
-after all others: a fifth of the time while light connections are active, otherwise all of it. Heavy
+after all others: a tenth of the time while light connections are active, otherwise all of it. Heavy
 connections also wait while many rows are not durable yet, for a limited number of commits. While
 light connections are active, the changes of the others are not urgent: they join the next commit or
 are committed shortly after. The reasons: a commit delays all work queued behind it, and a busy
@@ -33,7 +33,7 @@ LIGHT_S = 0.002  # in one turn of the loop, for all light connections
 READING_S = 0.0005  # the same for incomplete packets, which are less urgent
 READERS = 2  # deferred readers served in one turn
 SLICE_S = 0.0003  # duration of a slice for untrusted and heavy connections
-REST = 4  # pause after a slice while light connections are active, as a multiple of its duration
+REST = 9  # pause after a slice while light connections are active, as a multiple of its duration
 REST_MIN_S = 0.001  # minimum duration of a timer
 ACTIVE_S = 0.05  # a light connection counts as active for this time after its last work
 # Rows that may wait for a commit of others before heavy connections have to wait for it. Each row
