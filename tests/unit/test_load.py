@@ -72,7 +72,7 @@ def test_pytest_starts_one_load_for_all_its_workers(tmp_path: Path) -> None:
                "-p", "no:cacheprovider", str(tmp_path)]  # fmt: skip
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, preexec_fn=heed_ctrl_c,
     ) as running:  # fmt: skip
         wanted = len(os.sched_getaffinity(0))
         end = time.monotonic() + END_S
@@ -84,6 +84,11 @@ def test_pytest_starts_one_load_for_all_its_workers(tmp_path: Path) -> None:
         running.wait(END_S)
     assert len(busy) == wanted
     assert all_end(busy)
+
+
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to its background jobs: they ignore Ctrl-C, and so would pytest."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def is_busy(pid: int) -> bool:
