@@ -82,6 +82,7 @@ class QueueManager:
         """End the sessions and let the disk finish; what was not acknowledged stays to be sent."""
         services, assembly = self.services, self.assembly
         services.lifecycle.stopping = True
+        assembly.local_users.close()
         assembly.remote_lookup.stop()
         assembly.deferred_acknowledgments.stop()
         assembly.registration.stop()

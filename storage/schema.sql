@@ -370,3 +370,13 @@ CREATE TABLE sealing_key (
     key_id  BLOB NOT NULL UNIQUE CHECK (length(key_id) = 8),
     since_s INTEGER NOT NULL
 );
+
+-- The rights of principals on queues and on the host, and the owners of queues; access.py.
+CREATE TABLE access_entry (
+    object    TEXT NOT NULL,                     -- 'host', '*', or the key of a queue
+    effect    TEXT NOT NULL,                     -- 'allow', 'deny', or 'own': the owner of a queue
+    principal TEXT NOT NULL,                     -- such as user:ann
+    number    INTEGER,                           -- id that a named user or group had; else NULL
+    rights    TEXT NOT NULL,                     -- comma-separated; of an owner ''
+    PRIMARY KEY (object, effect, principal)
+) WITHOUT ROWID;

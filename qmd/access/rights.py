@@ -1,54 +1,56 @@
 r"""Rights of clients on things.
 
-A right is a scope (`read`, `write`, `admin`) on a thing: a queue, or all queues.  The table in
-`qmd.control.verb_rights` has the rights that each verb needs, and its function `admit` requires
-them before the verb begins.  Some things are known only while a verb runs (the queues of staged
+A verb has demands: on some things (queues, all queues, the host) it needs rights.  The table in
+`qmd.control.verb_rights` has the demands of each verb, and its function `admit` requires them
+before the verb begins.  Some things are known only while a verb runs (the queues of staged
 messages, the history of a message): the verb requires these rights itself, with `Rights.require`.
+
+A token has scopes (`read`, `write`, `admin`) for the queues of its patterns, and every other client
+what the entries of access control allow (`qmd.access.checks`); entries may give a token more.
 
 A transaction and the outcome of a request belong to the client that began them.  For a client
 without all rights, a mark is appended to their ids before any other use; it is derived from the
-name of the token.  Such a client therefore cannot name the id of another client.
+name of the token or the user.  Such a client therefore cannot name the id of another client.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from qmd.access.demands import ADMIN, Demand, Thing
+from qmd.core.principals import ALL_LOCAL, TOKEN, UNPROVEN, Principal
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
+    from qmd.access.checks import AccessChecks
     from qmd.access.tokens import Grant
     from qmd.control_protocol.messages import Request
-
-READ, WRITE, ADMIN = "read", "write", "admin"
-ANY = ""  # no scope is required
+    from qmd.core.access import Caller
 
 TRANSACTION_ID_BYTES = 16
 MARK_BYTES = 8  # appended to the ids of a client without all rights
 
 
-class Thing(NamedTuple):
-    """The object of a right: a queue, by its key in grants, and as the client wrote it."""
-
-    key: str
-    shown: str
-
-
-EVERYTHING = Thing("", "all queues")
-
-
 class Rights:
-    """All rights: of a client of the control socket, and of a token for all queues and scopes."""
+    """All rights: of an administrator, and of a token for all queues and scopes."""
 
     are_all = True
-    owner = ""  # the name of the token that owns what is begun with these rights
+    owner = ""  # the name of the client that owns what is begun with these rights
 
-    def require(self, scope: str, things: Iterable[Thing], verb: str) -> None:
-        """Raise Refusal if the right is missing on one of the things."""
+    def __init__(self, principal: Principal = ALL_LOCAL) -> None:
+        #: The owner of queues that are created with these rights.
+        self.principal = principal
+
+    def require(self, demand: Demand, things: Iterable[Thing], verb: str) -> None:
+        """Raise Refusal if a right is missing on one of the things, and MustAsk."""
+
+    def may(self, demand: Demand, things: Iterable[Thing]) -> bool:
+        """Return whether the client has the rights on all of the things."""
+        return True
 
     def claim(self, request: Request) -> Request:
         """Return the request with the ids that its transactions and outcomes have here."""
@@ -62,42 +64,22 @@ class Rights:
 ALL_RIGHTS = Rights()
 
 
-class GrantedRights(Rights):
-    """The rights of one token that does not have all rights."""
+class LimitedRights(Rights):
+    """Rights of a client that does not have all rights; its ids are marked."""
 
     are_all = False
 
-    def __init__(self, grant: Grant) -> None:
-        self._grant = grant
-        self.owner = grant.name
-        self._mark = hashlib.sha256(grant.name.encode()).digest()[:MARK_BYTES]
+    def __init__(self, principal: Principal, owner: str) -> None:
+        super().__init__(principal)
+        self.owner = owner
+        self._mark = hashlib.sha256(owner.encode()).digest()[:MARK_BYTES]
 
-    def require(self, scope: str, things: Iterable[Thing], verb: str) -> None:
-        grant = self._grant
-        if scope and not grant.may(scope):
-            raise Refusal(
-                "scope_missing",
-                f"token {grant.name} is for {', '.join(sorted(grant.scopes))}, and {verb} needs"
-                f" {scope}",
-                "Use another token, or create one: qmd remote token create",
-            )
-        if grant.everywhere:
-            return
-        for thing in things:
-            if thing is EVERYTHING:
-                raise Refusal(
-                    "queue_not_granted",
-                    f"token {grant.name} is for {', '.join(grant.queues)}, and {verb} concerns"
-                    " all queues",
-                    "Use a token for all queues.",
-                )
-            if not grant.reaches(thing.key):
-                raise Refusal(
-                    "queue_not_granted",
-                    f"token {grant.name} does not permit queue {thing.shown}, which {verb}"
-                    " concerns",
-                    f"It permits {', '.join(grant.queues)}. Use another token, or create one.",
-                )
+    def may(self, demand: Demand, things: Iterable[Thing]) -> bool:
+        try:
+            self.require(demand, things, "")
+        except Refusal:
+            return False
+        return True
 
     def claim(self, request: Request) -> Request:
         marked = {}
@@ -115,10 +97,97 @@ class GrantedRights(Rights):
         return transaction_id[:-MARK_BYTES] if is_own else None
 
 
-def rights_of(grant: Grant) -> Rights:
+class NoRights(LimitedRights):
+    """The rights of a client that is not identified."""
+
+    def __init__(self) -> None:
+        super().__init__(UNPROVEN, "#unknown")
+
+    def require(self, demand: Demand, things: Iterable[Thing], verb: str) -> None:
+        raise Refusal(
+            "right_missing",
+            f"the user at the other end of the connection is not known, and {verb} needs rights",
+            "Connect over the control socket itself.",
+        )
+
+
+NO_RIGHTS = NoRights()
+
+
+class PrincipalRights(LimitedRights):
+    """The rights of a local user that is no administrator, by the entries of access control."""
+
+    def __init__(self, checks: AccessChecks, caller: Caller, principal: Principal) -> None:
+        super().__init__(principal, f"#uid:{principal.number}")  # not the name of any token
+        self._checks = checks
+        self.caller = caller
+
+    def require(self, demand: Demand, things: Iterable[Thing], verb: str) -> None:
+        self._checks.require(self.caller, demand, things, verb)
+
+    def may(self, demand: Demand, things: Iterable[Thing]) -> bool:
+        return self._checks.may(self.caller, demand, things)
+
+
+class GrantedRights(LimitedRights):
+    """The rights of one token that does not have all rights."""
+
+    def __init__(
+        self, grant: Grant, checks: AccessChecks | None = None, caller: Caller | None = None
+    ) -> None:
+        super().__init__(Principal(TOKEN, grant.name), grant.name)
+        self._grant = grant
+        self._checks = checks
+        self._caller = caller
+
+    def require(self, demand: Demand, things: Iterable[Thing], verb: str) -> None:
+        things = tuple(things)
+        checks, caller = self._checks, self._caller
+        if checks is not None and caller is not None:
+            checks.require_no_denial(caller, demand, things, verb)
+        try:
+            self._require_scope(demand.scope, things, verb)
+        except Refusal:
+            if checks is None or caller is None:
+                raise
+            if not checks.may_by_entries(caller, demand, things):
+                raise
+
+    def _require_scope(self, scope: str, things: Iterable[Thing], verb: str) -> None:
+        grant = self._grant
+        if scope and not grant.may(scope):
+            raise Refusal(
+                "scope_missing",
+                f"token {grant.name} is for {', '.join(sorted(grant.scopes))}, and {verb} needs"
+                f" {scope}",
+                "Use another token, or create one: qmd remote token create",
+            )
+        if grant.everywhere:
+            return
+        for thing in things:
+            if not thing.key:
+                raise Refusal(
+                    "queue_not_granted",
+                    f"token {grant.name} is for {', '.join(grant.queues)}, and {verb} concerns"
+                    " all queues",
+                    "Use a token for all queues.",
+                )
+            if not grant.reaches(thing.key):
+                raise Refusal(
+                    "queue_not_granted",
+                    f"token {grant.name} does not permit queue {thing.shown}, which {verb}"
+                    " concerns",
+                    f"It permits {', '.join(grant.queues)}. Use another token, or create one.",
+                )
+
+
+def rights_of(
+    grant: Grant, checks: AccessChecks | None = None, caller: Caller | None = None
+) -> Rights:
     """Return the rights of a client that logs in with a token."""
-    is_for_everything = grant.everywhere and grant.may(ADMIN)
-    return ALL_RIGHTS if is_for_everything else GrantedRights(grant)
+    if grant.everywhere and grant.may(ADMIN):
+        return Rights(Principal(TOKEN, grant.name))
+    return GrantedRights(grant, checks, caller)
 
 
 def bad_transaction_id(transaction_id: bytes) -> Refusal:

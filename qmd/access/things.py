@@ -9,7 +9,8 @@ from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes
 from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import FormatName, MultipleName, PublicName, parse_destination
-from qmd.access.rights import EVERYTHING, READ, Rights, Thing
+from qmd.access.demands import EVERYTHING, NOT_A_NAME, TO_PEEK, Thing
+from qmd.access.rights import Rights
 from qmd.directory.spelling import AliasPath, ListPath, QueuePath
 from qmd.errors import Refusal
 
@@ -50,13 +51,15 @@ class ThingFinder:
         except Refusal:
             elements = ()
         if not elements:
-            yield EVERYTHING  # the name is not valid: the verb will refuse it
+            yield NOT_A_NAME
         for element in elements:
             if isinstance(element, ListPath | AliasPath):
                 yield Thing(str(element).casefold(), str(element))
             else:
                 name = element.direct if isinstance(element, QueuePath) else element
-                yield from self._of_name(name, str(element))
+                for thing in self._of_name(name, str(element)):
+                    is_here = thing.key in self._queues.by_key
+                    yield thing._replace(by_entry=isinstance(element, QueuePath) and not is_here)
 
     def by_id(self, text: str) -> Iterator[Thing]:
         """Yield the queue with this id, which pipelines store; for other texts as `named`."""
@@ -94,7 +97,7 @@ class ThingFinder:
             if not (thing.key in queues and queues[thing.key].is_system)
         ]
         try:
-            rights.require(READ, things or (EVERYTHING,), "why")
+            rights.require(TO_PEEK, things or (EVERYTHING,), "why")
         except Refusal as refusal:
             if refusal.code == "queue_not_granted":
                 raise Refusal(
@@ -102,6 +105,13 @@ class ThingFinder:
                     f"message {message_id} is not known here, or was in queues that this token"
                     " does not permit",
                     "Use a token for all queues.",
+                ) from refusal
+            if refusal.code in ("right_missing", "no_such_queue"):
+                raise Refusal(
+                    "right_missing",
+                    f"message {message_id} is not known here, or was in queues that this user may"
+                    " not peek at",
+                    "Name a queue that you may peek at (--queue), or ask an administrator.",
                 ) from refusal
             raise
 

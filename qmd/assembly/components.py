@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
+from qmd.access.administration import AccessAdministration
 from qmd.assembly.transfer_layer import TransferLayer
 from qmd.bulk.consume import Consumer
 from qmd.bulk.directory_answers import DirectoryAnswers
@@ -194,6 +195,11 @@ class Assembly(TransferLayer):
             self.queues,
             self.registration,
             self._slots,
+            self.access_register,
+        )
+
+        self.access_administration = AccessAdministration(
+            self.access_register, self.local_users, self.things, self.queues
         )
 
     def _make_stages(self) -> None:
@@ -276,6 +282,7 @@ class Assembly(TransferLayer):
 
     def _queue_removed(self, queue: LocalQueue) -> None:
         """Drop references to a queue that is being deleted."""
+        self.access_register.queue_removed(queue)
         self.destinations.forget()
         self.incoming_streams.forget_queue(queue)
 

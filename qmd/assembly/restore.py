@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.bulk.reader import StoredReaders
 from qmd.bulk.reader import read_stored as read_readers
+from storage.tables import access as access_rows
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
 from storage.tables import counters, directory_changes, known_hosts, own_dead_letters, unaddressed
@@ -48,6 +49,7 @@ async def restore(assembly: Assembly) -> None:
             now_s = int(services.environment.time())
             create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
             assembly.queues.adopt(await services.storage.batch.run(create), 0, 0)
+    assembly.access_register.restore(state.access_entries)
     awaited: dict[int, list[int]] = {}
     for outgoing_id, sequence_id in state.awaited:
         awaited.setdefault(outgoing_id, []).append(sequence_id)
@@ -106,6 +108,7 @@ class _State(NamedTuple):
     ways_back: list[way_rows.WayBack]
     peer_origins: list[origin_rows.PeerOrigin]
     tls_peers: list[tls_rows.TlsPeer]
+    access_entries: list[access_rows.EntryRow]
     unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
     directory_changes: list[directory_changes.DirectoryChange]
 
@@ -131,6 +134,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         way_rows.list_all(db),
         origin_rows.list_all(db),
         tls_rows.list_all(db),
+        access_rows.entries(db),
         unaddressed.list_all(db),
         directory_changes.list_all(db),
     )

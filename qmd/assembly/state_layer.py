@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qmd.access.checks import AccessChecks
+from qmd.access.local_users import LocalUsers
+from qmd.access.register import AccessRegister
 from qmd.access.things import ThingFinder
 from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
@@ -86,6 +89,9 @@ class StateLayer:
         )
         self.destinations.connect(self.resolver)
         self.things = ThingFinder(self.queues, self.destinations, self.resolver)
+        self.access_register = AccessRegister(services, self.queues, self.destinations)
+        self.access_checks = AccessChecks(services, self.access_register, self.recorder)
+        self.local_users = LocalUsers(services, self.access_checks)
         self.registration = Registration(
             services,
             self.directory,

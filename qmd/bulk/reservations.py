@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from qmd.access.rights import ADMIN, ALL_RIGHTS, READ, Rights
+from qmd.access.demands import TO_RECEIVE, TO_RELEASE
+from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.access.things import thing_of
 from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES, Consumer
 from qmd.bulk.reader import Reader, ReaderQueue, id_text
@@ -108,7 +109,9 @@ class Reservations:
             if reader is None:
                 reader = self._readers.add(await self._services.storage.batch.run(open_reader))
             async with reader.lock:
-                rights.require(READ, map(thing_of, self._readers.queues_of(name)), "open_reader")
+                rights.require(
+                    TO_RECEIVE, map(thing_of, self._readers.queues_of(name)), "open_reader"
+                )
                 _check_sharing(reader, queues, shared=shared)
                 if not is_new:
                     row = await self._services.storage.batch.run(open_reader)
@@ -302,7 +305,9 @@ class Reservations:
         """
         reader = self._readers.find(name)
         async with reader.lock:
-            rights.require(ADMIN, map(thing_of, self._readers.queues_of(name)), "release_reader")
+            rights.require(
+                TO_RELEASE, map(thing_of, self._readers.queues_of(name)), "release_reader"
+            )
             chosen = (
                 [self._readers.held_queue(reader, text)] if text else list(reader.queues.values())
             )

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.access.rights import EVERYTHING, WRITE, Rights, Thing
+from qmd.access.demands import EVERYTHING, TO_SEND, Thing
+from qmd.access.rights import Rights
 from qmd.errors import Refusal
 from storage.tables import stages
 
@@ -116,19 +117,19 @@ class StageOwners:
         while unchecked := [piece for piece in pieces() if piece.id not in checked]:
             has_waited = True
             for piece in unchecked:
-                rights.require(WRITE, await self.things(piece), verb)
+                rights.require(TO_SEND, await self.things(piece), verb)
                 checked.add(piece.id)
         for arriving in self._arriving.get(query, ()):
-            rights.require(WRITE, arriving, verb)
+            rights.require(TO_SEND, arriving, verb)
         return has_waited
 
     async def _check_published(self, rights: Rights, verb: str, query: str) -> None:
         published = await self._services.storage.read(partial(stages.published, query=query))
         for queues, owner in {(each.queues, each.owner) for each in published}:
             if queues == MANY or (not queues and owner != rights.owner):
-                rights.require(WRITE, (EVERYTHING,), verb)
+                rights.require(TO_SEND, (EVERYTHING,), verb)
             things = [Thing(key, key) for key in queues.split("\n") if key]
-            rights.require(WRITE, things, verb)
+            rights.require(TO_SEND, things, verb)
 
     async def check_repeated(
         self,

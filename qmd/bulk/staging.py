@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from qmd.access.rights import ALL_RIGHTS, EVERYTHING, WRITE, Rights
+from qmd.access.demands import EVERYTHING, TO_SEND
+from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.bulk.publisher import check_row_count
 from qmd.bulk.stage_owners import StageOwners, known_epoch
 from qmd.bulk.stage_rows import check_row, of_row
@@ -153,7 +154,7 @@ class Staging:
         of attempts, rows and bytes.  Raises Refusal.
         """
         if not query:
-            rights.require(WRITE, (EVERYTHING,), "discard_stages")
+            rights.require(TO_SEND, (EVERYTHING,), "discard_stages")
         if not query and not older_than_s:
             raise Refusal(
                 "no_stage_named",

@@ -29,6 +29,7 @@ from qmd.catalogue import (
     queues,
     receiving,
     requests,
+    rights,
     services,
     starting,
     tls,
@@ -78,6 +79,7 @@ AREAS = (
     Area("Queued services", 6001, 6099, services.ENTRIES),
     Area("The directory", 7001, 7099, directory.ENTRIES),
     Area("TLS between queue managers", 8001, 8099, tls.ENTRIES),
+    Area("Rights", 9001, 9099, rights.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist

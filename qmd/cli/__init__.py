@@ -40,6 +40,7 @@ COMMANDS = {
     "directory": "qmd.cli.host.directory:directory",
     "dl": "qmd.cli.dl:dl",
     "alias": "qmd.cli.alias:alias",
+    "acl": "qmd.cli.acl:acl",
     "reader": "qmd.cli.reader:reader",
     "stage": "qmd.cli.stage:stage",
     "remote": "qmd.cli.host.remote:remote",

@@ -10,7 +10,16 @@ The wrapper in `facing.py` makes all of it from the asynchronous client; no code
 tests.unit.client.blocking_types`, and a test checks that it is up to date.
 """
 
-from qmd.client import directory, pipeline, queue, queue_manager, receiver, sender, transaction
+from qmd.client import (
+    access,
+    directory,
+    pipeline,
+    queue,
+    queue_manager,
+    receiver,
+    sender,
+    transaction,
+)
 from qmd.client.facing import Blocking, LoopThread, connect, face_of, facing
 
 QueueManager = face_of(queue_manager.QueueManager)
@@ -20,9 +29,11 @@ Taken = face_of(receiver.Taken)
 Queue = face_of(queue.Queue)
 Cursor = face_of(queue.Cursor)
 Directory = face_of(directory.Directory)
+AccessControl = face_of(access.AccessControl)
 Pipeline = face_of(pipeline.Pipeline)
 
 __all__ = [
+    "AccessControl",
     "Blocking",
     "Cursor",
     "Directory",

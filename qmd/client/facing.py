@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from qmd.client.access import AccessControl
 from qmd.client.directory import Directory
 from qmd.client.forks import Home
 from qmd.client.pipeline import Pipeline
@@ -28,7 +29,9 @@ from qmd.client.transaction import Transaction
 
 T = TypeVar("T")
 
-_FACED = frozenset((QueueManager, Transaction, Sender, Taken, Queue, Cursor, Directory, Pipeline))
+_FACED = frozenset(
+    (QueueManager, Transaction, Sender, Taken, Queue, Cursor, Directory, AccessControl, Pipeline)
+)
 
 
 def connect(

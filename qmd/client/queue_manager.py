@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
+from qmd.client.access import AccessControl
 from qmd.client.address import Address, address_of
 from qmd.client.administration import Administration, Facts
 from qmd.client.ambient import joined, refuse_inside
@@ -93,6 +94,8 @@ class QueueManager(Administration):
         self.pipeline = Pipeline(self._caller)
         #: Public queues, distribution lists, computers, and the meaning of names.
         self.directory = Directory(self._caller)
+        #: The rights of users, groups and tokens on queues and on the host.
+        self.access = AccessControl(self._caller)
 
     async def __aenter__(self) -> QueueManager:
         await self._caller.open()

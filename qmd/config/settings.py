@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from qmd.config.route_rules import Hop, Pattern, Rule
 from qmd.config.tls_rules import TlsRule
 from qmd.config.value_types import (
+    Accounts,
     Address,
     Choice,
     Choices,
@@ -266,6 +267,20 @@ class ControlSettings:
         Whole(1, 65535),
         1024,
         "Clients at once. Root and the user of the daemon have 32 more places.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings:
+    """Rights of local users; docs/access.md."""
+
+    administrators: tuple[str, ...] = setting(
+        Accounts(),
+        [],
+        "Users and groups with all rights, besides root and the daemon's own user.",
+    )
+    queues_max: int = setting(
+        Whole(0, 32_000), 1000, "Queues that one owner without all rights may have."
     )
 
 
@@ -754,6 +769,7 @@ class Settings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     control: ControlSettings = field(default_factory=ControlSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     consequences: ConsequencesSettings = field(default_factory=ConsequencesSettings)
@@ -775,6 +791,7 @@ SECTIONS: dict[str, type[Any]] = {
     "tls": TlsSettings,
     "routing": RoutingSettings,
     "control": ControlSettings,
+    "access": AccessSettings,
     "remote": RemoteSettings,
     "quotas": QuotasSettings,
     "consequences": ConsequencesSettings,

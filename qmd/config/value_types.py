@@ -79,6 +79,21 @@ class Address(Kind[str]):
         return str(ip_address(value))
 
 
+class Accounts(Kind[tuple[str, ...]]):
+    """Users and groups of this computer, by name or by id."""
+
+    allowed = 'a list of users and groups, such as ["user:ann", "group:operators"]'
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise ValueError
+        for each in value:
+            kind, _, name = each.partition(":") if isinstance(each, str) else ("", "", "")
+            if kind not in ("user", "group") or not name or not name.isprintable():
+                raise ValueError(f"{each!r} is neither user:NAME nor group:NAME")
+        return tuple(value)
+
+
 class Networks(Kind[tuple[Network, ...]]):
     allowed = 'a list of networks such as "10.0.0.0/8" and addresses such as "::1"'
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qmd.access.administration import AccessAdministration
+    from qmd.access.checks import AccessChecks
+    from qmd.access.local_users import LocalUsers
+    from qmd.access.register import AccessRegister
     from qmd.access.things import ThingFinder
     from qmd.bulk.publisher import Publisher
     from qmd.bulk.range_read import Ranges
@@ -72,6 +76,10 @@ class Components:
     """The components of one queue manager, for its handlers of verbs."""
 
     services: Services
+    access_administration: AccessAdministration
+    access_checks: AccessChecks
+    access_register: AccessRegister
+    local_users: LocalUsers
     acknowledgments: Acknowledgments
     administration: QueueAdministration
     answer_limits: AnswerLimits

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qmd.access.rights import ADMIN
+from qmd.access.demands import TO_SEND_AGAIN
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
@@ -203,7 +203,7 @@ def _resend(connection: ControlConnection, request: frames.Resend) -> None:
 
 def _check_resent(connection: ControlConnection, new: NewMessage) -> None:
     """Check the rights of the client on the queues of a message that is sent again."""
-    connection.rights.require(ADMIN, connection.components.things.of_message(new), "resend")
+    connection.rights.require(TO_SEND_AGAIN, connection.components.things.of_message(new), "resend")
 
 
 def _import(connection: ControlConnection, request: frames.Import) -> None:

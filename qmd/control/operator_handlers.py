@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from qmd.access.demands import EVERYTHING, READ, Demand
+from qmd.access.rights import PrincipalRights, Rights
+from qmd.access.things import thing_of
 from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.core.access import GET_PROPERTIES, SEE_STATUS
 from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.purge import Purged
 from qmd.operations.queue_admin import Security
@@ -24,13 +28,27 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queue import OutgoingQueue
 
 
+TO_SEE = Demand(READ, (GET_PROPERTIES,))
+TO_SEE_STATUS = Demand(READ, (SEE_STATUS,), of_host=True)
+
+
 def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     connection.look(request.number, dead_letter_groups(connection.components.services, queue))
 
 
 def _list_branches(connection: ControlConnection, request: transaction_frames.ListBranches) -> None:
-    connection.look(request.number, connection.components.branches.overview())
+    connection.look(request.number, _branches(connection))
+
+
+async def _branches(connection: ControlConnection) -> object:
+    """Return the branches of the transactions that the client began."""
+    rights, found = connection.rights, await connection.components.branches.overview()
+    return [
+        each | {"transaction": shown_id.hex()}
+        for each in found
+        if (shown_id := rights.shown_id(bytes.fromhex(each["transaction"]))) is not None
+    ]
 
 
 def _list_transactions(
@@ -44,6 +62,8 @@ def _create_queue(connection: ControlConnection, request: operator_frames.Create
 
 
 async def _create(connection: ControlConnection, request: operator_frames.CreateQueue) -> object:
+    rights = connection.rights
+    settings = connection.components.services.settings.access
     queue = await connection.components.administration.create(
         request.name,
         transactional=request.transactional,
@@ -53,6 +73,8 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
         journal_quota_bytes=request.journal_quota_bytes,
         security=Security(request.authenticate, request.privacy),
         public=request.public,
+        owner=rights.principal,
+        owned_max=None if rights.are_all else settings.queues_max,
     )
     return overview.queue(queue)
 
@@ -95,7 +117,8 @@ def _list_queues(connection: ControlConnection, request: operator_frames.ListQue
         [
             overview.queue(queue)
             for queue in connection.components.queues.by_key.values()
-            if request.system or not queue.holds_ended
+            if (request.system or not queue.holds_ended)
+            and connection.rights.may(TO_SEE, (thing_of(queue),))
         ],
     )
 
@@ -188,7 +211,11 @@ def _list_sessions(connection: ControlConnection, request: operator_frames.ListS
 
 
 def _status(connection: ControlConnection, request: operator_frames.Status) -> None:
-    connection.done(request.number, overview.status(connection.components))
+    brief = not connection.rights.may(TO_SEE_STATUS, (EVERYTHING,))
+    components = connection.components
+    connection.done(
+        request.number, overview.brief(components) if brief else overview.status(components)
+    )
 
 
 def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
@@ -199,17 +226,37 @@ def _why(connection: ControlConnection, request: operator_frames.Why) -> None:
 
 
 def _events(connection: ControlConnection, request: operator_frames.Events) -> None:
+    rights, since_ms = connection.rights, request.since_ms
+    if request.queue and isinstance(rights, PrincipalRights):
+        # An earlier queue of the same name may have been that of another owner.
+        queue = connection.components.queues.by_key.get(_key_of(connection, request.queue))
+        if queue is not None:
+            since_ms = max(since_ms, (queue.created_at_s + 1) * 1000)
     work = connection.components.event_log.read(
         cursor=request.cursor,
         limit=request.limit,
         last=request.last,
         queue=request.queue,
         kinds=request.kinds,
-        since_ms=request.since_ms,
+        since_ms=since_ms,
         until_ms=request.until_ms,
         wait_s=checked.wait_s(request.wait_s),
     )
-    connection.look(request.number, work)
+    # The labels of all queues are not for those that may only see what happens.
+    connection.look(request.number, work if request.queue else _unlabelled(rights, work))
+
+
+def _key_of(connection: ControlConnection, text: str) -> str:
+    """Return the key of the queue that a name stands for; "" if it stands for several."""
+    keys = [thing.key for thing in connection.components.things.named(text)]
+    return keys[0] if len(keys) == 1 else ""
+
+
+async def _unlabelled(rights: Rights, work: Coroutine[Any, Any, dict[str, Any]]) -> object:
+    found = await work
+    if isinstance(rights, PrincipalRights):
+        found["events"] = [each | {"label": ""} for each in found["events"]]
+    return found
 
 
 async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import socket
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from qmd.access.rights import ADMIN, rights_of
+from qmd.access.demands import ADMIN
+from qmd.access.rights import rights_of
 from qmd.access.tokens import Grant, TokenFile, TokenFileError
 from qmd.control import status as overview
 from qmd.control.control_server import ControlServer, Handlers
@@ -25,6 +27,8 @@ from qmd.control.server import ControlConnection
 from qmd.control.token_watch import Holder, TokenWatch
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
+from qmd.core.access import Caller
+from qmd.core.principals import CERT, TOKEN, Principal
 from qmd.errors import Refusal
 from qmd.runtime.rate_limit import RateLimit
 from qmd.runtime.shares import Owner, Shares, owner_of
@@ -269,7 +273,7 @@ class RemoteConnection(ControlConnection):
         self._join(owner.group, f"{grant.name} at {self._host}")
         self._grant = grant
         self._remote.watch.add(self, Holder(grant, self._host, self.close))
-        self.rights = rights_of(grant)
+        self.rights = rights_of(grant, self.components.access_checks, self._caller(grant))
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
         log.info("remote_client", token=grant.name, address=self._host)
         self.done(
@@ -280,6 +284,19 @@ class RemoteConnection(ControlConnection):
                 "token": grant.name,
             },
         )
+
+    def _caller(self, grant: Grant) -> Caller:
+        """Return the caller that a token is, with the certificate of its client."""
+        proven = {Principal(TOKEN, grant.name)}
+        assert self._transport is not None
+        tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls else None
+        if tls and certificate:  # verified: client_ca is set
+            proven.add(Principal(CERT, f"sha256:{hashlib.sha256(certificate).hexdigest()}"))
+            subject = (tls.getpeercert() or {}).get("subject", ())
+            pairs: list[Any] = [pair for part in subject for pair in part]
+            proven.update(Principal(CERT, name) for key, name in pairs if key == "commonName")
+        return Caller(f"token:{grant.name}", frozenset(proven), is_limited=True)
 
     def _turn_away(self, number: int, refusal: Refusal) -> None:
         if self._transport is not None:

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from protocol.errors import InvalidName
-from qmd.access.rights import ALL_RIGHTS, Rights
+from qmd.access.checks import not_answered
+from qmd.access.local_users import LocalClient, client_of
+from qmd.access.rights import NO_RIGHTS, Rights
 from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.local_socket import credentials
+from qmd.control.refusals import not_understood, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
 from qmd.directory.resolver import MustAsk, Resolution
@@ -64,7 +67,7 @@ class ControlConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
         self.reader = Reader()
-        self.rights: Rights = ALL_RIGHTS
+        self.rights: Rights = NO_RIGHTS  # until it is identified
         server.connection_count += 1
         self.serial = server.connection_count  # in the order of connecting
         self._backlog: deque[memoryview] = deque()  # requests that have not begun
@@ -103,6 +106,7 @@ class ControlConnection(asyncio.Protocol):
             self._transport.abort()
             return
         self._join(owner.group, client.shown)
+        self._identify()
 
     def _join(self, account: Hashable, shown: str) -> None:
         """Begin to serve the client; `shown` is its name for people."""
@@ -189,6 +193,26 @@ class ControlConnection(asyncio.Protocol):
             self._transport.close()
 
     # Internal methods.
+
+    def _identify(self) -> None:
+        """Find the rights of the client; its requests wait until they are known."""
+        assert self._transport is not None
+        client = client_of(self._transport.get_extra_info("socket"))
+        rights = self.components.local_users.at_once(client)
+        self.rights = rights or NO_RIGHTS
+        if rights is None and client is not None:
+            self._resolving = True
+            self._keep(self._changing, self._look_up(client))
+
+    async def _look_up(self, client: LocalClient) -> None:
+        """Find the rights of a client with names that must be looked up."""
+        try:
+            self.rights = await self.components.local_users.identify(client)
+        except Exception as bug:
+            self.components.services.lifecycle.fail(bug)
+            return
+        self._resolving = False
+        self._work()
 
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
@@ -282,7 +306,7 @@ class ControlConnection(asyncio.Protocol):
     def _begin_one(self, frame: memoryview) -> None:
         self._count_request(1)
         if self.account is not None and self.account.under_way > REQUESTS_OF_ACCOUNT_MAX:
-            self._refuse(frames.request_number(frame), _too_many_requests())
+            self._refuse(frames.request_number(frame), too_many_requests())
             return
         try:
             request = frames.decode_request(frame)
@@ -297,16 +321,20 @@ class ControlConnection(asyncio.Protocol):
 
     def _handle(self, request: frames.Request) -> None:
         try:
-            if not self.rights.are_all:
-                request = self._admitted(request)
-            self._server.handlers[type(request)](self, request)
+            self._execute(request)
         except MustAsk as ask:
             self._resolving = True
             self._keep(self._changing, self._resolve_and_begin(request, ask))
         except Refusal as refusal:
             self._refuse(request.number, refusal)
         except InvalidName as error:
-            self._refuse(request.number, _not_understood(error))
+            self._refuse(request.number, not_understood(error))
+
+    def _execute(self, request: frames.Request) -> None:
+        """Begin a request, if its client has the rights for it.  Raises Refusal, MustAsk."""
+        if not self.rights.are_all:
+            request = self._admitted(request)
+        self._server.handlers[type(request)](self, request)
 
     def _admitted(self, request: frames.Request) -> frames.Request:
         """Return the request if its client has the rights for it.  Raises Refusal.
@@ -342,7 +370,7 @@ class ControlConnection(asyncio.Protocol):
                 answers[ask.name] = refusal
             components.destinations.answers = answers
             try:
-                self._server.handlers[type(request)](self, request)
+                self._execute(request)
                 return
             except MustAsk as further:
                 ask = further
@@ -350,7 +378,7 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(request.number, refusal)
                 return
             except InvalidName as error:
-                self._refuse(request.number, _not_understood(error))
+                self._refuse(request.number, not_understood(error))
                 return
             finally:
                 components.destinations.answers = {}
@@ -448,7 +476,9 @@ class ControlConnection(asyncio.Protocol):
         except Refusal as refusal:
             self._refuse(number, refusal)
         except InvalidName as error:
-            self._refuse(number, _not_understood(error))
+            self._refuse(number, not_understood(error))
+        except MustAsk as ask:  # a right depends on a name that the directory has to answer again
+            self._refuse(number, not_answered(ask.name))
         except StorageError as error:
             self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
         except MemoryError as error:
@@ -458,21 +488,6 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(number, no_memory())
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
-
-
-def _not_understood(error: InvalidName) -> Refusal:
-    """Return the refusal of an invalid name, GUID or id: an error of the client, not a bug."""
-    return Refusal(
-        "name_not_understood", f"the request has a name, GUID or id that is not valid: {error}"
-    )
-
-
-def _too_many_requests() -> Refusal:
-    return Refusal(
-        "too_many_waiting",
-        f"{REQUESTS_OF_ACCOUNT_MAX} requests of this user or token are not answered yet",
-        "Wait for answers before you send more requests, or end programs that wait for messages.",
-    )
 
 
 def _refused(number: int, refusal: Refusal) -> Refused:

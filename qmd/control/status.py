@@ -70,6 +70,11 @@ def status(components: Components) -> Value:
     }
 
 
+def brief(components: Components) -> Value:
+    """Return the part of the status that every user of the host may see."""
+    return _identity(components) | {"brief": True}
+
+
 def _identity(components: Components) -> Value:
     services = components.services
     return {
@@ -129,6 +134,7 @@ def _traffic(components: Components) -> Value:
         "duplicates_refused": incoming.duplicate_count + incoming.rejected_count,
         "refused": components.nacks.count,
         "relayed": components.relay_store.relayed_count,
+        "access_refused": components.access_checks.refused_count,
     }
 
 

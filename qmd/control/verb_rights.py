@@ -12,16 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qmd.access.rights import (
+from qmd.access.demands import (
     ADMIN,
     ANY,
     EVERYTHING,
+    NO_QUEUE,
     READ,
+    TO_PEEK,
+    TO_RECEIVE,
+    TO_RELEASE,
+    TO_SEND,
     WRITE,
-    Rights,
+    Demand,
     Thing,
 )
+from qmd.access.rights import Rights
 from qmd.access.things import thing_of
+from qmd.control_protocol import access as access_frames
 from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import identities as identity_frames
@@ -32,6 +39,7 @@ from qmd.control_protocol import tls as tls_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
 from qmd.control_protocol.signing import SigningParts
+from qmd.core import access
 from qmd.queues.local_queue import relatives
 
 if TYPE_CHECKING:
@@ -41,15 +49,20 @@ Things = Callable[["Components", Any], Iterable[Thing]]
 
 
 class Need(NamedTuple):
-    """One right that a verb needs; `words` describe the objects in the manual."""
+    """One demand of a verb; `words` describe its objects in the manual."""
 
-    scope: str
+    demand: Demand
     things: Things
     words: str
 
+    @property
+    def scope(self) -> str:
+        """The scope that a token needs."""
+        return self.demand.scope
+
 
 class Row(NamedTuple):
-    """The rights that a verb needs before it begins; `inside` describes those checked later."""
+    """The demands that a verb meets before it begins; `inside` describes those checked later."""
 
     needs: tuple[Need, ...]
     inside: str = ""
@@ -82,6 +95,15 @@ def _named(field: str, *, optional: bool = False) -> Things:
     return things
 
 
+def _unnamed(field: str) -> Things:
+    """Return a function for all queues, if a field names none."""
+
+    def things(components: Components, request: Any) -> Iterable[Thing]:
+        return () if getattr(request, field) else (EVERYTHING,)
+
+    return things
+
+
 def _by_id(field: str, *, optional: bool = False) -> Things:
     """Return the same for a field with one or several queues, by their ids or any spelling."""
 
@@ -104,7 +126,7 @@ def _sent(field: str) -> Things:
     def things(components: Components, request: Any) -> Iterator[Thing]:
         messages = getattr(request, field)
         if not messages:
-            yield EVERYTHING
+            yield NO_QUEUE
         seen: set[tuple[str, ...]] = set()
         for new in messages:
             names = (new.destination, new.dead_letter_queue, new.admin_queue, new.report_queue)
@@ -127,6 +149,14 @@ def _family(components: Components, request: operator_frames.DeleteQueue) -> Ite
             yield from map(thing_of, relatives(queue))
 
 
+def _object(components: Components, request: Any) -> Iterable[Thing]:
+    return components.access_administration.things(request.object)
+
+
+def _tested(components: Components, request: access_frames.TestAccess) -> Iterable[Thing]:
+    return _object(components, request) if request.principal else ()
+
+
 def _way(components: Components, request: routing_frames.RedirectOutgoing) -> Iterable[Thing]:
     """Return the queue of the request; for an address, all queues."""
     is_queue = "\\" in request.destination or "=" in request.destination
@@ -135,21 +165,43 @@ def _way(components: Components, request: routing_frames.RedirectOutgoing) -> It
 
 # Needs.
 
-_FREE = Need(ANY, _nothing, "nothing")
-_OWN_TRANSACTION = Need(ANY, _nothing, "a transaction of its own connection")
-_OWN_IDS = Need(ANY, _nothing, "an id of its own")
-_ALL_READ = Need(READ, _everything, "all queues")
-_ALL_WRITE = Need(WRITE, _everything, "all queues")
-_ALL_ADMIN = Need(ADMIN, _everything, "all queues")
-_READ = Need(READ, _named("queue"), "the queue")
-_READER = Need(READ, _of_reader, "all queues of the reader")
-_READ_BY_ID = Need(READ, _by_id("queue"), "the queue")
-_READ_OUTGOING = Need(READ, _named("destination"), "the destination")
-_ADMIN = Need(ADMIN, _named("queue"), "the queue")
-_ADMIN_NAME = Need(ADMIN, _named("name"), "the queue")
-_ADMIN_OUTGOING = Need(ADMIN, _named("destination"), "the destination")
+
+def _host(scope: str, right: str, things: Things = _everything, words: str = "all queues") -> Need:
+    """Return the need of a right on the host."""
+    return Need(Demand(scope, (right,), of_host=True), things, words)
+
+
+def _open(scope: str, things: Things = _everything, words: str = "all queues") -> Need:
+    """Return a need of tokens alone: each local user may do it, or its answer is limited."""
+    return Need(Demand(scope, ()), things, words)
+
+
+_FREE = _open(ANY, _nothing, "nothing")
+_OWN_TRANSACTION = _open(ANY, _nothing, "a transaction of its own connection")
+_OWN_IDS = _open(ANY, _nothing, "an id of its own")
+_STATUS = _host(READ, access.SEE_STATUS)
+_ALL_READ = _open(READ)
+_ACCESS = _host(ADMIN, access.ADMINISTER_ACCESS)
+_DIRECTORY = _host(ADMIN, access.MANAGE_DIRECTORY)
+_PEERS = _host(ADMIN, access.MANAGE_PEERS)
+_RECEIVE = Need(TO_RECEIVE, _named("queue"), "the queue")
+_PEEK = Need(TO_PEEK, _named("queue"), "the queue")
+_READER = Need(TO_RECEIVE, _of_reader, "all queues of the reader")
+_RECEIVE_BY_ID = Need(TO_RECEIVE, _by_id("queue"), "the queue")
+_PEEK_BY_ID = Need(TO_PEEK, _by_id("queue"), "the queue")
+_READ_OUTGOING = _host(READ, access.SEE_STATUS, _named("destination"), "the destination")
+_PEEK_OUTGOING = Need(TO_PEEK, _named("destination"), "the destination")
+_OUTGOING = _host(ADMIN, access.MANAGE_OUTGOING, _named("destination"), "the destination")
+_TAKE_AWAY = Need(Demand(ADMIN, (access.RECEIVE, access.PEEK)), _named("queue"), "the queue")
 _INTO = "the destination, and the queues for dead letters, acknowledgments and reports"
 _QUERY = "write on all queues of the query's staged and published messages"
+
+
+def _of_queue(scope: str, right: str, things: Things, words: str = "the queue") -> Need:
+    return Need(Demand(scope, (right,)), things, words)
+
+
+_NAME = _named("name")
 
 
 def _rows(needs: tuple[Need, ...], *verbs: type[Request], inside: str = "") -> dict[type, Row]:
@@ -159,18 +211,29 @@ def _rows(needs: tuple[Need, ...], *verbs: type[Request], inside: str = "") -> d
 TABLE: dict[type, Row] = {
     **_rows((_FREE,), frames.Hello, frames.Login),
     # Messages.
-    **_rows((Need(WRITE, _sent("messages"), _INTO),), frames.Send),
-    **_rows((Need(WRITE, _to_sign, "the destination"),), SigningParts),
-    **_rows((_READ,), frames.Take, frames.TakeChosen, frames.Look, frames.Peek),
-    **_rows((_READ,), frames.Remove, frames.Reject, frames.GiveBack),
-    **_rows((_READ,), frames.OpenExclusive, frames.CloseExclusive, frames.DeadLetters),
-    **_rows((_ADMIN, Need(ADMIN, _named("target"), "the target")), frames.Move),
+    **_rows((Need(TO_SEND, _sent("messages"), _INTO),), frames.Send),
+    **_rows((Need(TO_SEND, _to_sign, "the destination"),), SigningParts),
+    **_rows((_RECEIVE,), frames.Take, frames.TakeChosen),
+    **_rows((_PEEK,), frames.Look, frames.Peek, frames.DeadLetters),
+    **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
+    **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
     **_rows(
-        (_ADMIN, Need(ADMIN, _named("to", optional=True), "the new destination")),
+        (_TAKE_AWAY, Need(Demand(ADMIN, (access.SEND,)), _named("target"), "the target")),
+        frames.Move,
+    ),
+    **_rows(
+        (
+            _TAKE_AWAY,
+            Need(Demand(ADMIN, (access.SEND,)), _named("to", optional=True), "the new destination"),
+        ),
         frames.Resend,
         inside=f"admin on {_INTO}, of each message",
     ),
-    **_rows((_ADMIN,), frames.Import),
+    # An import can state any sender and any time, so sending is not enough.
+    **_rows(
+        (Need(Demand(ADMIN, (access.SEND, access.SET_PROPERTIES)), _named("queue"), "the queue"),),
+        frames.Import,
+    ),
     # Transactions, and the results of requests.
     **_rows(
         (_OWN_TRANSACTION,),
@@ -179,95 +242,136 @@ TABLE: dict[type, Row] = {
         transaction_frames.Abort,
     ),
     **_rows(
-        (_READ, Need(WRITE, _named("target", optional=True), "the target")),
+        (_RECEIVE, Need(TO_SEND, _named("target", optional=True), "the target")),
         transaction_frames.Settle,
     ),
     **_rows((_OWN_IDS,), frames.Outcome, transaction_frames.ListTransactions),
+    # Only for own transactions: the ids of local users bear their marks.
     **_rows(
-        (_ALL_ADMIN,),
+        (_open(ADMIN),),
         transaction_frames.Enlist,
         transaction_frames.ForgetBranch,
         transaction_frames.ListBranches,
     ),
     # Queues.
-    **_rows((_ADMIN_NAME,), operator_frames.CreateQueue, operator_frames.SetQueue),
-    **_rows((_ADMIN_NAME,), operator_frames.PurgeQueue),
+    **_rows((_host(ADMIN, access.CREATE_QUEUE, _NAME, "the queue"),), operator_frames.CreateQueue),
+    **_rows((_of_queue(ADMIN, access.SET_PROPERTIES, _NAME),), operator_frames.SetQueue),
+    **_rows((_of_queue(ADMIN, access.PURGE, _NAME),), operator_frames.PurgeQueue),
     **_rows(
-        (Need(ADMIN, _family, "the queue, its subqueues and its journal"),),
+        (_of_queue(ADMIN, access.DELETE, _family, "the queue, its subqueues and its journal"),),
         operator_frames.DeleteQueue,
     ),
     **_rows((_ALL_READ,), operator_frames.ListQueues, operator_frames.Status),
-    **_rows((Need(READ, _named("name"), "the queue"),), operator_frames.ShowQueue),
-    **_rows((_READ,), operator_frames.Events),
+    **_rows((_of_queue(READ, access.GET_PROPERTIES, _NAME),), operator_frames.ShowQueue),
     **_rows(
-        (_READ,),
+        (
+            Need(TO_PEEK, _named("queue", optional=True), "the queue"),
+            _host(READ, access.READ_EVENTS, _unnamed("queue"), "all queues if none is named"),
+        ),
+        operator_frames.Events,
+    ),
+    **_rows(
+        (_open(READ, _named("queue"), "the queue"),),
         operator_frames.Why,
         inside="read on all queues that contained the message; no other host is queried",
     ),
     # Outgoing queues, sessions and routes.
-    **_rows((_ALL_READ,), operator_frames.ListOutgoing, operator_frames.ListSequences),
-    **_rows((_ALL_READ,), operator_frames.ListSessions),
-    **_rows((_READ_OUTGOING,), operator_frames.ShowOutgoing, operator_frames.ListAwaiting),
-    **_rows((_ADMIN_OUTGOING,), operator_frames.GiveUpAwaiting, operator_frames.PauseOutgoing),
-    **_rows((_ADMIN_OUTGOING,), operator_frames.ResumeOutgoing, operator_frames.KickOutgoing),
-    **_rows((_ADMIN_OUTGOING,), operator_frames.PurgeOutgoing, routing_frames.RestartOutgoing),
-    **_rows(
-        (Need(ADMIN, _way, "the destination; for an address all queues"),),
-        routing_frames.RedirectOutgoing,
-    ),
-    **_rows((_ALL_READ,), identity_frames.ListPeers),
-    **_rows((_ALL_ADMIN,), identity_frames.PinPeer, identity_frames.ForgetPeer),
-    **_rows((_ALL_ADMIN,), routing_frames.ForgetIdentity, tls_frames.ForgetTlsPeer),
-    **_rows((_ALL_READ,), tls_frames.ListTlsPeers),
-    # Data pipelines.
-    **_rows(
-        (Need(READ, _by_id("queues"), "the queues"), _READER),
-        pipeline_frames.OpenReader,
-    ),
-    **_rows((_READ_BY_ID, _READER), pipeline_frames.Reserve, pipeline_frames.ReadRange),
-    **_rows((Need(READ, _by_id("ends"), "the queues"), _READER), pipeline_frames.Consume),
-    **_rows((_READ_BY_ID,), pipeline_frames.SplitRange),
-    **_rows((_ALL_READ,), pipeline_frames.ListReaders),
+    **_rows((_STATUS,), operator_frames.ListOutgoing, operator_frames.ListSequences),
+    **_rows((_STATUS,), operator_frames.ListSessions),
+    **_rows((_READ_OUTGOING,), operator_frames.ShowOutgoing),
+    **_rows((_PEEK_OUTGOING,), operator_frames.ListAwaiting),
+    **_rows((_OUTGOING,), operator_frames.GiveUpAwaiting, operator_frames.PauseOutgoing),
+    **_rows((_OUTGOING,), operator_frames.ResumeOutgoing, operator_frames.KickOutgoing),
+    **_rows((_OUTGOING,), operator_frames.PurgeOutgoing, routing_frames.RestartOutgoing),
     **_rows(
         (
-            Need(ADMIN, _by_id("queue", optional=True), "the queue"),
-            Need(ADMIN, _of_reader, "all queues of the reader"),
+            _host(
+                ADMIN,
+                access.MANAGE_OUTGOING,
+                _way,
+                "the destination; for an address all queues",
+            ),
+        ),
+        routing_frames.RedirectOutgoing,
+    ),
+    **_rows((_STATUS,), identity_frames.ListPeers),
+    **_rows((_PEERS,), identity_frames.PinPeer, identity_frames.ForgetPeer),
+    **_rows((_STATUS,), tls_frames.ListTlsPeers),
+    **_rows((_PEERS,), tls_frames.ForgetTlsPeer),
+    **_rows((_PEERS,), routing_frames.ForgetIdentity),
+    # Data pipelines.
+    **_rows(
+        (Need(TO_RECEIVE, _by_id("queues"), "the queues"), _READER),
+        pipeline_frames.OpenReader,
+    ),
+    **_rows((_RECEIVE_BY_ID, _READER), pipeline_frames.Reserve),
+    **_rows((_PEEK_BY_ID, _READER), pipeline_frames.ReadRange),
+    **_rows((Need(TO_RECEIVE, _by_id("ends"), "the queues"), _READER), pipeline_frames.Consume),
+    **_rows((_PEEK_BY_ID,), pipeline_frames.SplitRange),
+    **_rows((_STATUS,), pipeline_frames.ListReaders),
+    **_rows(
+        (
+            Need(TO_RELEASE, _by_id("queue", optional=True), "the queue"),
+            Need(TO_RELEASE, _of_reader, "all queues of the reader"),
         ),
         pipeline_frames.ReleaseReader,
     ),
-    **_rows((Need(WRITE, _sent("rows"), _INTO),), pipeline_frames.Stage, inside=_QUERY),
-    **_rows((Need(WRITE, _nothing, ""),), pipeline_frames.Publish, inside=_QUERY),
+    **_rows((Need(TO_SEND, _sent("rows"), _INTO),), pipeline_frames.Stage, inside=_QUERY),
+    **_rows((Need(TO_SEND, _nothing, ""),), pipeline_frames.Publish, inside=_QUERY),
     **_rows(
-        (Need(WRITE, _nothing, ""),),
+        (Need(TO_SEND, _nothing, ""),),
         pipeline_frames.DiscardStages,
         inside=f"{_QUERY}; without a query on all queues",
     ),
-    **_rows((_ALL_WRITE,), pipeline_frames.ListStages),
-    **_rows((_ALL_ADMIN,), pipeline_frames.MarkShipped),
+    **_rows((_host(WRITE, access.SEE_STATUS),), pipeline_frames.ListStages),
+    # Events that count as shipped may be deleted.
+    **_rows((_ACCESS,), pipeline_frames.MarkShipped),
     # The directory.
     **_rows((_ALL_READ,), directory_frames.DirectoryStatus, directory_frames.DirectoryLookup),
     **_rows((_ALL_READ,), directory_frames.ShowList, directory_frames.ExpandList),
     **_rows((_ALL_READ,), directory_frames.ListLists, directory_frames.ListAliases),
     **_rows((_ALL_READ,), directory_frames.ExplainName),
-    **_rows((_ALL_ADMIN,), directory_frames.DirectoryReload),
-    **_rows((_ALL_ADMIN,), directory_frames.CreateList, directory_frames.DeleteList),
-    **_rows((_ALL_ADMIN,), directory_frames.AddMembers, directory_frames.RemoveMembers),
-    **_rows((_ALL_ADMIN,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
+    **_rows((_DIRECTORY,), directory_frames.DirectoryReload),
+    **_rows((_DIRECTORY,), directory_frames.CreateList, directory_frames.DeleteList),
+    **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
+    **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
+    # Rights.
+    **_rows(
+        (Need(Demand(READ, (access.GET_PERMISSIONS,)), _object, "the object"),),
+        access_frames.ShowAccess,
+    ),
+    **_rows(
+        (Need(Demand(ADMIN, (access.CHANGE_PERMISSIONS,)), _object, "the object"),),
+        access_frames.ChangeAccess,
+    ),
+    **_rows(
+        (Need(Demand(ADMIN, (access.TAKE_OWNERSHIP,)), _object, "the object"),),
+        access_frames.SetOwner,
+        inside="admin on all queues, to give the queue to another owner",
+    ),
+    **_rows(
+        (Need(Demand(READ, (access.GET_PERMISSIONS,)), _tested, "the object, for another client"),),
+        access_frames.TestAccess,
+    ),
+    **_rows((_ACCESS,), access_frames.ExportAccess, access_frames.ImportAccess),
 }
-_UNKNOWN = Row((_ALL_ADMIN,))
+_UNKNOWN = Row((_ACCESS,))
 
 
 def admit(components: Components, rights: Rights, request: Request) -> Request:
-    """Return the request as it is executed for a client with these rights.  Raises Refusal."""
+    """Return the request as it is executed for a client with these rights.
+
+    Raises Refusal, and MustAsk if the directory must be asked first.
+    """
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
-        rights.require(need.scope, need.things(components, request), verb)
+        rights.require(need.demand, need.things(components, request), verb)
     return rights.claim(request)
 
 
 def reference() -> str:
     """Return the table in Markdown."""
-    lines = ["| verb | needs |", "| --- | --- |"]
+    lines = ["| verb | a token needs | other clients need |", "| --- | --- | --- |"]
     for verb, row in sorted(TABLE.items(), key=lambda each: frames.verb_of(each[0])):
         needs = [
             f"{need.scope} on {need.words}"
@@ -276,8 +380,20 @@ def reference() -> str:
             for need in row.needs
         ]
         inside = [f"while it runs: {row.inside}"] if row.inside else []
-        lines.append(f"| `{frames.verb_of(verb)}` | {'; '.join([*needs, *inside])} |")
+        others = [_of_others(need) for need in row.needs if need.demand.rights]
+        lines.append(
+            f"| `{frames.verb_of(verb)}` | {'; '.join([*needs, *inside])} |"
+            f" {'; '.join(filter(None, others)) or 'nothing'} |"
+        )
     return "\n".join(lines) + "\n"
+
+
+def _of_others(need: Need) -> str:
+    rights = access.rights_text(need.demand.rights)
+    if need.demand.of_host:
+        when = need.words.partition(" if ")[2]
+        return f"{rights} on the host" + (f", if {when}" if when else "")
+    return f"{rights} on {need.words}" if need.words else ""
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qmd.control import (
+    access_handlers,
     bulk_handlers,
     directory_handlers,
     explain_name,
@@ -46,4 +47,5 @@ HANDLERS: dict[type, Handler] = {
     **identity_handlers.HANDLERS,
     **tls_handlers.HANDLERS,
     **explain_name.HANDLERS,
+    **access_handlers.HANDLERS,
 }

@@ -27,6 +27,7 @@ class Kind(enum.StrEnum):
 
     STARTED = "started"  # the daemon started: earlier express messages are gone
     DISK_FULL = "disk_full"  # new messages are refused from now on
+    ACCESS_REFUSED = "access_refused"  # a client lacked a right; the reason has both
     DISK_HAS_ROOM = "disk_has_room"  # new messages are accepted again; the reason has the duration
     SENT = "sent"  # by an application, into a local queue or an outgoing queue
     IMPORTED = "imported"

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from qmd.access.register import owner_row
 from qmd.control_protocol.messages import UNLIMITED
 from qmd.directory import registration as registration
 from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
 from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
-from storage.errors import QueueExists, StoredError, TooManyQueues
+from storage.errors import QueueExists, StoredError, TooManyOwned, TooManyQueues
+from storage.tables import access as access_rows
 from storage.tables import directory_changes
 from storage.tables import queues as queue_rows
 from storage.tables import sequences as sequence_rows
@@ -23,6 +25,8 @@ from storage.tables.sequences import IncomingSequenceRow
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.access.register import AccessRegister
+    from qmd.core.principals import Principal
     from qmd.directory.registration import Registration
     from qmd.naming.destinations import Destinations
     from qmd.operations.queue_deletion import QueueDeletion
@@ -70,6 +74,8 @@ class _NewQueue(NamedTuple):
     journal_quota_bytes: int | None
     security: Security
     guid: bytes | None = None  # from the directory
+    owner: Principal | None = None
+    owned_max: int | None = None  # queues that the owner may have
 
 
 class _Change(NamedTuple):
@@ -97,6 +103,7 @@ class QueueAdministration:
         queues: LocalQueues,
         registration: Registration,
         slots: QueueSlots,
+        access: AccessRegister,
     ) -> None:
         self._services = services
         self._deletion = deletion
@@ -105,6 +112,7 @@ class QueueAdministration:
         self._queues = queues
         self._registration = registration
         self._slots = slots
+        self._access = access
 
     async def create(
         self,
@@ -117,11 +125,13 @@ class QueueAdministration:
         journal_quota_bytes: int | None = None,
         public: bool = False,
         security: Security = SAME,
+        owner: Principal | None = None,
+        owned_max: int | None = None,
     ) -> LocalQueue:
         """Create a queue of this computer; a quota that is None is that of the configuration.
 
-        A `public` queue is registered in the directory first, and gets its GUID from there.
-        Raises Refusal.
+        A `public` queue is registered in the directory first, and gets its GUID from there.  Its
+        `owner` may have `owned_max` queues; None: any number.  Raises Refusal.
         """
         path = self._destinations.own_path(name, public=public)
         quotas = self._services.settings.quotas
@@ -133,6 +143,8 @@ class QueueAdministration:
             _quota(quota_bytes, quotas.queue_bytes),
             _quota(journal_quota_bytes, quotas.journal_bytes),
             security,
+            owner=owner,
+            owned_max=owned_max,
         )
         _check_label(label)
         _level(security, 0)
@@ -169,8 +181,17 @@ class QueueAdministration:
             if new.guid is not None:
                 await self._registration.withdraw(new.guid)
             raise self._slots.too_many() from error
+        except TooManyOwned as error:
+            if new.guid is not None:
+                await self._registration.withdraw(new.guid)
+            raise Refusal(
+                "too_many_owned",
+                f"{error}, and that is the most that an owner without all rights may have",
+                "Delete some, or raise queues_max in the section [access].",
+            ) from error
         log.info("queue_created", queue=new.path, transactional=new.transactional)
         queue, *_ = [self._queues.adopt(row, 0, 0) for row in rows]
+        self._access.created(queue, new.owner)
         for stream in streams:
             # A queue with this name was deleted: the messages that it received are duplicates.
             self._incoming_streams.restore(stream, queue)
@@ -255,6 +276,10 @@ def _store_new(
 ) -> tuple[list[queue_rows.QueueRow], list[IncomingSequenceRow]]:
     """Store a queue; return the rows of it and its journal, and the sequences of a deleted queue
     with its name."""
+    if new.owner is not None and new.owned_max is not None:
+        owned = access_rows.owned_by(db, str(new.owner))
+        if owned >= new.owned_max:
+            raise TooManyOwned(str(new.owner), owned)
     row = queue_rows.create(
         db,
         name=new.path,
@@ -268,6 +293,8 @@ def _store_new(
         authenticate=bool(new.security.authenticate),
         privacy=_level(new.security, 1),
     )
+    if new.owner is not None:
+        access_rows.set_owner(db, owner_row(row.name, new.owner))
     if new.guid is not None:
         directory_changes.forget(db, new.guid)  # the deletion of a queue with this name
     streams = sequence_rows.of_queue(db, row.id)

@@ -64,6 +64,7 @@ _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "way_back": (bytes, bytes, str, int),
     "peer_origin": (bytes, str, str, int, int, str, bytes, int, bytes, int, int),
     "directory_change": (bytes, str, int, int),
+    "access_entry": (str, str, str, (int, type(None)), str),
 }
 #: Columns after those of a complete row: how many there may be today (the seal is the last), and
 #: which of them is the id of the part that completes the packet.

@@ -14,7 +14,8 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
-from qmd.access.rights import ADMIN, ALL_RIGHTS, ANY, READ, WRITE, GrantedRights, rights_of
+from qmd.access.demands import ADMIN, ANY, READ, WRITE
+from qmd.access.rights import GrantedRights, rights_of
 from qmd.access.tokens import Grant, create
 from qmd.catalogue import find_by_code
 from qmd.control import verb_rights
@@ -334,7 +335,7 @@ async def test_a_query_name_of_another_token_loses_no_rows(hosts: Hosts) -> None
 
 
 def test_a_token_for_everything_has_all_rights() -> None:
-    assert rights_of(Grant("t", frozenset({ADMIN}), ("*",), "", "")) is ALL_RIGHTS
+    assert rights_of(Grant("t", frozenset({ADMIN}), ("*",), "", "")).are_all
     for scopes, queues in (({READ, WRITE}, ("*",)), ({ADMIN}, ("a*",))):
         assert not rights_of(Grant("t", frozenset(scopes), queues, "", "")).are_all
 

@@ -21,8 +21,8 @@ import msgspec
 from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
+from qmd.control_protocol import access, directory, identities, routing, tls
 from qmd.control_protocol import bulk as pipeline
-from qmd.control_protocol import directory, identities, routing, tls
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
@@ -139,6 +139,7 @@ def _rows(db: sqlite3.Connection) -> dict[str, Any]:
     tables = (
         *("message", "outgoing", "queue", "outgoing_queue", "outcome", "branch", "awaiting"),
         *("reader", "reader_queue", "reservation", "stage", "publication", "peer_origin"),
+        "access_entry",
     )
     return {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables}
 
@@ -381,6 +382,29 @@ TRIES: dict[type[Request], list[Try]] = {
     directory.CreateAlias: [about(directory.CreateAlias, "boss", SECRET)],
     directory.DeleteAlias: [about(directory.DeleteAlias, "boss")],
     directory.ExplainName: [about(directory.ExplainName, SECRET)],
+    access.ShowAccess: [about(access.ShowAccess, SECRET), about(access.ShowAccess, "host")],
+    access.ChangeAccess: [
+        about(access.ChangeAccess, "grant", "everyone", "full", SECRET),
+        about(access.ChangeAccess, "revoke", "everyone", "send", "secret;retry"),
+        about(access.ChangeAccess, "grant", "everyone", "full", "host"),
+        about(access.ChangeAccess, "deny", "everyone", "full", "*"),
+        about(access.ChangeAccess, "deny", "everyone", "send", ELSEWHERE),
+    ],
+    access.SetOwner: [about(access.SetOwner, SECRET), about(access.SetOwner, SECRET, "user:1000")],
+    access.TestAccess: [
+        about(access.TestAccess, "everyone", "send", SECRET),
+        about(access.TestAccess, "everyone", "create-queue", "host"),
+    ],
+    access.ExportAccess: [about(access.ExportAccess)],
+    access.ImportAccess: [
+        about(access.ImportAccess, []),
+        about(access.ImportAccess, [], [], True),
+        about(
+            access.ImportAccess,
+            [access.ImportedEntry("host", "everyone", None, "allow", "full")],
+            [access.ImportedOwner(SECRET, "user:4711", None)],
+        ),
+    ],
 }
 
 

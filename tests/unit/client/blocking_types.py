@@ -23,6 +23,7 @@ FACED = {
     "receiver": ["Taken"],
     "queue": ["Queue", "Cursor"],
     "directory": ["Directory"],
+    "access": ["AccessControl"],
     "pipeline": ["Pipeline"],
 }
 #: The base class with further methods of a class, by its module in `qmd.client`.

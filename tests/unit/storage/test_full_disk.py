@@ -317,7 +317,7 @@ def test_a_disk_full_of_messages_can_be_emptied_and_used_again(
 def test_queues_can_be_emptied_on_a_disk_that_other_files_fill(
     small_disk: Path, batch_rows: int
 ) -> None:
-    count = 400
+    count = 380
 
     async def scenario() -> None:
         async with opened(small_disk / "data", **SMALL) as storage:

@@ -1,0 +1,22 @@
+"""Refusals of requests that no verb has begun."""
+
+from __future__ import annotations
+
+from protocol.errors import InvalidName
+from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
+from qmd.errors import Refusal
+
+
+def not_understood(error: InvalidName) -> Refusal:
+    """Return the refusal of an invalid name, GUID or id: an error of the client, not a bug."""
+    return Refusal(
+        "name_not_understood", f"the request has a name, GUID or id that is not valid: {error}"
+    )
+
+
+def too_many_requests() -> Refusal:
+    return Refusal(
+        "too_many_waiting",
+        f"{REQUESTS_OF_ACCOUNT_MAX} requests of this user or token are not answered yet",
+        "Wait for answers before you send more requests, or end programs that wait for messages.",
+    )
