@@ -44,6 +44,7 @@ from qmd.transfer.relay_store import RelayStore
 from qmd.transfer.relayed_acks import RelayedAcks
 from qmd.transfer.release import OutgoingRelease
 from qmd.transfer.security_gate import SecurityGate
+from qmd.transfer.sender_access import SenderAccess
 from qmd.transfer.sequence_order import SequenceOrder
 from qmd.transfer.sequence_renewal import SequenceRenewal
 
@@ -202,6 +203,7 @@ class TransferLayer(StateLayer):
             self.next_hops,
             self.relay,
             sequence_order,
+            SenderAccess(self.access_register),
         )
         arrivals = Arrivals(
             services,

@@ -18,11 +18,12 @@ from protocol.identifiers import guid_bytes, guid_text
 
 USER, GROUP, TOKEN, CERT, SASL = "user", "group", "token", "cert", "sasl"
 SERVICE, PEER, HOST, SID = "service", "peer", "host", "sid"
+SIGNER = "signer"  # the SHA-256 of the certificate of a verified signature
 #: Kinds that stand for many at once, and have no name.
 EVERYONE, ANONYMOUS, LOCAL = "everyone", "anonymous", "local"
 
 NAMELESS = (EVERYONE, ANONYMOUS, LOCAL)
-NAMED = (USER, GROUP, TOKEN, CERT, SASL, SERVICE, PEER, HOST, SID)
+NAMED = (USER, GROUP, TOKEN, CERT, SASL, SERVICE, PEER, HOST, SID, SIGNER)
 NUMBERED = (USER, GROUP)
 NAME_CHARACTERS_MAX = 256
 ID_MAX = (1 << 32) - 2  # of a user or group; -1 stands for none

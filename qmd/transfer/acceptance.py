@@ -17,7 +17,6 @@ from protocol.message_class import MessageClass
 from qmd.core.packet_fields import reach_time_s, time_left_s
 from qmd.outcomes.nack import why_not
 from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
-from qmd.transfer.security_gate import security_refusal
 
 if TYPE_CHECKING:
     from qmd.message_security.checking import Checked
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.local_destinations import LocalDestinations
     from qmd.transfer.relay import Relay
+    from qmd.transfer.sender_access import SenderAccess
     from qmd.transfer.sequence_order import SequenceOrder
 
 _EXPRESS_BITS = 0x60
@@ -46,6 +46,7 @@ class Acceptance:
         next_hops: NextHops,
         relay: Relay,
         sequence_order: SequenceOrder,
+        senders: SenderAccess,
     ) -> None:
         self._services = services
         self._admission = admission
@@ -54,6 +55,7 @@ class Acceptance:
         self._next_hops = next_hops
         self._relay = relay
         self._sequence_order = sequence_order
+        self._senders = senders
 
     def decide(
         self,
@@ -101,7 +103,7 @@ class Acceptance:
             return self._decide_without_queue(connection, message)
         if (cannot := why_not(queue, message)) is not None:
             return refused(cannot, queue)
-        insecure = security_refusal(queue, message, security)
+        insecure = self._senders.refusal(connection, message, queue, security)
         has_room = queue.has_room(size)
         if is_transactional:
             # The source makes a dead letter of a refused message.  Another copy of it may be on its

@@ -1,0 +1,88 @@
+"""Rights of senders on other hosts: may the sender of a message send to its queue?
+
+Without entries about it everyone may, and then nothing is decided for a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from typing import TYPE_CHECKING
+
+from protocol import UserMessage
+from protocol.identifiers import guid_text
+from protocol.message_class import MessageClass
+from protocol.security_marks import principals
+from qmd.access.register import key_of
+from qmd.core.access import SEND, Caller, Verdict, decide
+from qmd.core.principals import HOST, PEER, UNPROVEN, Principal, parse_principal
+from qmd.peers.origins import is_proof
+from qmd.transfer.decision import Decision, refused
+from qmd.transfer.security_gate import security_refusal
+from storage.tables.access import ALL_QUEUES
+
+if TYPE_CHECKING:
+    from qmd.access.register import AccessRegister
+    from qmd.message_security.checking import Checked
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.peer_session import PeerSession
+
+KEPT_MAX = 10_000  # decisions, of all queues and senders
+
+#: Queue, source, address and origin of the session, and the verified signers.
+_Key = tuple[int, bytes, str, str, tuple[str, ...]]
+
+
+class SenderAccess:
+    """The decisions about senders, which are kept until an entry changes."""
+
+    def __init__(self, register: AccessRegister) -> None:
+        self._register = register
+        self._kept: dict[_Key, Verdict] = {}
+        self._generation = -1
+
+    def refusal(
+        self,
+        connection: PeerSession,
+        message: UserMessage,
+        queue: LocalQueue,
+        security: Checked | None,
+    ) -> Decision | None:
+        """Return the refusal of a message that is not secure enough, or not permitted; or None."""
+        insecure = security_refusal(queue, message, security)
+        if insecure is not None:
+            return insecure
+        restricted = self._register.restricted
+        if not restricted or not (key_of(queue) in restricted or ALL_QUEUES in restricted):
+            return None
+        if self._generation != self._register.generation or len(self._kept) >= KEPT_MAX:
+            self._generation = self._register.generation
+            self._kept.clear()
+        source = message.user.source_queue_manager
+        signers = principals(message) if security and security.is_authenticated else ()
+        key = (queue.id, source, connection.host, connection.origin, signers)
+        verdict = self._kept.get(key)
+        if verdict is None:
+            verdict = decide(
+                _caller(connection, source, signers), SEND, self._register.of_queue(queue)
+            )
+            self._kept[key] = verdict
+        if verdict.allowed:
+            return None
+        return refused(MessageClass.NACK_ACCESS_DENIED, queue, detail=verdict.reason)
+
+
+def _caller(connection: PeerSession, source: bytes, signers: tuple[str, ...]) -> Caller:
+    """Return the sender of a message of a session.
+
+    The GUID of the source is proven by the key or the certificate of a session with itself.
+    """
+    peer = Principal(PEER, guid_text(source))
+    proven = set(map(parse_principal, signers)) or {UNPROVEN}
+    with contextlib.suppress(ValueError):  # an address with a zone: no entry can name it
+        proven.add(Principal(HOST, str(ipaddress.ip_network(connection.host))))
+    session = connection.session
+    is_own = session is not None and session.remote_id == source
+    if is_own and is_proof(connection.origin):
+        proven.add(peer)
+    return Caller(f"{connection.host} ({peer})", frozenset(proven), frozenset({peer}))
