@@ -149,7 +149,8 @@ CREATE TABLE outcome (
     id     INTEGER PRIMARY KEY,                  -- in the order of recording
     token  BLOB NOT NULL UNIQUE,
     result BLOB NOT NULL,
-    at_s   INTEGER NOT NULL
+    at_s   INTEGER NOT NULL,
+    shared INTEGER NOT NULL DEFAULT 0            -- 1: of all local users, from before rights existed
 );
 
 -- Messages that differ from their stored content, by their checksums; kept for an operator.

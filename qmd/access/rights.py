@@ -60,6 +60,10 @@ class Rights:
         """Return the id of a transaction as this client knows it; None: another client owns it."""
         return transaction_id
 
+    def shared_token(self, token: bytes) -> bytes:
+        """Return the token that a request had before rights existed; b"": it was not shared."""
+        return b""
+
 
 ALL_RIGHTS = Rights()
 
@@ -127,6 +131,9 @@ class PrincipalRights(LimitedRights):
 
     def may(self, demand: Demand, things: Iterable[Thing]) -> bool:
         return self._checks.may(self.caller, demand, things)
+
+    def shared_token(self, token: bytes) -> bytes:
+        return token[:-MARK_BYTES]
 
 
 class GrantedRights(LimitedRights):

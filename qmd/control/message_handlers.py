@@ -60,7 +60,10 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
     while True:
         try:
             return await connection.components.once_sender.send(
-                request.messages, request.token, connection.serial
+                request.messages,
+                request.token,
+                connection.serial,
+                connection.rights.shared_token(request.token),
             )
         except MustAsk as ask:
             await connection.components.resolver.resolve_text(ask.name)
@@ -232,7 +235,9 @@ def _outcome(connection: ControlConnection, request: frames.Outcome) -> None:
     connection.components.transactions.check_owner(request.token, connection.rights)
     connection.look(
         request.number,
-        connection.components.request_outcomes.outcome(request.token, connection.serial),
+        connection.components.request_outcomes.outcome(
+            request.token, connection.serial, connection.rights.shared_token(request.token)
+        ),
     )
 
 

@@ -35,26 +35,29 @@ class RequestOutcomes:
         self._transactions = transactions
         self._at_work: dict[bytes, asyncio.Event] = {}
 
-    async def outcome(self, token: bytes, asker: int = 0) -> object:
+    async def outcome(self, token: bytes, asker: int = 0, shared: bytes = b"") -> object:
         """Return the answer to an earlier request with this token; None: it was not done.
 
         None is a promise: the request will be refused if it still arrives over a connection that
         is older than that of the `asker`, the number of a connection.
         """
         self._transactions.seal(token, asker)
-        answer = await self.find(token)
+        answer = await self.find(token, shared)
         if answer is not None:
             self._sealed.unseal(token)
         return answer
 
-    async def find(self, token: bytes) -> object:
-        """Return the answer as `outcome`, without the promise."""
+    async def find(self, token: bytes, shared: bytes = b"") -> object:
+        """Return the answer as `outcome`, without the promise.
+
+        `shared` is the token that the request had if a version without rights executed it.
+        """
         if token in self._at_work:
             await self._at_work[token].wait()
         found: asyncio.Future[bytes | None] = self._services.loop.create_future()
         # After the open batch, which may have this request.
         self._services.storage.batch.read_after(
-            partial(outcome_rows.find, token=token), partial(_settle, found)
+            partial(outcome_rows.find, token=token, shared=shared), partial(_settle, found)
         )
         result = await found
         if result is None:

@@ -30,8 +30,12 @@ class OnceSender:
         self._sealed = sealed
         self._sending: dict[bytes, asyncio.Future[list[object]]] = {}
 
-    async def send(self, messages: list[NewMessage], token: bytes, connection: int) -> object:
+    async def send(
+        self, messages: list[NewMessage], token: bytes, connection: int, shared: bytes = b""
+    ) -> object:
         """Send the messages unless an earlier request with this token did so; return their ids.
+
+        `shared` is the token that it had if a version without rights executed it.
 
         Raises Refusal, MustAsk.
         """
@@ -40,7 +44,7 @@ class OnceSender:
         done: asyncio.Future[list[object]] = self._services.loop.create_future()
         self._sending[token] = done
         try:
-            before = await self._request_outcomes.find(token)
+            before = await self._request_outcomes.find(token, shared)
             if before is not None:
                 return before
             self._sealed.check(token, connection)

@@ -20,9 +20,15 @@ def record(db: sqlite3.Connection, rows: Iterable[OutcomeRow | tuple[bytes, byte
     db.executemany("INSERT OR REPLACE INTO outcome (token, result, at_s) VALUES (?, ?, ?)", rows)
 
 
-def find(db: sqlite3.Connection, token: bytes) -> bytes | None:
-    """Return the result that was recorded for the token."""
+def find(db: sqlite3.Connection, token: bytes, shared: bytes = b"") -> bytes | None:
+    """Return the result that was recorded for the token.
+
+    `shared` is the token under which a version without rights may have recorded it.
+    """
     row = db.execute("SELECT result FROM outcome WHERE token = ?", (token,)).fetchone()
+    if row is None and shared:
+        query = "SELECT result FROM outcome WHERE token = ? AND shared"
+        row = db.execute(query, (shared,)).fetchone()
     return None if row is None else row[0]
 
 

@@ -411,3 +411,22 @@ async def _own(host: Host) -> list[bytes]:
     await host.create("orders")
     await host.send("orders", b"1")
     return [each.packet for each in await host.peek("orders")]
+
+
+@hosted
+async def test_a_request_of_before_the_upgrade_is_never_said_to_be_not_executed(
+    hosts: Hosts,
+) -> None:
+    host = await hosts.start()
+    await host.create("orders")
+    ann, root = await user(host, ANN), await user(host, 0)
+    token, later = b"of before the upgrade", b"of after the upgrade"
+    answer = await root.done(frames.Send, [to("orders")], token)
+    await host.storage.batch.run(lambda db: db.execute("UPDATE outcome SET shared = 1"))
+    await root.done(frames.Send, [to("orders")], later)
+
+    assert await ann.done(frames.Outcome, token) == answer
+    assert await ann.done(frames.Send, [to("orders")], token, b"", True) == answer
+    assert len(await host.peek("orders")) == 2
+    assert await ann.done(frames.Outcome, later) is None
+    ann.close(), root.close()
