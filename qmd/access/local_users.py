@@ -105,10 +105,13 @@ class LocalClient(NamedTuple):
     service: str
 
 
-def client_of(connected: socket.socket) -> LocalClient | None:
-    """Return the program at the other end, as it was when it connected; None: it is not known."""
-    credentials = credentials_of(connected)
-    if credentials is None:
+def client_of(connected: socket.socket | None) -> LocalClient | None:
+    """Return the program at the other end, as it was when it connected; None: it is not known.
+
+    `connected` is None if the connection was lost before it was used.
+    """
+    credentials = None if connected is None else credentials_of(connected)
+    if credentials is None or connected is None:
         return None
     return LocalClient(credentials, service_of(connected, credentials.process))
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
+import os
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from qmd.access.local_users import CREDENTIALS, SO_PEERGROUPS
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:
@@ -36,12 +39,24 @@ class Connection:
         self.will_be_reset = False  # a send is answered with a reset
         self.epoch = 0
         near = Transport(self, network, loop, source, target)
-        far = Transport(self, network, server_loop, target, source)
+        client = OwnProgram() if source is target else None
+        far = Transport(self, network, server_loop, target, source, client)
         near.peer, far.peer = far, near
         self.ends = (near, far)
 
     def lose_bytes_under_way(self) -> None:
         self.epoch += 1
+
+
+class OwnProgram:
+    """A socket whose other end is a program of the daemon's own user, as the kernel states it."""
+
+    def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
+        if option == socket.SO_PEERCRED:
+            return CREDENTIALS.pack(os.getpid(), os.geteuid(), os.getegid())
+        if option == SO_PEERGROUPS:
+            return b""
+        raise OSError(errno.ENOPROTOOPT, "the simulated kernel has no such option")
 
 
 class Transport(asyncio.Transport):
@@ -54,8 +69,15 @@ class Transport(asyncio.Transport):
         loop: ProcessLoop,
         host: Interface,
         peer_host: Interface,
+        client: OwnProgram | None = None,
     ) -> None:
-        super().__init__({"peername": (peer_host.address, 50_000), "sockname": (host.address, 0)})
+        super().__init__(
+            {
+                "peername": (peer_host.address, 50_000),
+                "sockname": (host.address, 0),
+                "socket": client,
+            }
+        )
         self.connection = connection
         self.loop = loop
         self.host = host
