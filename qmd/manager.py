@@ -67,6 +67,7 @@ class QueueManager:
             await assembly.directory.start()
             assembly.deferred_acknowledgments.start()
             assembly.registration.start()
+            assembly.relays.start()
             await assembly.source_acknowledgments.send_owed()
         except BaseException:
             await storage.close()
@@ -87,6 +88,7 @@ class QueueManager:
         assembly.deferred_acknowledgments.stop()
         assembly.registration.stop()
         assembly.next_hops.stop()
+        assembly.relays.stop()
         assembly.relay_loops.stop()
         assembly.peers.stop()
         await assembly.directory.stop()

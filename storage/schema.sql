@@ -110,8 +110,8 @@ CREATE INDEX outgoing_expiry ON outgoing (expires_at_s) WHERE expires_at_s IS NO
 
 CREATE INDEX outgoing_part ON outgoing (part_id) WHERE part_id IS NOT NULL;
 
--- Incoming sequences: one for each remote queue manager, queue of ours and name of that queue.
--- [MS-MQQB] 3.1.1.5
+-- Incoming sequences: one for each origin of a remote queue manager, queue of ours and name of that
+-- queue.  [MS-MQQB] 3.1.1.5
 -- The rows of a deleted queue are kept under its name (former), with a queue_id below 0.
 CREATE TABLE incoming_sequence (
     id          INTEGER PRIMARY KEY,
@@ -125,7 +125,9 @@ CREATE TABLE incoming_sequence (
     rejected    INTEGER NOT NULL DEFAULT 0,      -- messages since the last accepted one
     contradictions INTEGER NOT NULL DEFAULT 0,   -- messages at another's position
     last_message INTEGER NOT NULL DEFAULT 0,     -- message number of the last accepted; 0: unknown
-    UNIQUE (queue_id, source, name)              -- queue_id first: also finds whether an id is used
+    origin      TEXT NOT NULL DEFAULT '',        -- of the source: origins.py; empty: not known
+    host        TEXT NOT NULL DEFAULT '',        -- the address that its first message came from
+    UNIQUE (queue_id, source, name, origin)      -- queue_id first: also finds whether an id is used
 );
 
 CREATE INDEX incoming_sequence_former ON incoming_sequence (former) WHERE former IS NOT NULL;
@@ -141,7 +143,8 @@ CREATE TABLE message_id_history (
     at_s     INTEGER NOT NULL,                   -- when the last of them arrived
     host     TEXT NOT NULL DEFAULT '',           -- address of the peer that delivered them
     peer     BLOB,                               -- GUID of that peer; NULL: that of the source
-    runs     TEXT NOT NULL DEFAULT ''            -- first and last number of each run; '': one
+    runs     TEXT NOT NULL DEFAULT '',           -- first and last number of each run; '': one
+    origin   TEXT NOT NULL DEFAULT ''            -- of the source: origins.py; empty: not known
 );
 
 -- Results of clients' requests, by the client's token: a repeated request gets the same result.

@@ -25,6 +25,7 @@ from qmd.peers.next_hop import NextHops
 from qmd.peers.origins import Origins
 from qmd.peers.pending_acks import PendingAcks
 from qmd.peers.redirect import Redirection
+from qmd.peers.relays import Relays
 from qmd.peers.sessions import Peers
 from qmd.peers.tls_peers import TlsPeers
 from qmd.peers.tls_watch import TlsWatch
@@ -47,6 +48,7 @@ from qmd.transfer.security_gate import SecurityGate
 from qmd.transfer.sender_access import SenderAccess
 from qmd.transfer.sequence_order import SequenceOrder
 from qmd.transfer.sequence_renewal import SequenceRenewal
+from qmd.transfer.speakers import Speakers
 
 
 class TransferLayer(StateLayer):
@@ -130,6 +132,8 @@ class TransferLayer(StateLayer):
         )
         self.tls_watch = TlsWatch(services, self.tls, self.peers)
         self.next_hops = NextHops(services, self.directory, self.peers, self.origins)
+        self.relays = Relays(services, self.directory, self.next_hops)
+        self.incoming_streams.connect(self.origins, self.relays.is_relay_host)
         self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(
             services, self.origins, self.outgoing, self.peers, self.destinations
@@ -138,12 +142,23 @@ class TransferLayer(StateLayer):
     def _make_relay(self) -> None:
         services = self.services
         self.local_destinations = LocalDestinations(services, self.queues, self.destinations)
+        self._speakers = Speakers(self.origins, self.relays)
         self.relay_rules = RelayRules(
-            services, self.destinations, self.local_destinations, self.next_hops, self.peers
+            services,
+            self.destinations,
+            self.local_destinations,
+            self.next_hops,
+            self.peers,
+            self._speakers,
         )
         self.relay_store = RelayStore(services, self.known_messages, self.outgoing, self.recorder)
         self._relayed_acks = RelayedAcks(
-            services, self.known_messages, self.outgoing, self.relay_rules, self.relay_store
+            services,
+            self.known_messages,
+            self.outgoing,
+            self.relay_rules,
+            self._speakers,
+            self.relay_store,
         )
         self.relay = Relay(
             services,
@@ -165,6 +180,7 @@ class TransferLayer(StateLayer):
             self.recorder,
             self.relay_store,
             self._relayed_acks,
+            self._speakers,
             self.undeliverable,
         )
         self.confirmations = Confirmations(
@@ -175,12 +191,14 @@ class TransferLayer(StateLayer):
             self.recorder,
             self._relayed_acks,
             self.outgoing_release,
+            self._speakers,
         )
         self.sequence_renewal = SequenceRenewal(
             services,
             self.outgoing,
             self.outgoing_ids,
             self.outgoing_release.release,
+            self._speakers,
             self.undeliverable,
         )
         self.packet_sender = PacketSender(
@@ -204,6 +222,7 @@ class TransferLayer(StateLayer):
             self.relay,
             sequence_order,
             SenderAccess(self.access_register),
+            self._speakers,
         )
         arrivals = Arrivals(
             services,
@@ -305,5 +324,6 @@ class TransferLayer(StateLayer):
     def _directory_changed(self) -> None:
         super()._directory_changed()
         self.next_hops.directory_changed()
+        self.relays.directory_changed()
         self.deferred_acknowledgments.directory_changed()
         self.registration.directory_changed()

@@ -137,6 +137,14 @@ class PeersSettings:
         "message_bytes_max. Name the address from which a host connects, and the names and "
         "addresses by which messages are sent to it; there, name this one.",
     )
+    relays: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Hosts that bring messages of other computers here, by the address from which they connect"
+        " (or its name): docs/routing.md. Hops of [routing] routes and the routing servers of the"
+        " directory need no entry. From all other hosts, messages of which they are not the source"
+        " are refused.",
+    )
     acknowledge_to: tuple[Pattern, ...] = setting(
         Patterns(),
         [],

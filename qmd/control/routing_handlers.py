@@ -31,9 +31,10 @@ async def _forget(components: Components, request: ForgetIdentity) -> Value:
         raise Refusal(
             "no_such_identity", f"{request.queue_manager!r} is not a GUID of a queue manager"
         ) from error
+    blocked = components.incoming_streams.forget_source(guid)
     return {
         "queue_manager": guid_text(guid),
-        "forgotten": components.identities.forget(guid),
+        "forgotten": components.identities.forget(guid) or blocked > 0,
     }
 
 

@@ -28,6 +28,19 @@ RELINK_DELAY_S = 1.0  # of qmd: long enough for the rejections of a complete win
 
 NUMBER_MAX = 0xFFFF_FFFF  # [MS-MQMQ] 2.2.20.5 TxSequenceNumber has 32 bits
 SEQUENCE_ID_MAX = 0xFFFF_FFFF_FFFF_FFFF  # [MS-MQMQ] 2.2.18.1.2
+# The high half of a sequence id is a time stamp: seconds since 1970. An id of the far future would
+# exclude all later ones. The limit is generous, because the clock of a sender may be wrong, and its
+# later ids follow the wrong time; and the clock of this computer may start in 1970.
+AHEAD_MAX_S = 10 * 366 * 86_400
+CLOCK_MIN_S = 1_767_225_600.0  # the year 2026
+
+
+def is_plausible(sequence_id: int, wall_s: float, *, ahead_s: float = AHEAD_MAX_S) -> bool:
+    """Return whether a sequence id may be one of a sender with a clock that is roughly right.
+
+    wall_s: the wall clock of this computer, in seconds since 1970.
+    """
+    return sequence_id >> 32 <= max(wall_s, CLOCK_MIN_S) + ahead_s
 
 
 class SequenceExhausted(Exception):

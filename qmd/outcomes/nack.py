@@ -76,12 +76,14 @@ class Nacks:
         *,
         detail: str = "",
         for_others: bool = False,
+        is_foreign: bool = False,
     ) -> None:
         """Refuse a message for good: record it, acknowledge that to its sender, keep a dead letter.
 
         `queue` is its queue if it has one here. `wall_ms` is the time by the wall clock. `detail`
         is added to the reason. `for_others`: the message was to be relayed; a transactional one
-        stays at its source, so that no dead letter is kept here.
+        stays at its source, so that no dead letter is kept here. `is_foreign`: the session may not
+        bring messages of this source, whose history stays as it is.
         """
         source, number = message.user.source_queue_manager, message.user.message_number
         self.count += 1
@@ -100,9 +102,13 @@ class Nacks:
         reason = reason_text(message_class, queue=target, detail=detail)
         # A refusal is final: the same message is neither kept nor acknowledged to its application
         # again. Only the final ack is repeated, because the sending queue manager may have lost it.
-        known = self._known_messages.has(source, number)
+        known = not is_foreign and self._known_messages.has(
+            source, number, connection.origin_for(source)
+        )
         name = target if queue is None else queue.name
         refusal = _Refusal(connection, message, packet, message_class, name, reason, known)
+        if not is_foreign:
+            self._known_messages.add_refused(connection, source, number, message_class)
         is_listed = self._record(refusal)
         if known or not is_listed:
             # Beyond the share of its host in the event log, a refusal is only counted.
@@ -131,13 +137,12 @@ class Nacks:
         )
 
     def _record(self, refusal: _Refusal) -> bool:
-        """Remember the message as refused and record that; a known one is recorded as duplicate.
+        """Record that the message was refused; a known one is recorded as duplicate.
 
         Return whether the event log lists it.
         """
         connection, user = refusal.connection, refusal.message.user
         source, number = user.source_queue_manager, user.message_number
-        self._known_messages.add_refused(connection, source, number, refusal.message_class)
         if refusal.is_known:
             self._recorder.provoked(
                 EventHeader(Kind.DUPLICATE, peer=connection.peer),

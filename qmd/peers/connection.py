@@ -77,6 +77,7 @@ class Sessions(Protocol):
     admission: Admission
 
     def packet_bytes_max(self, *hosts: str) -> int: ...
+    def primary_origin(self, guid: bytes) -> str: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
     def opened(self, connection: PeerConnection) -> None: ...
     def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None: ...
@@ -264,6 +265,16 @@ class PeerConnection(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         """Process pending packets, and read on: the disk has caught up."""
         self._reader.resume()
+
+    def origin_for(self, source: bytes) -> str:
+        """Return the origin for which a message of a source counts that this session brings.
+
+        A relay speaks for the primary origin of the source; "" if none is known.
+        """
+        assert self.session is not None
+        if source == self.session.remote_id:
+            return self.origin
+        return self._sessions.primary_origin(source)
 
     def note_accepted(self) -> None:
         """Record that a message of the session was accepted: the open batch contains it."""

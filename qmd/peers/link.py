@@ -17,7 +17,7 @@ Sequences are end to end, and their receiver rejects duplicates, over whichever 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
@@ -87,12 +87,14 @@ class Link:
         self.alternatives: tuple[tuple[str, int], ...] = ()  # other addresses of the same host
         self.guid = guid
         self.remote_id = guid  # GUID of the queue manager at the other end of its own sessions
+        self.origin = ""  # the origin of the last one
         self.waiting_links: dict[Link, None] = {}  # links that wait for a session of this one
         self.carrier: Link | None = None  # the link with the session that it uses; None: its own
         self.acknowledgers: dict[
             bytes, None
         ] = {}  # queue managers that have acknowledged its messages
         self._avoided: dict[bytes, float] = {}  # GUID of a hop: loop time until which it is avoided
+        self._resolved: frozenset[str] = frozenset()  # the addresses that were dialled last
         self._failed_at: tuple[str, int] | None = None  # the last address, if it failed
         self.queues: dict[OutgoingQueue, None] = {}  # the queue that transmitted last is the last
         self.connection: PeerConnection | None = None  # with an open session
@@ -145,23 +147,26 @@ class Link:
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
         return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
-    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
-        """Return whether one of these queue managers may acknowledge messages of this link.
+    def leads_to(self, guid: bytes) -> bool | None:
+        """Return whether a queue manager is the destination of this link; None: it is not known.
 
-        The destination may, and its carriers may, because they pass acknowledgments back. The GUID
-        of the destination is known from a session with it, or once it has acknowledged; until then
-        each queue manager may. The GUIDs of carriers alone do not count as known, because the
-        destination may acknowledge over a session of its own.
+        It is known from a session with it, or once it has acknowledged.
         """
-        known = set(self.acknowledgers)
-        if self.remote_id is not None:
-            known.add(self.remote_id)
-        if not known:
+        if guid == self.remote_id or guid in self.acknowledgers:
             return True
-        known.update(
-            each.remote_id for each in self._next_hops.carriers(self) if each.remote_id is not None
-        )
-        return any(guid in known for guid in guids)
+        return None if self.remote_id is None and not self.acknowledgers else False
+
+    def leaves_over(self, connection: PeerConnection) -> bool:
+        """Return whether messages of this link leave over the other end of a session."""
+        if self.connection is connection:
+            return True
+        assert connection.session is not None
+        there = (connection.session.remote_id, connection.origin)
+        return any((way.remote_id, way.origin) == there for way in self._next_hops.carriers(self))
+
+    def answers_at(self, host: str) -> bool:
+        """Return whether an address is one of those to which the name of this link was resolved."""
+        return host in self._resolved
 
     def add_acknowledger(self, guid: bytes) -> None:
         """Record that this queue manager has acknowledged messages of the link."""
@@ -282,6 +287,7 @@ class Link:
         assert connection.session is not None
         if self.carrier is None:
             self.remote_id = connection.session.remote_id
+            self.origin = connection.origin
         self._failed_at = None
         self.retry.succeeded(self._services.loop.time(), f"{connection.host}:{connection.port}")
         for queue in self.queues:
@@ -381,11 +387,13 @@ class Link:
             self._dialling = None
             raise
         try:
-            for address in await self._dialer.resolve(
+            addresses = await self._dialer.resolve(
                 (self.address, *self.alternatives),
                 failed_at=self._failed_at,
                 for_peers=not has_applications(self),
-            ):
+            )
+            self._resolved = frozenset(host for host, _ in addresses)
+            for address in addresses:
                 failure = await self._dialer.connect(self, *address)
                 if failure is None:
                     break

@@ -159,6 +159,19 @@ class NextHops:
         """Drop the stored next hops of a link: its address has changed, or it is removed."""
         self._by_link.pop(link, None)
 
+    def is_hop(self, connection: PeerConnection) -> bool:
+        """Return whether the other end of a session is a hop of the configuration or the directory.
+
+        It has answered at the address of the hop; and each later session with its origin is one.
+        """
+        assert connection.session is not None
+        there = (connection.session.remote_id, connection.origin)
+        by_directory = dict.fromkeys(way for ways in self._directory_ways.values() for way in ways)
+        return any(
+            (link.remote_id, link.origin) == there
+            for link in (*self._peers.links_to_addresses(self._hops), *by_directory)
+        )
+
     # Ways back, from messages.
 
     def restore(self, rows: Iterable[WayBack]) -> None:
@@ -213,12 +226,15 @@ class NextHops:
             if link is not None and link.connection is None and link.has_work:
                 link.connect()
 
-    def session_towards(self, guid: bytes) -> PeerConnection | None:
-        """Return a session with a queue manager, or with the neighbor on the way back to it."""
-        peers = self._peers
-        connection = peers.connection_to(guid)
+    def session_towards(self, guid: bytes, origin: str) -> PeerConnection | None:
+        """Return a session with an origin of a queue manager, or with the neighbor on the way back.
+
+        A neighbor leads to the primary origin only; "" is that of a queue manager behind one.
+        """
+        peers, primary = self._peers, self._origins.primary(guid)
+        connection = peers.connection_with(guid, origin or primary or "")
         neighbor = self._neighbors.get(guid)
-        if connection is None and neighbor is not None:
+        if connection is None and neighbor is not None and origin in ("", primary):
             connection = peers.connection_to(neighbor)
         return connection
 

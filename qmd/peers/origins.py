@@ -120,6 +120,18 @@ class Origins:
         row = self._primary.get(guid)
         return row is not None and bool(row.is_qmd)
 
+    def is_proven(self, guid: bytes, origin: str) -> bool:
+        """Return whether an origin has proven a key, so that no other one may speak for it."""
+        if is_proof(origin):
+            return True
+        facts = self._known.get(guid, {}).values()
+        return any(row.origin == origin and is_proof(row.fact) for row in facts)
+
+    def is_dialled(self, guid: bytes, origin: str) -> bool:
+        """Return whether an origin has answered this queue manager, or an operator knows it."""
+        facts = self._known.get(guid, {}).values()
+        return any(row.origin == origin and row.bound >= Bound.DIALLED for row in facts)
+
     def facts(self, guid: bytes | None = None) -> list[PeerOrigin]:
         """Return the known facts of one queue manager, or of all."""
         chosen = self._known.values() if guid is None else [self._known.get(guid, {})]

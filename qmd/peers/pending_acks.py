@@ -23,14 +23,17 @@ class PendingAcks:
     """Sends the acknowledgments that are owed to peers."""
 
     def __init__(
-        self, services: Services, session_towards: Callable[[bytes], PeerConnection | None]
+        self, services: Services, session_towards: Callable[[bytes, str], PeerConnection | None]
     ) -> None:
         self._services = services
         self._session_towards = session_towards
 
     def owe_order_ack(self, stream: IncomingStream) -> None:
-        """Send the position of a stream over its return path, as soon as the window permits."""
-        connection = stream.return_path or self._session_towards(stream.source)
+        """Send the position of a stream over its return path, as soon as the window permits.
+
+        Without one it goes to the origin of the stream only: it discloses the sequence id.
+        """
+        connection = stream.return_path or self._session_towards(stream.source, stream.origin)
         if connection is None:
             return  # the sender will send again, and gets the order ack then
         connection.owed_order_acks[stream] = None

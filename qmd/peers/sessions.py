@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -123,6 +123,11 @@ class Peers:
             link = self._links_by_address[address] = self._make_link(address=address, guid=None)
         return link
 
+    def links_to_addresses(self, addresses: Iterable[tuple[str, int]]) -> list[Link]:
+        """Return the links to these addresses, as far as there are any."""
+        found = (self._links_by_address.get(each) for each in addresses)
+        return [each for each in found if each is not None]
+
     def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Link:
         """Return the link to a queue manager, which uses any session with it; make it if necessary.
 
@@ -174,7 +179,16 @@ class Peers:
         connections = self._by_origin.get((guid, origin))
         return connections[-1] if connections else None
 
+    def connection_with(self, guid: bytes, origin: str) -> PeerConnection | None:
+        """Return the latest open session with an origin of a queue manager, if there is one."""
+        connections = self._by_origin.get((guid, origin))
+        return connections[-1] if connections else None
+
     # Called by connections.
+
+    def primary_origin(self, guid: bytes) -> str:
+        """Return the primary origin of a queue manager, or "" if none is known."""
+        return self._origins.primary(guid) or ""
 
     def admit(self, connection: PeerConnection) -> Session | None:
         """Return the session for a new connection, or None to abort the connection.

@@ -1,16 +1,26 @@
-"""Incoming sequences: one stream for each source and each of its names for one of our queues.
+"""Incoming sequences: one stream for each origin of a source and each of its names for our queues.
 
 The position of a stream is on disk (`storage/tables/sequences.py`) and survives a restart.
+
+Any program can state the GUID of a source. The streams of one origin (docs/decisions/0031) are
+therefore not those of another one: a new sequence from elsewhere begins a stream of its own, which
+supersedes nothing. Only the exact id of the accepted sequence continues a stream from another
+origin, because a host may change its address, and its messages may take another route:
+
+    exact id of a stream ──────────► that stream, unless its origin is a key that is not proven
+    else, a stream of this origin ─► that stream
+    else, one without an origin ───► that stream, for the primary origin of the source
+    else ──────────────────────────► a new stream, with its first message that is accepted
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from qmd.core.sequence import IncomingSequence, OrderAckSettings
-from storage.tables import sequences as sequence_rows
-from storage.tables.sequences import IncomingSequenceRow
+from qmd.core.sequence import IncomingSequence, OrderAckSettings, is_plausible
+from qmd.runtime.shares import owner_of
+from storage.tables.sequences import IncomingSequenceRow, NewSequence
 
 if TYPE_CHECKING:
     from qmd.queues.local_queue import LocalQueue
@@ -18,10 +28,14 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 STREAMS_MAX = 100_000  # of all sources
+FORGOTTEN_PART = 100  # this part of a full table is forgotten at once
 # Message numbers of a stream that are remembered; up to as many older ones as well.
 RECENT_MAX = 64
 RECENT_IN_ALL_MAX = 1_000_000
-NAMES_MAX = 100  # of one queue, in use by one source
+NAMES_MAX = 100  # of one queue, in use by one origin of a source
+# `qmd session forget` ends sequences that are ahead of the clock by more. Senders with many queues
+# are ahead by some hours (`OutgoingIds.next_sequence_id`).
+FORGOTTEN_AHEAD_S = 86_400
 
 _PRIVATE = 3
 
@@ -29,10 +43,12 @@ _PRIVATE = 3
 #: direct name, a GUID, or the number of a private queue.
 Name = tuple[int, bytes | int]
 _NOT_KNOWN: Name = (0, b"")  # the name of a stream that an older version began
+#: The GUID of a source, the id of our queue, the name, the origin of the source.
+_Place = tuple[bytes, int, Name, str]
 
 
 class IncomingStream:
-    """A transactional sequence from one source to one of our queues, by one name of the queue.
+    """A transactional sequence from one origin of a source to a queue of ours, by one name of it.
 
     A source that uses two names for a queue has two outgoing queues for it, with independent
     sequences. [MS-MQDMPR] 3.1.1.5. One sequence is one stream, even if its source changes the
@@ -45,24 +61,44 @@ class IncomingStream:
         "_recent_id",
         "by_direct_name",
         "contradictions",
+        "host",
         "id",
+        "is_forgotten",
         "last_host",
         "last_message",
         "name",
+        "origin",
+        "places",
         "queue",
         "return_path",
+        "seen_s",
         "sequence",
+        "sequence_id",
         "source",
     )
 
     def __init__(
-        self, id: int, source: bytes, queue: LocalQueue, name: Name, sequence: IncomingSequence
+        self,
+        id: int,
+        source: bytes,
+        queue: LocalQueue,
+        name: Name,
+        sequence: IncomingSequence,
+        *,
+        origin: str,
+        host: str,
     ) -> None:
         self.id = id
         self.source = source
+        self.origin = origin  # of the source; "": not known
+        self.host = host  # the address that its first message came from
+        self.seen_s = 0  # when its row was last stored before the start
         self.queue = queue
         self.name = name
         self.sequence = sequence
+        self.sequence_id = 0  # by which `IncomingStreams` finds it
+        self.places: list[_Place] = []  # at which `IncomingStreams` finds it
+        self.is_forgotten = False  # it has no row any more
         self.return_path: PeerSession | None = None  # the session of its last message
         self.contradictions = 0  # messages with the position of another message
         self.last_message = 0  # the number of the last accepted message; 0: not known
@@ -121,8 +157,16 @@ class IncomingStream:
         )
 
 
+class Origins(Protocol):
+    """The origins of queue managers: `Origins` of qmd/peers."""
+
+    def primary(self, guid: bytes) -> str | None: ...
+    def is_proven(self, guid: bytes, origin: str) -> bool: ...
+    def is_dialled(self, guid: bytes, origin: str) -> bool: ...
+
+
 class Limit(NamedTuple):
-    """A limit that is reached: the event to log, the limit, and the reason for the peer."""
+    """A limit that is reached: the event to log, the limit, and the reason."""
 
     event: str
     allowed: int
@@ -130,13 +174,24 @@ class Limit(NamedTuple):
 
 
 class IncomingStreams:
-    """The incoming streams of this queue manager."""
+    """The incoming streams of this queue manager.
+
+    A full table forgets streams: those of the address with the most, the longest idle first. It
+    keeps the streams of queue managers that this one has dialled, and all that relays have brought:
+    of a stream that is forgotten, a message that comes again may be accepted twice. An address with
+    made-up sources therefore displaces its own streams only.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
         delivery = services.settings.delivery
-        self._streams: dict[tuple[bytes, int, Name], IncomingStream] = {}
-        self._names: dict[tuple[bytes, int], list[Name]] = {}  # (source, queue id) -> names in use
+        self._streams: dict[_Place, IncomingStream] = {}
+        self._all: dict[IncomingStream, None] = {}
+        #: By the GUID of the source, the id of our queue, and the accepted sequence id.
+        self._by_sequence: dict[tuple[bytes, int, int], list[IncomingStream]] = {}
+        #: (source, queue id, origin) -> names in use
+        self._names: dict[tuple[bytes, int, str], list[Name]] = {}
+        self._by_host: dict[str, dict[IncomingStream, None]] = {}
         self._next_id = 1
         self._recent_count = 0
         self._sequence_settings = OrderAckSettings(
@@ -145,25 +200,42 @@ class IncomingStreams:
             at_once=delivery.acknowledge_at_once,
         )
 
+    def connect(self, origins: Origins, is_relay: Callable[[str], bool]) -> None:
+        """Set the components that are made later.
+
+        `is_relay` returns whether the host with an address is a relay.
+        """
+        self._origins = origins
+        self._is_relay = is_relay
+
     def all(self) -> list[IncomingStream]:
         """Return each stream once."""
-        return list(dict.fromkeys(self._streams.values()))
+        return list(self._all)
 
     def restore(self, row: IncomingSequenceRow, queue: LocalQueue) -> None:
-        """Create the stream of a row."""
+        """Create the stream of a row; a sequence id that no clock can give is not kept."""
+        self._next_id = max(self._next_id, row.id + 1)
+        if not is_plausible(row.sequence_id, self._services.environment.time()):
+            self._services.storage.batch.incoming.remove_sequences([row.id])
+            return
         sequence = IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)
         sequence.rejects = row.rejected
         name = _read_name(row.name)
-        stream = IncomingStream(row.id, row.source, queue, name, sequence)
+        stream = IncomingStream(
+            row.id, row.source, queue, name, sequence, origin=row.origin, host=row.host
+        )
+        stream.seen_s = row.last_seen_s
         stream.contradictions, stream.last_message = row.contradictions, row.last_message
-        self._know(row.source, queue, name, stream)
-        self._next_id = max(self._next_id, row.id + 1)
+        self._know(stream, name, row.origin)
+        self._index(stream)
 
     def accepted(self, stream: IncomingStream, message: int, host: str) -> None:
         """Remember the number of an accepted message; old numbers are forgotten."""
+        if stream.sequence_id != stream.sequence.accepted_id:
+            self._index(stream)
         self._recent_count += stream.accepted(message, host)
         if self._recent_count > RECENT_IN_ALL_MAX:
-            for each in self.all():
+            for each in self._all:
                 each.forget_recent()
             self._recent_count = 0
 
@@ -179,72 +251,231 @@ class IncomingStreams:
 
     def forget_queue(self, queue: LocalQueue) -> None:
         """Forget the streams to a queue that is deleted."""
-        for key in [key for key in self._streams if key[1] == queue.id]:
-            del self._streams[key]
-        for source_and_queue in [key for key in self._names if key[1] == queue.id]:
-            del self._names[source_and_queue]
+        for stream in [each for each in self._all if each.queue is queue]:
+            self._drop(stream)
 
-    def find(self, source: bytes, queue: LocalQueue, name: Name) -> IncomingStream | None:
-        """Return the stream of a source to a queue by a name; None: it has not begun."""
-        return self._streams.get((source, queue.id, name))
+    def forget_source(self, source: bytes) -> int:
+        """Forget the blocked streams of a source, with the open batch; return how many.
 
-    def limit(self, source: bytes, queue: LocalQueue) -> Limit | None:
-        """Return the limit that prevents a further stream, or None."""
-        if len(self._names.get((source, queue.id), ())) >= NAMES_MAX:
+        They are those that are ahead of the clock, and those of other origins than the primary one.
+        The others stay: their messages may come again.
+        """
+        primary = self._origins.primary(source)
+        now_s = self._services.environment.time()
+        blocked = [
+            each
+            for each in self._all
+            if each.source == source
+            and (
+                not is_plausible(each.sequence.accepted_id, now_s, ahead_s=FORGOTTEN_AHEAD_S)
+                or (primary is not None and each.origin not in ("", primary))
+            )
+        ]
+        self._forget(blocked)
+        return len(blocked)
+
+    def find(
+        self, source: bytes, queue: LocalQueue, name: Name, origin: str, sequence_id: int
+    ) -> IncomingStream | None:
+        """Return the stream that a message belongs to; None: it would begin a new one."""
+        place = (source, queue.id, name, origin)
+        stream = self._streams.get(place)
+        if stream is not None and stream.sequence.accepted_id == sequence_id:
+            return stream
+        for each in self._by_sequence.get((source, queue.id, sequence_id), ()):
+            if self._may_continue(each, origin):
+                if stream is None:  # another spelling of its name, or another origin
+                    self._continue(each, name, origin)
+                return each
+        return self._of_unknown_origin(place, sequence_id) or stream
+
+    def may_be_old(self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int) -> bool:
+        """Return whether a stream of an unknown origin of a source has a later sequence.
+
+        The messages of an earlier one may have been accepted before.
+        """
+        return any(
+            stream.sequence.accepted_id > sequence_id
+            for known in (name, _NOT_KNOWN)
+            if (stream := self._streams.get((source, queue.id, known, ""))) is not None
+        )
+
+    def limit(self, source: bytes, queue: LocalQueue, origin: str) -> Limit | None:
+        """Return the limit that prevents a further stream, or None; a full table makes room."""
+        if len(self._names.get((source, queue.id, origin), ())) >= NAMES_MAX:
             reason = f"too many names of {queue.name} by one source"
             return Limit("too_many_names_of_a_queue", NAMES_MAX, reason)
-        if len(self._streams) >= STREAMS_MAX:
+        if len(self._all) >= STREAMS_MAX and not self._make_room():
             reason = "too many sources of transactional messages"
             return Limit("too_many_streams", STREAMS_MAX, reason)
         return None
 
-    def _know(self, source: bytes, queue: LocalQueue, name: Name, stream: IncomingStream) -> None:
-        self._streams[source, queue.id, name] = stream
-        self._names.setdefault((source, queue.id), []).append(name)
-
     def begin(
-        self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int
+        self, source: bytes, queue: LocalQueue, name: Name, origin: str, host: str
     ) -> IncomingStream:
-        """Begin a stream, with its row in the open batch, or return the one that it continues.
-
-        The same sequence id by a new name is the same stream.
-        """
-        batch = self._services.storage.batch
-        names = self._names.get((source, queue.id), ())
-        others = list(dict.fromkeys(self._streams[source, queue.id, each] for each in names))
-        nameless = next((each for each in others if each.name == _NOT_KNOWN), None)
-        for stream in others:
-            if stream.sequence.accepted_id == sequence_id:  # a new spelling of its name
-                self._know(source, queue, name, stream)
-                if stream is nameless:
-                    self._name(stream, name)
-                return stream
-        if nameless is not None:
-            if nameless.sequence.accepted_id < sequence_id:
-                self._know(source, queue, name, nameless)
-                self._name(nameless, name)
-            # An earlier sequence may be one that an older version accepted by another name. While
-            # that is open it does not begin a new stream, and is rejected as by that version.
-            return nameless
+        """Begin a stream, with its row in the open batch."""
         sequence = IncomingSequence(settings=self._sequence_settings)
-        stream = IncomingStream(self._next_id, source, queue, name, sequence)
+        stream = IncomingStream(
+            self._next_id, source, queue, name, sequence, origin=origin, host=host
+        )
         self._next_id += 1
-        self._know(source, queue, name, stream)
-        batch.incoming.add_sequence(
-            stream.id,
-            source,
-            queue.id,
-            _write_name(name),
-            int(self._services.environment.time()),
+        self._know(stream, name, origin)
+        self._services.storage.batch.incoming.add_sequence(
+            NewSequence(
+                stream.id,
+                source,
+                queue.id,
+                _write_name(name),
+                int(self._services.environment.time()),
+                origin,
+                host,
+            )
         )
         return stream
 
-    def _name(self, stream: IncomingStream, name: Name) -> None:
-        """Store the name of a stream that an older version began."""
-        stream.name = name
-        self._services.storage.batch.run(
-            partial(sequence_rows.set_name, incoming_id=stream.id, name=_write_name(name))
+    # Within.
+
+    def _may_continue(self, stream: IncomingStream, origin: str) -> bool:
+        """Return whether a message with the sequence id of a stream continues it."""
+        known = stream.origin
+        return known in (origin, "") or not (
+            origin and self._origins.is_proven(stream.source, known)
         )
+
+    def _continue(self, stream: IncomingStream, name: Name, origin: str) -> None:
+        """Let a stream be found by another spelling of its name, or for another origin.
+
+        The row gets the name of a stream that had none, and the new origin: a later sequence of it
+        continues the stream too.
+        """
+        if len(self._names.get((stream.source, stream.queue.id, origin), ())) >= NAMES_MAX:
+            return
+        self._know(stream, name, origin)
+        stored_name = name if stream.name == _NOT_KNOWN else stream.name
+        stored_origin = origin or stream.origin
+        if (stored_name, stored_origin) == (stream.name, stream.origin):
+            return
+        place = (stream.source, stream.queue.id, stored_name, stored_origin)
+        if self._streams.get(place, stream) is not stream:
+            return  # another row is there
+        stream.name, stream.origin = stored_name, stored_origin
+        self._know(stream, *place[2:])
+        self._services.storage.batch.incoming.set_place(
+            stream.id, _write_name(stored_name), stored_origin
+        )
+
+    def _of_unknown_origin(self, place: _Place, sequence_id: int) -> IncomingStream | None:
+        """Return the stream of a source before its origin was known; for the primary one only.
+
+        An earlier sequence may be one that an older version accepted by another name, or for
+        another origin. While that is open it does not begin a new stream, and is rejected.
+        """
+        source, queue_id, name, origin = place
+        if origin not in ("", self._origins.primary(source)):
+            return None
+        own = self._streams.get(place)
+        for known in (name, _NOT_KNOWN):
+            stream = self._streams.get((source, queue_id, known, ""))
+            if stream is None or stream is own:
+                continue
+            accepted_id = stream.sequence.accepted_id
+            if own is not None and own.sequence.accepted_id >= accepted_id:
+                continue
+            if own is None and accepted_id < sequence_id:
+                self._continue(stream, name, origin)
+            return stream
+        return None
+
+    def _know(self, stream: IncomingStream, name: Name, origin: str) -> None:
+        place = (stream.source, stream.queue.id, name, origin)
+        if place in self._streams:
+            return
+        self._streams[place] = stream
+        stream.places.append(place)
+        self._names.setdefault((stream.source, stream.queue.id, origin), []).append(name)
+        if stream not in self._all:
+            self._all[stream] = None
+            self._by_host.setdefault(_owner(stream), {})[stream] = None
+
+    def _index(self, stream: IncomingStream) -> None:
+        """Let a stream be found by the sequence id that it has accepted."""
+        self._unindex(stream)
+        stream.sequence_id = stream.sequence.accepted_id
+        if stream.sequence_id:
+            at = (stream.source, stream.queue.id, stream.sequence_id)
+            self._by_sequence.setdefault(at, []).append(stream)
+
+    def _unindex(self, stream: IncomingStream) -> None:
+        if stream.sequence_id:
+            at = (stream.source, stream.queue.id, stream.sequence_id)
+            of_sequence = self._by_sequence[at]
+            of_sequence.remove(stream)
+            if not of_sequence:
+                del self._by_sequence[at]
+
+    def _drop(self, stream: IncomingStream) -> None:
+        """Remove a stream from memory."""
+        self._unindex(stream)
+        stream.sequence_id = 0
+        for place in stream.places:
+            del self._streams[place]
+            source, queue_id, name, origin = place
+            names = self._names[source, queue_id, origin]
+            names.remove(name)
+            if not names:
+                del self._names[source, queue_id, origin]
+        stream.places.clear()
+        del self._all[stream]
+        of_host = self._by_host[_owner(stream)]
+        del of_host[stream]
+        if not of_host:
+            del self._by_host[_owner(stream)]
+
+    def _forget(self, streams: list[IncomingStream]) -> None:
+        """Delete streams and their rows with the open batch."""
+        for stream in streams:
+            self._drop(stream)
+            self._recent_count -= stream.forget_recent()
+            stream.is_forgotten = True
+            if stream.return_path is not None:
+                stream.return_path.streams.pop(stream, None)
+                stream.return_path.owed_order_acks.pop(stream, None)
+                stream.return_path = None
+        self._services.storage.batch.incoming.remove_sequences([each.id for each in streams])
+
+    def _make_room(self) -> bool:
+        """Forget idle streams of the address that has the most; return whether there were any."""
+        # Streams of an older version have no host; they are forgotten if there are no others.
+        hosts = sorted(self._by_host, key=lambda host: (host != "", len(self._by_host[host])))
+        for host in reversed(hosts):
+            idle = [each for each in self._by_host[host] if self._may_forget(each)]
+            if idle:
+                idle.sort(key=_idle_order)
+                count = max(1, min(len(idle) // 2, STREAMS_MAX // FORGOTTEN_PART))
+                self._forget(idle[:count])
+                self._services.log_limited("streams_forgotten", host, address=host, count=count)
+                return True
+        return False
+
+    def _may_forget(self, stream: IncomingStream) -> bool:
+        """Return whether a stream is of no queue manager that is known, and not in use now."""
+        sequence = stream.sequence
+        return (
+            (sequence.accepted_id, sequence.accepted_number) == sequence.durable
+            and not self._origins.is_dialled(stream.source, stream.origin)
+            and not self._is_relay(stream.host)
+        )
+
+
+def _idle_order(stream: IncomingStream) -> tuple[bool, float, int]:
+    """Return the key by which the streams that were idle for the longest time come first."""
+    seen = stream.sequence.last_seen
+    return seen is not None, stream.seen_s if seen is None else seen, stream.id
+
+
+def _owner(stream: IncomingStream) -> str:
+    """Return the owner of a stream in the full table: the address that it was begun from."""
+    return str(owner_of(stream.host).name)
 
 
 def _write_name(name: Name) -> bytes:

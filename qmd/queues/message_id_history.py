@@ -1,15 +1,19 @@
 """Message id history: detects duplicates of messages without a sequence.
 
 [MS-MQQB] 3.1.1.3, 3.1.5.8.1. A source sends a message again if it does not know of its
-acknowledgment; the message number shows that it has arrived before. A source is recognized over
-every peer, but the history counts for the peer that brought the message:
+acknowledgment; the message number shows that it has arrived before. Any program can state the GUID
+of a source, so each origin of a source (docs/decisions/0031) has its own numbers. An origin is
+recognized over every peer, but the history counts for the peer that brought the message:
 
-    address ── queue manager at the other end ── source ── core/number_history.History
+    address ── queue manager at the other end ── source ── origin ── core/number_history.History
+
+A relay brings messages of the primary origin. The origin "" is one that was not known: of a message
+over a relay, or of an older version. Its numbers are known to every origin.
 
 When all histories together grow beyond `bytes_max`, those that hold more than their fair share are
 shortened: first among addresses, then among the queue managers of one address, then among the
-sources of one queue manager. Invented sources therefore displace each other, not the sources of an
-honest peer.
+sources of one queue manager, then among their origins. Invented sources therefore displace each
+other, not the sources of an honest peer.
 
 Changes go to disk with the open batch, in the commit of the message itself.
 """
@@ -35,8 +39,8 @@ SHRUNK_TO = 0.9  # of `bytes_max`, so that the next shortening is not due at onc
 
 _WITHOUT_FINAL_ACK = MessageClass.NACK_REACH_QUEUE_TIMEOUT
 
-#: Address of the peer, GUID of its queue manager, GUID of the source.
-_Key = tuple[str, bytes, bytes]
+#: Address of the peer, GUID of its queue manager, GUID and origin of the source.
+_Key = tuple[str, bytes, bytes, str]
 
 
 class _Source(History):
@@ -68,31 +72,36 @@ class KnownMessages:
         self._unwritten: dict[_Key, list[int]] = {}
         self._batch_number = 0
         self.bytes = 0  # in memory, estimated
-        self._refused: dict[tuple[bytes, int], MessageClass] = {}
+        self._refused: dict[tuple[bytes, str, int], MessageClass] = {}
 
     def restore(self, rows: Iterable[history_rows.StoredSegment]) -> None:
         """Load the stored segments, which come in the order of their ids."""
         for stored, runs in rows:
             segment = Segment(stored.id, stored.at_s)
             segment.restore(runs)
-            history = self._history((stored.host, stored.peer, stored.source))
+            history = self._history((stored.host, stored.peer, stored.source, stored.origin))
             history.restore(segment)
             self._measure(history)
             self._next_id = stored.id + 1
 
-    def has(self, source: bytes, number: int) -> bool:
-        """Return whether this message of a source has arrived over any peer."""
-        histories = self._by_source.get(source)
-        return histories is not None and any(history.has(number) for history in histories)
+    def has(self, source: bytes, number: int, origin: str) -> bool:
+        """Return whether this message of an origin of a source has arrived over any peer."""
+        for history in self._by_source.get(source, ()):
+            if history.key[3] in (origin, "") and history.has(number):
+                return True
+        return False
 
     def is_duplicate(self, connection: PeerSession, source: bytes, number: int) -> bool:
         """Return whether a message has arrived before. [MS-MQQB] 3.1.5.8.1
 
         A duplicate renews its entry, because its source does not know yet that it has arrived.
         """
-        if not self.has(source, number):
+        if source not in self._by_source:
             return False
-        history = self._histories.get(_key(connection, source))
+        key = _key(connection, source)
+        if not self.has(source, number, key[3]):
+            return False
+        history = self._histories.get(key)
         if history is None or not history.is_recent(number):
             self.add(connection, source, number)
         return True
@@ -120,23 +129,27 @@ class KnownMessages:
         self, connection: PeerSession, source: bytes, number: int, message_class: MessageClass
     ) -> None:
         """Remember a message that the open batch refuses for good, and the class of its refusal."""
-        if not self.has(source, number):
+        origin = connection.origin_for(source)
+        if not self.has(source, number, origin):
             self.add(connection, source, number)
-        if self._refused.get((source, number)) in (None, _WITHOUT_FINAL_ACK):
+        if self._refused.get((source, origin, number)) in (None, _WITHOUT_FINAL_ACK):
             if len(self._refused) >= REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
-            self._refused[source, number] = message_class
+            self._refused[source, origin, number] = message_class
 
-    def refusal(self, source: bytes, number: int) -> MessageClass | None:
+    def refusal(self, connection: PeerSession, source: bytes, number: int) -> MessageClass | None:
         """Return the class with which a transactional message was refused for good, or None.
 
         A message that was too late got no final ack: its source keeps it until it expires there,
         and it is accepted if the clock of this computer was wrong.  The class of a refusal before
         the start of this run is not known: it is that of a full queue, the most frequent one.
         """
-        if not self.has(source, number):
+        if source not in self._by_source:
             return None
-        found = self._refused.get((source, number), MessageClass.NACK_QUEUE_EXCEED_QUOTA)
+        origin = connection.origin_for(source)
+        if not self.has(source, number, origin):
+            return None
+        found = self._refused.get((source, origin, number), MessageClass.NACK_QUEUE_EXCEED_QUOTA)
         return None if found is _WITHOUT_FINAL_ACK else found
 
     def forget_old(self) -> None:
@@ -174,9 +187,9 @@ class KnownMessages:
             self._measure(history)
         if self.bytes > self._bytes_max:
             self._shrink(history)
-        host, peer, source = history.key
+        host, peer, source, origin = history.key
         unwritten = self._unwritten[history.key] = batch.incoming.remember_message_ids(
-            history_rows.Segment(segment.id, source, now_s, host, peer)
+            history_rows.Segment(segment.id, source, now_s, host, peer, origin)
         )
         batch.incoming.forget_message_ids([each.id for each in gone])
         return unwritten
@@ -236,4 +249,4 @@ def _key(connection: PeerSession, source: bytes) -> _Key:
     session = connection.session
     assert session is not None
     assert session.remote_id is not None
-    return connection.host, session.remote_id, source
+    return connection.host, session.remote_id, source, connection.origin_for(source)

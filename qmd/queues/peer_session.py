@@ -24,6 +24,13 @@ class PeerSession(Protocol):
     streams: dict[IncomingStream, None]
     owed_order_acks: dict[IncomingStream, None]
 
+    def origin_for(self, source: bytes) -> str:
+        """Return the origin for which a message of a source counts that this session brings.
+
+        It is that of the session for messages of its own queue manager. A relay speaks for the
+        primary origin of the source; "" if none is known.
+        """
+
     def note_accepted(self) -> None:
         """Record that a message of the session was accepted: the open batch contains it."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from qmd.core.retry import QueueState, Retry
@@ -51,8 +50,14 @@ class Way(Protocol):
     def avoid(self, guid: bytes) -> bool:
         """Send nothing over a queue manager for some time; return False if no other way is left."""
 
-    def may_acknowledge(self, guids: Collection[bytes]) -> bool:
-        """Return whether one of these queue managers may acknowledge messages of this link."""
+    def leads_to(self, guid: bytes) -> bool | None:
+        """Return whether a queue manager is the destination of this link; None: it is not known."""
+
+    def leaves_over(self, connection: Any) -> bool:
+        """Return whether messages of this link leave over the other end of a session."""
+
+    def answers_at(self, host: str) -> bool:
+        """Return whether an address is one of those to which the name of this link was resolved."""
 
     def add_acknowledger(self, guid: bytes) -> None:
         """Remember a queue manager that has acknowledged messages of this link."""

@@ -2,9 +2,9 @@
 
 The steps have the order of [MS-MQQB] 3.1.5.8, as `docs/protocol-notes.md` reads it:
 
-    received before? ──► room? ──► too late? ──► for another computer? ──► a queue of ours?
-        ──► may the queue take it? ──► is it secure? ──► next of its sequence?
-        ──► room in the queue? ──► accepted
+    may the session bring it? ──► received before? ──► room? ──► too late?
+        ──► for another computer? ──► a queue of ours? ──► may the queue take it?
+        ──► is it secure? ──► next of its sequence? ──► room in the queue? ──► accepted
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qmd.transfer.relay import Relay
     from qmd.transfer.sender_access import SenderAccess
     from qmd.transfer.sequence_order import SequenceOrder
+    from qmd.transfer.speakers import Speakers
 
 _EXPRESS_BITS = 0x60
 _HOPS = 0x1F
@@ -47,6 +48,7 @@ class Acceptance:
         relay: Relay,
         sequence_order: SequenceOrder,
         senders: SenderAccess,
+        speakers: Speakers,
     ) -> None:
         self._services = services
         self._admission = admission
@@ -56,6 +58,7 @@ class Acceptance:
         self._relay = relay
         self._sequence_order = sequence_order
         self._senders = senders
+        self._speakers = speakers
 
     def decide(
         self,
@@ -76,6 +79,10 @@ class Acceptance:
         user, is_transactional = message.user, message.transaction is not None
         assert connection.session is not None
         source = user.source_queue_manager
+        if source != connection.session.remote_id:
+            denial = self._speakers.refusal(connection, source)
+            if denial is not None:
+                return denial
         if not is_transactional and self._known_messages.is_duplicate(
             connection, source, user.message_number
         ):
@@ -108,7 +115,7 @@ class Acceptance:
         if is_transactional:
             # The source makes a dead letter of a refused message.  Another copy of it may be on its
             # way, at a relay or in an earlier session.
-            refusal = self._known_messages.refusal(source, user.message_number)
+            refusal = self._known_messages.refusal(connection, source, user.message_number)
             decision = self._sequence_order.check(
                 connection,
                 message,

@@ -32,7 +32,6 @@ from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.promises import Promise
 from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
 from qmd.queues.quarantine import REMEDY, log_damaged
-from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables.awaiting import Arrived, AwaitingRow, Kept
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.relayed_acks import RelayedAcks
     from qmd.transfer.release import OutgoingRelease
+    from qmd.transfer.speakers import Speakers
     from storage.tables.events import Event
 
 log = structlog.get_logger()
@@ -81,6 +81,7 @@ class Confirmations:
         recorder: Recorder,
         relayed_acks: RelayedAcks,
         outgoing_release: OutgoingRelease,
+        speakers: Speakers,
     ) -> None:
         self._services = services
         self._dead_letters = dead_letters
@@ -89,6 +90,7 @@ class Confirmations:
         self._recorder = recorder
         self._relayed_acks = relayed_acks
         self._outgoing_release = outgoing_release
+        self._speakers = speakers
         self._settling: set[int] = set()  # of messages: the commit of their end is under way
 
     @property
@@ -181,7 +183,7 @@ class Confirmations:
             queue is None
             or body.source_queue_manager != self._services.id
             or not (message_class & NEGATIVE or message_class == MessageClass.ACK_RECEIVE)
-            or not speaks_for(connection, message, queue)
+            or not self._speakers.may_acknowledge(connection, message, queue)
         ):
             connection.count_useless()
             self._services.log_limited(

@@ -56,6 +56,9 @@ class Decision(NamedTuple):
     detail: str = ""
     #: The message was to be relayed: the source of a transactional one keeps it.
     for_others: bool = False
+    #: The message is of another source than the peer, which is no relay: it leaves no trace in the
+    #: history of its source.
+    is_foreign: bool = False
 
 
 RELAYED = Decision(Verdict.RELAYED)
@@ -69,9 +72,10 @@ def refused(
     *,
     detail: str = "",
     for_others: bool = False,
+    is_foreign: bool = False,
 ) -> Decision:
     """Return the decision to refuse a message."""
-    return Decision(Verdict.REFUSED, queue, None, message_class, detail, for_others)
+    return Decision(Verdict.REFUSED, queue, None, message_class, detail, for_others, is_foreign)
 
 
 def no_room(reason: str) -> Decision:

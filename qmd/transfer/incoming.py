@@ -154,6 +154,14 @@ class Incoming:
                 user.message_number,
                 host=connection.origin,
             )
+        elif stream is None and decision.queue is not None:  # it belongs to no stream
+            self.rejected_count += 1
+            connection.count_useless()
+            self._recorder.provoked(
+                EventHeader(Kind.OUT_OF_ORDER, queue=decision.queue.name, peer=connection.peer),
+                user.source_queue_manager,
+                user.message_number,
+            )
         elif stream is not None:  # the message is not the next one of its sequence
             self.rejected_count += 1
             connection.count_useless()
@@ -184,6 +192,7 @@ class Incoming:
             decision.queue,
             detail=decision.detail,
             for_others=decision.for_others,
+            is_foreign=decision.is_foreign,
         )
 
     # After the commit.
@@ -194,7 +203,8 @@ class Incoming:
             return
         batch = self._services.storage.batch
         for stream in turn.rejected | dict.fromkeys(turn.accepted):
-            batch.incoming.set_sequence(stream.id, *stream.state(turn.wall_s))
+            if not stream.is_forgotten:
+                batch.incoming.set_sequence(stream.id, *stream.state(turn.wall_s))
         promise = Promise(turn.connection, turn.decided, turn.accepted, turn.arrivals)
         batch.when_durable(partial(self._durable, promise))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from protocol import DirectQueueName, MessageKind, UserMessage, classify
 from protocol.errors import InvalidName, ProtocolError
 from protocol.headers import HOPS_MAX
-from protocol.identifiers import NULL_GUID
+from protocol.identifiers import NULL_GUID, guid_text
 from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName, parse_wire_name
 from protocol.names.format_name import PrivateName, PublicName
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.services import Services
     from qmd.transfer.local_destinations import LocalDestinations
+    from qmd.transfer.speakers import Speakers
 
 NAMES_MAX = 10_000  # direct names as peers spell them, cached with what they stand for
 AVOIDED_MAX = 100_000  # pairs of a queue and a queue manager beside this one
@@ -45,12 +46,14 @@ class RelayRules:
         local_destinations: LocalDestinations,
         next_hops: NextHops,
         peers: Peers,
+        speakers: Speakers,
     ) -> None:
         self._services = services
         self._destinations = destinations
         self._local_destinations = local_destinations
         self._next_hops = next_hops
         self._peers = peers
+        self._speakers = speakers
         self._for = services.settings.routing.relay_for
         self._to = services.settings.routing.relay_to
         self.enabled = bool(self._for)
@@ -91,6 +94,13 @@ class RelayRules:
             return refused(
                 MessageClass.NACK_BAD_DESTINATION_QUEUE,
                 detail=f"this queue manager relays no messages from {connection.host}",
+                for_others=True,
+            )
+        if self._only_states_its_guid(connection, message):
+            return refused(
+                MessageClass.NACK_ACCESS_DENIED,
+                detail=f"another machine than {connection.host} is known as queue manager"
+                f" {guid_text(message.user.source_queue_manager)}",
                 for_others=True,
             )
         is_own = message.user.source_queue_manager == self._services.id
@@ -147,6 +157,18 @@ class RelayRules:
             self._names.clear()
         self._names[wire_name] = found
         return found
+
+    def _only_states_its_guid(self, connection: PeerConnection, message: UserMessage) -> bool:
+        """Return whether the next queue manager would take the message for one of another machine.
+
+        It believes this relay.
+        """
+        session = connection.session
+        if session is None or session.remote_id != message.user.source_queue_manager:
+            return False
+        if self.passes_on_for(connection):
+            return self._speakers.is_disproven(connection)
+        return self._speakers.is_contradicted(connection)
 
     def _is_allowed(self, connection: PeerConnection, message: UserMessage) -> bool:
         """Return whether [routing] allows to relay a message.

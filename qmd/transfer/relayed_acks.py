@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.transfer.relay_rules import RelayRules
     from qmd.transfer.relay_store import RelayStore
+    from qmd.transfer.speakers import Speakers
 
 STREAMS_MAX = 100_000  # relayed sequences that are remembered with their sources
 
@@ -43,12 +44,14 @@ class RelayedAcks:
         known_messages: KnownMessages,
         outgoing: OutgoingQueues,
         rules: RelayRules,
+        speakers: Speakers,
         store: RelayStore,
     ) -> None:
         self._services = services
         self._known_messages = known_messages
         self._outgoing = outgoing
         self._rules = rules
+        self._speakers = speakers
         self._store = store
         self._sources: OrderedDict[int, dict[bytes, None]] = OrderedDict()  # by sequence id
 
@@ -76,6 +79,10 @@ class RelayedAcks:
         """
         if not self._rules.enabled or (connection.is_qmd and isinstance(body, OrderAckBody)):
             return False
+        if not self._speakers.speaks_for(
+            connection, message.user.source_queue_manager
+        ) or self._speakers.is_contradicted(connection):
+            return False  # it only states the GUID of the queue manager that acknowledges
         sources = self._sources.get(body.sequence_id, {})
         if isinstance(body, FinalAckBody):
             # qmd addresses a final ack when it makes it; by the time it is sent, the way to the
@@ -97,7 +104,11 @@ class RelayedAcks:
             )
             return True
         user = message.user
-        if self._known_messages.has(user.source_queue_manager, user.message_number):
+        if self._known_messages.has(
+            user.source_queue_manager,
+            user.message_number,
+            connection.origin_for(user.source_queue_manager),
+        ):
             return True
         queue = self._outgoing.queue_for(
             PrivateName(source, ORDER_QUEUE_NUMBER), for_acknowledgments=True, for_others=True

@@ -17,7 +17,6 @@ from qmd.core.packet_fields import message_number, source_of, wants_journal
 from qmd.core.sequence import ImpossibleOrderAck
 from qmd.events.header import EventHeader, Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
-from qmd.transfer.speakers import speaks_for
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables import outgoing as outgoing_rows
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from qmd.transfer.relay_store import RelayStore
     from qmd.transfer.relayed_acks import RelayedAcks
     from qmd.transfer.sequence_renewal import SequenceRenewal
+    from qmd.transfer.speakers import Speakers
 
 RELEASE_DELAY_S = 0.02
 
@@ -53,6 +53,7 @@ class OutgoingRelease:
         recorder: Recorder,
         relay_store: RelayStore,
         relayed_acks: RelayedAcks,
+        speakers: Speakers,
         undeliverable: Undeliverable,
     ) -> None:
         self._services = services
@@ -61,6 +62,7 @@ class OutgoingRelease:
         self._recorder = recorder
         self._relay_store = relay_store
         self._relayed_acks = relayed_acks
+        self._speakers = speakers
         self._undeliverable = undeliverable
         # Messages that are acknowledged, and still on disk.
         self._releasable: dict[OutgoingQueue, list[InFlight]] = {}
@@ -144,7 +146,7 @@ class OutgoingRelease:
         queue = self._outgoing.queue_of_sequence(body.sequence_id)
         if self._relayed_acks.pass_back(connection, message, body, queue):
             return
-        if queue is None or not speaks_for(connection, message, queue):
+        if queue is None or not self._speakers.may_acknowledge(connection, message, queue):
             connection.count_useless()
             renewal = self._sequence_renewal
             if queue is None and renewal.is_ahead(connection, message, body.sequence_id):

@@ -1,5 +1,8 @@
 """Sequence order: transactional messages are accepted once, and in the order of their sequence.
 
+A message that is not accepted, and does not belong to a stream of its origin, leaves no trace: no
+row, and no order ack, which would disclose a sequence id to a program that only states a GUID.
+
 [MS-MQQB] 3.1.5.8.6
 """
 
@@ -10,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from protocol import DirectQueueName, UserMessage
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
-from qmd.transfer.decision import Decision, Verdict, no_room
+from qmd.core.sequence import is_plausible
+from qmd.transfer.decision import Decision, Verdict
 
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import IdentityConflicts
-    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams
+    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams, Name
     from qmd.queues.local_queue import LocalQueue
     from qmd.runtime.services import Services
 
@@ -48,12 +52,19 @@ class SequenceOrder:
         as accepted from now on.  A duplicate is one however late it is, and whether or not there is
         room for it.
         """
-        stream = self._stream_of(connection, message, queue)
-        if isinstance(stream, Decision):
-            return stream
         transaction, number = message.transaction, message.user.message_number
         assert transaction is not None
         position = transaction.sequence_id, transaction.sequence_number
+        if not is_plausible(position[0], self._services.environment.time()):
+            return self._reject(
+                connection, message, queue, "sequence_id_implausible", sequence_id=position[0]
+            )
+        source = message.user.source_queue_manager
+        name, origin = _name_of(message), connection.origin_for(source)
+        stream = self._incoming_streams.find(source, queue, name, origin, position[0])
+        if stream is None:
+            return self._begin(connection, message, queue, name, now, can_be_taken=can_be_taken)
+        self._return_over(connection, stream, message)
         sequence = stream.sequence
         if not can_be_taken and sequence.is_next(*position, transaction.previous_number):
             return Decision(Verdict.ACCEPTED, queue, stream)
@@ -70,30 +81,71 @@ class SequenceOrder:
         verdict = Verdict.DUPLICATE if position <= accepted else Verdict.OUT_OF_ORDER
         return Decision(verdict, stream.queue, stream)
 
-    def _stream_of(
-        self, connection: PeerConnection, message: UserMessage, queue: LocalQueue
-    ) -> IncomingStream | Decision:
-        """Return the stream of a message, a new one if needed; or NO_ROOM at a limit."""
-        streams = self._incoming_streams
-        assert message.transaction is not None
-        source, destination = message.user.source_queue_manager, message.user.destination_queue
-        name: Any = (message.user.flags >> 10 & 7, getattr(destination, "name", destination))
-        stream = streams.find(source, queue, name)
-        if stream is None:
-            limit = streams.limit(source, queue)
-            if limit is not None:
-                self._services.log_limited(
-                    limit.event,
-                    connection.host,
-                    address=connection.host,
-                    source=guid_text(source),
-                    queue=queue.name,
-                    limit=limit.allowed,
-                )
-                return no_room(limit.reason)
-            stream = streams.begin(source, queue, name, message.transaction.sequence_id)
+    def _begin(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        queue: LocalQueue,
+        name: Name,
+        now: float,
+        *,
+        can_be_taken: bool,
+    ) -> Decision:
+        """Begin a stream if its first message is accepted; else nothing of the message is kept."""
+        transaction, source = message.transaction, message.user.source_queue_manager
+        assert transaction is not None
+        streams, origin = self._incoming_streams, connection.origin_for(source)
+        if (
+            transaction.previous_number
+            or not transaction.sequence_number
+            or streams.may_be_old(source, queue, name, transaction.sequence_id)
+        ):
+            return Decision(Verdict.OUT_OF_ORDER, queue)
+        if not can_be_taken:
+            return Decision(Verdict.ACCEPTED, queue)
+        limit = streams.limit(source, queue, origin)
+        if limit is not None:
+            return self._reject(
+                connection, message, queue, limit.event, limit=limit.allowed, reason=limit.reason
+            )
+        stream = streams.begin(source, queue, name, origin, connection.host)
+        accepted = stream.sequence.offer(
+            transaction.sequence_id, transaction.sequence_number, 0, now
+        )
+        assert accepted, "it is the first message"
+        self._return_over(connection, stream, message)
+        return Decision(Verdict.ACCEPTED, queue, stream)
+
+    def _return_over(
+        self, connection: PeerConnection, stream: IncomingStream, message: UserMessage
+    ) -> None:
+        """Send the order acks of a stream over the session of its last message."""
         if stream.return_path is not connection:
             stream.return_path = connection
             connection.streams[stream] = None
-        stream.by_direct_name = type(destination) is DirectQueueName
-        return stream
+        stream.by_direct_name = type(message.user.destination_queue) is DirectQueueName
+
+    def _reject(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        queue: LocalQueue,
+        event: str,
+        **facts: int | str,
+    ) -> Decision:
+        """Reject a message alone: it belongs to no stream, and its sender keeps it."""
+        self._services.log_limited(
+            event,
+            connection.host,
+            address=connection.host,
+            source=guid_text(message.user.source_queue_manager),
+            queue=queue.name,
+            **facts,
+        )
+        return Decision(Verdict.OUT_OF_ORDER, queue)
+
+
+def _name_of(message: UserMessage) -> Name:
+    """Return the name of our queue in a packet."""
+    destination: Any = message.user.destination_queue
+    return message.user.flags >> 10 & 7, getattr(destination, "name", destination)

@@ -26,7 +26,6 @@ from protocol.message_class import MessageClass
 from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
-from qmd.transfer.speakers import speaks_for
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_ids import OutgoingIds
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
+    from qmd.transfer.speakers import Speakers
 
 log = structlog.get_logger()
 
@@ -60,12 +60,14 @@ class SequenceRenewal:
         outgoing: OutgoingQueues,
         outgoing_ids: OutgoingIds,
         release: Callable[[], None],
+        speakers: Speakers,
         undeliverable: Undeliverable,
     ) -> None:
         self._services = services
         self._outgoing = outgoing
         self._outgoing_ids = outgoing_ids
         self._release = release
+        self._speakers = speakers
         self._undeliverable = undeliverable
         self._one_by_one = asyncio.Lock()
 
@@ -104,7 +106,7 @@ class SequenceRenewal:
                     and not sequence.acknowledged
                     and sequence.in_flight
                     and sequence.sequence_id < sequence_id
-                    and speaks_for(connection, message, queue)
+                    and self._speakers.may_acknowledge(connection, message, queue)
                 ):
                     self.doubt(queue, connection, fact)
                     found = True

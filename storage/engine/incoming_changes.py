@@ -20,19 +20,31 @@ class IncomingChanges:
         self._new_sequences: list[sequences.NewSequence] = []
         # Only the last state within a batch is written.
         self._states: dict[int, sequences.SequenceState] = {}
+        self._places: dict[int, tuple[bytes, str]] = {}
+        self._removed_sequences: list[int] = []
         self._history: list[tuple[history.Segment, list[int]]] = []
         self._forgotten_history: list[int] = []
 
-    def add_sequence(
-        self, incoming_id: int, source: bytes, queue_id: int, name: bytes, at_s: int
-    ) -> None:
+    def add_sequence(self, new: sequences.NewSequence) -> None:
         """Add an incoming sequence to a queue that its source addresses by this name.
 
         The caller chooses the id: one above all existing ids.  The state after the first message
         can therefore be set in the same batch.
         """
-        self._new_sequences.append((incoming_id, source, queue_id, name, at_s))
+        self._new_sequences.append(new)
         self._load.count(1)
+
+    def set_place(self, incoming_id: int, name: bytes, origin: str) -> None:
+        """Set the name by which a source addresses the queue of a sequence, and its origin."""
+        self._places[incoming_id] = (name, origin)
+        self._load.count(1)
+
+    def remove_sequences(self, incoming_ids: Sequence[int]) -> None:
+        """Delete incoming sequences, including the states that they get in this batch."""
+        self._removed_sequences += incoming_ids
+        for incoming_id in incoming_ids:
+            self._states.pop(incoming_id, None)
+        self._load.count(len(incoming_ids))
 
     def set_sequence(
         self,
@@ -75,8 +87,12 @@ class IncomingChanges:
     def write_sequences(self, db: sqlite3.Connection) -> None:
         if self._new_sequences:
             sequences.add(db, self._new_sequences)
+        for incoming_id, (name, origin) in self._places.items():
+            sequences.set_place(db, incoming_id, name, origin)
         if self._states:
             sequences.set_states(db, list(self._states.values()))
+        if self._removed_sequences:
+            sequences.remove(db, self._removed_sequences)
 
     def write_history(self, db: sqlite3.Connection) -> None:
         if self._history:

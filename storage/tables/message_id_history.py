@@ -20,6 +20,7 @@ class Segment(NamedTuple):
     at_s: int  # arrival of the last of them
     host: str  # address of the peer that delivered them; empty: not known
     peer: bytes  # GUID of that peer
+    origin: str = ""  # of the source; empty: not known
 
 
 class StoredSegment(NamedTuple):
@@ -40,8 +41,9 @@ def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence
         ).fetchone()
         if found is None:
             db.execute(
-                "INSERT INTO message_id_history (position, source, at_s, host, peer, number, runs)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO message_id_history "
+                " (position, source, at_s, host, peer, origin, number, runs)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*segment, numbers[0], _encode(numbers)),
             )
             continue
@@ -61,7 +63,7 @@ def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence
 def entries(db: sqlite3.Connection) -> list[StoredSegment]:
     """Return all segments by id: of each source the oldest come first."""
     rows = db.execute(
-        "SELECT position, source, at_s, host, coalesce(peer, source), number, runs"
+        "SELECT position, source, at_s, host, coalesce(peer, source), origin, number, runs"
         " FROM message_id_history ORDER BY position"
     )
     return [

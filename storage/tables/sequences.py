@@ -4,7 +4,8 @@ A row changes in the same commit as the message that advanced it, so that after 
 agree.  (The state of our own sequences is in the table of outgoing queues: outgoing.py.)
 
 A source has a sequence for each name by which it addresses a queue, so that two names of one queue
-are two rows ([MS-MQDMPR] 3.1.1.5, FormatName).
+are two rows ([MS-MQDMPR] 3.1.1.5, FormatName).  So has each origin of a source: any program can
+state the GUID of another one.
 """
 
 import sqlite3
@@ -23,10 +24,22 @@ class IncomingSequenceRow(NamedTuple):
     rejected: int = 0  # messages since the last accepted one
     contradictions: int = 0  # messages at the position of another message
     last_message: int = 0  # the number of the last accepted message; 0: not known
+    origin: str = ""  # of the source; empty: not known
+    host: str = ""  # the address that its first message came from; empty: not known
 
 
-#: Id, GUID of the source, queue id, name, last seen in s.
-NewSequence = tuple[int, bytes, int, bytes, int]
+class NewSequence(NamedTuple):
+    """A sequence without an accepted message; its fields are those of `IncomingSequenceRow`."""
+
+    id: int
+    source: bytes
+    queue_id: int
+    name: bytes
+    last_seen_s: int
+    origin: str
+    host: str
+
+
 #: Sequence id (8 bytes), number, last seen in s, rejected, contradictions, last message, row id.
 SequenceState = tuple[bytes, int, int, int, int, int, int]
 
@@ -44,15 +57,23 @@ def add(db: sqlite3.Connection, rows: Iterable[NewSequence]) -> None:
     """Add sequences without an accepted message: sequence id and number are 0."""
     db.executemany(
         "INSERT INTO incoming_sequence"
-        " (id, source, queue_id, name, sequence_id, number, last_seen_s)"
-        " VALUES (?, ?, ?, ?, x'0000000000000000', 0, ?)",
+        " (id, source, queue_id, name, last_seen_s, origin, host, sequence_id, number)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, x'0000000000000000', 0)",
         rows,
     )
 
 
-def set_name(db: sqlite3.Connection, incoming_id: int, name: bytes) -> None:
-    """Set the name by which the source addresses the queue; for a row of an older version."""
-    db.execute("UPDATE incoming_sequence SET name = ? WHERE id = ?", (name, incoming_id))
+def set_place(db: sqlite3.Connection, incoming_id: int, name: bytes, origin: str) -> None:
+    """Set the name by which the source addresses the queue, and the origin of the source."""
+    db.execute(
+        "UPDATE incoming_sequence SET name = ?, origin = ? WHERE id = ?",
+        (name, origin, incoming_id),
+    )
+
+
+def remove(db: sqlite3.Connection, ids: Iterable[int]) -> None:
+    """Delete sequences; unknown ids are ignored."""
+    db.executemany("DELETE FROM incoming_sequence WHERE id = ?", ((id_,) for id_ in ids))
 
 
 def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
@@ -93,7 +114,7 @@ def of_queue(db: sqlite3.Connection, queue_id: int) -> list[IncomingSequenceRow]
 def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
     rows = db.execute(
         "SELECT id, source, queue_id, sequence_id, number, last_seen_s, name, rejected,"
-        " contradictions, last_message FROM incoming_sequence ORDER BY id"
+        " contradictions, last_message, origin, host FROM incoming_sequence ORDER BY id"
     )
     return [
         IncomingSequenceRow._make((*row[:3], decode_sequence_id(row[3]), *row[4:])) for row in rows

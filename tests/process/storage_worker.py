@@ -58,7 +58,9 @@ async def work(folder: Path, batches: int) -> None:
     say("found", first, last)
     say("reserved", await storage.batch.run(partial(counters.reserve, name="n", count=10)))
     if not await storage.read(sequences.list_all):
-        storage.batch.incoming.add_sequence(1, SOURCE, QUEUE_ID, b"\5q", at_s=1)
+        storage.batch.incoming.add_sequence(
+            sequences.NewSequence(1, SOURCE, QUEUE_ID, b"\5q", 1, "10.0.0.1", "10.0.0.1")
+        )
 
     window = asyncio.Semaphore(WINDOW)
     for turn in range(batches):

@@ -33,7 +33,9 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             batch.delete_messages([key(1)])
             batch.outgoing.delete([message_key(7, 8, 4)])
             batch.outgoing.delete_range(message_key(7, 8, 1), message_key(7, 8, 2))
-            batch.incoming.add_sequence(1, SOURCE, 16, b"\5q", at_s=7)
+            batch.incoming.add_sequence(
+                sequences.NewSequence(1, SOURCE, 16, b"\5q", 7, "10.0.0.1", "10.0.0.1")
+            )
             batch.incoming.set_sequence(1, 2**64 - 1, 5, at_s=8)
             batch.outgoing.add_queue(outgoing.OutgoingQueueRow(7, "b", "b:1801", False, 1, 0, 1, 5))
             batch.outgoing.set_sequence(7, 2**64 - 2, base=3, next_number=4)
@@ -59,7 +61,7 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             assert await storage.read(look) == (
                 [key(2)],
                 [message_key(7, 8, 3)],
-                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q", 0, 0, 0)],
+                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q", 0, 0, 0, "10.0.0.1", "10.0.0.1")],
                 [(2**64 - 2, 3, 4)],
                 [(segment, [(11, 12)])],
                 b"result",
@@ -107,7 +109,9 @@ def test_a_read_after_sees_its_own_batch_and_not_the_next(folder: Path) -> None:
 def test_the_last_state_of_a_sequence_within_a_batch_wins(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            storage.batch.incoming.add_sequence(1, SOURCE, 16, b"\5q", at_s=0)
+            storage.batch.incoming.add_sequence(
+                sequences.NewSequence(1, SOURCE, 16, b"\5q", 0, "10.0.0.1", "10.0.0.1")
+            )
             for number in (1, 2, 3):
                 storage.batch.incoming.set_sequence(1, 7, number, at_s=number)
             await durable(storage)
