@@ -77,7 +77,6 @@ class Sessions(Protocol):
     admission: Admission
 
     def packet_bytes_max(self, *hosts: str) -> int: ...
-    def primary_origin(self, guid: bytes) -> str: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
     def opened(self, connection: PeerConnection) -> None: ...
     def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None: ...
@@ -127,6 +126,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.certified: Certified | None = None  # its certificate, if the connection uses TLS
         self.peer_key: bytes | None = None  # that it has proven
         self.instance: Instance | None = None  # its run, if it is qmd
+        #: Returns the origin for which a message of a source counts that this session brings.
+        self.origin_for: Callable[[bytes], str] = lambda source: self.origin
         #: Called with this session when a message of it was accepted for the first time.
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored
@@ -265,16 +266,6 @@ class PeerConnection(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         """Process pending packets, and read on: the disk has caught up."""
         self._reader.resume()
-
-    def origin_for(self, source: bytes) -> str:
-        """Return the origin for which a message of a source counts that this session brings.
-
-        A relay speaks for the primary origin of the source; "" if none is known.
-        """
-        assert self.session is not None
-        if source == self.session.remote_id:
-            return self.origin
-        return self._sessions.primary_origin(source)
 
     def note_accepted(self) -> None:
         """Record that a message of the session was accepted: the open batch contains it."""

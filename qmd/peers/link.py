@@ -94,7 +94,7 @@ class Link:
             bytes, None
         ] = {}  # queue managers that have acknowledged its messages
         self._avoided: dict[bytes, float] = {}  # GUID of a hop: loop time until which it is avoided
-        self._resolved: frozenset[str] = frozenset()  # the addresses that were dialled last
+        self.resolved: frozenset[str] = frozenset()  # the addresses that were dialled last
         self._failed_at: tuple[str, int] | None = None  # the last address, if it failed
         self.queues: dict[OutgoingQueue, None] = {}  # the queue that transmitted last is the last
         self.connection: PeerConnection | None = None  # with an open session
@@ -147,15 +147,6 @@ class Link:
         self._avoided[guid] = self._services.loop.time() + AVOIDED_S
         return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
-    def leads_to(self, guid: bytes) -> bool | None:
-        """Return whether a queue manager is the destination of this link; None: it is not known.
-
-        It is known from a session with it, or once it has acknowledged.
-        """
-        if guid == self.remote_id or guid in self.acknowledgers:
-            return True
-        return None if self.remote_id is None and not self.acknowledgers else False
-
     def leaves_over(self, connection: PeerConnection) -> bool:
         """Return whether messages of this link leave over the other end of a session."""
         if self.connection is connection:
@@ -163,10 +154,6 @@ class Link:
         assert connection.session is not None
         there = (connection.session.remote_id, connection.origin)
         return any((way.remote_id, way.origin) == there for way in self._next_hops.carriers(self))
-
-    def answers_at(self, host: str) -> bool:
-        """Return whether an address is one of those to which the name of this link was resolved."""
-        return host in self._resolved
 
     def add_acknowledger(self, guid: bytes) -> None:
         """Record that this queue manager has acknowledged messages of the link."""
@@ -392,7 +379,7 @@ class Link:
                 failed_at=self._failed_at,
                 for_peers=not has_applications(self),
             )
-            self._resolved = frozenset(host for host, _ in addresses)
+            self.resolved = frozenset(host for host, _ in addresses)
             for address in addresses:
                 failure = await self._dialer.connect(self, *address)
                 if failure is None:

@@ -169,7 +169,8 @@ class NextHops:
         by_directory = dict.fromkeys(way for ways in self._directory_ways.values() for way in ways)
         return any(
             (link.remote_id, link.origin) == there
-            for link in (*self._peers.links_to_addresses(self._hops), *by_directory)
+            for link in (*map(self._peers.find_link, self._hops), *by_directory)
+            if link is not None
         )
 
     # Ways back, from messages.
@@ -232,7 +233,7 @@ class NextHops:
         A neighbor leads to the primary origin only; "" is that of a queue manager behind one.
         """
         peers, primary = self._peers, self._origins.primary(guid)
-        connection = peers.connection_with(guid, origin or primary or "")
+        connection = peers.connection_to(guid, origin or primary or "")
         neighbor = self._neighbors.get(guid)
         if connection is None and neighbor is not None and origin in ("", primary):
             connection = peers.connection_to(neighbor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -123,11 +123,6 @@ class Peers:
             link = self._links_by_address[address] = self._make_link(address=address, guid=None)
         return link
 
-    def links_to_addresses(self, addresses: Iterable[tuple[str, int]]) -> list[Link]:
-        """Return the links to these addresses, as far as there are any."""
-        found = (self._links_by_address.get(each) for each in addresses)
-        return [each for each in found if each is not None]
-
     def link_to_queue_manager(self, guid: bytes, address: tuple[str, int] | None = None) -> Link:
         """Return the link to a queue manager, which uses any session with it; make it if necessary.
 
@@ -168,27 +163,30 @@ class Peers:
             return self._links_by_guid.get(there)
         return self._links_by_address.get(there)
 
-    def connection_to(self, guid: bytes) -> PeerConnection | None:
-        """Return the latest open session with the primary origin of a queue manager, if any.
+    def connection_to(self, guid: bytes, origin: str | None = None) -> PeerConnection | None:
+        """Return the latest open session with an origin of a queue manager, if any.
 
-        While no primary origin is known, it is the latest session that states the GUID.
+        Without `origin` it is the primary one; while that is not known, the session that stated the
+        GUID last.
         """
-        origin = self._origins.primary(guid)
+        if origin is None:
+            origin = self._origins.primary(guid)
         if origin is None:
             origin = next(reversed(self._origins_of.get(guid, {})), "")
         connections = self._by_origin.get((guid, origin))
         return connections[-1] if connections else None
 
-    def connection_with(self, guid: bytes, origin: str) -> PeerConnection | None:
-        """Return the latest open session with an origin of a queue manager, if there is one."""
-        connections = self._by_origin.get((guid, origin))
-        return connections[-1] if connections else None
-
     # Called by connections.
 
-    def primary_origin(self, guid: bytes) -> str:
-        """Return the primary origin of a queue manager, or "" if none is known."""
-        return self._origins.primary(guid) or ""
+    def _origin_for(self, connection: PeerConnection, source: bytes) -> str:
+        """Return the origin for which a message of a source counts that a session brings.
+
+        A relay speaks for the primary origin of the source; "" if none is known.
+        """
+        assert connection.session is not None
+        if source == connection.session.remote_id:
+            return connection.origin
+        return self._origins.primary(source) or ""
 
     def admit(self, connection: PeerConnection) -> Session | None:
         """Return the session for a new connection, or None to abort the connection.
@@ -203,6 +201,7 @@ class Peers:
             refuse = not self.admission.begin(connection)
         self.connections[connection] = None
         connection.when_accepted = self._origins.accepted
+        connection.origin_for = partial(self._origin_for, connection)
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class Way(Protocol):
     """A link. It sends the messages of several queues over one session at a time."""
 
+    #: Queue managers that have acknowledged its messages.
+    acknowledgers: dict[bytes, None]
+    resolved: frozenset[str]  # the addresses to which its name was resolved for the last attempt
+
     @property
     def name(self) -> str: ...
     @property
@@ -50,14 +54,8 @@ class Way(Protocol):
     def avoid(self, guid: bytes) -> bool:
         """Send nothing over a queue manager for some time; return False if no other way is left."""
 
-    def leads_to(self, guid: bytes) -> bool | None:
-        """Return whether a queue manager is the destination of this link; None: it is not known."""
-
     def leaves_over(self, connection: Any) -> bool:
         """Return whether messages of this link leave over the other end of a session."""
-
-    def answers_at(self, host: str) -> bool:
-        """Return whether an address is one of those to which the name of this link was resolved."""
 
     def add_acknowledger(self, guid: bytes) -> None:
         """Remember a queue manager that has acknowledged messages of this link."""

@@ -79,10 +79,8 @@ class Acceptance:
         user, is_transactional = message.user, message.transaction is not None
         assert connection.session is not None
         source = user.source_queue_manager
-        if source != connection.session.remote_id:
-            denial = self._speakers.refusal(connection, source)
-            if denial is not None:
-                return denial
+        if denial := self._speakers.refusal(connection, source):
+            return denial
         if not is_transactional and self._known_messages.is_duplicate(
             connection, source, user.message_number
         ):

@@ -161,6 +161,7 @@ class Incoming:
                 EventHeader(Kind.OUT_OF_ORDER, queue=decision.queue.name, peer=connection.peer),
                 user.source_queue_manager,
                 user.message_number,
+                host=connection.origin,
             )
         elif stream is not None:  # the message is not the next one of its sequence
             self.rejected_count += 1

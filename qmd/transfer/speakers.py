@@ -79,18 +79,16 @@ class Speakers:
             return False
         if link.connection is connection:
             return True
-        leads_there = link.leads_to(acker)
-        if acker == queue.known_peer:
-            leads_there = True
+        known = {link.remote_id, queue.known_peer, *link.acknowledgers} - {None}
         assert connection.session is not None
         if acker != connection.session.remote_id:
-            return leads_there is True or (leads_there is None and link.leaves_over(connection))
-        if not leads_there:
+            return acker in known or (not known and link.leaves_over(connection))
+        if acker not in known:
             return False
         primary = self._origins.primary(acker)
         if primary == connection.origin:
             return True
         # A host with several addresses may answer from another one than was dialled.
-        return not self._origins.is_proven(acker, primary or "") and link.answers_at(
-            connection.host
+        return not self._origins.is_proven(acker, primary or "") and (
+            connection.host in link.resolved
         )
