@@ -24,6 +24,8 @@ from tests.integration.managers import (
 from tests.integration.remote import dial, guid, listening, packet
 
 RELAY: dict[str, Any] = {"relay_for": ("relay", parse_pattern("127.0.0.0/8").network)}
+#: Hosts of which the relay is no hop take messages of others from it.
+FROM_RELAYS: dict[str, Any] = {"relays": (parse_pattern("127.0.0.0/8").network,)}
 
 
 def over(relay: Host, *others: Host) -> dict[str, Any]:
@@ -53,7 +55,7 @@ DESTINATION = "DIRECT=OS:b.example\\private$\\orders"
 async def test_a_transactional_message_and_its_order_ack_go_over_a_relay(
     hosts: Hosts,
 ) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     orders = await b.create("orders", transactional=True)
@@ -69,7 +71,7 @@ async def test_a_transactional_message_and_its_order_ack_go_over_a_relay(
 
 @hosted
 async def test_recoverable_and_express_messages_are_passed_on_once(hosts: Hosts) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     orders = await b.create("orders")
@@ -86,7 +88,7 @@ async def test_recoverable_and_express_messages_are_passed_on_once(hosts: Hosts)
 
 @hosted
 async def test_messages_that_a_relay_has_acknowledged_survive_its_restart(hosts: Hosts) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(1))  # a closed port
     a = await hosts.start("a", routing=over(relay))
     await b.create("orders", transactional=True)
@@ -154,7 +156,7 @@ async def test_a_relay_records_a_message_that_returns_after_its_departure(hosts:
 async def test_a_stream_over_two_relays_arrives_once_and_in_order(
     hosts: Hosts,
 ) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     await b.create("orders", transactional=True)
     first = await hosts.start("first", routing=relaying(1))
     second = await hosts.start("second", routing=relaying(b))
@@ -177,7 +179,7 @@ async def test_a_stream_over_two_relays_arrives_once_and_in_order(
 
 @hosted
 async def test_messages_and_acknowledgments_go_over_two_relays_in_a_row(hosts: Hosts) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     far = await hosts.start("far", routing=relaying(b))
     near = await hosts.start("near", routing=relaying(far))
     a = await hosts.start("a", routing=over(near))
@@ -200,7 +202,7 @@ async def test_messages_and_acknowledgments_go_over_two_relays_in_a_row(hosts: H
 async def test_a_final_ack_goes_back_over_a_relay_after_restarts_of_all_hosts(
     hosts: Hosts,
 ) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     await b.create("orders", transactional=True)
@@ -218,7 +220,7 @@ async def test_a_final_ack_goes_back_over_a_relay_after_restarts_of_all_hosts(
 
 @hosted
 async def test_a_final_ack_over_a_direct_session_counts(hosts: Hosts) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     inbox = await a.create("inbox")
@@ -243,7 +245,7 @@ async def test_a_final_ack_over_a_direct_session_counts(hosts: Hosts) -> None:
 @hosted
 async def test_a_final_ack_for_an_address_goes_over_a_relay_as_well(hosts: Hosts) -> None:
     """Its destination is the address of the source in an earlier direct session."""
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     inbox = await b.create("inbox")
@@ -271,7 +273,7 @@ async def test_a_final_ack_for_an_address_goes_over_a_relay_as_well(hosts: Hosts
 async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_dead_letter(
     hosts: Hosts,
 ) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     a = await hosts.start("a", routing=over(relay))
     await b.create("orders")  # not transactional, so it refuses transactional messages
@@ -288,7 +290,7 @@ async def test_a_refusal_of_the_destination_reaches_the_source_which_keeps_the_d
 async def test_a_relay_passes_on_messages_only_for_configured_hosts(
     hosts: Hosts,
 ) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     refusing = {**relaying(b), "relay_for": ("elsewhere",)}
     relay = await hosts.start("relay", routing=refusing)
     a = await hosts.start("a", routing=over(relay))
@@ -318,7 +320,7 @@ async def test_a_message_in_a_routing_loop_ends_with_a_reason(hosts: Hosts) -> N
 
 @hosted
 async def test_the_thirtieth_relay_refuses_a_message_and_reports_it(hosts: Hosts) -> None:
-    b = await hosts.start("b")
+    b = await hosts.start("b", peers=FROM_RELAYS)
     relay = await hosts.start("relay", routing=relaying(b))
     source = guid(1)
     remote = await dial(relay, source)
