@@ -83,9 +83,13 @@ class Speakers:
         assert connection.session is not None
         if acker != connection.session.remote_id:
             return acker in known or (not known and link.leaves_over(connection))
+        primary = self._origins.primary(acker)
+        if not known and link.remote_id is None:
+            # Relays carry the messages, and this run does not know yet where they lead. Besides the
+            # relays only the destination knows the id of the sequence.
+            return primary == connection.origin
         if acker not in known:
             return False
-        primary = self._origins.primary(acker)
         if primary == connection.origin:
             return True
         # A host with several addresses may answer from another one than was dialled.
