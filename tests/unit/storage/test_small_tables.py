@@ -24,17 +24,17 @@ def test_a_sequence_begins_without_a_number_and_advances(db: sqlite3.Connection)
 def test_a_state_without_its_sequence_is_reported_as_a_bug(
     db: sqlite3.Connection,
 ) -> None:
-    sequences.add(db, [(1, SOURCE, 16, b"", 100)])
+    sequences.add(db, [sequences.NewSequence(1, SOURCE, 16, b"", 100, "", "")])
 
     with pytest.raises(AssertionError):
         sequences.set_states(db, [(encode_sequence_id(1), 1, 1, 0, 0, 0, each) for each in (1, 2)])
 
 
 def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, b"", 100)])
+    sequences.add(db, [sequences.NewSequence(1, SOURCE, 16, b"", 100, "", "")])
 
     with pytest.raises(sqlite3.IntegrityError):
-        sequences.add(db, [(2, SOURCE, 16, b"", 100)])
+        sequences.add(db, [sequences.NewSequence(2, SOURCE, 16, b"", 100, "", "")])
 
 
 def test_sequences_without_recent_use_are_deleted(db: sqlite3.Connection) -> None:
