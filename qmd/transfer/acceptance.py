@@ -88,11 +88,7 @@ class Acceptance:
         size = len(packet)
         full = self._admission.is_full(size, express=not user.flags & _EXPRESS_BITS)
         if full is not None:
-            if self._handled(connection, message):  # it needs no room
-                return HANDLED
-            # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
-            self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
-            return no_room(f"no room for messages: {full.text}")
+            return self._decide_without_room(connection, message, full.text)
         left_s = time_left_s(packet, reach_time_s(packet), wall_ms // 1000)
         too_late = left_s is not None and left_s < 0
         if too_late and not is_transactional:
@@ -139,6 +135,16 @@ class Acceptance:
         if queue is not None:
             queue.received(connection, message)
         return queue is not None
+
+    def _decide_without_room(
+        self, connection: PeerConnection, message: UserMessage, reason: str
+    ) -> Decision:
+        """Decide about a message while this queue manager has no room for messages."""
+        if self._handled(connection, message):  # it needs no room
+            return HANDLED
+        # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
+        self._services.log_limited("session_closed_for_lack_of_room", "room", reason=reason)
+        return no_room(f"no room for messages: {reason}")
 
     def _decide_without_queue(self, connection: PeerConnection, message: UserMessage) -> Decision:
         """Decide about a message for an internal queue, or for a queue that does not exist."""

@@ -12,7 +12,13 @@ from tests.unit.storage.support import SOURCE
 
 
 def test_a_sequence_begins_without_a_number_and_advances(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, b"", 100), (2, SOURCE, 17, b"\5q", 100)])
+    sequences.add(
+        db,
+        [
+            sequences.NewSequence(1, SOURCE, 16, b"", 100, "", ""),
+            sequences.NewSequence(2, SOURCE, 17, b"\5q", 100, "", ""),
+        ],
+    )
     sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 3, 4, 5, 2)])
 
     assert sequences.list_all(db) == [
@@ -38,7 +44,13 @@ def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
 
 
 def test_sequences_without_recent_use_are_deleted(db: sqlite3.Connection) -> None:
-    sequences.add(db, [(1, SOURCE, 16, b"", 99), (2, SOURCE, 17, b"", 100)])
+    sequences.add(
+        db,
+        [
+            sequences.NewSequence(1, SOURCE, 16, b"", 99, "", ""),
+            sequences.NewSequence(2, SOURCE, 17, b"", 100, "", ""),
+        ],
+    )
 
     assert sequences.forget(db, before_s=100) == [1]
     assert [row.id for row in sequences.list_all(db)] == [2]
