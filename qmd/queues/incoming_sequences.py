@@ -283,6 +283,8 @@ class IncomingStreams:
         if stream is not None and stream.sequence.accepted_id == sequence_id:
             return stream
         for each in self._by_sequence.get((source, queue.id, sequence_id), ()):
+            if not each.origin and stream is not None and stream.sequence.accepted_id > sequence_id:
+                continue  # its source has given that sequence up
             if self._may_continue(each, origin):
                 if stream is None:  # another spelling of its name, or another origin
                     self._continue(each, name, origin)
@@ -360,6 +362,9 @@ class IncomingStreams:
             return  # another row is there
         stream.name, stream.origin = stored_name, stored_origin
         self._know(stream, *place[2:])
+        for former in [each for each in stream.places if not _is_as_definite(each, place)]:
+            stream.places.remove(former)
+            self._remove_place(former)
         self._services.storage.batch.incoming.set_place(
             stream.id, _write_name(stored_name), stored_origin
         )
@@ -418,18 +423,21 @@ class IncomingStreams:
         self._unindex(stream)
         stream.sequence_id = 0
         for place in stream.places:
-            del self._streams[place]
-            source, queue_id, name, origin = place
-            names = self._names[source, queue_id, origin]
-            names.remove(name)
-            if not names:
-                del self._names[source, queue_id, origin]
+            self._remove_place(place)
         stream.places.clear()
         del self._all[stream]
         of_host = self._by_host[_owner(stream)]
         del of_host[stream]
         if not of_host:
             del self._by_host[_owner(stream)]
+
+    def _remove_place(self, place: _Place) -> None:
+        del self._streams[place]
+        source, queue_id, name, origin = place
+        names = self._names[source, queue_id, origin]
+        names.remove(name)
+        if not names:
+            del self._names[source, queue_id, origin]
 
     def _forget(self, streams: list[IncomingStream]) -> None:
         """Delete streams and their rows with the open batch."""
@@ -471,6 +479,11 @@ def _idle_order(stream: IncomingStream) -> tuple[bool, float, int]:
     """Return the key by which the streams that were idle for the longest time come first."""
     seen = stream.sequence.last_seen
     return seen is not None, stream.seen_s if seen is None else seen, stream.id
+
+
+def _is_as_definite(place: _Place, of: _Place) -> bool:
+    """Return whether a place is as definite as another one: it has a name and an origin too."""
+    return (place[2] != _NOT_KNOWN or of[2] == _NOT_KNOWN) and bool(place[3] or not of[3])
 
 
 def _owner(stream: IncomingStream) -> str:

@@ -86,11 +86,22 @@ async def test_a_named_stream_is_not_renamed(hosts: Hosts) -> None:
 @hosted
 async def test_a_later_sequence_gives_a_stream_its_name(hosts: Hosts) -> None:
     a, remote = await _with_a_stream_of_an_older_version(hosts)
+    a.origins.pin(SOURCE, "127.0.0.1")
     source = _Source(a, remote)
 
     assert await source.takes(ONE, LATER, 1)
     assert not await source.takes(ONE, KNOWN, 4), "it has been given up"
     assert await source.takes(OTHER, KNOWN, 1), "another name, another stream"
+
+
+@hosted
+async def test_a_sequence_is_given_up_also_if_its_origin_is_unknown(hosts: Hosts) -> None:
+    a, remote = await _with_a_stream_of_an_older_version(hosts)
+    source = _Source(a, remote)
+
+    assert await source.takes(ONE, LATER, 1), "of a source without a primary origin"
+    assert not await source.takes(ONE, KNOWN, 4), "it has been given up"
+    assert await source.takes(ONE, LATER, 2)
 
 
 @hosted
@@ -110,7 +121,7 @@ async def test_the_log_names_the_limit_of_streams_that_was_reached(hosts: Hosts)
                 remote.send(
                     packet(b"", source=SOURCE, number=number + 1, queue=name, position=position)
                 )
-            await until(remote.closed.is_set, "the end of the session")
+            await until(lambda: len(remote.acknowledged) == len(names), "the acknowledgments")
     finally:
         incoming_streams.NAMES_MAX = before
 
@@ -118,3 +129,4 @@ async def test_the_log_names_the_limit_of_streams_that_was_reached(hosts: Hosts)
     assert line["event"] == "too_many_names_of_a_queue"
     assert line["limit"] == len(names) - 1
     await until(lambda: a.queue("orders").messages == len(names) - 1)
+    assert not remote.closed.is_set(), "its other messages are not held up"
