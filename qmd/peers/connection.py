@@ -127,7 +127,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.peer_key: bytes | None = None  # that it has proven
         self.instance: Instance | None = None  # its run, if it is qmd
         #: Returns the origin for which a message of a source counts that this session brings.
-        self.origin_for: Callable[[bytes], str] = lambda source: self.origin
+        self.origin_for: Callable[[bytes], str] = lambda source: ""
         #: Called with this session when a message of it was accepted for the first time.
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored

@@ -6,7 +6,8 @@ import ipaddress
 import weakref
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
+from weakref import Protocol, cast, proxy
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
@@ -201,7 +202,7 @@ class Peers:
             refuse = not self.admission.begin(connection)
         self.connections[connection] = None
         connection.when_accepted = self._origins.accepted
-        connection.origin_for = partial(self._origin_for, connection)
+        connection.origin_for = partial(self._origin_for, proxy(connection))  # no cycle
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(

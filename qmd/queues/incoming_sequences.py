@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings, is_plausible
+from qmd.queues.stream_names import NOT_KNOWN, Name, read_name, write_name
 from qmd.runtime.shares import owner_of
 from storage.tables.sequences import IncomingSequenceRow, NewSequence
 
@@ -37,12 +38,6 @@ NAMES_MAX = 100  # of one queue, in use by one origin of a source
 # are ahead by some hours (`OutgoingIds.next_sequence_id`).
 FORGOTTEN_AHEAD_S = 86_400
 
-_PRIVATE = 3
-
-#: The name of our queue in the packets of a source: the type of the format name, and the bytes of a
-#: direct name, a GUID, or the number of a private queue.
-Name = tuple[int, bytes | int]
-_NOT_KNOWN: Name = (0, b"")  # the name of a stream that an older version began
 #: The GUID of a source, the id of our queue, the name, the origin of the source.
 _Place = tuple[bytes, int, Name, str]
 
@@ -220,7 +215,7 @@ class IncomingStreams:
             return
         sequence = IncomingSequence(row.sequence_id, row.number, settings=self._sequence_settings)
         sequence.rejects = row.rejected
-        name = _read_name(row.name)
+        name = read_name(row.name)
         stream = IncomingStream(
             row.id, row.source, queue, name, sequence, origin=row.origin, host=row.host
         )
@@ -298,7 +293,7 @@ class IncomingStreams:
         """
         return any(
             stream.sequence.accepted_id > sequence_id
-            for known in (name, _NOT_KNOWN)
+            for known in (name, NOT_KNOWN)
             if (stream := self._streams.get((source, queue.id, known, ""))) is not None
         )
 
@@ -327,7 +322,7 @@ class IncomingStreams:
                 stream.id,
                 source,
                 queue.id,
-                _write_name(name),
+                write_name(name),
                 int(self._services.environment.time()),
                 origin,
                 host,
@@ -353,7 +348,7 @@ class IncomingStreams:
         if len(self._names.get((stream.source, stream.queue.id, origin), ())) >= NAMES_MAX:
             return
         self._know(stream, name, origin)
-        stored_name = name if stream.name == _NOT_KNOWN else stream.name
+        stored_name = name if stream.name == NOT_KNOWN else stream.name
         stored_origin = origin or stream.origin
         if (stored_name, stored_origin) == (stream.name, stream.origin):
             return
@@ -366,7 +361,7 @@ class IncomingStreams:
             stream.places.remove(former)
             self._remove_place(former)
         self._services.storage.batch.incoming.set_place(
-            stream.id, _write_name(stored_name), stored_origin
+            stream.id, write_name(stored_name), stored_origin
         )
 
     def _of_unknown_origin(self, place: _Place, sequence_id: int) -> IncomingStream | None:
@@ -379,7 +374,7 @@ class IncomingStreams:
         if origin not in ("", self._origins.primary(source)):
             return None
         own = self._streams.get(place)
-        for known in (name, _NOT_KNOWN):
+        for known in (name, NOT_KNOWN):
             stream = self._streams.get((source, queue_id, known, ""))
             if stream is None or stream is own:
                 continue
@@ -483,23 +478,9 @@ def _idle_order(stream: IncomingStream) -> tuple[bool, float, int]:
 
 def _is_as_definite(place: _Place, of: _Place) -> bool:
     """Return whether a place is as definite as another one: it has a name and an origin too."""
-    return (place[2] != _NOT_KNOWN or of[2] == _NOT_KNOWN) and bool(place[3] or not of[3])
+    return (place[2] != NOT_KNOWN or of[2] == NOT_KNOWN) and bool(place[3] or not of[3])
 
 
 def _owner(stream: IncomingStream) -> str:
     """Return the owner of a stream in the full table: the address that it was begun from."""
     return str(owner_of(stream.host).name)
-
-
-def _write_name(name: Name) -> bytes:
-    """Return the stored form of a name: one byte with its type, then its value."""
-    kind, value = name
-    return bytes([kind]) + (value if isinstance(value, bytes) else b"%d" % value)
-
-
-def _read_name(stored: bytes) -> Name:
-    """Return the name of a stored form; b"" is that of older versions, which stored none."""
-    if not stored:
-        return _NOT_KNOWN
-    kind, value = stored[0], stored[1:]
-    return kind, int(value) if kind == _PRIVATE else value

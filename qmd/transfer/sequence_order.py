@@ -19,8 +19,9 @@ from qmd.transfer.decision import Decision, Verdict
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import IdentityConflicts
-    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams, Name
+    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams
     from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.stream_names import Name
     from qmd.runtime.services import Services
 
 

@@ -16,6 +16,8 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 from tests.integration.managers import Host, Hosts, hosted, until
 
 RELAY: dict[str, Any] = {"relay_for": (parse_pattern("127.0.0.0/8").network,)}
+#: A host without a directory does not know the routing servers as relays.
+FROM_RELAYS: dict[str, Any] = {"relays": (parse_pattern("127.0.0.0/8").network,)}
 
 
 def machine(host: Host, *addresses: str, **more: str) -> str:
@@ -66,7 +68,7 @@ async def test_the_next_address_is_tried_when_one_fails(hosts: Hosts) -> None:
 async def test_messages_between_sites_and_their_acknowledgments_go_over_the_gates(
     hosts: Hosts,
 ) -> None:
-    a, b = await hosts.start("a"), await hosts.start("b")
+    a, b = await hosts.start("a"), await hosts.start("b", peers=FROM_RELAYS)
     here, there = await hosts.start("here"), await hosts.start("there")
     name = await private_name(b)
     text = (
@@ -96,7 +98,11 @@ async def test_messages_between_sites_and_their_acknowledgments_go_over_the_gate
 async def test_another_in_routing_server_is_tried_when_one_is_unreachable(
     hosts: Hosts,
 ) -> None:
-    a, b, server = await hosts.start("a"), await hosts.start("b"), await hosts.start("server")
+    a, b, server = (
+        await hosts.start("a"),
+        await hosts.start("b", peers=FROM_RELAYS),
+        await hosts.start("server"),
+    )
     dead = await hosts.start("dead")
     name = await private_name(b)
     text = (

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from qmd.config.route_rules import parse_pattern
 from qmd.queues import message_id_history as known_messages
 from tests.integration.managers import Host, Hosts, bodies, hosted, until
 from tests.integration.remote import dial, packet
 
 DAY_S = 86400
 WINDOW = 50
+FROM_RELAYS: dict[str, Any] = {"relays": (parse_pattern("127.0.0.0/8").network,)}
 FLOOD = 10_100  # more than the 10,000 that Windows keeps for all sources together
 
 
@@ -91,7 +93,7 @@ async def test_duplicates_of_overtaken_messages_are_detected(hosts: Hosts) -> No
 @hosted
 async def test_a_duplicate_is_detected_over_any_session(hosts: Hosts) -> None:
     """The duplicate may come over another relay, or directly from its source."""
-    a = await hosts.start()
+    a = await hosts.start(peers=FROM_RELAYS)
     await a.create("orders")
     source = bytes([7]) * 16
     again = list(letters(source, range(1, 4)))
@@ -104,7 +106,8 @@ async def test_a_duplicate_is_detected_over_any_session(hosts: Hosts) -> None:
 
 @hosted
 async def test_invented_sources_displace_only_each_other(hosts: Hosts) -> None:
-    a = await hosts.start()
+    """Of a relay that is not honest; from other hosts they are refused."""
+    a = await hosts.start(peers=FROM_RELAYS)
     await a.create("orders")
     a.known_messages._bytes_max = 50_000
     honest, outsider = bytes([7]) * 16, bytes([9]) * 16
@@ -117,16 +120,16 @@ async def test_invented_sources_displace_only_each_other(hosts: Hosts) -> None:
 
     assert a.queue("orders").messages == WINDOW + 1000
     assert a.known_messages.bytes <= 50_000
-    assert a.known_messages.has(made_up[-1], 1)
-    assert not a.known_messages.has(made_up[0], 1)
+    assert a.known_messages.has(made_up[-1], 1, "")
+    assert not a.known_messages.has(made_up[0], 1, "")
     (rows,) = await a.storage.read(
         lambda db: db.execute("SELECT count(*) FROM message_id_history").fetchone()
     )
     assert rows < 50
 
-    known = [each for each in made_up if a.known_messages.has(each, 1)]
+    known = [each for each in made_up if a.known_messages.has(each, 1, "")]
     a = await hosts.restart(a)
-    assert [each for each in made_up if a.known_messages.has(each, 1)] == known
+    assert [each for each in made_up if a.known_messages.has(each, 1, "")] == known
     await deliver(a, honest, again)
     assert a.queue("orders").messages == WINDOW + 1000
 
@@ -195,7 +198,9 @@ async def test_a_history_takes_what_is_counted_for_it(hosts: Hosts) -> None:
         for number in sources:
             made_up = number.to_bytes(16, "big")
             outsider: Any = SimpleNamespace(
-                host="127.0.0." + str(number % 200), session=SimpleNamespace(remote_id=made_up)
+                host="127.0.0." + str(number % 200),
+                session=SimpleNamespace(remote_id=made_up),
+                origin_for=lambda source: "127.0.0.1",
             )
             for at in range(1, 200, 2):
                 known.add(outsider, made_up, at)
