@@ -6,8 +6,8 @@ import ipaddress
 import weakref
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING
-from weakref import Protocol, cast, proxy
+from typing import TYPE_CHECKING, Protocol, cast
+from weakref import proxy
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
