@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
-from weakref import proxy
 
 from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
@@ -202,7 +201,7 @@ class Peers:
             refuse = not self.admission.begin(connection)
         self.connections[connection] = None
         connection.when_accepted = self._origins.accepted
-        connection.origin_for = partial(self._origin_for, proxy(connection))  # no cycle
+        connection.origin_for = partial(self._origin_for, weakref.proxy(connection))  # no cycle
         if connection.link is not None:
             connection.link.attempt = connection
         return Session(
