@@ -81,7 +81,7 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
         found.append(f"{each['destination']}: {each['reason']} {each['remedy']}")
     if problem := facts["directory"].get("problem"):
         found.append(f"the directory: {problem}")
-    found += [f"TLS: {text}" for text in facts["tls"].get("problems", ())]
+    found += [f"TLS: {text}" for text in facts.get("tls", {}).get("problems", ())]
     if dead_letters_max is not None and facts["dead_letters"] > dead_letters_max:
         found.append(f"there are {facts['dead_letters']} dead letters: see `qmd dead-letter list`")
     return found

@@ -186,6 +186,7 @@ def test_requests_of_a_user_that_wait_are_limited(
     daemon.folder.chmod(0o755)
     daemon.folder.parent.chmod(0o755)
     daemon.create("plain")
+    daemon.cli("acl", "grant", f"user:{FIRST}", "receive", "plain")
     attacker = user(FIRST, daemon)
     attacker("connect", 10)
 

@@ -283,7 +283,8 @@ def test_no_core_dump_holds_a_body(daemon: Daemon):
     limits = Path(f"/proc/{daemon.process.pid}/limits").read_text()
     line = next(line for line in limits.splitlines() if line.startswith("Max core file size"))
 
-    assert line.split()[4] == "0"
+    # One byte: the kernel makes no core for it, also where it would pipe one to a program.
+    assert line.split()[4] in ("0", "1")
 
 
 def test_it_listens_on_the_loopback_address_only(daemon: Daemon):
