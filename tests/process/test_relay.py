@@ -14,6 +14,7 @@ QUICK = {"retry_first": "20ms", "retry_max": "100ms", "resend": ["500ms"]}
 QUEUE = "OS:b.example\\private$\\orders"
 DESTINATION = f"DIRECT={QUEUE}"
 HOPS = 0x1F
+FROM_RELAYS = {"relays": ["127.0.0.0/8"]}
 
 
 def relay_to(port: int) -> dict[str, object]:
@@ -87,7 +88,7 @@ def test_a_peer_forwards_messages_between_two_daemons_and_acknowledgments_back(
         listener = relay.listen()
         route = {"routes": [f"*.example via 127.0.0.1:{listener.port}"]}
         a = hosts.daemon(delivery=QUICK, routing=route)
-        b = hosts.daemon(delivery=QUICK)
+        b = hosts.daemon(delivery=QUICK, peers=FROM_RELAYS)
         b.create("orders", transactional=True)
         for body in (b"1", b"2", b"3"):
             a.send(DESTINATION, body, "--transactional")
@@ -107,7 +108,7 @@ def test_a_peer_forwards_messages_between_two_daemons_and_acknowledgments_back(
 
 
 def test_a_relay_that_is_killed_repeatedly_forwards_every_message_once(hosts: Hosts) -> None:
-    b = hosts.daemon(delivery=QUICK)
+    b = hosts.daemon(delivery=QUICK, peers=FROM_RELAYS)
     relay = hosts.daemon(delivery=QUICK, routing=relay_to(b.port))
     route = {"routes": [f"*.example via 127.0.0.1:{relay.port}"]}
     a = hosts.daemon(delivery=QUICK, routing=route)
