@@ -232,7 +232,7 @@ def check_known(name: str, manager: Assembly, database: sqlite3.Connection) -> I
         for segment, runs in history.entries(database)
         for first, last in runs
         for number in range(first, last + 1)
-        if not known.has(segment.source, number)
+        if not known.has(segment.source, number, segment.origin)
     ]:
         yield f"{name} has forgotten that {len(forgotten)} messages came: {forgotten[:3]}"
 

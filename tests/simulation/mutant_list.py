@@ -258,7 +258,7 @@ MUTANTS = (
     Mutant(
         "duplicates are not detected",
         "qmd/queues/message_id_history.py",
-        "if not self.has(source, number):\n            return False",
+        "if not self.has(source, number, key[3]):\n            return False",
         "return False",
     ),
     Mutant(
@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "a refused message becomes two dead letters",
         "qmd/outcomes/nack.py",
-        "known = self._known_messages.has(source, number)",
-        "known = False",
+        "known = not is_foreign and self._known_messages.has(",
+        "known = False and self._known_messages.has(",
     ),
     Mutant(
         "a refused message becomes no dead letter",
