@@ -221,7 +221,7 @@ class TransferLayer(StateLayer):
             self.next_hops,
             self.relay,
             sequence_order,
-            SenderAccess(self.access_register),
+            SenderAccess(self.access_register, self.origins),
             self._speakers,
         )
         arrivals = Arrivals(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocol import UserMessage
 from protocol.identifiers import guid_text
@@ -16,7 +16,6 @@ from protocol.security_marks import principals
 from qmd.access.register import key_of
 from qmd.core.access import SEND, Caller, Verdict, decide
 from qmd.core.principals import HOST, PEER, UNPROVEN, Principal, parse_principal
-from qmd.peers.origins import is_proof
 from qmd.transfer.decision import Decision, refused
 from qmd.transfer.security_gate import security_refusal
 from storage.tables.access import ALL_QUEUES
@@ -29,15 +28,23 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 10_000  # decisions, of all queues and senders
 
-#: Queue, source, address and origin of the session, and the verified signers.
-_Key = tuple[int, bytes, str, str, tuple[str, ...]]
+#: Queue, source, address of the session, whether it is proven to be the source, verified signers.
+_Key = tuple[int, bytes, str, bool, tuple[str, ...]]
+
+
+class Origins(Protocol):
+    """The origins of queue managers: `Origins` of qmd/peers."""
+
+    def primary(self, guid: bytes) -> str | None: ...
+    def is_proven(self, guid: bytes, origin: str) -> bool: ...
 
 
 class SenderAccess:
     """The decisions about senders, which are kept until an entry changes."""
 
-    def __init__(self, register: AccessRegister) -> None:
+    def __init__(self, register: AccessRegister, origins: Origins) -> None:
         self._register = register
+        self._origins = origins
         self._kept: dict[_Key, Verdict] = {}
         self._generation = -1
 
@@ -60,29 +67,45 @@ class SenderAccess:
             self._kept.clear()
         source = message.user.source_queue_manager
         signers = principals(message) if security and security.is_authenticated else ()
-        key = (queue.id, source, connection.host, connection.origin, signers)
+        is_source = self._is_proven_source(connection, source)
+        key = (queue.id, source, connection.host, is_source, signers)
         verdict = self._kept.get(key)
         if verdict is None:
             verdict = decide(
-                _caller(connection, source, signers), SEND, self._register.of_queue(queue)
+                _caller(connection, source, signers, is_source=is_source),
+                SEND,
+                self._register.of_queue(queue),
             )
             self._kept[key] = verdict
         if verdict.allowed:
             return None
         return refused(MessageClass.NACK_ACCESS_DENIED, queue, detail=verdict.reason)
 
+    def _is_proven_source(self, connection: PeerSession, source: bytes) -> bool:
+        """Return whether a session has proven to be with the source of a message.
 
-def _caller(connection: PeerSession, source: bytes, signers: tuple[str, ...]) -> Caller:
+        Any program has a key, and any key can be used with any GUID: it proves the GUID only as
+        long as no other origin is the primary one.
+        """
+        session, origin = connection.session, connection.origin
+        if session is None or session.remote_id != source:
+            return False
+        return self._origins.primary(source) in (None, origin) and self._origins.is_proven(
+            source, origin
+        )
+
+
+def _caller(
+    connection: PeerSession, source: bytes, signers: tuple[str, ...], *, is_source: bool
+) -> Caller:
     """Return the sender of a message of a session.
 
-    The GUID of the source is proven by the key or the certificate of a session with itself.
+    The GUID of the source is proven if `is_source`.
     """
     peer = Principal(PEER, guid_text(source))
     proven = set(map(parse_principal, signers)) or {UNPROVEN}
     with contextlib.suppress(ValueError):  # an address with a zone: no entry can name it
         proven.add(Principal(HOST, str(ipaddress.ip_network(connection.host))))
-    session = connection.session
-    is_own = session is not None and session.remote_id == source
-    if is_own and is_proof(connection.origin):
+    if is_source:
         proven.add(peer)
     return Caller(f"{connection.host} ({peer})", frozenset(proven), frozenset({peer}))

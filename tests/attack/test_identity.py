@@ -364,3 +364,29 @@ def test_a_host_that_is_dialled_cannot_speak_to_a_third_one_in_the_name_of_its_c
     assert [each["origin"] for each in third.json("session", "list")] == ["127.0.0.1"]
     assert [each["origin"] for each in caller.json("session", "list")] == ["127.0.0.1"]
     assert [row["fact"] for row in third.json("peer", "list")] == ["127.0.0.1"]
+
+
+def test_a_key_of_its_own_gives_no_rights_of_the_stated_queue_manager(pair: Pair) -> None:
+    """Any program can make a key, and state any GUID with it."""
+    receiver = pair.receiver
+    receiver.create("secret")
+    receiver.cli("acl", "revoke", "everyone", "send", "private$\\secret")
+    receiver.cli("acl", "grant", f"peer:{pair.shown}", "send", "private$\\secret")
+    destination = f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\secret"
+    pair.sender.send(destination, b"genuine")
+    receiver.wait_for("secret", 1)
+
+    false = prove(receiver.port, pair.guid, IdentityKey(os.urandom(32)), 7)
+    assert isinstance(wire.parse(false.frame()), Parameters)
+    with RemoteQueueManager(pair.guid) as forger:
+        false.send(forger.message("secret", b"forged", recoverable=True, message_id=1 << 20))
+    eventually(lambda: refusals_of(receiver), "the refusal")
+
+    pair.sender.send(destination, b"genuine too")
+    receiver.wait_for("secret", 2)
+    assert receiver.bodies("secret") == [b"genuine", b"genuine too"]
+
+
+def refusals_of(daemon: Daemon) -> list[dict[str, object]]:
+    """Return the events about messages that a host has no right to send."""
+    return [each for each in daemon.json("events", "tail") if "allows it" in str(each)]
