@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from protocol.names.direct_name import PORT
 from qmd.directory.interface import KIND_NONE, DirectoryAway, DirectoryError
 from qmd.errors import Refusal
 from qmd.peers.next_hop import addresses_of
@@ -137,10 +137,9 @@ class Relays:
                 continue
             with contextlib.suppress(OSError, UnicodeError, TimeoutError):
                 async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
-                    infos = await self._services.loop.getaddrinfo(
-                        host, None, type=socket.SOCK_STREAM
-                    )
-                found |= {str(address_of(str(info[4][0]))) for info in infos}
+                    infos = await self._services.environment.look_up(host, PORT)
+                addresses = [address_of(str(info[4][0])) for info in infos]
+                found |= {str(each) for each in addresses if each is not None}
         return frozenset(found)
 
     async def _ask(self, guid: bytes) -> None:

@@ -366,7 +366,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         return await self._network.connect(self, protocol_factory, host, port)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        return [(2, 1, 6, "", (host, port))]  # the network resolves names
+        known = self._network.interfaces.get(host)
+        return [(2, 1, 6, "", (host if known is None else known.address, port))]
 
     async def create_unix_connection(
         self, protocol_factory: Any, path: Any = None, **options: Any
