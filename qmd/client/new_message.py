@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal, TypedDict, Unpack
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, TypedDict, Unpack, cast
+from uuid import UUID
 
+from qmd.bodies.nrbf_values import NrbfObject
 from qmd.client.understood import understood
 from qmd.control_protocol import messages as frames
 
-#: The body of a new message: bytes, text, or with `formatter` any value that it can write.
-Body = Any
+#: The body of a new message: bytes, text, or with `formatter` a value that some formatter writes.
+#: Each formatter writes some of these types, and checks the values within a list or dictionary.
+Body = (
+    bytes
+    | bytearray
+    | memoryview
+    | str
+    | bool
+    | int
+    | float
+    | Decimal
+    | datetime
+    | timedelta
+    | UUID
+    | list[Any]
+    | tuple[Any, ...]
+    | dict[Any, Any]
+    | NrbfObject
+    | None
+)
 Formatter = Literal["", "xml", "binary", "activex", "json", "text", "bytes"]
 
 DeliveryName = Literal["automatic", "express", "recoverable", "transactional"]
@@ -124,7 +146,8 @@ def new_message(
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
     return frames.NewMessage(
         destination,
-        body.encode() if isinstance(body, str) else bytes(memoryview(body)),  # not a number
+        # A view of it, because `bytes` takes numbers and lists too.
+        body.encode() if isinstance(body, str) else bytes(memoryview(cast(bytes, body))),
         delivery=_DELIVERIES[delivery],
         correlation_id=_correlation_bytes(correlation_id),
         body_type=_body_type(body_type),

@@ -177,8 +177,18 @@ class Origins:
                 and bool(before.is_qmd)
                 and before.bound < Bound.AUTHORITY
             )
-            if connection.is_upgraded:
+            if connection.is_upgraded or self._is_renewed(connection, guid, before):
                 connection.origin = before.origin
+
+    def _is_renewed(self, connection: PeerConnection, guid: bytes, before: PeerOrigin) -> bool:
+        """Return whether an authority vouches for another key of a host that it has vouched for."""
+        certified = connection.certified
+        return (
+            certified is not None
+            and bool(certified.authority)
+            and certified.queue_manager == guid
+            and before.bound == Bound.AUTHORITY
+        )
 
     def opened(self, connection: PeerConnection) -> None:
         """Report a session that states a GUID with another primary origin."""

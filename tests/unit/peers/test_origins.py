@@ -222,6 +222,26 @@ def test_a_certificate_of_an_authority_outranks_an_address_that_is_configured(
 
     assert world.origins.is_primary(certified)
     assert renewed.origin == certified.origin  # the key may be renewed
+    world.origins.accepted(renewed)
+    world.restart()
+    assert world.origins.is_primary(world.session("10.0.0.2", key=OTHER_KEY))
+
+
+def test_only_an_authority_that_names_the_guid_renews_a_key(world: World) -> None:
+    world.origins.accepted(world.session("10.0.0.2", certified=Certified(KEY, BOB, "a" * 32)))
+
+    for other in (
+        world.session("10.0.0.2", key=OTHER_KEY),
+        world.session("10.0.0.2", certified=Certified(OTHER_KEY, BOB)),
+        world.session("10.0.0.2", certified=Certified(OTHER_KEY, b"c" * 16, "a" * 32)),
+    ):
+        assert not world.origins.is_primary(other)
+        world.origins.accepted(other)
+        assert not world.origins.is_primary(other)
+
+    world.origins.pin(BOB, FACT)
+    renewed = world.session("10.0.0.2", certified=Certified(b"n" * 32, BOB, "a" * 32))
+    assert not world.origins.is_primary(renewed)
 
 
 def test_a_pinned_certificate_and_a_proof_of_its_key_are_one_origin(world: World) -> None:
