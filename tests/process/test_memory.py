@@ -24,7 +24,7 @@ MB = 1_000_000
 
 
 def test_a_message_with_a_hundred_acknowledgments_returns_its_body_once(hosts: Hosts):
-    daemon = hosts.daemon()
+    daemon = hosts.daemon(peers={"acknowledge_to": ["127.0.0.9"]})
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
     admins = [f"TCP:127.0.0.9\\private$\\a{number}" for number in range(100)]
@@ -53,7 +53,7 @@ def test_a_message_with_a_hundred_acknowledgments_returns_its_body_once(hosts: H
 
 
 def test_acknowledgments_return_bodies_that_are_not_large(hosts: Hosts):
-    daemon = hosts.daemon()
+    daemon = hosts.daemon(peers={"acknowledge_to": ["127.0.0.9"]})
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
     admins = [f"TCP:127.0.0.9\\private$\\a{number}" for number in range(100)]
