@@ -25,6 +25,7 @@ from qmd.core.access import (
     Subject,
     granted,
     rights_text,
+    without,
 )
 from qmd.core.principals import ALL, CERT, TOKEN, Principal, parse_principal
 from qmd.errors import Refusal
@@ -213,7 +214,7 @@ class AccessRegister:
             found = False
             for allows in (False, True):
                 before = self._rights(holder, principal, allows=allows)
-                left = before - rights
+                left = without(before, rights) if allows else before - rights
                 if left != before:
                     found = True
                     await self._store(holder, Entry(principal, allows, left))

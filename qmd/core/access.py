@@ -172,6 +172,15 @@ def granted(rights: frozenset[str]) -> frozenset[str]:
     return rights | {PEEK} if rights & {RECEIVE, RECEIVE_JOURNAL} else rights
 
 
+def without(rights: frozenset[str], revoked: frozenset[str]) -> frozenset[str]:
+    """Return what a grant of `rights` still gives: one that can no longer receive loses `peek` too,
+    because that came with the right to receive.
+    """
+    left = rights - revoked
+    receiving = {RECEIVE, RECEIVE_JOURNAL}
+    return left - {PEEK} if rights & receiving and not left & receiving else left
+
+
 def needed(right: str, kind: Kind) -> str:
     """Return the right of which the entries decide about `right` on an object of this kind.
 
