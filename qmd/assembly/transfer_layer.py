@@ -133,7 +133,11 @@ class TransferLayer(StateLayer):
         self.tls_watch = TlsWatch(services, self.tls, self.peers)
         self.next_hops = NextHops(services, self.directory, self.peers, self.origins)
         self.relays = Relays(services, self.directory, self.next_hops)
-        self.incoming_streams.connect(self.origins, self.relays.is_relay_host)
+        self.incoming_streams.connect(
+            self.origins,
+            self.relays.is_relay_host,
+            lambda guid, origin: self.peers.connection_to(guid, origin) is not None,
+        )
         self.pending_acks = PendingAcks(services, self.next_hops.session_towards)
         self.redirection = Redirection(
             services, self.origins, self.outgoing, self.peers, self.destinations

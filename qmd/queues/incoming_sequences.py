@@ -7,7 +7,7 @@ therefore not those of another one: a new sequence from elsewhere begins a strea
 supersedes nothing. Only the exact id of the accepted sequence continues a stream from another
 origin, because a host may change its address, and its messages may take another route:
 
-    exact id of a stream ──────────► that stream, unless its origin is a key that is not proven
+    exact id of a stream ──────────► that stream, if the claim is good (stream_claims.py)
     else, a stream of this origin ─► that stream
     else, one without an origin ───► that stream, for the primary origin of the source
     else ──────────────────────────► a new stream, with its first message that is accepted
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings, is_plausible
+from qmd.queues.stream_claims import Claim, StreamClaims
 from qmd.queues.stream_names import NOT_KNOWN, Name, read_name, write_name
 from qmd.runtime.shares import owner_of
 from storage.tables.sequences import IncomingSequenceRow, NewSequence
@@ -189,19 +190,27 @@ class IncomingStreams:
         self._by_host: dict[str, dict[IncomingStream, None]] = {}
         self._next_id = 1
         self._recent_count = 0
+        self._claims = StreamClaims(services)
         self._sequence_settings = OrderAckSettings(
             timeout_s=delivery.order_ack_timeout_s,
             delay_max_s=delivery.order_ack_delay_max_s,
             at_once=delivery.acknowledge_at_once,
         )
 
-    def connect(self, origins: Origins, is_relay: Callable[[str], bool]) -> None:
+    def connect(
+        self,
+        origins: Origins,
+        is_relay: Callable[[str], bool],
+        has_session: Callable[[bytes, str], bool],
+    ) -> None:
         """Set the components that are made later.
 
-        `is_relay` returns whether the host with an address is a relay.
+        `is_relay` returns whether the host with an address is a relay, `has_session` whether a
+        session with an origin of a queue manager is open.
         """
         self._origins = origins
         self._is_relay = is_relay
+        self._claims.connect(origins, has_session)
 
     def all(self) -> list[IncomingStream]:
         """Return each stream once."""
@@ -280,11 +289,22 @@ class IncomingStreams:
         for each in self._by_sequence.get((source, queue.id, sequence_id), ()):
             if not each.origin and stream is not None and stream.sequence.accepted_id > sequence_id:
                 continue  # its source has given that sequence up
-            if self._may_continue(each, origin):
+            if self._claims.judge(source, each.origin, origin) is Claim.CONTINUES:
                 if stream is None:  # another spelling of its name, or another origin
                     self._continue(each, name, origin)
                 return each
         return self._of_unknown_origin(place, sequence_id) or stream
+
+    def is_held(self, source: bytes, queue: LocalQueue, origin: str, sequence_id: int) -> bool:
+        """Return whether a sequence that this origin has not sent before may be that of another.
+
+        Nothing of its message is accepted then, because it may have been accepted before.
+        """
+        self._claims.missed(source, origin)
+        return any(
+            self._claims.judge(source, each.origin, origin) is Claim.HELD
+            for each in self._by_sequence.get((source, queue.id, sequence_id), ())
+        )
 
     def may_be_old(self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int) -> bool:
         """Return whether a stream of an unknown origin of a source has a later sequence.
@@ -331,13 +351,6 @@ class IncomingStreams:
         return stream
 
     # Within.
-
-    def _may_continue(self, stream: IncomingStream, origin: str) -> bool:
-        """Return whether a message with the sequence id of a stream continues it."""
-        known = stream.origin
-        return known in (origin, "") or not (
-            origin and self._origins.is_proven(stream.source, known)
-        )
 
     def _continue(self, stream: IncomingStream, name: Name, origin: str) -> None:
         """Let a stream be found by another spelling of its name, or for another origin.

@@ -62,7 +62,11 @@ class SequenceOrder:
             )
         source = message.user.source_queue_manager
         name, origin = _name_of(message), connection.origin_for(source)
-        stream = self._incoming_streams.find(source, queue, name, origin, position[0])
+        streams = self._incoming_streams
+        stream = streams.find(source, queue, name, origin, position[0])
+        is_new = stream is None or stream.sequence.accepted_id != position[0]
+        if is_new and streams.is_held(source, queue, origin, position[0]):
+            return Decision(Verdict.OUT_OF_ORDER, queue)
         if stream is None:
             return self._begin(connection, message, queue, name, now, can_be_taken=can_be_taken)
         self._return_over(connection, stream, message)
