@@ -38,10 +38,12 @@ MUTANTS = (
         "a session ack leaves before the commit",
         "qmd/transfer/incoming.py",
         "for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
-        "            batch.incoming.set",
+        "            if not stream.is_forgotten:\n"
+        "                batch.incoming.set",
         "turn.connection.mark_stored(turn.decided)\n"
         "        for stream in turn.rejected | dict.fromkeys(turn.accepted):\n"
-        "            batch.incoming.set",
+        "            if not stream.is_forgotten:\n"
+        "                batch.incoming.set",
     ),
     Mutant(
         "an order ack names a position that is not durable",
@@ -436,10 +438,13 @@ MUTANTS = (
         "the outcome is read without the open batch",
         "qmd/operations/request_outcomes.py",
         "self._services.storage.batch.read_after(\n"
-        "            partial(outcome_rows.find, token=token), partial(_settle, found)\n"
+        "            partial(outcome_rows.find, token=token, shared=shared), "
+        "partial(_settle, found)\n"
         "        )\n"
         "        result = await found",
-        "result = await self._services.storage.read(partial(outcome_rows.find, token=token))",
+        "result = await self._services.storage.read(\n"
+        "            partial(outcome_rows.find, token=token, shared=shared)\n"
+        "        )",
         "tests/integration/operations/test_transactions.py",
     ),
     # Counters.
@@ -874,10 +879,11 @@ MUTANTS = (
     ),
     Mutant(
         "a relay of messages counts as their destination",
-        "qmd/peers/link.py",
-        "        known = set(self.acknowledgers)\n",
-        "        carriers = self._next_hops.carriers(self)\n"
-        "        known = {*self.acknowledgers, *(each.remote_id for each in carriers)} - {None}\n",
+        "qmd/transfer/speakers.py",
+        "*link.acknowledgers} - {None}\n",
+        "*link.acknowledgers} - {None}\n"
+        "        carriers = link._next_hops.carriers(link)\n"
+        "        known |= {each.remote_id for each in carriers} - {None}\n",
         "tests/integration/transfer/test_relay.py",
     ),
     Mutant(
@@ -1098,8 +1104,10 @@ MUTANTS = (
     Mutant(
         "ids of streams are assigned twice",
         "qmd/queues/incoming_sequences.py",
-        "name, stream)\n        self._next_id = max(self._next_id, row.id + 1)",
-        "name, stream)\n        self._next_id = max(self._next_id, row.id)",
+        "queue: LocalQueue) -> None:\n"
+        '        """Create the stream of a row; a sequence id that no clock can give is not kept."""\n'
+        "        self._next_id = max(self._next_id, row.id + 1)",
+        "queue: LocalQueue) -> None:\n        self._next_id = max(self._next_id, row.id)",
     ),
     Mutant(
         "relayed messages stay in memory after their release",
@@ -1153,9 +1161,8 @@ MUTANTS = (
     Mutant(
         "a quota admits one message too many",
         "qmd/transfer/acceptance.py",
-        "        if not has_room:\n            return refused(",
-        "        if not has_room and queue.bytes > (queue.quota_bytes or 0):\n"
-        "            return refused(",
+        "        has_room = queue.has_room(size)\n",
+        "        has_room = queue.has_room(size) or queue.bytes <= (queue.quota_bytes or 0)\n",
     ),
     Mutant(
         "acknowledgments are journaled",
@@ -1420,9 +1427,8 @@ MUTANTS = (
     Mutant(
         "ids of refused messages are not remembered",
         "qmd/outcomes/nack.py",
-        "        self._known_messages.add_refused("
-        "connection, source, number, refusal.message_class)\n",
-        "",
+        "            self._known_messages.add_refused(connection, source, number, message_class)\n",
+        "            pass\n",
     ),
     Mutant(
         "order acks of a connection name accepted positions",
@@ -1515,7 +1521,7 @@ MUTANTS = (
     Mutant(
         "the refusal of a transactional message is not final",
         "qmd/transfer/acceptance.py",
-        "refusal = self._known_messages.refusal(source, user.message_number)",
+        "refusal = self._known_messages.refusal(connection, source, user.message_number)",
         "refusal = None",
         "tests/unit/transfer/test_acceptance.py",
     ),
