@@ -1104,10 +1104,8 @@ MUTANTS = (
     Mutant(
         "ids of streams are assigned twice",
         "qmd/queues/incoming_sequences.py",
-        "queue: LocalQueue) -> None:\n"
-        '        """Create the stream of a row; a sequence id that no clock can give is not kept."""\n'
         "        self._next_id = max(self._next_id, row.id + 1)",
-        "queue: LocalQueue) -> None:\n        self._next_id = max(self._next_id, row.id)",
+        "        self._next_id = max(self._next_id, row.id)",
     ),
     Mutant(
         "relayed messages stay in memory after their release",
