@@ -234,7 +234,7 @@ class Assembly(TransferLayer):
         )
         self.message_describer = MessageDescriber(services, self.peers)
         self.remote_lookup = RemoteLookup(
-            services, self.peers, self.message_search, self.message_describer
+            services, self.peers, self.origins, self.message_search, self.message_describer
         )
         self.message_lookup = MessageLookup(
             services,

@@ -6,8 +6,10 @@ correlation id.  No queue has that name: such messages are not stored, clients c
 they fill no quota.  A queue manager that does not know the name refuses the request silently, and
 gets no further request for a while.
 
-A queue manager gets information only about messages that it sent here or got from here.  Requests
-are limited in size and rate, and cause at most a line of the log.
+A queue manager gets information only about messages that it sent here or got from here: over a
+session with its primary origin, because any program can state its GUID, and ids of sequences are
+disclosed. Messages that others have sent with its GUID are left out.  Requests are limited in size
+and rate, and cause at most a line of the log.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from qmd.history.lookup_messages import (
     facts_of,
 )
 from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.peers.origins import stated_peer
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.history.message_description import MessageDescriber
-    from qmd.history.message_search import MessageSearch
+    from qmd.history.message_search import MessageRecord, MessageSearch
+    from qmd.peers.origins import Origins
     from qmd.peers.sessions import Peers
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.way import Way
@@ -61,15 +65,17 @@ class RemoteLookup:
         self,
         services: Services,
         peers: Peers,
+        origins: Origins,
         search: MessageSearch,
         describer: MessageDescriber,
     ) -> None:
         self._services = services
         self._peers = peers
+        self._origins = origins
         self._search = search
         self._describer = describer
-        # By the id of the request: the queue manager that it went to, and the future of the reply.
-        self._open: dict[bytes, tuple[bytes, asyncio.Future[LookupReply]]] = {}
+        # By the id of the request: the session that it went over, and the future of the reply.
+        self._open: dict[bytes, tuple[PeerSession, asyncio.Future[LookupReply]]] = {}
         self._quiet_until: dict[bytes, float] = {}
         self._has_replied: dict[bytes, None] = {}
         self._session_watchers: set[asyncio.Future[None]] = set()
@@ -112,7 +118,7 @@ class RemoteLookup:
         request_number = self._services.ids.next_message_number()
         request_id = correlation_bytes(self._services.id, request_number)
         future: asyncio.Future[LookupReply] = self._services.loop.create_future()
-        self._open[request_id] = remote, future
+        self._open[request_id] = connection, future
         try:
             self._send(connection, encoded_request(source, number), request_number)
             self.request_count += 1
@@ -165,8 +171,8 @@ class RemoteLookup:
             )
             return
         if isinstance(body, LookupReply):
-            remote, waiting = self._open.get(bytes(message.properties.correlation_id), (None, None))
-            if waiting is not None and not waiting.done() and _remote_id(connection) == remote:
+            asked, waiting = self._open.get(bytes(message.properties.correlation_id), (None, None))
+            if waiting is not None and not waiting.done() and connection is asked:
                 waiting.set_result(body)
             return
         if not self._may_reply(connection):
@@ -259,13 +265,18 @@ class RemoteLookup:
         remote = _remote_id(connection)
         try:
             record = await self._search.find(request.source, request.number, thorough=False)
+            record = _without_stated(record, request.source)
             description = self._describer.describe(request.source, request.number, record)
         except StorageError:
             return  # the storage failed, and the daemon stops
         except Exception as bug:
             self._services.lifecycle.fail(bug)
             return
-        if remote is None or not _concerns(remote, request.source, description):
+        if (
+            remote is None
+            or self._origins.primary(remote) not in (None, connection.origin)
+            or not _concerns(remote, request.source, description)
+        ):
             description = {**description, **_NOT_DISCLOSED}
         body = encoded_reply(description)
         number = self._services.ids.next_message_number()
@@ -312,6 +323,28 @@ def _concerns(remote: bytes, source: bytes, description: Value) -> bool:
         return True
     text = guid_text(remote)
     return any(event["peer"] == text for event in description["events"])
+
+
+def _without_stated(record: MessageRecord, source: bytes) -> MessageRecord:
+    """Return the record of a message without those that others sent with the GUID of its source."""
+    stated = stated_peer(source)
+    others = [found.event for found in record.history if found.event.peer.startswith(stated)]
+    if not others:
+        return record
+    places = {(event.queue, number) for event in others for number in event.places}
+    return record._replace(
+        places=[
+            place
+            for place in record.places
+            if (place["queue"], place.get("lookup_id")) not in places
+        ],
+        history=[
+            found
+            for found in record.history
+            if not found.event.peer.startswith(stated)
+            and not {(found.event.queue, number) for number in found.event.places} & places
+        ],
+    )
 
 
 _NOT_DISCLOSED: Value = {

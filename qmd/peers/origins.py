@@ -195,6 +195,8 @@ class Origins:
         assert connection.session is not None
         primary = self._primary.get(connection.session.remote_id or b"")
         if primary is not None and primary.origin != connection.origin:
+            # Its messages are not those of the primary origin, though they may have the same ids.
+            connection.peer = stated_peer(primary.queue_manager, connection.origin)
             self.on_conflict(connection, primary)
 
     def accepted(self, connection: PeerConnection) -> None:
@@ -412,6 +414,14 @@ class Origins:
 
     def _now_s(self) -> int:
         return int(self._services.environment.time())
+
+
+def stated_peer(guid: bytes, origin: str = "") -> str:
+    """Return how events name a session that states the GUID of another primary origin.
+
+    Without `origin`, return what such names of all origins begin with.
+    """
+    return f"{guid_text(guid)}, stated by {origin}"
 
 
 def is_proof(fact: str) -> bool:
