@@ -17,6 +17,7 @@ from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.history.lookup_messages import encoded_request
 from tests.patience import END_S
 from tests.process import wire
+from tests.process.data_folder import held_disk
 from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts
 from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager
@@ -345,6 +346,59 @@ def test_forged_order_acks_release_nothing(keyed: Keyed, as_destination: bool) -
 
     assert keyed.sender.json("outgoing", "show", keyed.to("orders"))[0]["messages"] == 3
     keyed.receiver.start()
+    keyed.receiver.wait_for("orders", 4)
+
+
+@pytest.mark.parametrize("stated", ["another GUID", "the GUID of the destination"])
+def test_order_acks_of_others_release_nothing_that_is_in_flight(hosts: Hosts, stated: str) -> None:
+    daemon = hosts.daemon(delivery={**FAST["delivery"], "resend": ["1h"]})
+    destination_manager = hosts.remote()
+    listener = destination_manager.listen()
+    destination = listener.destination("q")
+    daemon.send_all(destination, [b"1", b"2", b"3"], "--transactional")
+    peer = listener.accept()
+    transaction = peer.receive_many(3)[0].transaction
+    assert transaction is not None
+
+    guid = destination_manager.guid if stated == "the GUID of the destination" else None
+    with RemoteQueueManager(guid) as hostile:
+        attacker = hostile.connect(daemon.port, source=HOSTILE)
+        for number in (1, 2, 3):  # it knows everything
+            attacker.order_ack(transaction.sequence_id, number)
+            attacker.send(
+                wire.order_ack(
+                    source=destination_manager.guid,
+                    message_id=hostile.next_id(),
+                    sequence_id=transaction.sequence_id,
+                    number=number,
+                )
+            )
+        attacker.wait_stored()
+
+    assert daemon.json("outgoing", "show", destination)[0]["messages"] == 3
+    peer.order_ack(transaction.sequence_id, 3)
+    peer.wait_stored()
+    assert daemon.json("outgoing", "show", destination)[0]["messages"] == 0
+
+
+@pytest.mark.parametrize("as_destination", [False, True])
+def test_order_acks_of_others_release_nothing_that_is_in_flight_to_a_qmd(
+    keyed: Keyed, as_destination: bool
+) -> None:
+    keyed.order()
+    guid = guid_of(keyed.receiver) if as_destination else os.urandom(16)
+    attacker = keyed.attacker(guid, of=keyed.sender)
+    with held_disk(keyed.receiver.folder):
+        for _ in range(3):
+            keyed.send("orders", b"waiting", "--transactional")
+        (row,) = [
+            row for row in keyed.sender.json("sequence", "list") if row["direction"] == "outgoing"
+        ]
+        for number in (1, 2, 3, 4):
+            attacker.order_ack(row["id"], number)
+        attacker.wait_stored()
+
+        assert keyed.sender.json("outgoing", "show", keyed.to("orders"))[0]["messages"] == 3
     keyed.receiver.wait_for("orders", 4)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import structlog.testing
 
 from qmd.queues import incoming_sequences as incoming_streams
 from storage.tables.sequences import encode_sequence_id
 from tests.integration.managers import Host, Hosts, hosted, until
-from tests.integration.remote import Remote, dial, guid, packet
+from tests.integration.remote import Remote, dial, guid, listening, packet
 
 SOURCE = guid(9)
 EARLIER, KNOWN, LATER = (seconds << 32 | 1 for seconds in (100, 200, 300))
@@ -130,3 +132,49 @@ async def test_the_log_names_the_limit_of_streams_that_was_reached(hosts: Hosts)
     assert line["limit"] == len(names) - 1
     await until(lambda: a.queue("orders").messages == len(names) - 1)
     assert not remote.closed.is_set(), "its other messages are not held up"
+
+
+@hosted
+async def test_made_up_sources_displace_each_other_only(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    before, incoming_streams.STREAMS_MAX = incoming_streams.STREAMS_MAX, 20
+
+    async def takes_from(source: bytes, body: bytes) -> Remote:
+        remote = await dial(a, source)
+        sent = packet(body, source=source, number=1, position=(KNOWN, 1, 0))
+        remote.send(sent)
+        await until(lambda: sent in remote.acknowledged, "the session's acknowledgment")
+        return remote
+
+    try:
+        async with listening(SOURCE) as listener:
+            # A queue manager that this one has dialled.
+            await a.send(listener.name("q"), b"hello")
+            await listener.session()
+            genuine = await takes_from(SOURCE, b"genuine")
+            for made_up in range(100, 150):
+                (await takes_from(guid(made_up), b"made up")).close()
+                assert len(a.incoming_streams.all()) <= 20
+
+            newcomer = await takes_from(guid(200), b"newcomer")
+            genuine.send(packet(b"again", source=SOURCE, number=2, position=(KNOWN, 2, 1)))
+            await until(lambda: a.queue("orders").messages == 53, "all messages")
+            await a.settled()
+            sources = [stream.source for stream in a.incoming_streams.all()]
+            assert {SOURCE, guid(200)} <= set(sources)
+            assert await _rows(a) == len(sources) <= 20
+            newcomer.close()
+            genuine.close()
+
+        a = await hosts.restart(a)
+        assert {SOURCE, guid(200)} <= {stream.source for stream in a.incoming_streams.all()}
+    finally:
+        incoming_streams.STREAMS_MAX = before
+
+
+async def _rows(host: Host) -> int:
+    def count(db: sqlite3.Connection) -> int:
+        return int(db.execute("SELECT count(*) FROM incoming_sequence").fetchone()[0])
+
+    return await host.storage.read(count)
