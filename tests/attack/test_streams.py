@@ -1,110 +1,32 @@
-"""Attacks on streams: messages and acknowledgments in the name of another queue manager."""
+"""Attacks on streams: messages in the name of another queue manager."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import sqlite3
-import time
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.history.lookup_messages import encoded_request
-from tests.patience import END_S
+from tests.attack.stream_scenes import (
+    DENIED,
+    FAST,
+    GENUINE,
+    HOSTILE,
+    JUNK,
+    LAST,
+    Keyed,
+    Scene,
+    eventually,
+    genuine,
+    incoming,
+    rows,
+    sequence_from,
+)
 from tests.process import wire
-from tests.process.data_folder import held_disk
-from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts
-from tests.process.peer import Peer
+from tests.process.harness import DEADLETTER, DEADXACT, Hosts
 from tests.process.remote import RemoteQueueManager
-
-FAST = {
-    "delivery": {
-        "retry_first": "50ms",
-        "retry_max": "200ms",
-        "resend": ["500ms"],
-        "order_ack_timeout": "50ms",
-    }
-}
-GENUINE, HOSTILE = "127.0.0.2", "127.0.0.3"
-RECEIVED, DELETED, PURGED, DENIED = 0x4000, 0xC000, 0xC001, 0x8004
-FINAL_CLASSES = (RECEIVED, DELETED, PURGED, 0xC002, 0xC004, 0x8001, 0x8004)
-LAST = (1 << 64) - 1
-#: As long as genuine bodies: the log of each data folder must state one size for each message id.
-JUNK = b"made up"
-
-
-def guid_of(daemon: Daemon) -> bytes:
-    return uuid.UUID(daemon.json("status")[0]["queue_manager"]).bytes_le
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + END_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no end within the time: {what}"
-        time.sleep(0.05)
-
-
-def genuine(number: int) -> bytes:
-    return b"gen %03d" % number
-
-
-def sequence_from(seconds_ago: int) -> int:
-    """Return a sequence id as that of a sender with a clock, which others cannot guess."""
-    return (wire.now_s() - seconds_ago) << 32 | int.from_bytes(os.urandom(4), "big")
-
-
-def rows(daemon: Daemon, table: str) -> int:
-    """Return the number of rows of a table on the disk of a daemon."""
-    with contextlib.closing(sqlite3.connect(daemon.folder / "data" / "queues.db")) as db:
-        (count,) = db.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return int(count)
-
-
-def incoming(daemon: Daemon) -> list[dict[str, Any]]:
-    return [row for row in daemon.json("sequence", "list") if row["direction"] == "incoming"]
-
-
-class Scene:
-    """A receiver, a genuine source without a key, and a program that states its GUID."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self.daemon = hosts.daemon(**FAST)
-        self.daemon.create("orders", "others", transactional=True)
-        self.daemon.create("plain")
-        self.genuine, self._hosts = hosts.remote(), hosts
-        self.sequence = sequence_from(900)
-        self.sent = 0
-        self.reconnect()
-
-    def reconnect(self) -> None:
-        self.peer = self.genuine.connect(self.daemon.port, source=GENUINE)
-
-    def attacker(self, source: str = HOSTILE, guid: bytes | None = None) -> Peer:
-        """Open a session that states a GUID, by default that of the genuine source."""
-        remote = self._hosts.remote(guid or self.genuine.guid)
-        return remote.connect(self.daemon.port, source=source)
-
-    def order(self, count: int = 1) -> None:
-        """Send genuine messages of the sequence, and wait for their order ack."""
-        numbers = range(self.sent + 1, self.sent + count + 1)
-        self.peer.send_many(
-            self.genuine.transactional("orders", self.sequence, number, body=genuine(number))
-            for number in numbers
-        )
-        self.sent += count
-        self.peer.wait_order_ack(self.sequence, self.sent)
-
-    def genuine_orders(self) -> list[bytes]:
-        """Receive all orders; return the bodies of the genuine ones."""
-        return [body for body in self.daemon.bodies("orders") if body.startswith(b"gen")]
-
-    def expected(self) -> list[bytes]:
-        return [genuine(number) for number in range(1, self.sent + 1)]
 
 
 @pytest.fixture
@@ -112,45 +34,12 @@ def scene(hosts: Hosts) -> Scene:
     return Scene(hosts)
 
 
-class Keyed:
-    """Two queue managers with keys at one address; an attacker is there too."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self.hosts = hosts
-        self.receiver = hosts.daemon(**FAST)
-        self.receiver.create("orders", "others", transactional=True)
-        self.receiver.create("plain")
-        self.sender = hosts.daemon(**FAST)
-        self.sender.create("answers")
-        self.guid = guid_of(self.sender)
-        self.sent = 0
-
-    def attacker(self, guid: bytes | None = None, *, of: Daemon | None = None) -> Peer:
-        remote = self.hosts.remote(guid or self.guid)
-        return remote.connect((of or self.receiver).port)
-
-    def to(self, queue: str) -> str:
-        return f"DIRECT=TCP:127.0.0.1:{self.receiver.port}\\private$\\{queue}"
-
-    def send(self, queue: str, content: bytes, *options: str) -> int:
-        """Send a message; return its number."""
-        return int(self.sender.send(self.to(queue), content, *options).partition("\\")[2])
-
-    def order(self) -> None:
-        self.sent += 1
-        self.send("orders", genuine(self.sent), "--transactional")
-        eventually(
-            lambda: self.sender.json("outgoing", "show", self.to("orders"))[0]["messages"] == 0,
-            "the order ack",
-        )
-
-
 @pytest.fixture
 def keyed(hosts: Hosts) -> Keyed:
     return Keyed(hosts)
 
 
-# --- 1. Messages with the next numbers of another queue manager -----------------------------------
+# --- Messages with the next numbers of another queue manager --------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -255,7 +144,7 @@ def test_the_history_of_a_source_is_not_disclosed_to_a_program_with_its_guid(
     assert daemon.alive
 
 
-# --- 2. Sequences of another queue manager --------------------------------------------------------
+# --- Sequences of another queue manager -----------------------------------------------------------
 
 
 def test_an_old_sequence_discloses_nothing_of_the_genuine_one(scene: Scene) -> None:
@@ -328,81 +217,7 @@ def test_guessed_positions_of_a_sequence_do_not_displace_its_messages(scene: Sce
     assert scene.genuine_orders() == scene.expected()
 
 
-@pytest.mark.parametrize("as_destination", [False, True])
-def test_forged_order_acks_release_nothing(keyed: Keyed, as_destination: bool) -> None:
-    keyed.order()
-    receiver_guid = guid_of(keyed.receiver)
-    keyed.receiver.kill()
-    for _ in range(3):
-        keyed.send("orders", b"waiting", "--transactional")
-    (outgoing,) = [
-        row for row in keyed.sender.json("sequence", "list") if row["direction"] == "outgoing"
-    ]
-    sequence = outgoing["id"]
-    attacker = keyed.attacker(receiver_guid if as_destination else os.urandom(16), of=keyed.sender)
-    for guess, number in itertools.product((sequence, sequence - 1, sequence + 1, LAST), (1, 4)):
-        attacker.order_ack(guess, number)
-    attacker.wait_stored()
-
-    assert keyed.sender.json("outgoing", "show", keyed.to("orders"))[0]["messages"] == 3
-    keyed.receiver.start()
-    keyed.receiver.wait_for("orders", 4)
-
-
-@pytest.mark.parametrize("stated", ["another GUID", "the GUID of the destination"])
-def test_order_acks_of_others_release_nothing_that_is_in_flight(hosts: Hosts, stated: str) -> None:
-    daemon = hosts.daemon(delivery={**FAST["delivery"], "resend": ["1h"]})
-    destination_manager = hosts.remote()
-    listener = destination_manager.listen()
-    destination = listener.destination("q")
-    daemon.send_all(destination, [b"1", b"2", b"3"], "--transactional")
-    peer = listener.accept()
-    transaction = peer.receive_many(3)[0].transaction
-    assert transaction is not None
-
-    guid = destination_manager.guid if stated == "the GUID of the destination" else None
-    with RemoteQueueManager(guid) as hostile:
-        attacker = hostile.connect(daemon.port, source=HOSTILE)
-        for number in (1, 2, 3):  # it knows everything
-            attacker.order_ack(transaction.sequence_id, number)
-            attacker.send(
-                wire.order_ack(
-                    source=destination_manager.guid,
-                    message_id=hostile.next_id(),
-                    sequence_id=transaction.sequence_id,
-                    number=number,
-                )
-            )
-        attacker.wait_stored()
-
-    assert daemon.json("outgoing", "show", destination)[0]["messages"] == 3
-    peer.order_ack(transaction.sequence_id, 3)
-    peer.wait_stored()
-    assert daemon.json("outgoing", "show", destination)[0]["messages"] == 0
-
-
-@pytest.mark.parametrize("as_destination", [False, True])
-def test_order_acks_of_others_release_nothing_that_is_in_flight_to_a_qmd(
-    keyed: Keyed, as_destination: bool
-) -> None:
-    keyed.order()
-    guid = guid_of(keyed.receiver) if as_destination else os.urandom(16)
-    attacker = keyed.attacker(guid, of=keyed.sender)
-    with held_disk(keyed.receiver.folder):
-        for _ in range(3):
-            keyed.send("orders", b"waiting", "--transactional")
-        (row,) = [
-            row for row in keyed.sender.json("sequence", "list") if row["direction"] == "outgoing"
-        ]
-        for number in (1, 2, 3, 4):
-            attacker.order_ack(row["id"], number)
-        attacker.wait_stored()
-
-        assert keyed.sender.json("outgoing", "show", keyed.to("orders"))[0]["messages"] == 3
-    keyed.receiver.wait_for("orders", 4)
-
-
-# --- 3. Sequences of the far future ---------------------------------------------------------------
+# --- Sequences of the far future ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -448,7 +263,7 @@ def test_a_sequence_of_the_far_future_does_not_end_that_of_a_qmd(
     assert bodies == [genuine(1), genuine(2), genuine(3)]
 
 
-# --- 4. Contradictions and names ------------------------------------------------------------------
+# --- Contradictions and names ---------------------------------------------------------------------
 
 
 def test_a_contradiction_ends_no_session_and_no_stream(scene: Scene) -> None:
@@ -504,95 +319,7 @@ def test_many_names_of_a_queue_lock_no_source_out(scene: Scene) -> None:
     assert scene.genuine_orders() == scene.expected()
 
 
-# --- 5. Final acks --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stated", ["another GUID", "the GUID of the destination"])
-@pytest.mark.parametrize("is_awaiting", [False, True])
-def test_forged_final_acks_confirm_and_kill_nothing(
-    hosts: Hosts, stated: str, is_awaiting: bool
-) -> None:
-    daemon = hosts.daemon(**FAST)
-    daemon.create("here")
-    destination_manager = hosts.remote()
-    listener = destination_manager.listen()
-    destination = listener.destination("q")
-    bodies = [b"%d" % each for each in range(len(FINAL_CLASSES))]
-    daemon.send_all(destination, bodies, "--transactional", "--dead-letter", "--journal")
-    peer = listener.accept()
-    messages = peer.receive_many(len(bodies))
-    if is_awaiting:
-        assert messages[-1].transaction is not None
-        peer.order_ack(messages[-1].transaction.sequence_id, len(bodies))
-        peer.wait_stored()
-    (before,) = daemon.json("outgoing", "show", destination)
-
-    guid = destination_manager.guid if stated == "the GUID of the destination" else None
-    for source in (HOSTILE, "127.0.0.4"):
-        with RemoteQueueManager(guid) as hostile:
-            attacker = hostile.connect(daemon.port, source=source)
-            for message, message_class in itertools.product(messages, FINAL_CLASSES):
-                attacker.send(
-                    wire.final_ack(
-                        source=destination_manager.guid,
-                        message_id=hostile.next_id(),
-                        message_class=message_class,
-                        of=message,
-                    )
-                )
-                attacker.final_ack(message, message_class)
-            attacker.wait_stored()
-
-    (after,) = daemon.json("outgoing", "show", destination)
-    assert (after["messages"], after["awaiting"]) == (before["messages"], before["awaiting"])
-    assert daemon.count(DEADXACT) == 0
-    for message in messages:  # the genuine ones count
-        peer.final_ack(message, RECEIVED)
-    peer.wait_stored()
-    (end,) = daemon.json("outgoing", "show", destination)
-    assert (end["messages"], end["awaiting"]) == (0, 0)
-
-
-@pytest.mark.parametrize("as_destination", [False, True])
-def test_forged_final_acks_about_messages_for_a_qmd_change_nothing(
-    keyed: Keyed, as_destination: bool
-) -> None:
-    keyed.sent = 1
-    sent = keyed.sender.send(keyed.to("orders"), b"1", "--transactional", "--dead-letter")
-    keyed.receiver.wait_for("orders", 1)
-
-    def awaiting() -> int:
-        (facts,) = keyed.sender.json("outgoing", "show", keyed.to("orders"))
-        return int(facts["awaiting"])
-
-    eventually(lambda: awaiting() == 1, "the order ack")
-    (row,) = incoming(keyed.receiver)
-    place = (row["id"], 1, 0)  # it knows everything
-    number = int(sent.partition("\\")[2])
-    destination = guid_of(keyed.receiver)
-    attacker = keyed.attacker(destination if as_destination else os.urandom(16), of=keyed.sender)
-    for message_class, source in itertools.product(
-        FINAL_CLASSES, (destination, attacker.owner.guid)
-    ):
-        attacker.send(
-            wire.final_ack_of(
-                source=source,
-                message_id=attacker.owner.next_id(),
-                message_class=message_class,
-                place=place,
-                of_source=keyed.guid,
-                of_message_id=number,
-            )
-        )
-    attacker.wait_stored()
-
-    assert awaiting() == 1
-    assert keyed.sender.count(DEADXACT) == 0
-    assert keyed.receiver.bodies("orders") == [b"1"]
-    eventually(lambda: awaiting() == 0, "the genuine final ack")
-
-
-# --- 6. Made-up sources ---------------------------------------------------------------------------
+# --- Made-up sources ------------------------------------------------------------------------------
 
 
 def test_thousands_of_made_up_sources_lock_no_sender_out(scene: Scene, hosts: Hosts) -> None:
@@ -626,7 +353,7 @@ def test_thousands_of_made_up_sources_lock_no_sender_out(scene: Scene, hosts: Ho
     assert b"newcomer" in scene.daemon.bodies("orders")
 
 
-# --- 7. Messages of another source than the peer --------------------------------------------------
+# --- Messages of another source than the peer -----------------------------------------------------
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])
