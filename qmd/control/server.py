@@ -30,7 +30,7 @@ from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
-from qmd.runtime.bulk_turns import LARGE_BYTES
+from qmd.runtime.bulk_turns import LARGE_BYTES, LARGE_REQUEST_BYTES
 from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.shares import Owner
 from storage.errors import StorageError
@@ -218,7 +218,7 @@ class ControlConnection(asyncio.Protocol):
         """Begin requests, as long as the client reads its answers and this turn has time left."""
         if self._may_begin() and not self._waits_for_turn:
             turns, account = self.components.local_turns, self.account
-            is_bulk = len(self._backlog[0]) > LARGE_BYTES
+            is_bulk = len(self._backlog[0]) > LARGE_REQUEST_BYTES
             must_wait = is_bulk or (account is not None and account.must_wait)
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
@@ -226,7 +226,7 @@ class ControlConnection(asyncio.Protocol):
                 self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
-                if self._backlog and len(self._backlog[0]) > LARGE_BYTES:
+                if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
                     turns.wait(self, Class.BULK, self.memory_owner)
                 elif must_wait:
                     self._waits_as_busy = True
@@ -245,7 +245,7 @@ class ControlConnection(asyncio.Protocol):
             if must_wait:
                 self._taken = TURN_REQUESTS_MAX - BUSY_TURN_REQUESTS
             # Otherwise it waits once more, behind the accounts that have become active meanwhile.
-            if was_busy or not must_wait or len(self._backlog[0]) > LARGE_BYTES:
+            if was_busy or not must_wait or len(self._backlog[0]) > LARGE_REQUEST_BYTES:
                 self._begin()
         self._work()
 

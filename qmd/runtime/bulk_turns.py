@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Larger packets and requests are processed in these turns; so many bytes take as long as some small
 # packets.
 LARGE_BYTES = 64 * 1024
+# The same for requests of applications: a batch of 128 messages of 1 KiB is ordinary work.
+LARGE_REQUEST_BYTES = 256 * 1024
 TURN_BYTES = 256 * 1024  # of one connection in a turn, unless its first packet is larger
 PACKETS_MAX = 256
 # Pause after a large packet while light connections are active, as a multiple of its time: of a
