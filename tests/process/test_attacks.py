@@ -290,7 +290,10 @@ def send_from_many(port: int, sources: int) -> None:
         peer.wait_stored(ATTACK_S_MAX)
 
 
-def test_streams_of_a_thousand_sources(daemon: Daemon, attack: Callable[..., None]):
+def test_streams_of_a_thousand_sources(hosts: Hosts, attack: Callable[..., None]):
+    daemon = hosts.daemon(peers={"relays": ["127.0.0.1"]})  # others may not bring them
+    daemon.create(SIDE, "plain")
+    daemon.create("orders", transactional=True)
     sources = scaled(1_000, 50_000)
     with Watch(daemon):
         attack(send_from_many, daemon.port, sources)
