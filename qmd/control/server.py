@@ -97,6 +97,9 @@ class ControlConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self.components.services.lifecycle.stopping:
+            self._transport.abort()  # it was accepted before the stop
+            return
         client = credentials(self._transport)
         owner = Owner(("user", client.user), client.process)
         if not self._server.places.admit(self, owner, is_operator=client.is_operator):
