@@ -201,7 +201,9 @@ class Session:
         if released:
             released.sort(key=itemgetter(0))
             if tokens := [token for _, token in released if token is not None]:
-                events.append(Acknowledged(tokens))
+                # A message may end the session, as there is no room for it: what is acknowledged
+                # must not be sent again then.
+                events.insert(0, Acknowledged(tokens))
         if over is not None:
             reason = f"malformed packet: {over}" if isinstance(over, ProtocolError) else str(over)
             return events + self.close(reason, now, clean=False)

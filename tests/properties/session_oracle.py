@@ -87,7 +87,7 @@ class Oracle:
         except (MalformedPacket, _SessionEnds):
             self.state = "CLOSED"
         if released:
-            events.append(("acknowledged", sorted(released)))
+            events.insert(0, ("acknowledged", sorted(released)))
         return events + ([("closed", False)] if self.state == "CLOSED" else [])
 
     def _take(self, packet: bytes, events: list[Expected], released: list[int]) -> None:

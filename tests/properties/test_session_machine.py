@@ -400,7 +400,7 @@ def _plainly(event: Event) -> Expected:
 
 
 def _in_order(expected: list[Expected]) -> list[Expected]:
-    """Order the events of one read: one acknowledgment event after the others, the end last."""
+    """Order the events of one read: one acknowledgment event first, the end last."""
     released: list[Any] = []
     rest: list[Expected] = []
     for kind, value in expected:
@@ -411,7 +411,7 @@ def _in_order(expected: list[Expected]) -> list[Expected]:
             rest.append((kind, value))
     ended = [it for it in rest if it[0] == "closed"]
     acknowledged: list[Expected] = [("acknowledged", sorted(released))] if released else []
-    return [it for it in rest if it[0] != "closed"] + acknowledged + ended
+    return acknowledged + [it for it in rest if it[0] != "closed"] + ended
 
 
 SessionMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)

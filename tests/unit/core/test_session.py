@@ -161,6 +161,14 @@ def test_the_acknowledgment_of_a_message_without_a_token_is_not_reported():
     assert session.receive([session_ack(2)], now=0.0) == [Acknowledged(["e1"])]
 
 
+def test_an_acknowledgment_comes_before_the_messages_that_may_end_the_session():
+    session = open_session()
+    send(session, "er")
+
+    events = session.receive([message(5), session_ack(2, 1, 1, sent=1)], now=0.0)
+    assert [type(event) for event in events] == [Acknowledged, MessageReceived]
+
+
 def test_an_acknowledgment_that_a_message_carries_counts_like_any_other():
     session = open_session()
     send(session, "er")
@@ -207,9 +215,9 @@ def test_counts_that_differ_end_the_session_after_the_message_was_delivered(sent
 
     events = session.receive(stream, now=0.0)
     assert [type(event) for event in events] == [
-        MessageReceived,
-        MessageReceived,
         Acknowledged,
+        MessageReceived,
+        MessageReceived,
         Closed,
     ]
     assert [event.packet for event in only(MessageReceived, events)] == [
