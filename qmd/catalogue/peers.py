@@ -323,4 +323,13 @@ ENTRIES = (
         "",
         "MQ_ERROR_INSUFFICIENT_RESOURCES",
     ),
+    Entry(
+        1637,
+        "streams_forgotten",
+        "The table of incoming sequences is full; idle ones were forgotten (in the log).",
+        "One address has begun more sequences than all others, with many made-up or many genuine"
+        " sources. Messages of a forgotten sequence that come again may be accepted twice.",
+        "Take a hostile address out of [peers] allow. Pin a genuine queue manager (`qmd peer pin`):"
+        " its sequences are kept.",
+    ),
 )

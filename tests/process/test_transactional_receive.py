@@ -78,11 +78,12 @@ CASES: dict[str, list[Step]] = {
         *steps(1001 << 32 | 1, (1, 0, YES)),
         *steps(1000 << 32 | 0xFFFFFFFF, (2, 1, NO)),
     ],
-    "identifiers are unsigned": [
-        *steps(0x7FFFFFFF << 32 | 1, (1, 0, YES)),
-        *steps(0x80000000 << 32 | 1, (1, 0, YES)),
-        *steps(0xFFFFFFFF << 32 | 0xFFFFFFFF, (1, 0, YES), (2, 1, YES)),
-        *steps(0x7FFFFFFF << 32 | 2, (1, 0, NO)),
+    "identifiers far ahead of the clock": [
+        *steps(1000 << 32 | 1, (1, 0, YES)),
+        *steps(0x80000000 << 32 | 1, (1, 0, NO)),
+        *steps(0xFFFFFFFF << 32 | 0xFFFFFFFF, (1, 0, NO), (2, 1, NO)),
+        *steps(1000 << 32 | 1, (2, 1, YES)),
+        *steps(1001 << 32 | 0xFFFFFFFF, (1, 0, YES)),
     ],
     "numbers are unsigned": steps(
         FIRST, (0x7FFFFFFF, 0, YES), (0x80000000, 0x7FFFFFFF, YES), (0xFFFFFFFF, 0x80000000, YES)
