@@ -102,7 +102,7 @@ def test_after_a_round_only_unreferenced_ids_are_reused(
     kept, sequence, message, free = (create(db, f"private$\\{n}").id for n in range(4))
     for queue_id in (sequence, message, free):
         queues.delete(db, queue_id)
-    sequences.add(db, [(1, SOURCE, sequence, b"", 0)])
+    sequences.add(db, [(1, SOURCE, sequence, b"", 0, "", "")])
     messages.insert(db, [(message_key(message, 7, 1), 0, None, None, b"left behind")])
     counters.set_following(db, "queue_id", QUEUE_ID_MAX)
 
@@ -126,7 +126,7 @@ def test_when_all_ids_are_taken_the_next_queue_is_refused(
 
 def test_sequences_of_a_deleted_queue_do_not_block_its_id(db: sqlite3.Connection) -> None:
     former, other = create(db, "private$\\former"), create(db, "private$\\other")
-    sequences.add(db, [(1, SOURCE, former.id, b"", 0), (2, SOURCE, other.id, b"", 0)])
+    sequences.add(db, [(1, SOURCE, former.id, b"", 0, "", ""), (2, SOURCE, other.id, b"", 0, "", "")])
     for queue in (former, other):
         queues.delete(db, queue.id)
     counters.set_following(db, "queue_id", former.id)
