@@ -126,7 +126,9 @@ def test_when_all_ids_are_taken_the_next_queue_is_refused(
 
 def test_sequences_of_a_deleted_queue_do_not_block_its_id(db: sqlite3.Connection) -> None:
     former, other = create(db, "private$\\former"), create(db, "private$\\other")
-    sequences.add(db, [(1, SOURCE, former.id, b"", 0, "", ""), (2, SOURCE, other.id, b"", 0, "", "")])
+    sequences.add(
+        db, [(1, SOURCE, former.id, b"", 0, "", ""), (2, SOURCE, other.id, b"", 0, "", "")]
+    )
     for queue in (former, other):
         queues.delete(db, queue.id)
     counters.set_following(db, "queue_id", former.id)
