@@ -121,8 +121,11 @@ NO_RIGHTS = NoRights()
 class PrincipalRights(LimitedRights):
     """The rights of a local user that is no administrator, by the entries of access control."""
 
-    def __init__(self, checks: AccessChecks, caller: Caller, principal: Principal) -> None:
-        super().__init__(principal, f"#uid:{principal.number}")  # not the name of any token
+    def __init__(
+        self, checks: AccessChecks, caller: Caller, principal: Principal, owner: str = ""
+    ) -> None:
+        # The name of the owner is not that of any token.
+        super().__init__(principal, owner or f"#uid:{principal.number}")
         self._checks = checks
         self.caller = caller
 
@@ -134,6 +137,16 @@ class PrincipalRights(LimitedRights):
 
     def shared_token(self, token: bytes) -> bytes:
         return token[:-MARK_BYTES]
+
+
+class DoorRights(PrincipalRights):
+    """The rights of a user of a door, for which the door acts."""
+
+    def __init__(self, checks: AccessChecks, caller: Caller, principal: Principal) -> None:
+        super().__init__(checks, caller, principal, f"#door:{principal}")
+
+    def shared_token(self, token: bytes) -> bytes:
+        return b""  # there was no door before rights existed
 
 
 class GrantedRights(LimitedRights):

@@ -75,7 +75,7 @@ ENTRIES = (
         9009,
         "owner_not_allowed",
         "The principal cannot own a queue.",
-        "Only a user, a token or a service can be an owner.",
+        "Only a user, a token, a service or a user of a door can be an owner.",
         "Name one of them; rights of groups are entries.",
         "bad_request",
     ),
@@ -92,5 +92,22 @@ ENTRIES = (
         "An administrator of the configuration is not the name of a user or group (in the log).",
         "administrators in the section [access] has another form than user:NAME or group:NAME.",
         "Correct the setting, and start the daemon again.",
+    ),
+    Entry(
+        9012,
+        "acting_not_allowed",
+        "The connection cannot act for a user of a door.",
+        "It acts for one already, or is a connection of the port for remote control.",
+        "Open a new connection to the control socket for each user.",
+        "access_denied",
+    ),
+    Entry(
+        9013,
+        "principal_of_no_door",
+        "A door cannot act for a principal of this kind.",
+        "A door proves names of SASL, certificates and addresses; it cannot become a user of this"
+        " computer.",
+        "Grant the rights to the principal that the door proves, such as sasl:NAME.",
+        "access_denied",
     ),
 )

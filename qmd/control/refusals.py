@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from protocol.errors import InvalidName
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
+from qmd.control_protocol.messages import Refused
 from qmd.errors import Refusal
 
 
@@ -14,9 +17,19 @@ def not_understood(error: InvalidName) -> Refusal:
     )
 
 
+def not_decoded(error: msgspec.DecodeError) -> Refusal:
+    """Return the refusal of a frame that is not a request."""
+    return Refusal("request_not_understood", f"the request is not understood: {error}")
+
+
 def too_many_requests() -> Refusal:
     return Refusal(
         "too_many_waiting",
         f"{REQUESTS_OF_ACCOUNT_MAX} requests of this user or token are not answered yet",
         "Wait for answers before you send more requests, or end programs that wait for messages.",
     )
+
+
+def refused(number: int, refusal: Refusal) -> Refused:
+    """Return the answer that refuses the request of that number."""
+    return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)

@@ -196,6 +196,8 @@ class Arrival:
 class RemoteConnection(ControlConnection):
     """The connection of one remote client."""
 
+    is_local = False
+
     def __init__(self, components: Components, server: RemoteServer, arrival: Arrival) -> None:
         super().__init__(components, server)
         self._remote = server

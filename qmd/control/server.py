@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import AsyncIterator, Coroutine, Hashable
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,9 +24,9 @@ from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.local_socket import credentials
-from qmd.control.refusals import not_understood, too_many_requests
+from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Refused, Request
+from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
@@ -37,7 +37,7 @@ from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.control.components import Components
-    from qmd.control.places import Places
+    from qmd.control.handler import Server
 
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
 FLUSH_BYTES = 1024 * 1024  # of answers; more are written before the turn ends
@@ -49,17 +49,10 @@ BUSY_TURN_REQUESTS = 16  # of a client whose account has much work while another
 FEW_REQUESTS = 4  # between two readings of the clock, each of which takes a microsecond
 
 
-class Server(Protocol):
-    """The server of a connection: `ControlServer`."""
-
-    places: Places[ControlConnection]
-    connections: dict[ControlConnection, None]
-    connection_count: int
-    handlers: Mapping[type, Callable[[ControlConnection, Any], None]]
-
-
 class ControlConnection(asyncio.Protocol):
     """The connection of one client."""
+
+    is_local = True  # the other end is a program of this computer
 
     def __init__(self, components: Components, server: Server) -> None:
         self.components = components
@@ -111,11 +104,24 @@ class ControlConnection(asyncio.Protocol):
         self._join(owner.group, client.shown)
         self._identify()
 
+    def change_account(self, owner: Owner, shown: str) -> bool:
+        """Serve the client as one of another account; return False if there is no place for it."""
+        account, self.account = self.account, None
+        if account is not None:
+            self.components.client_accounts.close(account, self._under_way)
+        self._server.places.leave(self)
+        if not self._server.places.admit(self, owner, is_operator=False):
+            return False
+        self._server.places.requested(self)
+        self._join(owner.group, shown)
+        return True
+
     def _join(self, account: Hashable, shown: str) -> None:
         """Begin to serve the client; `shown` is its name for people."""
         assert self._transport is not None
         self._server.connections[self] = None
         self.account = self.components.client_accounts.open(account)
+        self.account.under_way += self._under_way
         self.reader.who = shown
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
 
@@ -128,6 +134,10 @@ class ControlConnection(asyncio.Protocol):
             self.account = None
         self._transport = None
         self._backlog.clear()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Return the messages that it has taken, and abort its transactions."""
         for task in self._looking:
             task.cancel()
         if self._has_requested:
@@ -152,7 +162,7 @@ class ControlConnection(asyncio.Protocol):
             self._memory.end_without_memory()
             return
         except FrameError as error:
-            self._output.append(frames.frame(_refused(0, Refusal("frame_too_large", str(error)))))
+            self._output.append(frames.frame(refused(0, Refusal("frame_too_large", str(error)))))
             self._write()
             self.close()
             return
@@ -315,10 +325,7 @@ class ControlConnection(asyncio.Protocol):
             request = frames.decode_request(frame)
         except msgspec.DecodeError as error:
             number = frames.request_number(frame)
-            self._refuse(
-                number,
-                Refusal("request_not_understood", f"the request is not understood: {error}"),
-            )
+            self._refuse(number, not_decoded(error))
             return
         self._handle(request)
 
@@ -387,7 +394,7 @@ class ControlConnection(asyncio.Protocol):
                 components.destinations.answers = {}
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
-        self._answer(_refused(number, refusal))
+        self._answer(refused(number, refusal))
 
     def _answer(self, reply: frames.Reply) -> None:
         answer = frames.frame(reply)
@@ -491,7 +498,3 @@ class ControlConnection(asyncio.Protocol):
                 self._refuse(number, no_memory())
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
-
-
-def _refused(number: int, refusal: Refusal) -> Refused:
-    return Refused(number, refusal.code, refusal.text, refusal.remedy, refusal.id)

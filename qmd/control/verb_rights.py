@@ -354,6 +354,7 @@ TABLE: dict[type, Row] = {
         access_frames.TestAccess,
     ),
     **_rows((_ACCESS,), access_frames.ExportAccess, access_frames.ImportAccess),
+    **_rows((_host(ADMIN, access.ACT_FOR),), access_frames.ActFor, inside="on the socket only"),
 }
 _UNKNOWN = Row((_ACCESS,))
 

@@ -106,6 +106,20 @@ class ImportAccess(Request, tag="import_access", frozen=True):
     replace: bool = False
 
 
-AccessRequest = ShowAccess | ChangeAccess | SetOwner | TestAccess | ExportAccess | ImportAccess
+class ActFor(Request, tag="act_for", frozen=True):
+    """Act for a user of a door until the connection ends. -> {principal}
+
+    A door is a process that receives requests of other computers, and has proven the principals of
+    their user: of the kinds `sasl`, `cert`, `host` and `anonymous`, the main one first.  Afterwards
+    the connection has the rights of these principals only.  Messages that it took before return to
+    their queues, and its transactions are aborted.  Only on the control socket, and only once.
+    """
+
+    principals: Annotated[list[Principal], msgspec.Meta(min_length=1, max_length=16)]
+
+
+AccessRequest = (
+    ShowAccess | ChangeAccess | SetOwner | TestAccess | ExportAccess | ImportAccess | ActFor
+)
 
 add_verbs(AccessRequest)

@@ -36,6 +36,7 @@ TAKE_OWNERSHIP = "take-ownership"
 CREATE_QUEUE, SEE_STATUS, READ_EVENTS = "create-queue", "see-status", "read-events"
 MANAGE_OUTGOING, MANAGE_DIRECTORY = "manage-outgoing", "manage-directory"
 MANAGE_PEERS, ADMINISTER_ACCESS = "manage-peers", "administer-access"
+ACT_FOR = "act-for"
 
 QUEUE_RIGHTS = (
     *(SEND, RECEIVE, PEEK, RECEIVE_JOURNAL, PURGE, DELETE, GET_PROPERTIES, SET_PROPERTIES),
@@ -43,7 +44,7 @@ QUEUE_RIGHTS = (
 )
 HOST_RIGHTS = (
     *(CREATE_QUEUE, SEE_STATUS, READ_EVENTS, MANAGE_OUTGOING, MANAGE_DIRECTORY, MANAGE_PEERS),
-    ADMINISTER_ACCESS,
+    *(ADMINISTER_ACCESS, ACT_FOR),
 )
 RIGHTS = (*QUEUE_RIGHTS, *HOST_RIGHTS)
 
@@ -122,7 +123,8 @@ class Caller(NamedTuple):
     """The origin of a request or a message.
 
     `proven` are the principals that are proven for it; `claimed` are others that it states.  A
-    caller that is `limited` has only rights that are granted to it by name.
+    caller that is `limited` has only rights that are granted to it by name.  One that is `remote`
+    has no right on the host by default.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Caller(NamedTuple):
     claimed: frozenset[Principal] = frozenset()
     is_administrator: bool = False
     is_limited: bool = False
+    is_remote: bool = False
 
 
 class Verdict(NamedTuple):
@@ -210,7 +213,8 @@ def decide(caller: Caller, right: str, subject: Subject) -> Verdict:
                 return Verdict(allows, reason, entry, level.name)
     if owns:
         return Verdict(True, f"{caller.name} owns {subject.name}")
-    if caller.is_limited or _replaces_default(subject):
+    without_default = caller.is_limited or (caller.is_remote and subject.kind is Kind.HOST)
+    if without_default or _replaces_default(subject):
         return Verdict(False, f"no entry of {subject.name} allows it")
     if right in DEFAULTS[subject.kind]:
         return Verdict(True, f"the default of a {subject.kind.value} allows it to {ALL}")

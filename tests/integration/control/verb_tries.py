@@ -396,6 +396,7 @@ TRIES: dict[type[Request], list[Try]] = {
         about(access.TestAccess, "everyone", "create-queue", "host"),
     ],
     access.ExportAccess: [about(access.ExportAccess)],
+    access.ActFor: [about(access.ActFor, ["sasl:ann"]), about(access.ActFor, ["anonymous"])],
     access.ImportAccess: [
         about(access.ImportAccess, []),
         about(access.ImportAccess, [], [], True),

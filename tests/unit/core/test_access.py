@@ -213,3 +213,15 @@ def test_a_principal_has_one_spelling(text: str) -> None:
 def test_another_text_is_no_principal(text: str) -> None:
     with pytest.raises(BadPrincipal):
         parse_principal(text)
+
+
+def test_a_remote_user_has_no_right_on_the_host_by_default() -> None:
+    remote = Caller("sasl:ann", frozenset({Principal("sasl", "ann")}), is_remote=True)
+    host = subject((), kind=Kind.HOST)
+    queue = subject((), kind=Kind.ORDINARY)
+
+    assert decide(CALLER, "create-queue", host).allowed
+    assert not decide(remote, "create-queue", host).allowed
+    assert decide(remote, SEND, queue).allowed
+    granted_to_all = subject((entry(ALL, "create-queue"),), kind=Kind.HOST)
+    assert decide(remote, "create-queue", granted_to_all).allowed
