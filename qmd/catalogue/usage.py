@@ -226,4 +226,12 @@ ENTRIES = (
         "Make a signer with `qmd key new-signer`; export the key of a host with `qmd key export`.",
         "usage",
     ),
+    Entry(
+        5031,
+        "bad_property",
+        "A property of a message is not valid.",
+        "It is not NAME=TEXT or NAME:=JSON, or the properties have more than 256 KiB together.",
+        "Write, for example, --property region=east --property weight:=3.",
+        "usage",
+    ),
 )

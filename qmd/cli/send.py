@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.defined_properties import property_options, take_properties
 from qmd.cli.parameters import json_option, number, whole_seconds
 from qmd.cli.program import BadValue, Misuse
 from qmd.cli.signing import signing_options, take_signer
@@ -222,6 +223,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     metavar="QUEUE",
     help="Trace it: queue managers on its way report to this queue of this computer.",
 )
+@property_options
 @signing_options
 @json_option
 @pass_configuration
@@ -268,6 +270,7 @@ def send(
     signer = take_signer(given)
     parse_destination(destination, local_host=".")  # an invalid name is refused without a daemon
     given["acknowledge"] = acknowledge or 0
+    take_properties(given)
     given["extension"] = _from_base64("--extension-base64", extension_base64 or "")
     properties = _properties(delivery, given)
     if each_line:

@@ -6,12 +6,14 @@ import base64
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qmd.client.defined_properties import DefinedProperties, json_value
 from qmd.client.message_security import SecurityProperties
 from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from protocol import MqfElement, UserMessage
     from qmd.bodies.content import Content
+    from qmd.properties.values import MessageProperties
 
 
 class SequencePosition(NamedTuple):
@@ -26,14 +28,15 @@ class SequencePosition(NamedTuple):
     previous: int
 
 
-class Message(SecurityProperties):
+class Message(DefinedProperties, SecurityProperties):
     """An immutable message; its properties are read from the packet on first use."""
 
-    __slots__ = ("_parsed", "stored")
+    __slots__ = ("_defined", "_parsed", "stored")
 
     def __init__(self, stored: frames.StoredMessage) -> None:
         self.stored = stored
         self._parsed: UserMessage | None = None
+        self._defined: tuple[MessageProperties, bytes] | None = None
 
     def __repr__(self) -> str:
         return f"<Message {self.id} {self.label!r}, {len(self.body)} bytes>"
@@ -90,10 +93,6 @@ class Message(SecurityProperties):
         from qmd.bodies.content import read_content
 
         return read_content(self.body, self.body_type, format)
-
-    @property
-    def extension(self) -> bytes:
-        return self.packet.properties.extension
 
     @property
     def application_tag(self) -> int:
@@ -321,6 +320,14 @@ class Message(SecurityProperties):
             self._parsed = parse_user_message(self.stored.packet)
         return self._parsed
 
+    @property
+    def _extension(self) -> tuple[MessageProperties, bytes]:
+        if self._defined is None:
+            from qmd.properties.block import read_extension
+
+            self._defined = read_extension(self.packet.properties.extension)
+        return self._defined
+
     def is_among(self, choice: frames.Choice) -> bool:
         """Return whether the message matches `choice` (see `chosen`)."""
         from protocol.identifiers import parse_correlation
@@ -365,6 +372,9 @@ class Message(SecurityProperties):
             "reason": self.reason,
             "application_tag": self.application_tag,
             "extension_base64": _base64(self.extension),
+            "properties": json_value(self.properties),
+            "standard_properties": json_value(self.standard_properties),
+            "group": self.group or None,
             "response_queue": self.response_queue,
             "admin_queue": self.admin_queue,
             "acknowledge": self.acknowledge,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -11,6 +12,8 @@ from uuid import UUID
 from qmd.bodies.nrbf_values import NrbfObject
 from qmd.client.understood import understood
 from qmd.control_protocol import messages as frames
+from qmd.properties.block import with_properties
+from qmd.properties.values import CONTENT_TYPE, GROUP, MessageProperties, Value
 
 #: The body of a new message: bytes, text, or with `formatter` a value that some formatter writes.
 #: Each formatter writes some of these types, and checks the values within a list or dictionary.
@@ -45,6 +48,7 @@ _DELIVERIES: dict[str, int] = {
 
 
 _ADVANCED = 5  # the privacy level with AES, [MS-MQMQ] 2.2.19.3
+_NONE: Mapping[Any, Any] = {}
 _CIPHERS = {"aes128": 0x660E, "aes192": 0x660F, "aes256": 0x6610}
 
 
@@ -70,7 +74,6 @@ class _PlainProperties(TypedDict, total=False):
     dead_letter: bool | None
     journal: bool
     application_tag: int
-    extension: bytes
     response_queue: str
     admin_queue: str
     acknowledge: int
@@ -101,6 +104,10 @@ class Properties(_PlainProperties, total=False):
     `formatter`: write the body, any value, as an application on Windows does: "xml"
     (XmlMessageFormatter), "binary" (BinaryMessageFormatter), "activex" (ActiveXMessageFormatter),
     or as "json".  `root`: the name of the class of a dictionary, for "xml".
+    `properties`: named values of the application, such as {"region": "east", "weight": 3}; they
+    reach the receiver, and selectors can refer to them.  `group`: the id of the group of the
+    message.  `content_type`: the MIME type of the body.  `standard`, `annotations`, `footer`,
+    `more`: see `MessageProperties`.  `extension`: bytes of the application, beside the properties.
     `encrypt`: encrypt the body for the destination's host, of which the key must be known: True, or
     "aes128", "aes192" or "aes256".  A message that stays on this computer is not encrypted.
     """
@@ -113,6 +120,14 @@ class Properties(_PlainProperties, total=False):
     sender_id: str | bytes
     connector_type: str | bytes
     encrypt: bool | str
+    properties: Mapping[str, Value]
+    group: str
+    content_type: str
+    standard: Mapping[str, Value]
+    annotations: Mapping[Any, Value]
+    footer: Mapping[Any, Value]
+    more: Mapping[str, Value]
+    extension: bytes
 
 
 def new_message(
@@ -127,13 +142,22 @@ def new_message(
     sender_id: str | bytes = b"",
     connector_type: str | bytes = b"",
     encrypt: bool | str = False,
-    **properties: Unpack[_PlainProperties],
+    properties: Mapping[str, Value] = _NONE,
+    group: str = "",
+    content_type: str = "",
+    standard: Mapping[str, Value] = _NONE,
+    annotations: Mapping[Any, Value] = _NONE,
+    footer: Mapping[Any, Value] = _NONE,
+    more: Mapping[str, Value] = _NONE,
+    extension: bytes = b"",
+    **plain: Unpack[_PlainProperties],
 ) -> frames.NewMessage:
     """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
-    Raises ValueError for an unknown delivery or formatter and for a value that the formatter cannot
-    write, TypeError for a body that is neither bytes nor text without one, and BadName for an
-    invalid correlation id, body type, sender id or connector type.
+    Raises ValueError for an unknown delivery or formatter, for a value that the formatter cannot
+    write and for a property that cannot be encoded, TypeError for a body that is neither bytes nor
+    text without one, and BadName for an invalid correlation id, body type, sender id or connector
+    type.
     """
     if formatter:
         from qmd.bodies.content import write_content
@@ -144,6 +168,12 @@ def new_message(
         raise TypeError(f"the body is {body!r}; it must be bytes or text")  # bytes(5) has five
     if delivery not in _DELIVERIES:
         raise ValueError(f"delivery is {delivery!r}; it must be one of {', '.join(_DELIVERIES)}")
+    if group or content_type:
+        named = {GROUP: group, CONTENT_TYPE: content_type}
+        standard = {**standard, **{name: value for name, value in named.items() if value}}
+    if properties or standard or annotations or footer or more:
+        own = MessageProperties(properties, standard, annotations, footer, more)
+        extension = with_properties(own, extension)
     return frames.NewMessage(
         destination,
         # A view of it, because `bytes` takes numbers and lists too.
@@ -155,7 +185,8 @@ def new_message(
         connector_type=_guid(connector_type),
         privacy_level=_ADVANCED if encrypt else 0,
         encryption_algorithm=_cipher(encrypt),
-        **properties,
+        extension=extension,
+        **plain,
     )
 
 

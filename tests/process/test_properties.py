@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from qmd.client import blocking
@@ -33,6 +34,10 @@ ANSWERS = r"DIRECT=TCP:127.0.0.8\private$\answers"
 OTHER = r"DIRECT=TCP:127.0.0.9\private$\other"
 ON_WIRE = {text: wire.direct(text.removeprefix("DIRECT=")) for text in (ANSWERS, OTHER)}
 LONG_LABEL = "Öl 🛢 " + "x" * (249 - 6)  # characters of UTF-16; the barrel has two
+_BLOCK = msgspec.msgpack.encode(
+    {"a": {"region": "east", "weight": 3}, "s": {"group-id": "g 1"}},
+)
+WITH_PROPERTIES = b"qmd-properties 1\n" + struct.pack("<I", len(_BLOCK)) + _BLOCK + b"own"
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,22 @@ PROPERTIES: dict[str, Property] = {
         b"\0ext\xff",
         {"extension_base64": base64.b64encode(b"\0ext\xff").decode()},
         {"extension": b"\0ext\xff"},
+    ),
+    "properties, group and extension": Property(
+        [
+            *("--property", "region=east", "--property", "weight:=3", "--group", "g 1"),
+            *("--extension-base64", base64.b64encode(b"own").decode()),
+        ],
+        {"properties": {"region": "east", "weight": 3}, "group": "g 1", "extension": b"own"},
+        lambda message: message.extension,
+        WITH_PROPERTIES,
+        {
+            "properties": {"region": "east", "weight": 3},
+            "standard_properties": {"group-id": "g 1"},
+            "group": "g 1",
+            "extension_base64": base64.b64encode(b"own").decode(),
+        },
+        {"extension": WITH_PROPERTIES},
     ),
     "response queue": Property(
         ["--response-queue", ANSWERS],

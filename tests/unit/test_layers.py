@@ -52,6 +52,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.errors": {"qmd.catalogue"},
     "qmd.control_protocol": {"msgspec"},
     "qmd.message_security": {"protocol", "cryptography"},
+    "qmd.properties": {"protocol", "msgspec"},
     "qmd.message": {"qmd.control_protocol", "qmd.errors", "protocol", "msgspec"},
     "qmd.runtime": {BELOW, "msgspec", "structlog"},
     "qmd.events": {BELOW, "structlog"},
@@ -79,13 +80,13 @@ LAYERS: dict[str, set[str]] = {
     # Applications, and the command.
     "qmd.bodies": {"protocol.body_type"},
     "qmd.client": {
-        "qmd.message_security",
+        *("qmd.message_security", "qmd.properties"),
         *("qmd.bodies", "qmd.catalogue", "qmd.control_protocol", "protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
-        *("qmd.control_protocol.messages", "protocol", "click"),
+        *("qmd.control_protocol.messages", "qmd.properties", "protocol", "click"),
     },
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
