@@ -119,6 +119,7 @@ def test_the_json_has_all_properties_under_stable_names():
         "report_queue": None,
         "destinations": [],
         "admin_queues": [r"DIRECT=OS:hosta\private$\acks"],
+        **{"properties": {}, "standard_properties": {}, "group": None},
         "response_queues": [r"DIRECT=OS:hosta\private$\answers"],
     }
 
