@@ -26,7 +26,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LOCK = ".lock"  # in the folder of results
 SAFE_PATH = "PYTHONSAFEPATH"  # set: Python does not put the working directory on its path
-_LIBRARIES = ("numpy", "pandas", "pyarrow", "pyspark", "matplotlib", "fsspec")
+_LIBRARIES = ("duckdb", "numpy", "pandas", "pyarrow", "matplotlib", "fsspec")
+#: New files of this size, some ten million events, are read by the embedded engine.
+EMBEDDED_BYTES = 1 << 30
 
 
 class Progress:
@@ -57,6 +59,7 @@ class Job:
     settings: tuple[str, ...]
     dry_run: bool
     as_json: bool
+    engine: str = "auto"
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -71,6 +74,35 @@ class Job:
             return find_files(self.inputs)
         except NoEvents as none:
             raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
+
+    @contextmanager
+    def engine_for(self, name: str, files: Sequence[Any]) -> Iterator[Any]:
+        """Yield the engine for a job over `files`: the one asked for, or by their size."""
+        if self.uses_spark(files):
+            from pipeline.engines.on_spark import SparkEngine
+
+            require_java()
+            with self.spark(name) as session:
+                yield SparkEngine(session)
+            return
+        from pipeline.engines.local import LocalEngine
+
+        try:
+            with LocalEngine() as engine:
+                yield engine
+        finally:
+            self.progress.done()
+
+    def uses_spark(self, files: Sequence[Any]) -> bool:
+        """Return whether Spark executes a job over `files`.  Raises Failure if Spark is missing."""
+        is_there = importlib.util.find_spec("pyspark") is not None
+        asked = self.engine == "spark" or bool(self.master or self.settings)
+        if self.engine != "embedded" and (asked or "PYSPARK_GATEWAY_PORT" in os.environ):
+            if not is_there:
+                require(("pyspark",))
+            return True
+        is_large = sum(file.size for file in files) > EMBEDDED_BYTES
+        return self.engine == "auto" and is_large and is_there and has_java()
 
     @contextmanager
     def spark(self, name: str) -> Iterator[Any]:
@@ -192,6 +224,12 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
         ),
         click.option("--output", required=True, metavar="FOLDER", help=output_help),
         click.option(
+            "--engine", type=click.Choice(["auto", "embedded", "spark"]), default="auto",
+            show_default=True,
+            help="What executes the job: auto takes Spark if the new files are large, or if"
+            " --master or --conf is given.",
+        ),
+        click.option(
             "--master", default="",
             help="Spark's master.  [default: that of spark-submit, else local[2]]",
         ),
@@ -206,11 +244,11 @@ def job_options(input_help: str, output_help: str) -> Callable[[F], F]:
     def decorated(command: F) -> F:
         @functools.wraps(command)
         def with_job(
-            *args: Any, inputs: tuple[str, ...], output: str, master: str,
+            *args: Any, inputs: tuple[str, ...], output: str, engine: str, master: str,
             settings: tuple[str, ...], dry_run: bool, as_json: bool, **own: Any,
         ) -> Any:  # fmt: skip
             require()
-            job = Job(inputs, output, master, settings, dry_run, as_json)
+            job = Job(inputs, output, master, settings, dry_run, as_json, engine)
             return command(*args, job, **own)
 
         made: Any = with_job
@@ -264,19 +302,34 @@ def submitted_master() -> str:
     return str(SparkConf().get("spark.master", LOCAL))
 
 
-def require(*, java: bool = True) -> None:
-    """Raise Failure, with one line of text, if the extra or Java is missing."""
-    missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
+def require(libraries: Sequence[str] = _LIBRARIES) -> None:
+    """Raise Failure, with one line of text, if the extra is missing."""
+    missing = [name for name in libraries if importlib.util.find_spec(name) is None]
     if missing:
         raise Failure(
             ExitCode.FAILED,
             f"the pipeline needs {', '.join(missing)}; install the extra: pip install '.[spark]'",
             "pipeline_extra_missing",
         )
-    if java:
-        from pipeline.spark.java import NoJava, require_java
 
-        try:
-            require_java()
-        except NoJava as none:
-            raise Failure(ExitCode.FAILED, str(none), "java_missing") from none
+
+def has_java() -> bool:
+    """Return whether there is a Java for Spark."""
+    from pipeline.spark.java import NoJava, require_java
+
+    try:
+        require_java()
+    except NoJava:
+        return False
+    return True
+
+
+def require_java() -> None:
+    """Raise Failure, with one line of text, if there is no Java for Spark."""
+    from pipeline.spark.java import NoJava
+    from pipeline.spark.java import require_java as find
+
+    try:
+        find()
+    except NoJava as none:
+        raise Failure(ExitCode.FAILED, str(none), "java_missing") from none

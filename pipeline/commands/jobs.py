@@ -117,8 +117,8 @@ def audit(
         if job.dry_run:
             job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
             return
-        with job.spark("audit") as spark:
-            result = run_audit(spark, fresh, state, chosen, job.progress)
+        with job.engine_for("audit", fresh) as engine:
+            result = run_audit(engine, fresh, state, chosen, job.progress)
             job.progress("the report")
             total = write_audit(job.folder, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}
@@ -249,7 +249,7 @@ def generate(
     The faults are listed in _truth.json there: an audit has to find exactly
     these.  The same seed gives the same fleet.
     """
-    require(java=False)
+    require()
     from pipeline.generator import Fleet, parse_faults
     from pipeline.generator import generate as make
 

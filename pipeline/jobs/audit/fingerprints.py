@@ -65,7 +65,6 @@ class Row(NamedTuple):
 
 
 SCHEMA = pa.schema([*((name, pa.int64()) for name in Row._fields), ("text", pa.string())])
-SPARK_SCHEMA = ", ".join([*(f"{name} bigint" for name in Row._fields), "text string"])
 
 _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 _OTHER = np.uint64(0xC2B2_AE3D_27D4_EB4F)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline import events
+from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.labels import Labels
@@ -36,19 +37,23 @@ def _is_cut(file: LogFile) -> bool:
 
 
 def audit(
-    spark: Any,
+    engine: Any,
     files: Sequence[LogFile],
     state: State,
     settings: AuditSettings | None = None,
     progress: Progress = lambda text: None,
 ) -> AuditResult:
-    """Audit `files`, which are new to `state`, and update `state` (in memory)."""
+    """Audit `files`, which are new to `state`, and update `state` (in memory).
+
+    `engine` is an `Engine` or a Spark session.
+    """
+    engine = engine_of(engine)
     settings = settings or AuditSettings()
     begun = time.monotonic()
-    tasks = settings.tasks or tasks_for(spark, files)
+    tasks = settings.tasks or tasks_for(engine, files)
     progress(f"reading {len(files)} files")
     read = Stretches(state.covered)
-    prints = fingerprints(spark, files, tasks, read)
+    prints = fingerprints(engine, files, tasks, read)
     found, routes = survey(prints, state, full=settings.full)
     broken: dict[str, str] = {}
     while found.unreadable and any(
@@ -58,13 +63,16 @@ def audit(
         broken |= found.unreadable
         files = [file for file in files if file.path not in broken]
         progress(f"reading {len(files)} files again, without {len(broken)} damaged ones")
-        prints = fingerprints(spark, files, tasks, read)
+        prints = fingerprints(engine, files, tasks, read)
         found, routes = survey(prints, state, full=settings.full)
     found.unreadable |= broken
     suspects = len(found.suspect_streams) + len(found.suspect_plain)
     progress(f"{found.events} events of {len(found.hosts)} hosts; {suspects} streams in full")
-    facts = suspect_facts(spark, files, tasks, found, state, full=settings.full)
-    judged = judge(spark, facts, found, routes, state, settings)
+    try:
+        has_facts = suspect_facts(engine, files, tasks, found, state, full=settings.full)
+        judged = judge(engine, found, routes, state, settings, has_facts=has_facts)
+    finally:
+        engine.release()
     judged.events = found.events
     judged.files = len(files) - len(found.unreadable)
     judged.suspects = suspects

@@ -1,4 +1,4 @@
-"""The two passes of the audit over the logs, as Spark tasks with Arrow and numpy.
+"""The two passes of the audit over the logs, as tasks of an engine with Arrow and numpy.
 
 fingerprints    each piece of a log as some rows for each stream
 suspect_facts   the single events that the rules need, shuffled once by their message's source
@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, pieces, read_piece, text_hashes
 from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
@@ -29,7 +30,6 @@ from pipeline.jobs.audit.facts import (
 )
 from pipeline.jobs.audit.fingerprints import (
     SCHEMA,
-    SPARK_SCHEMA,
     fingerprint,
     first_of_each,
     mixed,
@@ -45,28 +45,15 @@ Piece = tuple[str, int, int]
 
 #: Log bytes for each step by which the clock sample gets sparser; some 100,000 samples suffice.
 _SAMPLE_BYTES = 4 << 20
-_FACT_SCHEMA = ", ".join(f"{name} bigint" for name in Facts._fields)
 _ARROW_FACTS = pa.schema([(name, pa.int64()) for name in Facts._fields])
 
 
-def tasks_for(spark: Any, files: Sequence[LogFile]) -> int:
+def tasks_for(engine: Engine, files: Sequence[LogFile]) -> int:
     size = sum(file.size for file in files)
-    return max(int(spark.sparkContext.defaultParallelism) * 2, size // (32 << 20), 1)
+    return max(engine.parallelism * 2, size // (32 << 20), 1)
 
 
-def _map(spark: Any, files: Sequence[LogFile], tasks: int, function: Any, schema: str) -> Any:
-    """Apply `function` to each piece of the files; return a table of `schema`."""
-    # Pieces go by number: Spark would have to sort a table of paths into partitions.
-    work = pieces(files, tasks)
-
-    def each(batches: Iterable[Any]) -> Iterator[Any]:
-        numbers = [n for batch in batches for n in batch.column(0).to_pylist()]
-        yield from function(part for n in numbers for part in work[n])
-
-    return spark.range(0, len(work), 1, max(len(work), 1)).mapInArrow(each, schema)
-
-
-def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int, read: Stretches) -> Frame:
+def fingerprints(engine: Engine, files: Sequence[LogFile], tasks: int, read: Stretches) -> Frame:
     """Return the `fingerprints.SCHEMA` rows of all files, except events `read` before."""
     # A power of two: the samples of two runs overlap.
     sample_every = 1 << (sum(file.size for file in files) // _SAMPLE_BYTES).bit_length()
@@ -74,7 +61,7 @@ def fingerprints(spark: Any, files: Sequence[LogFile], tasks: int, read: Stretch
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
         return print_rows(parts, sample_every, read)
 
-    return _map(spark, files, tasks, each, SPARK_SCHEMA).toPandas()
+    return engine.collect(pieces(files, tasks), each, SCHEMA).to_pandas()
 
 
 def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> Iterator[Any]:
@@ -213,20 +200,32 @@ _PLAIN = dict.fromkeys(("sent", "accepted", "session_acknowledged", "relayed"), 
 _LEAVING = dict.fromkeys(("received", *ENDING_KINDS), 1)
 
 
+#: Repeated events are one: each place and each number is given once, also if one event has two
+#: cursors.  Times are compared too: a restored backup gives blocks and places again.
+_SAME = (
+    *("source", "number", "role", "host", "block", "at_ms"),
+    f"if(role IN ({Role.SENT}, {Role.ACCEPTED}), 0, index)",
+    f"if(role = {Role.ACCEPTED} AND place >= 0, place & {ARRIVAL_MAX}, 0)",
+)
+
+
 def suspect_facts(
-    spark: Any,
+    engine: Engine,
     files: Sequence[LogFile],
     tasks: int,
     found: Survey,
     state: State,
     *,
     full: bool,
-) -> Any:
-    """Return the events that the rules need, with those kept of earlier runs; None if none."""
+) -> bool:
+    """Create table `facts`: the events that the rules need, with those kept of earlier runs.
+
+    Return whether there are any.
+    """
     selection = EventSelection.of(found, state.carried, full=full)
     kept = _kept(found, state)
     if selection.nothing() and not len(kept):
-        return None
+        return False
     read = Stretches(state.covered)
 
     def select(parts: Iterator[Piece]) -> Iterator[Any]:
@@ -238,25 +237,17 @@ def suspect_facts(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS
                 )
 
-    whole = [file for file in files if file.path not in found.unreadable]
-    parts: list[Any] = []
-    if not selection.nothing():
-        parts.append(_map(spark, whole, tasks, select, _FACT_SCHEMA))
-    if len(kept):
-        parts.append(spark.createDataFrame(kept, _FACT_SCHEMA))
-    facts = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    facts = facts.repartition(max(spark.sparkContext.defaultParallelism * 2, 4), "source")
-    if found.twice:
-        # Each place and each number is given once, also if one event has two cursors.
-        facts = facts.selectExpr(
-            "*",
-            f"if(role IN ({Role.SENT}, {Role.ACCEPTED}), 0, index) AS nth",
-            f"if(role = {Role.ACCEPTED} AND place >= 0, place & {ARRIVAL_MAX}, 0) AS arrival",
-        )
-        # Compare times too: a restored backup gives blocks and places again.
-        same = ["source", "number", "role", "host", "block", "at_ms", "nth", "arrival"]
-        facts = facts.dropDuplicates(same).drop("nth", "arrival")
-    return facts
+    whole = [] if selection.nothing() else [f for f in files if f.path not in found.unreadable]
+    more = pa.Table.from_pandas(kept[list(Facts._fields)], _ARROW_FACTS, preserve_index=False)
+    engine.create(
+        "facts",
+        pieces(whole, tasks),
+        select,
+        more,
+        by="source",
+        distinct=_SAME if found.twice else (),
+    )
+    return True
 
 
 def _kept(found: Survey, state: State) -> Frame:

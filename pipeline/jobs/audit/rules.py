@@ -1,4 +1,4 @@
-"""The rules of the audit, as Spark queries over `facts`.
+"""The rules of the audit, as queries over `facts`, in Spark's SQL (`engines.duckdb_sql`).
 
 `MESSAGES` has a row for each message of a stream; `ORDERED` adds its neighbours.  `CANDIDATES`,
 `PLAIN` and `LEFT_TWICE` return possible findings, all with the columns of `_COLUMNS`.  Each
@@ -155,7 +155,7 @@ _FOLLOWING = (
 _LATER = f"(accepted_at_after IS NOT NULL OR {_FOLLOWING} IS NOT NULL)"
 _SAME_SEQUENCE = f"(key_before >> {HALF}) = (key >> {HALF})"
 _FLOOR = f"""greatest(
-  if({_SAME_SEQUENCE}, key_before, (key >> {HALF}) << {HALF}),
+  if({_SAME_SEQUENCE}, key_before, (key & {-1 << int(HALF)})),
   array_max(transform(filter(old_sent, r -> r[1] < key), r -> r[1])))"""
 
 _BEHIND = "exists(old_accepted, r -> r[0] > key AND r[2] < place AND r[4] = host)"

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.events import host_of_path
 from pipeline.jobs import clocks
 from pipeline.jobs.audit import rules
@@ -31,28 +32,35 @@ from pipeline.jobs.audit.survey import Survey
 Frame = Any
 
 _KEY = ["source", "stream", "key_first"]
+_SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT])
+_KEPT = pa.schema([(name, pa.int64()) for name in ("source", "number", "how")])
+_CHOSEN = pa.schema(
+    [("n", pa.int32()), *((name, pa.int64()) for name in ("source", "stream", "wanted"))]
+)
+_LISTS = pa.list_(pa.list_(pa.int64()))
 _LEAVING = (Role.RECEIVED, Role.LEFT)
 _CLOCK_UNSURE_MS = 50  # clocks drift
 
 
 def judge(
-    spark: Any, facts: Any, found: Survey, routes: Frame, state: State, settings: AuditSettings
+    engine: Engine,
+    found: Survey,
+    routes: Frame,
+    state: State,
+    settings: AuditSettings,
+    *,
+    has_facts: bool,
 ) -> AuditResult:
-    """Apply the rules.  All queries are partitioned by `source`, as the events already are."""
-    from pyspark import StorageLevel
-
-    if facts is None:
+    """Apply the rules to table `facts`.  All queries are partitioned by `source`, as it is."""
+    if not has_facts:
         rows = pd.DataFrame(columns=rules.COLUMN_NAMES).astype(
             {name: "Int64" for name in rules.COLUMN_NAMES[1:]}
         )
         return _conclude(rows, found, routes, state, settings)[0]
-    facts = facts.persist(StorageLevel.DISK_ONLY)
-    facts.createOrReplaceTempView("facts")
-    _streams_view(spark, found, state)
-    spark.sql(rules.MESSAGES).createOrReplaceTempView("messages")
+    engine.put("streams", _suspect_streams(found))
+    engine.view("messages", rules.MESSAGES)
     # Two queries read it: candidates and segments.
-    ordered = spark.sql(rules.ORDERED).persist(StorageLevel.DISK_ONLY)
-    ordered.createOrReplaceTempView("ordered")
+    engine.keep("ordered", rules.ORDERED)
     kept = state.carried
     queries = [rules.CANDIDATES]
     # Each query is another stage: skip those that cannot find anything.
@@ -60,20 +68,15 @@ def judge(
         queries += [rules.PLAIN, rules.ORPHANS]
     if settings.full or found.suspect_queues or kept.role.isin(_LEAVING).any():
         queries.append(rules.LEFT_TWICE)
-    candidates = spark.sql(" UNION ALL ".join(f"({query})" for query in queries))
-    try:
-        # Hashes have 64 bits: columns with nulls must not become floating point.
-        rows = _exact(candidates)
-        ids, rows = _kept_ids(rows, found)
-        judged, proved = _conclude(rows, found, routes, state, settings)
-        judged.kept = _kept(spark, ids)
-        if found.suspect_streams:
-            judged.segments = _segments(spark, found, judged.kept)
-        if settings.timelines:
-            judged.timelines = _timelines(spark, proved, settings.timelines)
-    finally:
-        ordered.unpersist()
-        facts.unpersist()
+    # Hashes have 64 bits: columns with nulls must not become floating point.
+    rows = whole_numbers(engine.query(" UNION ALL ".join(f"({query})" for query in queries)))
+    ids, rows = _kept_ids(rows, found)
+    judged, proved = _conclude(rows, found, routes, state, settings)
+    judged.kept = _kept(engine, ids)
+    if found.suspect_streams:
+        judged.segments = _segments(engine, found, judged.kept)
+    if settings.timelines:
+        judged.timelines = _timelines(engine, proved, settings.timelines)
     return judged
 
 
@@ -103,15 +106,12 @@ def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
     return frame.groupby(["source", "number"], as_index=False).how.min(), rows
 
 
-def _kept(spark: Any, ids: Frame) -> Frame:
-    spark.createDataFrame(
-        ids.astype(np.int64), "source bigint, number bigint, how bigint"
-    ).createOrReplaceTempView("kept")
-    kept = spark.sql(rules.KEPT).select(*Facts._fields).toArrow().to_pandas()
-    return kept.astype(np.int64)
+def _kept(engine: Engine, ids: Frame) -> Frame:
+    engine.put("kept", pa.Table.from_pandas(ids.astype(np.int64), _KEPT, preserve_index=False))
+    return plain_numbers(engine.query(rules.KEPT).select(list(Facts._fields)))
 
 
-def _segments(spark: Any, found: Survey, kept: Frame) -> Frame:
+def _segments(engine: Engine, found: Survey, kept: Frame) -> Frame:
     """Return the settled segments, each stream in its own task."""
     stretches = Stretches(found.covered)
 
@@ -123,19 +123,16 @@ def _segments(spark: Any, found: Survey, kept: Frame) -> Frame:
             good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
             others = table.filter(pc.invert(table["is_good"])).select(_KEY).to_pandas()
             others = others.rename(columns={"key_first": "key"})
-            yield pa.RecordBatch.from_pandas(joined(good, stretches, others), preserve_index=False)
+            yield pa.RecordBatch.from_pandas(
+                joined(good, stretches, others)[SEGMENT], _SEGMENTS, preserve_index=False
+            )
 
-    schema = ", ".join(f"{name} bigint" for name in SEGMENT)
-    fresh = spark.sql(rules.SEGMENTS).mapInArrow(join, schema).toArrow().to_pandas()
+    fresh = engine.mapped(rules.SEGMENTS, join, _SEGMENTS).to_pandas()
     segments = pd.concat([found.segments, fresh[SEGMENT]]).astype(np.int64)
     return joined(segments, stretches, keys_of(kept))
 
 
-def _exact(table: Any) -> Frame:
-    return table.toArrow().to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-
-
-def _timelines(spark: Any, proved: Frame, most: int) -> list[FindingTimeline]:
+def _timelines(engine: Engine, proved: Frame, most: int) -> list[FindingTimeline]:
     """Return some findings of different kinds, each with the messages around it."""
     some = proved[proved.key.notna() & (proved.stream >= 0)]
     chosen = [
@@ -143,11 +140,12 @@ def _timelines(spark: Any, proved: Frame, most: int) -> list[FindingTimeline]:
     ][:most]  # fmt: skip
     if not chosen:
         return []
-    spark.createDataFrame(
-        [(n, int(row.source), int(row.stream), int(row.key)) for n, row in enumerate(chosen)],
-        "n int, source bigint, stream bigint, wanted bigint",
-    ).createOrReplaceTempView("chosen")
-    near = _exact(spark.sql(rules.NEAR)).sort_values(["n", "key", "number"])
+    wanted = [(n, int(row.source), int(row.stream), int(row.key)) for n, row in enumerate(chosen)]
+    engine.put(
+        "chosen",
+        pa.Table.from_pylist([dict(zip(_CHOSEN.names, row, strict=True)) for row in wanted], _CHOSEN),
+    )
+    near = whole_numbers(engine.query(rules.NEAR)).sort_values(["n", "key", "number"])
     found = []
     for n, row in enumerate(chosen):
         messages = near[near.n == n].assign(
@@ -160,8 +158,8 @@ def _timelines(spark: Any, proved: Frame, most: int) -> list[FindingTimeline]:
     return found
 
 
-def _streams_view(spark: Any, found: Survey, state: State) -> None:
-    """Create the view of suspect streams: what is known of them besides the facts."""
+def _suspect_streams(found: Survey) -> Any:
+    """Return the table of suspect streams: what is known of them besides the facts."""
     columns = ["source", "stream", "receiver", "following", "following_sent"]
     some = found.streams.loc[in_pairs(found.streams, found.judged_streams), columns]
 
@@ -170,24 +168,21 @@ def _streams_view(spark: Any, found: Survey, state: State) -> None:
             pair: part[["key_first", "key_last", *which]].values.tolist()
             for pair, part in frame.groupby(["source", "stream"])
         }
-        return [lists.get(pair, []) for pair in zip(some.source, some.stream, strict=True)]
+        pairs = zip(some.source, some.stream, strict=True)
+        return pa.array([lists.get(pair, []) for pair in pairs], _LISTS)
 
     segments = found.segments[in_pairs(found.segments, found.judged_streams)]
     of_sent = ("sent_block_first", "sent_block_last", "sent_at_min", "sent_at_max")
     # Messages accepted under numbers of this stream, although they were sent in another.
     accepted = found.runs[found.runs.what == RowKind.ACCEPTED]
-    some = some.assign(
-        old_sent=runs(segments, *of_sent),
-        old_accepted=runs(segments, "place_first", "place_last", "host", "at_min", "at_max"),
-        given=runs(accepted[in_pairs(accepted, found.judged_streams)]),
+    return pa.table(
+        {name: pa.array(some[name].to_numpy(np.int64)) for name in columns}
+        | {
+            "old_sent": runs(segments, *of_sent),
+            "old_accepted": runs(segments, "place_first", "place_last", "host", "at_min", "at_max"),
+            "given": runs(accepted[in_pairs(accepted, found.judged_streams)]),
+        }
     )
-    schema = (
-        ", ".join(f"{name} bigint" for name in columns)
-        + ", old_sent array<array<bigint>>, old_accepted array<array<bigint>>"
-        ", given array<array<bigint>>"
-    )
-    rows = [tuple(row) for row in some.itertuples(index=False)]
-    spark.createDataFrame(rows, schema).createOrReplaceTempView("streams")
 
 
 def _conclude(

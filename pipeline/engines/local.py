@@ -1,0 +1,152 @@
+"""The embedded engine: tasks in threads of this process, queries in DuckDB.
+
+It needs no Java and starts in a fraction of a second.  Tables that do not fit in memory go to a
+temporary folder.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pipeline.engines.duckdb_sql import for_duckdb
+from pipeline.engines.engine import Batches, Piece, Task
+
+MEMORY = "2GB"  # of DuckDB; more goes to the temporary folder
+
+
+class LocalEngine:
+    """An engine in this process.  Use it in a `with` block, or call `close`."""
+
+    name = "embedded"
+
+    def __init__(self, threads: int = 0, folder: str | None = None) -> None:
+        import duckdb
+
+        self.parallelism = threads or max(len(os.sched_getaffinity(0)), 1)
+        self._folder = tempfile.TemporaryDirectory(prefix="qmd-pipeline-", dir=folder)
+        settings = {
+            "threads": self.parallelism,
+            "memory_limit": MEMORY,
+            "temp_directory": self._folder.name,
+            # No order of rows is needed; keeping it costs memory.
+            "preserve_insertion_order": False,
+            # Nothing but what qmd was installed with.
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        self._db = duckdb.connect(config=settings)
+        self._tables: list[str] = []
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+        self._folder.cleanup()
+
+    def collect(self, work: Sequence[list[Piece]], task: Task, schema: Any) -> Any:
+        import pyarrow as pa
+
+        batches = [batch for part in self._results(work, task) for batch in part]
+        return pa.Table.from_batches(batches, schema)
+
+    def create(
+        self,
+        name: str,
+        work: Sequence[list[Piece]],
+        task: Task,
+        more: Any,
+        *,
+        by: str,
+        distinct: Sequence[str] = (),
+    ) -> None:
+        self._drop(name)
+        self._insert(name, more.slice(0, 0), is_new=True)
+        lock = threading.Lock()
+
+        def add(table: Any) -> None:
+            with lock:
+                self._insert(name, table)
+
+        self._each(work, task, lambda batch: add(_as_table(batch)))
+        if len(more):
+            add(more)
+        if distinct:
+            self._db.execute(
+                f"CREATE OR REPLACE TABLE {name} AS"
+                f" SELECT DISTINCT ON ({for_duckdb(', '.join(distinct))}) * FROM {name}"
+            )
+        self._tables.append(name)
+
+    def _insert(self, name: str, table: Any, *, is_new: bool = False) -> None:
+        if not is_new and len(table) == 0:
+            return
+        self._db.register("rows_to_add", table)
+        start = f"CREATE TABLE {name} AS" if is_new else f"INSERT INTO {name}"
+        self._db.execute(f"{start} SELECT * FROM rows_to_add")
+        self._db.unregister("rows_to_add")
+
+    def keep(self, name: str, query: str) -> None:
+        self._drop(name)
+        self._db.execute(f"CREATE TABLE {name} AS {for_duckdb(query)}")
+        self._tables.append(name)
+
+    def view(self, name: str, query: str) -> None:
+        self._drop(name)
+        self._db.execute(f"CREATE VIEW {name} AS {for_duckdb(query)}")
+        self._tables.append(name)
+
+    def put(self, name: str, table: Any) -> None:
+        self._drop(name)
+        self._insert(name, table, is_new=True)
+        self._tables.append(name)
+
+    def query(self, query: str) -> Any:
+        return self._db.sql(for_duckdb(query)).to_arrow_table()
+
+    def mapped(self, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(function(self.query(query).to_batches())), schema)
+
+    def release(self) -> None:
+        for name in reversed(self._tables):
+            self._drop(name)
+        self._tables = []
+
+    def _drop(self, name: str) -> None:
+        found = self._db.execute(
+            "SELECT table_type FROM information_schema.tables WHERE table_name = ?", [name]
+        ).fetchone()
+        if found is not None:
+            kind = "VIEW" if found[0] == "VIEW" else "TABLE"
+            self._db.execute(f"DROP {kind} {name} CASCADE")
+
+    def _results(self, work: Sequence[list[Piece]], task: Task) -> Iterator[list[Any]]:
+        with ThreadPoolExecutor(self.parallelism) as threads:
+            yield from threads.map(lambda parts: list(task(iter(parts))), work)
+
+    def _each(
+        self, work: Sequence[list[Piece]], task: Task, use: Callable[[Any], None]
+    ) -> None:
+        def run(parts: list[Piece]) -> None:
+            for batch in task(iter(parts)):
+                use(batch)
+
+        with ThreadPoolExecutor(self.parallelism) as threads:
+            for _ in threads.map(run, work):
+                pass
+
+
+def _as_table(batch: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch])
