@@ -7,8 +7,8 @@
     named_struct('a', x, 'b', y), struct(x, y) struct_pack(a := x, b := y), row(x, y)
     inline(list)                               unnest(list, recursive := true)
 
-Other text is the same in both.  A lower-case name before a parenthesis is a call; FILTER (WHERE ...)
-is written in capitals.
+Other text is the same in both.  A lower-case name before a parenthesis is a call; the clause
+FILTER (WHERE ...) is written in capitals.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _lambda(text: str) -> str:
     found = _LAMBDA.match(text)
     if found is None:
         raise ValueError(f"not a function of one argument: {text[:60]}")
-    return f"lambda {found[1]}: {text[found.end() :]}"
+    return f"lambda {found[1]}: {text[found.end() :].strip()}"
 
 
 def _pairs(arguments: list[str]) -> str:

@@ -29,7 +29,7 @@ class LocalEngine:
 
         self.parallelism = threads or max(len(os.sched_getaffinity(0)), 1)
         self._folder = tempfile.TemporaryDirectory(prefix="qmd-pipeline-", dir=folder)
-        settings = {
+        settings: dict[str, str | bool | int | float | list[str]] = {
             "threads": self.parallelism,
             "memory_limit": MEMORY,
             "temp_directory": self._folder.name,
@@ -134,9 +134,7 @@ class LocalEngine:
         with ThreadPoolExecutor(self.parallelism) as threads:
             yield from threads.map(lambda parts: list(task(iter(parts))), work)
 
-    def _each(
-        self, work: Sequence[list[Piece]], task: Task, use: Callable[[Any], None]
-    ) -> None:
+    def _each(self, work: Sequence[list[Piece]], task: Task, use: Callable[[Any], None]) -> None:
         def run(parts: list[Piece]) -> None:
             for batch in task(iter(parts)):
                 use(batch)

@@ -37,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(1800))
 
 
+@pytest.fixture
+def engine() -> Iterator[Any]:
+    """Yield the embedded engine."""
+    pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+    from pipeline.engines.local import LocalEngine
+
+    with LocalEngine() as found:
+        yield found
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Yield a session in local mode, with its folders among those of the tests."""

@@ -78,20 +78,28 @@ def about_hosts(result: AuditResult) -> set[tuple[str, str]]:
     return {(each["kind"], each["host"]) for each in rows(result) if each["kind"] in ABOUT_HOSTS}
 
 
-def audited(spark: Any, folder: Path, *, full: bool = False) -> AuditResult:
-    return audit(spark, find_files([str(folder)]), State(), AuditSettings(full=full, tasks=2))
+def audited(engine: Any, folder: Path, *, full: bool = False) -> AuditResult:
+    return audit(engine, find_files([str(folder)]), State(), AuditSettings(full=full, tasks=2))
 
 
-def test_the_audit_finds_exactly_the_faults_of_a_fleet(spark: Any, tmp_path: Path) -> None:
+def comparable(result: AuditResult) -> list[list[str]]:
+    """Return all rows of a result, whichever engine has computed it."""
+    tables = (result.findings, result.open, result.streams, result.segments, result.kept)
+    return [sorted(map(repr, table.astype(object).values.tolist())) for table in tables]
+
+
+def test_the_audit_finds_exactly_the_faults_of_a_fleet(engine: Any, tmp_path: Path) -> None:
     truth = fleet(tmp_path / "logs", "all", seed=11, hosts=14, streams=60, messages=12_000)
 
-    result = audited(spark, tmp_path / "logs")
+    result = audited(engine, tmp_path / "logs")
 
     assert found(result) == true(truth)
     assert about_hosts(result) == {(each["kind"], each["host"]) for each in truth["hosts"]}
 
 
-def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(spark: Any, tmp_path: Path) -> None:
+def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(
+    spark: Any, engine: Any, tmp_path: Path
+) -> None:
     fleet = foreign_fleet(tmp_path / "logs", more=more_faults)
     before = last_stage(spark)
     broken = tmp_path / "logs" / "day=1" / "host=november" / "events.parquet"
@@ -99,9 +107,11 @@ def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(spark: Any, tmp_pat
     state = State()
 
     result = audited(spark, tmp_path / "logs")
+    embedded = audited(engine, tmp_path / "logs")
 
     assert found(result) == fleet.findings
     assert about_hosts(result) == fleet.about_hosts
+    assert comparable(embedded) == comparable(result)
     (records,) = shuffles(spark, since=before)  # of all rules together, also for a DISTINCT
     assert records < result.events / 2  # the suspects alone
 
@@ -117,10 +127,10 @@ def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(spark: Any, tmp_pat
     assert [Path(file.path) for file in fresh] == [broken]  # the next audit reads it
 
 
-def test_the_audit_finds_exactly_the_random_faults(spark: Any, tmp_path: Path) -> None:
+def test_the_audit_finds_exactly_the_random_faults(engine: Any, tmp_path: Path) -> None:
     fleet = fleet_of_ways(tmp_path, seed=1)
 
-    result = audited(spark, tmp_path)
+    result = audited(engine, tmp_path)
 
     assert found(result) == fleet.findings
     assert about_hosts(result) == fleet.about_hosts
@@ -156,7 +166,7 @@ def test_a_full_check_and_a_second_implementation_give_the_same(spark: Any, tmp_
     assert second_opinion(tmp_path / "logs") == true(truth)
 
 
-def test_days_are_read_once_and_late_events_are_decided_later(spark: Any, tmp_path: Path) -> None:
+def test_days_are_read_once_and_late_events_are_decided_later(engine: Any, tmp_path: Path) -> None:
     logs, here = tmp_path / "logs", tmp_path / "here"
     truth = fleet(logs, "lost,acked_not_stored,duplicated=3,gap=4,expired", seed=14, hosts=5)
     days = sorted(logs.glob("day=*"))
@@ -172,7 +182,7 @@ def test_days_are_read_once_and_late_events_are_decided_later(spark: Any, tmp_pa
         state = State.load(out / "state")
         fresh = state.unseen(find_files([str(here)]))
         sizes.append(len(fresh))
-        result = audit(spark, fresh, state, AuditSettings(tasks=2))
+        result = audit(engine, fresh, state, AuditSettings(tasks=2))
         before = tmp_path / f"state {len(sizes)}"
         if (out / "state").exists():
             shutil.copytree(out / "state", before)
@@ -181,7 +191,7 @@ def test_days_are_read_once_and_late_events_are_decided_later(spark: Any, tmp_pa
             truth
         )  # no message is reported as lost only because a log is missing
 
-    again = audit(spark, [], State.load(out / "state"), AuditSettings(tasks=2))
+    again = audit(engine, [], State.load(out / "state"), AuditSettings(tasks=2))
     assert found(again) == true(truth)  # known messages stay known
     assert sizes == [4, 6]
     assert found(result) == true(truth)
@@ -194,13 +204,13 @@ def test_days_are_read_once_and_late_events_are_decided_later(spark: Any, tmp_pa
     before.rename(out / "state")
     state = State.load(out / "state")
     assert len(state.unseen(find_files([str(here)]))) == 6
-    write_audit(out, audit(spark, fresh, state, AuditSettings(tasks=2)), state)
+    write_audit(out, audit(engine, fresh, state, AuditSettings(tasks=2)), state)
     recounted = parquet.read_table(out / "streams.parquet").to_pandas()
     assert sum(counted.sent) == sum(recounted.sent) > 0
     assert sum(counted.accepted) == sum(recounted.accepted)
 
 
-def test_an_open_message_is_kept_when_its_stream_ends(spark: Any, tmp_path: Path) -> None:
+def test_an_open_message_is_kept_when_its_stream_ends(engine: Any, tmp_path: Path) -> None:
     """A message is lost, on its way, and stored a day later, in runs over otherwise empty files."""
     f = ForeignFleet(random.Random(1))
     alpha, bravo = f.host("alpha"), f.host("bravo of two days")
@@ -217,7 +227,7 @@ def test_an_open_message_is_kept_when_its_stream_ends(spark: Any, tmp_path: Path
 
     def verdicts(words: str) -> tuple[Counter[Key], Counter[str]]:
         result = audit(
-            spark, [each for each in files if words in each.path], state, AuditSettings(tasks=2)
+            engine, [each for each in files if words in each.path], state, AuditSettings(tasks=2)
         )
         return found(result), Counter(
             dict(zip(result.open.reason, result.open.messages, strict=True))
@@ -232,7 +242,7 @@ def test_an_open_message_is_kept_when_its_stream_ends(spark: Any, tmp_path: Path
     assert set(state.carried.number) == {2, 3}
 
 
-def test_days_of_plain_messages_in_reverse_order_are_no_faults(spark: Any, tmp_path: Path) -> None:
+def test_days_of_plain_messages_in_reverse_order_are_no_faults(engine: Any, tmp_path: Path) -> None:
     """A later number of a sender does not prove that its earlier sends were read."""
     f = ForeignFleet(random.Random(1))
     alpha, bravo = f.host("alpha"), f.host("bravo of two days")
@@ -244,7 +254,7 @@ def test_days_of_plain_messages_in_reverse_order_are_no_faults(spark: Any, tmp_p
 
     for words in ("day=1/host=alpha", "host=bravo", "day=0/host=alpha"):
         some = [each for each in files if words in each.path]
-        assert found(audit(spark, some, state, AuditSettings(tasks=2))) == Counter()
+        assert found(audit(engine, some, state, AuditSettings(tasks=2))) == Counter()
 
     assert len(state.carried) == 0
 
@@ -258,23 +268,23 @@ def any_fleet(folder: Path, seed: int) -> Counter[Key]:
     return foreign_fleet(folder, seed, more=more_faults).findings
 
 
-def in_any_order(spark: Any, folder: Path, seed: int, runs: int) -> tuple[AuditResult, State]:
+def in_any_order(engine: Any, folder: Path, seed: int, runs: int) -> tuple[AuditResult, State]:
     """Return the last of several audits, which get the files of a fleet in any order."""
     files = find_files([str(folder)])
     random.Random(seed).shuffle(files)
     state = State()
     for n in range(runs):
-        result = audit(spark, sorted(files[n::runs]), state, AuditSettings(tasks=2))
+        result = audit(engine, sorted(files[n::runs]), state, AuditSettings(tasks=2))
     return result, state
 
 
-def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path) -> None:
+def test_the_order_of_files_makes_no_difference(engine: Any, tmp_path: Path) -> None:
     """Faults at the ends of sequences and of files, and hosts with a missing part."""
     kinds = "lost,acked_not_stored=5,duplicated=3,reordered=3,delayed=3,gap=4,expired,refused"
     kinds += ",number_reused=2,restart=2,plain_duplicated=2,plain_not_stored=2,delivered_dead=2"
     truth = fleet(tmp_path, kinds, seed=31, hosts=4, streams=10, messages=800)
 
-    result, state = in_any_order(spark, tmp_path, seed=31, runs=3)
+    result, state = in_any_order(engine, tmp_path, seed=31, runs=3)
 
     assert found(result) == true(truth)
     assert len(state.segments) < 60  # and not one per message
@@ -284,13 +294,13 @@ def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path) -> N
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("seed", range(SEEDS if SOAK else 1))
 def test_the_order_of_files_makes_no_difference_to_any_fleet(
-    spark: Any, tmp_path: Path, seed: int
+    engine: Any, tmp_path: Path, seed: int
 ) -> None:
     wanted = any_fleet(tmp_path, seed)
-    whole = audited(spark, tmp_path)
+    whole = audited(engine, tmp_path)
 
     for runs in (2, 3, 5):
-        result, _ = in_any_order(spark, tmp_path, seed=seed * 10 + runs, runs=runs)
+        result, _ = in_any_order(engine, tmp_path, seed=seed * 10 + runs, runs=runs)
         assert found(result) == wanted == found(whole)
         assert about_hosts(result) == about_hosts(whole)
         assert result.open.messages.sum() == whole.open.messages.sum()

@@ -66,17 +66,19 @@ def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new
         assert left == names  # the remains are deleted
 
 
-def audited(spark: Any, folder: Path, files: list[Any], *, dies: bool = False) -> AuditResult:
+def audited(engine: Any, folder: Path, files: list[Any], *, dies: bool = False) -> AuditResult:
     """Audit the new `files` of a night, with pages; the run may die before it saves its state."""
     state = State.load(folder / "state")
     fresh = state.unseen(sorted(files))
-    result = audit(spark, fresh, state, AuditSettings(tasks=2, timelines=5))
+    result = audit(engine, fresh, state, AuditSettings(tasks=2, timelines=5))
     if not dies:
         write_audit(folder, result, state)
     return result
 
 
-def nights(spark: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: float) -> AuditResult:
+def nights(
+    engine: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: float
+) -> AuditResult:
     """Run several nights with files in any order; no page may contain a false finding."""
     chance = random.Random(seed)
     files = find_files([str(logs)])
@@ -85,15 +87,15 @@ def nights(spark: Any, logs: Path, out: Path, seed: int, wanted: Any, deaths: fl
     for n in range(runs):
         here = [file for at, file in enumerate(files) if at % runs <= n]
         if chance.random() < deaths:
-            audited(spark, out, here, dies=True)
-        result = audited(spark, out, here)
+            audited(engine, out, here, dies=True)
+        result = audited(engine, out, here)
         assert not accused_falsely(found(result), wanted)
         assert (out / "report.html").exists()
     return result
 
 
 def test_a_message_without_a_known_number_is_omitted_from_a_page(
-    spark: Any, tmp_path: Path
+    engine: Any, tmp_path: Path
 ) -> None:
     """The message is sent and stored in files of the next night, and has no number until then."""
     f = ForeignFleet(random.Random(1))
@@ -113,19 +115,19 @@ def test_a_message_without_a_known_number_is_omitted_from_a_page(
     late = [file for file in files if "day=1" in file.path]
     assert 0 < len(late) < len(files)
     out = tmp_path / "out"
-    audited(spark, out, late, dies=True)
-    assert found(audited(spark, out, late)) == f.findings
+    audited(engine, out, late, dies=True)
+    assert found(audited(engine, out, late)) == f.findings
     assert (out / "report.html").exists()
-    assert found(audited(spark, out, files)) == f.findings
+    assert found(audited(engine, out, files)) == f.findings
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("seed", range(SEEDS if SOAK else 1))
-def test_any_fleet_night_after_night(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_any_fleet_night_after_night(engine: Any, tmp_path: Path, seed: int) -> None:
     wanted = any_fleet(tmp_path / "logs", seed)
 
     for n in range(4):
-        nights(spark, tmp_path / "logs", tmp_path / f"out{n}", seed * 100 + n, wanted, deaths=0.3)
+        nights(engine, tmp_path / "logs", tmp_path / f"out{n}", seed * 100 + n, wanted, deaths=0.3)
 
 
 def run_audit(logs: Path, out: Path, *words: str) -> Result:
@@ -134,7 +136,7 @@ def run_audit(logs: Path, out: Path, *words: str) -> Result:
 
 
 def test_an_audit_without_new_files_gives_the_same_and_failures_are_no_findings(
-    spark: Any, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     generate(

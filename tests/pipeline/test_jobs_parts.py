@@ -40,10 +40,10 @@ from tests.pipeline.test_jobs import SEEDS, SOAK, about_hosts, any_fleet, found,
 pytestmark = pytest.mark.timeout(1800)
 
 
-def audited(spark: Any, folder: Path, state: State | None = None) -> AuditResult:
+def audited(engine: Any, folder: Path, state: State | None = None) -> AuditResult:
     files = find_files([str(folder)])
     state = state or State()
-    return audit(spark, state.unseen(files), state, AuditSettings(tasks=2))
+    return audit(engine, state.unseen(files), state, AuditSettings(tasks=2))
 
 
 def a_few_lives(f: Fleet, source: str, to: str, begin: float) -> Stream:
@@ -110,7 +110,7 @@ def late(f: Fleet, begin: float) -> list[tuple[str, float, float]]:
     ]
 
 
-def test_late_events_are_no_faults(spark: Any, tmp_path: Path) -> None:
+def test_late_events_are_no_faults(engine: Any, tmp_path: Path) -> None:
     f = Fleet(random.Random(1))
     stretches = late(f, MIDNIGHT + HOUR)
     f.write(tmp_path / "logs", without=set(), hole=(f.host("alpha"), 0, 0))
@@ -127,7 +127,7 @@ def test_late_events_are_no_faults(spark: Any, tmp_path: Path) -> None:
 
     for file in here.glob("_now-*"):
         file.rename(file.with_name(file.name[1:]))
-    result = audited(spark, here, state)
+    result = audited(engine, here, state)
     assert found(result) == Counter()
     assert about_hosts(result) == {("log_hole", name) for name in ("bravo", "charlie", "hotel")}
     waiting = dict(
@@ -143,14 +143,14 @@ def test_late_events_are_no_faults(spark: Any, tmp_path: Path) -> None:
 
     for file in here.glob("_late-*"):
         file.rename(file.with_name(file.name[1:]))
-    assert found(audited(spark, here, state)) == f.findings
+    assert found(audited(engine, here, state)) == f.findings
 
 
-def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> None:
+def check_parts(engine: Any, folder: Path, seeds: Iterable[int], parts: int) -> None:
     """Check that findings in parts of each fleet are true, and decidable faults are found."""
     for seed in seeds:
         wanted = any_fleet(folder / f"{seed}", seed)
-        everything = audited(spark, folder / f"{seed}")
+        everything = audited(engine, folder / f"{seed}")
         assert found(everything) == wanted
         logs = logs_of(folder / f"{seed}")
         for n in range(parts):
@@ -160,7 +160,7 @@ def check_parts(spark: Any, folder: Path, seeds: Iterable[int], parts: int) -> N
             chance.shuffle(files)
             runs, state = chance.choice((1, 1, 2, 3)), State()
             for run in range(runs):
-                result = audit(spark, sorted(files[run::runs]), state, AuditSettings(tasks=2))
+                result = audit(engine, sorted(files[run::runs]), state, AuditSettings(tasks=2))
                 assert not accused_falsely(found(result), wanted)
                 assert not wrong_clocks(result) - wrong_clocks(everything)
             # The generator's faults need only the logs of two hosts.
@@ -178,11 +178,11 @@ def wrong_clocks(result: AuditResult) -> set[str]:
     return {each["host"] for each in of_clocks if "there is no third host" not in each["detail"]}
 
 
-def test_no_part_of_the_files_gives_a_false_finding(spark: Any, tmp_path: Path) -> None:
-    check_parts(spark, tmp_path, seeds=(2,), parts=1)
+def test_no_part_of_the_files_gives_a_false_finding(engine: Any, tmp_path: Path) -> None:
+    check_parts(engine, tmp_path, seeds=(2,), parts=1)
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("seed", range(100, 100 + (SEEDS if SOAK else 1)))
-def test_no_part_of_any_fleet_gives_a_false_finding(spark: Any, tmp_path: Path, seed: int) -> None:
-    check_parts(spark, tmp_path, (seed,), parts=6)
+def test_no_part_of_any_fleet_gives_a_false_finding(engine: Any, tmp_path: Path, seed: int) -> None:
+    check_parts(engine, tmp_path, (seed,), parts=6)

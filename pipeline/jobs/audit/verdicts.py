@@ -143,7 +143,9 @@ def _timelines(engine: Engine, proved: Frame, most: int) -> list[FindingTimeline
     wanted = [(n, int(row.source), int(row.stream), int(row.key)) for n, row in enumerate(chosen)]
     engine.put(
         "chosen",
-        pa.Table.from_pylist([dict(zip(_CHOSEN.names, row, strict=True)) for row in wanted], _CHOSEN),
+        pa.Table.from_pylist(
+            [dict(zip(_CHOSEN.names, row, strict=True)) for row in wanted], _CHOSEN
+        ),
     )
     near = whole_numbers(engine.query(rules.NEAR)).sort_values(["n", "key", "number"])
     found = []
