@@ -13,6 +13,7 @@ import pytest
 from tests.patience import END_S
 from tests.process import wire
 from tests.process.harness import DEADLETTER, Daemon, Hosts
+from tests.process.peer import Peer
 from tests.process.processes import open_files
 from tests.process.remote import RemoteQueueManager
 
@@ -32,6 +33,12 @@ def asking(remote: RemoteQueueManager, admins: list[str], **properties: object) 
         "multi_queue": wire.multi_queue_header(["OS:victim\\private$\\plain"], admins),
     }
     return remote.message("plain", **{**defaults, **properties})  # type: ignore[arg-type]
+
+
+def deliver(peer: Peer, messages: list[bytes]) -> None:
+    """Send recoverable messages, and wait until the daemon has stored them and their effects."""
+    peer.send_many(messages)
+    peer.wait_stored()
 
 
 def limits(daemon: Daemon) -> dict[str, Any]:
@@ -57,8 +64,7 @@ def test_a_message_causes_no_connection_to_another_computer_than_its_sender(
         port = third.getsockname()[1]
         third.settimeout(0.5)
         admins = [f"TCP:127.0.0.9:{port}\\private$\\acks", *DEAD[1:]]
-        for _ in range(5):
-            peer.send(asking(remote, admins))
+        deliver(peer, [asking(remote, admins) for _ in range(5)])
         with pytest.raises(TimeoutError):
             third.accept()
 
@@ -80,10 +86,11 @@ def test_the_queues_that_one_host_asks_for_are_limited_and_applications_have_the
     peer = remote.connect(daemon.port)
     own = [f"TCP:127.0.0.1:{port}\\private$\\acks" for port in range(40_001, 40_101)]
 
-    peer.send(asking(remote, own))
+    deliver(peer, [asking(remote, own)])
     with RemoteQueueManager() as other:
         from_elsewhere = [each.replace("127.0.0.1", "127.0.0.2") for each in own]
-        other.connect(daemon.port, source="127.0.0.2").send(asking(other, from_elsewhere))
+        second = other.connect(daemon.port, source="127.0.0.2")
+        deliver(second, [asking(other, from_elsewhere)])
 
     assert len(daemon.json("outgoing", "list")) == 30
     shares = {each["host"]: each["queues"] for each in limits(daemon)["hosts"]}
@@ -117,7 +124,7 @@ def test_acknowledgments_that_wait_for_one_host_are_limited_in_number_and_bytes(
     peer = remote.connect(daemon.port)
     closed = ["TCP:127.0.0.1:1\\private$\\acks"]
 
-    peer.send_many([asking(remote, closed) for _ in range(30)])
+    deliver(peer, [asking(remote, closed) for _ in range(30)])
     (queue,) = daemon.json("outgoing", "list")
     assert queue["messages"] == 10
     assert daemon.count("plain") == 30
@@ -135,7 +142,7 @@ def test_acknowledgments_that_wait_for_one_host_are_limited_in_number_and_bytes(
             )
             for _ in range(6)
         ]
-        large.send_many(refused)
+        deliver(large, refused)
         shares = {each["host"]: each["bytes"] for each in limits(daemon)["hosts"]}
     assert 4000 < shares["127.0.0.2"] <= 10_000
     assert limits(daemon)["not_made"] == {"no room or no way": 24}
@@ -161,7 +168,7 @@ def test_acknowledgments_that_others_ask_for_expire(hosts: Hosts, remote: Remote
     daemon = start(hosts, age="1s")
     peer = remote.connect(daemon.port)
 
-    peer.send(asking(remote, ["TCP:127.0.0.1:1\\private$\\acks"]))
+    deliver(peer, [asking(remote, ["TCP:127.0.0.1:1\\private$\\acks"])])
 
     deadline = time.monotonic() + END_S
     while daemon.json("outgoing", "list")[0]["messages"]:
@@ -190,14 +197,12 @@ def test_the_acknowledgments_of_a_former_run_stay_limited(hosts: Hosts, remote: 
     daemon = start(hosts, queues_per_host=5)
     peer = remote.connect(daemon.port)
     own = [f"TCP:127.0.0.1:{port}\\private$\\acks" for port in range(40_001, 40_021)]
-    peer.send(asking(remote, own))
-
-    peer.wait_stored()
+    deliver(peer, [asking(remote, own)])
     daemon.restart()
 
     assert limits(daemon)["queues"] == 5
     with contextlib.closing(remote.connect(daemon.port)) as again:
-        again.send(asking(remote, own[10:]))
+        deliver(again, [asking(remote, own[10:])])
         assert limits(daemon)["queues"] == 5
 
 
