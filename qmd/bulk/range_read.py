@@ -20,7 +20,8 @@ from qmd.control_protocol.bulk import EVERYTHING, ROWS_MAX, Filter, Rows
 from qmd.control_protocol.messages import StoredMessage
 from qmd.errors import Refusal
 from qmd.message.shared_packet import whole_message
-from qmd.operations.selection import Matches, filter_of
+from qmd.operations.receive import Matches
+from qmd.operations.selection import filter_of
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import ranges
 from storage.tables.damaged import is_whole

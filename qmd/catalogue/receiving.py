@@ -234,4 +234,14 @@ ENTRIES = (
         "transaction_aborted",
         "MQ_ERROR_TRANSACTION_SEQUENCE",
     ),
+    Entry(
+        1526,
+        "bad_selector",
+        "A selector is not valid.",
+        "It does not follow the syntax of JMS, or it is too long or too complex. The error names"
+        " the character.",
+        "Write, for example, region = 'east' AND weight > 3. docs/client.md describes selectors.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_RESTRICTION_PROPID",
+    ),
 )

@@ -101,7 +101,7 @@ async def _write(
         # Progress is not shown on a terminal that shows the lines.
         progress = Progress("exporting", int(shown["messages"]), enabled=not _is_terminal(output))
         try:
-            async for message in qm.peek_each(queue):
+            async for message in qm.peek_each(queue, where=choice.where):
                 progress.advance()
                 if message.is_among(choice):
                     count += 1

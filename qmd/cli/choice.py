@@ -54,6 +54,12 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--newer-than", type=duration, help="Only messages that arrived since then, such as 1h."
     )
+    @click.option(
+        "--where",
+        default="",
+        metavar="SELECTOR",
+        help="Only messages that match, such as \"region = 'east' AND weight > 3\".",
+    )
     @functools.wraps(command)
     def with_filters(
         *arguments: Any,
@@ -63,6 +69,7 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         destination: str,
         older_than: float | None,
         newer_than: float | None,
+        where: str,
         **named: Any,
     ) -> None:
         filters = {
@@ -72,6 +79,7 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
             "destination": destination,
             "arrived_before": None if older_than is None else past(older_than),
             "arrived_after": None if newer_than is None else past(newer_than),
+            "where": where,
         }
         command(*arguments, filters=filters, **named)
 

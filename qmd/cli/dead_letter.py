@@ -89,7 +89,7 @@ def show(
         choice = chosen(**filters)
         async with configuration.connect() as qm:
             for queue in queues:
-                async for message in qm.peek_each(queue):
+                async for message in qm.peek_each(queue, where=choice.where):
                     if message.is_among(choice):
                         printer.print([message])
 

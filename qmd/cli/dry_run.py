@@ -42,7 +42,8 @@ async def _look(
 ) -> tuple[list[str], list[int]]:
     shown: list[str] = []
     lookup_ids: list[int] = []
-    async for message in qm.peek_each(queue):
+    where = "" if choice is None else choice.where
+    async for message in qm.peek_each(queue, where=where):
         if limit is not None and len(lookup_ids) == limit:
             break
         if choice is None or message.is_among(choice):

@@ -49,10 +49,11 @@ async def _peek(
 
     with Interrupt() as interrupt:
         async with configuration.connect() as qm:
+            where = "" if wanted.choice is None else wanted.choice.where
             while (left := wanted.left(printer.count, BATCH_MESSAGES)) and not interrupt:
                 limit = left if wanted.choice is None else BATCH_MESSAGES
                 messages = await interrupt.unless(
-                    qm.peek(queue, start, limit, timeout_s=wanted.timeout_s)
+                    qm.peek(queue, start, limit, timeout_s=wanted.timeout_s, where=where)
                 )
                 if not messages:
                     break

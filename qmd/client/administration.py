@@ -6,8 +6,9 @@ disk.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
@@ -21,11 +22,110 @@ from qmd.control_protocol.tls import ForgetTlsPeer, ListTlsPeers
 Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
 
 
+class Moved(NamedTuple):
+    """The result of a move, or in a dry run its forecast."""
+
+    messages: int
+    bytes: int  # of their packets
+    taken: int  # skipped, because an application has them
+
+
 class Administration:
     """The verbs of operators.  Outside transactions they take effect at once."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def move(
+        self,
+        source: str,
+        target: str,
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Move messages from one queue of this computer to another; return how many.
+
+        Moves all messages, or those that match `choice` (see `chosen`), and of those the first
+        `limit`.  The first move to a subqueue such as `orders;retry` creates it.  Every message is
+        in one of the two queues at any time; one step moves up to 1024 messages or 16 MB.
+        `dry_run`: only return what would be moved.
+        """
+        if not dry_run:
+            refuse_inside(self._caller, "move", "receive them, and use `move` of the transaction")
+        return await self._in_pieces(
+            limit,
+            lambda piece, token: self._caller.change_once(
+                frames.Move, source, target, choice, piece, dry_run, token=token
+            ),
+        )
+
+    async def resend(
+        self,
+        queue: str,
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        to: str = "",
+        label: str | None = None,
+        body: bytes | None = None,
+        keep: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> Moved:
+        """Send messages of a queue again as new ones, and remove the old ones in the same commit.
+
+        They go to their original destinations, or to the queue `to`, with another `label` or `body`
+        if one is given.  `keep`: keep the old ones.  Messages are chosen as by `move`.
+        """
+        if not dry_run:
+            refuse_inside(self._caller, "resend", "receive them and send them")
+        return await self._in_pieces(
+            limit,
+            lambda piece, token: self._caller.change_once(
+                frames.Resend, queue, choice, piece, to, label, body, keep, dry_run, token=token
+            ),
+        )
+
+    async def import_messages(
+        self,
+        queue: str,
+        messages: Sequence[frames.ImportedMessage],
+        *,
+        dry_run: bool = False,
+        token: bytes = b"",
+    ) -> int:
+        """Put exported messages (see `qmd.client.archive`) into a queue, all of them or none.
+
+        They keep their ids and all other properties.  Returns the number of messages.
+        """
+        if not dry_run:
+            refuse_inside(self._caller, "import_messages")
+        done = await self._caller.change_once(
+            frames.Import, queue, list(messages), dry_run, token=token or os.urandom(16)
+        )
+        return int(done["messages"])
+
+    async def dead_letters(self, queue: str) -> list[Facts]:
+        """Return the messages in a dead-letter queue, grouped by class, destination and reason."""
+        return await self._list(frames.DeadLetters, queue)
+
+    async def _in_pieces(
+        self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
+    ) -> Moved:
+        """Repeat `do` for consecutive pieces, each done once, and return the sums."""
+        messages = taken = size = until = 0
+        start: int | None = 0
+        while start is not None and (limit is None or messages < limit):
+            left = frames.MESSAGES_MAX
+            if limit is not None:
+                left = min(limit - messages, left)
+            done = await do(frames.Piece(left, start, until), os.urandom(16))
+            messages, size = messages + done["messages"], size + done["bytes"]
+            taken, start, until = taken + done["taken"], done["next"], done["until"]
+        return Moved(messages, size, taken)
 
     # -- queues ------------------------------------------------------------------------------
 

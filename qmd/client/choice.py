@@ -20,12 +20,14 @@ def chosen(
     arrived_before: datetime | None = None,
     arrived_after: datetime | None = None,
     correlation_ids: Sequence[str] = (),
+    where: str = "",
 ) -> Choice:
     """Return the choice of messages that match all of the given conditions (none: every message).
 
     `ids`: message ids as text; `correlation_ids`: ids of the messages to which the chosen ones
     correlate.  `label`, `reason` and `destination` match a part of the text, regardless of case;
-    `message_class` is spelled as in `Message.message_class`.  Times need a time zone.  Raises
+    `message_class` is spelled as in `Message.message_class`.  `where`: a selector, such as
+    "region = 'east' AND weight > 3"; the queue manager checks it.  Times need a time zone.  Raises
     BadName for an invalid id.
     """
     from protocol.identifiers import parse_correlation  # imports the codec: not at import
@@ -40,4 +42,5 @@ def chosen(
         None if arrived_before is None else int(arrived_before.timestamp() * 1000),
         None if arrived_after is None else int(arrived_after.timestamp() * 1000),
         [understood(parse_correlation, each, "message id") for each in correlation_ids],
+        where,
     )

@@ -72,10 +72,10 @@ class Queue:
         self._check("send")
         return await self._qm.send(self.name, body, **properties)
 
-    async def receive(self, *, timeout_s: float | None = 0.0) -> Message | None:
+    async def receive(self, *, timeout_s: float | None = 0.0, where: str = "") -> Message | None:
         self._check("receive")
         await self._hold()
-        return await self._qm.receive(self.name, timeout_s=timeout_s)
+        return await self._qm.receive(self.name, timeout_s=timeout_s, where=where)
 
     async def receive_chosen(
         self, choice: Choice, *, limit: int = 1, timeout_s: float | None = 0.0
@@ -90,10 +90,15 @@ class Queue:
         messages = await self._qm.peek(self.name, timeout_s=timeout_s)
         return messages[0] if messages else None
 
-    async def peek_from(self, lookup_id: int, *, timeout_s: float | None = 0.0) -> Message | None:
-        """Return the first message from a lookup id on, or None."""
+    async def peek_from(
+        self, lookup_id: int, *, timeout_s: float | None = 0.0, where: str = ""
+    ) -> Message | None:
+        """Return the first message from a lookup id on, or None.
+
+        `where`: the first one that matches this selector.
+        """
         self._check("peek")
-        messages = await self._qm.peek(self.name, lookup_id, timeout_s=timeout_s)
+        messages = await self._qm.peek(self.name, lookup_id, timeout_s=timeout_s, where=where)
         return messages[0] if messages else None
 
     async def look(self, which: Place, lookup_id: int = 0) -> Message | None:
@@ -104,10 +109,10 @@ class Queue:
         self._check("admin")
         return await self._qm.purge_queue(self.name)
 
-    def cursor(self) -> Cursor:
-        """Return a cursor before the first message."""
+    def cursor(self, where: str = "") -> Cursor:
+        """Return a cursor before the first message; it stops at those that match a selector."""
         self._check("peek")
-        return Cursor(self)
+        return Cursor(self, where)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Peek at every message, from the first on; nothing is received."""
@@ -135,14 +140,15 @@ class Queue:
 class Cursor:
     """A position in a queue.  It does not see messages that arrive before it."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, where: str = "") -> None:
         self._queue = queue
+        self._where = where
         self._lookup_id: int | None = None
 
     async def next(self, *, timeout_s: float | None = 0.0) -> Message | None:
         """Go on to the next message and return it; None when none came within `timeout_s`."""
         start = 0 if self._lookup_id is None else self._lookup_id + 1
-        message = await self._queue.peek_from(start, timeout_s=timeout_s)
+        message = await self._queue.peek_from(start, timeout_s=timeout_s, where=self._where)
         if message is not None:
             self._lookup_id = message.lookup_id
         return message

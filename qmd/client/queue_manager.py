@@ -11,13 +11,15 @@ changes something returns after the change is on disk.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
+
+from msgspec import structs
 
 from qmd.client.access import AccessControl
 from qmd.client.address import Address, address_of
-from qmd.client.administration import Administration, Facts
+from qmd.client.administration import Administration, Facts, Moved
 from qmd.client.ambient import joined, refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
@@ -34,19 +36,13 @@ from qmd.client.signing import Signer
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
-from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
+from qmd.control_protocol.messages import Choice
 
 RECONNECT_S = 30.0
 RECEIVE_BATCH_MESSAGES = 256
 PEEK_BATCH_MESSAGES = 256
 
-
-class Moved(NamedTuple):
-    """The result of a move, or in a dry run its forecast."""
-
-    messages: int
-    bytes: int  # of their packets
-    taken: int  # skipped, because an application has them
+__all__ = ["Moved", "QueueManager", "connect"]
 
 
 def connect(
@@ -242,19 +238,25 @@ class QueueManager(Administration):
 
     # -- receiving ---------------------------------------------------------------------------
 
-    async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
+    async def receive(
+        self, queue: str, *, timeout_s: float | None = 0.0, where: str = ""
+    ) -> Message | None:
         """Receive the first message; None when none came within `timeout_s`.
 
-        A `timeout_s` of None sets no time limit.  The message is removed from the queue, durably,
-        when this returns; inside a transaction, when that commits.
+        `where`: the first one that matches this selector.  A `timeout_s` of None sets no time
+        limit.  The message is removed from the queue, durably, when this returns; inside a
+        transaction, when that commits.
         """
-        messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
+        messages = await self.receive_many(queue, 1, timeout_s=timeout_s, where=where)
         return messages[0] if messages else None
 
     async def receive_many(
-        self, queue: str, limit: int, *, timeout_s: float | None = 0.0
+        self, queue: str, limit: int, *, timeout_s: float | None = 0.0, where: str = ""
     ) -> list[Message]:
         """Receive the messages that are there, at most `limit`; wait only for the first."""
+        if where:
+            choice = chosen(where=where)
+            return await self.receive_chosen(queue, choice, limit=limit, timeout_s=timeout_s)
         if (transaction := joined(self._caller)) is not None:
             return await transaction.receive_many(queue, limit, timeout_s=timeout_s)
         return await self._receiver.receive(queue, limit, timeout_s)
@@ -266,6 +268,7 @@ class QueueManager(Administration):
         timeout_s: float | None = None,
         batch: int = RECEIVE_BATCH_MESSAGES,
         prefetch: bool = True,
+        where: str = "",
     ) -> AsyncIterator[Message]:
         """Receive one message after the other, until none came for `timeout_s`.
 
@@ -275,8 +278,8 @@ class QueueManager(Administration):
         messages.  Inside a transaction each message is received separately as part of it.
         """
         if (transaction := joined(self._caller)) is not None:
-            return transaction.receive_each(queue, timeout_s=timeout_s)
-        return self._receiver.receive_each(queue, timeout_s, batch, prefetch)
+            return transaction.receive_each(queue, timeout_s=timeout_s, where=where)
+        return self._receiver.receive_each(queue, timeout_s, batch, prefetch, where)
 
     async def receive_chosen(
         self,
@@ -362,123 +365,47 @@ class QueueManager(Administration):
         *,
         timeout_s: float | None = 0.0,
         choice: Choice | None = None,
+        where: str = "",
     ) -> Taken:
         """Take messages without removing them; call `remove` on the result when the work is done.
 
-        `choice`: only messages that match it, at any place in the queue (see `chosen`).  Other
+        `choice`: only messages that match it, at any place in the queue (see `chosen`); `where`:
+        only those that match this selector.  Other
         receivers do not see taken messages.  They return to their place with `give_back`, and when
         the connection ends: the same messages may then be taken again.
         """
         refuse_inside(self._caller, "take", "receive by `receive`")
+        if where:
+            choice = structs.replace(choice or Choice(), where=where)
         return await self._receiver.take(queue, limit, timeout_s, choice)
 
     # -- peeking -----------------------------------------------------------------------------
 
     async def peek(
-        self, queue: str, start: int = 0, limit: int = 1, *, timeout_s: float | None = 0.0
+        self,
+        queue: str,
+        start: int = 0,
+        limit: int = 1,
+        *,
+        timeout_s: float | None = 0.0,
+        where: str = "",
     ) -> list[Message]:
-        """Peek at messages in order, from lookup id `start` on; wait only for the first."""
+        """Peek at messages in order, from lookup id `start` on; wait only for the first.
+
+        `where`: only those that match this selector.
+        """
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
-        result = await self._caller.ask(frames.Peek, queue, start, limit, wait_s)
+        result = await self._caller.ask(frames.Peek, queue, start, limit, wait_s, where)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
-    async def peek_each(self, queue: str, start: int = 0) -> AsyncIterator[Message]:
+    async def peek_each(
+        self, queue: str, start: int = 0, *, where: str = ""
+    ) -> AsyncIterator[Message]:
         """Peek at all messages of a queue, from lookup id `start` on."""
-        while messages := await self.peek(queue, start, PEEK_BATCH_MESSAGES):
+        while messages := await self.peek(queue, start, PEEK_BATCH_MESSAGES, where=where):
             for message in messages:
                 yield message
             start = messages[-1].lookup_id + 1
-
-    # -- housekeeping ------------------------------------------------------------------------
-
-    async def move(
-        self,
-        source: str,
-        target: str,
-        choice: Choice = EVERY_MESSAGE,
-        *,
-        limit: int | None = None,
-        dry_run: bool = False,
-    ) -> Moved:
-        """Move messages from one queue of this computer to another; return how many.
-
-        Moves all messages, or those that match `choice` (see `chosen`), and of those the first
-        `limit`.  The first move to a subqueue such as `orders;retry` creates it.  Every message is
-        in one of the two queues at any time; one step moves up to 1024 messages or 16 MB.
-        `dry_run`: only return what would be moved.
-        """
-        if not dry_run:
-            refuse_inside(self._caller, "move", "receive them, and use `move` of the transaction")
-        return await self._in_pieces(
-            limit,
-            lambda piece, token: self._caller.change_once(
-                frames.Move, source, target, choice, piece, dry_run, token=token
-            ),
-        )
-
-    async def resend(
-        self,
-        queue: str,
-        choice: Choice = EVERY_MESSAGE,
-        *,
-        to: str = "",
-        label: str | None = None,
-        body: bytes | None = None,
-        keep: bool = False,
-        limit: int | None = None,
-        dry_run: bool = False,
-    ) -> Moved:
-        """Send messages of a queue again as new ones, and remove the old ones in the same commit.
-
-        They go to their original destinations, or to the queue `to`, with another `label` or `body`
-        if one is given.  `keep`: keep the old ones.  Messages are chosen as by `move`.
-        """
-        if not dry_run:
-            refuse_inside(self._caller, "resend", "receive them and send them")
-        return await self._in_pieces(
-            limit,
-            lambda piece, token: self._caller.change_once(
-                frames.Resend, queue, choice, piece, to, label, body, keep, dry_run, token=token
-            ),
-        )
-
-    async def import_messages(
-        self,
-        queue: str,
-        messages: Sequence[frames.ImportedMessage],
-        *,
-        dry_run: bool = False,
-        token: bytes = b"",
-    ) -> int:
-        """Put exported messages (see `qmd.client.archive`) into a queue, all of them or none.
-
-        They keep their ids and all other properties.  Returns the number of messages.
-        """
-        if not dry_run:
-            refuse_inside(self._caller, "import_messages")
-        done = await self._caller.change_once(
-            frames.Import, queue, list(messages), dry_run, token=token or os.urandom(16)
-        )
-        return int(done["messages"])
-
-    async def dead_letters(self, queue: str) -> list[Facts]:
-        """Return the messages in a dead-letter queue, grouped by class, destination and reason."""
-        return await self._list(frames.DeadLetters, queue)
-
-    async def _in_pieces(
-        self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
-    ) -> Moved:
-        """Repeat `do` for consecutive pieces, each done once, and return the sums."""
-        messages = taken = size = until = 0
-        start: int | None = 0
-        while start is not None and (limit is None or messages < limit):
-            left = frames.MESSAGES_MAX
-            if limit is not None:
-                left = min(limit - messages, left)
-            done = await do(frames.Piece(left, start, until), os.urandom(16))
-            messages, size = messages + done["messages"], size + done["bytes"]
-            taken, start, until = taken + done["taken"], done["next"], done["until"]
-        return Moved(messages, size, taken)
 
     # -- internal methods --------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
+from qmd.client.choice import chosen
 from qmd.client.connection import Connection
 from qmd.client.errors import (
     ClientError,
@@ -187,14 +188,16 @@ class Receiver:
             taken = await self.take(queue, limit, left_s)
             if not taken:
                 break
-            if failure := await self._remove(taken):
+            if failure := await self._remove(taken, ready):
                 await patience.wait(failure)
         return [ready.popleft() for _ in range(min(limit, len(ready)))]
 
     async def receive_each(
-        self, queue: str, timeout_s: float | None, batch: int, prefetch: bool
+        self, queue: str, timeout_s: float | None, batch: int, prefetch: bool, where: str = ""
     ) -> AsyncIterator[Message]:
-        ready = self._ready[queue]
+        choice = chosen(where=where) if where else None
+        # Messages of an iteration with a selector are not for the next receive without it.
+        ready = self._ready[f"{queue} {where}" if where else queue]
         patience = self._caller.patience()
         ahead: asyncio.Task[Taken] | None = None  # the next batch, taken in advance
         self._refuse_step_inside()
@@ -206,12 +209,12 @@ class Receiver:
                 taken = await ahead if ahead is not None else None
                 ahead = None
                 if not taken:
-                    taken = await self.take(queue, batch, timeout_s)
+                    taken = await self.take(queue, batch, timeout_s, choice)
                 if not taken:
                     return
                 if prefetch:
-                    ahead = asyncio.create_task(self.take(queue, batch, timeout_s=0.0))
-                if failure := await self._remove(taken):
+                    ahead = asyncio.create_task(self.take(queue, batch, 0.0, choice))
+                if failure := await self._remove(taken, ready):
                     # They are first in the queue again: the batch after them must not overtake.
                     await self._abandon(ahead)
                     ahead = None
@@ -237,22 +240,22 @@ class Receiver:
         while self._background:
             await asyncio.wait(self._background)
 
-    async def _remove(self, taken: Taken) -> ClientError | None:
-        """Remove taken messages and keep them ready; or return why they are in their queue again.
+    async def _remove(self, taken: Taken, ready: deque[Message]) -> ClientError | None:
+        """Remove taken messages and add them to `ready`; or return why they are in their queue.
 
         A caller that is cancelled meanwhile stops waiting, but the removal continues.
         """
-        work = asyncio.create_task(self._remove_and_keep(taken))
+        work = asyncio.create_task(self._remove_and_keep(taken, ready))
         self._background.add(work)
         work.add_done_callback(self._background.discard)
         return await asyncio.shield(work)
 
-    async def _remove_and_keep(self, taken: Taken) -> ClientError | None:
+    async def _remove_and_keep(self, taken: Taken, ready: deque[Message]) -> ClientError | None:
         try:
             await taken.remove()
         except (NotTaken, Stopping) as failure:
             return failure
-        self._ready[taken.queue].extend(taken.messages)
+        ready.extend(taken.messages)
         return None
 
     async def _abandon(self, ahead: asyncio.Task[Taken] | None) -> None:

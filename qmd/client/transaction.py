@@ -22,6 +22,7 @@ from typing import Any, Unpack
 
 from qmd.client import ambient
 from qmd.client.caller import Caller
+from qmd.client.choice import chosen
 from qmd.client.connection import Connection
 from qmd.client.errors import (
     ClientError,
@@ -97,28 +98,36 @@ class Transaction:
                 self._caller.check_body(message.body)
             return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
 
-    async def receive(self, queue: str, *, timeout_s: float | None = 0.0) -> Message | None:
-        """Receive the first message; None when none came within `timeout_s` (None: no limit)."""
-        messages = await self.receive_many(queue, 1, timeout_s=timeout_s)
+    async def receive(
+        self, queue: str, *, timeout_s: float | None = 0.0, where: str = ""
+    ) -> Message | None:
+        """Receive the first message; None when none came within `timeout_s` (None: no limit).
+
+        `where`: the first one that matches this selector.
+        """
+        messages = await self.receive_many(queue, 1, timeout_s=timeout_s, where=where)
         return messages[0] if messages else None
 
     async def receive_many(
-        self, queue: str, limit: int, *, timeout_s: float | None = 0.0
+        self, queue: str, limit: int, *, timeout_s: float | None = 0.0, where: str = ""
     ) -> list[Message]:
         """Receive the messages that are there, at most `limit`; wait only for the first."""
+        if where:
+            choice = chosen(where=where)
+            return await self.receive_chosen(queue, choice, limit=limit, timeout_s=timeout_s)
         wait_s = frames.FOREVER if timeout_s is None else timeout_s
         result = await self._ask(frames.Take, queue, limit, wait_s, self.id)
         return [Message(stored) for stored in frames.stored_messages(result)]
 
     async def receive_each(
-        self, queue: str, *, timeout_s: float | None = None
+        self, queue: str, *, timeout_s: float | None = None, where: str = ""
     ) -> AsyncIterator[Message]:
         """Receive one message after the other, until none came for `timeout_s`.
 
         Each message is received separately: the commit removes only messages that the iteration has
         handed over.
         """
-        while message := await self.receive(queue, timeout_s=timeout_s):
+        while message := await self.receive(queue, timeout_s=timeout_s, where=where):
             yield message
 
     async def move(

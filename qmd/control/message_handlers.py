@@ -15,10 +15,12 @@ from qmd.access.demands import TO_SEND_AGAIN
 from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.control_protocol.messages import Choice
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.operations.restore_message import Changes
+from qmd.operations.selection import filter_of
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
@@ -170,7 +172,10 @@ def _peek(connection: ControlConnection, request: frames.Peek) -> None:
         checked.limit(request.limit),
         checked.wait_s(request.wait_s),
     )
-    work = connection.components.message_receiver.peek(queue, start, limit, wait_s, connection.turn)
+    matches = filter_of(Choice(where=request.where)) if request.where else None
+    work = connection.components.message_receiver.peek(
+        queue, start, limit, wait_s, connection.turn, matches
+    )
     connection.look(request.number, work)
 
 

@@ -13,18 +13,20 @@ connection stays open; a frame with a length above `FRAME_BYTES_MAX` closes it.
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, Any, get_args
 
 import msgspec
 
+from qmd.control_protocol.frame_buffer import FRAME_BYTES_MAX as FRAME_BYTES_MAX
+from qmd.control_protocol.frame_buffer import LENGTH
+from qmd.control_protocol.frame_buffer import FrameBuffer as FrameBuffer
+from qmd.control_protocol.frame_buffer import FrameError as FrameError
+
 VERSION = 1
-FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4 MB
 # In one request. Without it a frame of empty messages would take forty times its size in memory.
 MESSAGES_MAX = 65_536
 TOKEN_BYTES_MAX = 64
 LENGTH_BYTES = 4
-_LENGTH = struct.Struct("<I")
 
 # Values of `delivery` in a new message. The first two are also the values on the wire.
 EXPRESS = 0
@@ -127,6 +129,7 @@ class Choice(msgspec.Struct, array_like=True, frozen=True):
     arrived_before_ms: int | None = None
     arrived_after_ms: int | None = None
     correlation_ids: Annotated[list[bytes], msgspec.Meta(max_length=MESSAGES_MAX)] = []
+    where: str = ""  # a selector: qmd/core/selectors
 
 
 EVERY_MESSAGE = Choice()
@@ -257,12 +260,16 @@ class GiveBack(Request, tag="give_back", frozen=True):
 
 
 class Peek(Request, tag="peek", frozen=True):
-    """Look at messages from lookup id `start` on, in order. -> [StoredMessage, ...]"""
+    """Look at messages from lookup id `start` on, in order. -> [StoredMessage, ...]
+
+    With a selector, `where`, only those that match it.
+    """
 
     queue: str
     start: int = 0
     limit: int = 1
     wait_s: float = NO_WAIT
+    where: str = ""
 
 
 class Move(Request, tag="move", frozen=True):
@@ -386,14 +393,10 @@ _replies: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Reply)
 _heads = msgspec.msgpack.Decoder(_Head)
 
 
-class FrameError(Exception):
-    """The bytes cannot be a frame: the connection must be closed."""
-
-
 def frame(value: msgspec.Struct) -> bytes:
     """Return a request or reply as a frame, including its length."""
     data = _encoder.encode(value)
-    return _LENGTH.pack(len(data)) + data
+    return LENGTH.pack(len(data)) + data
 
 
 def decode_request(data: bytes | memoryview) -> Request:
@@ -451,48 +454,3 @@ def request_number(data: bytes | memoryview) -> int:
     except msgspec.DecodeError:
         return 0
     return head.number
-
-
-class FrameBuffer:
-    """Buffer that splits a byte stream into the contents of complete frames."""
-
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        self._frame_bytes_max = frame_bytes_max
-        self._rest = bytearray()
-        self._wanted = 0  # with fewer bytes `_rest` holds no complete frame
-
-    @property
-    def wanted_bytes(self) -> int:
-        """The length of the incomplete frame in bytes, as far as it is known."""
-        return self._wanted
-
-    def set_limit(self, frame_bytes_max: int) -> None:
-        """Set the limit for later frames."""
-        self._frame_bytes_max = frame_bytes_max
-
-    def feed(self, data: bytes) -> list[memoryview]:
-        """Return the complete frames. Raises FrameError for a length over the limit."""
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._wanted:
-                return []
-            data = bytes(self._rest)
-            self._rest.clear()
-        view, end, start = memoryview(data), len(data), 0
-        frames: list[memoryview] = []
-        while start + 4 <= end:
-            (length,) = _LENGTH.unpack_from(data, start)
-            if length > self._frame_bytes_max:
-                raise FrameError(
-                    f"a frame of {length} bytes was announced; at most"
-                    f" {self._frame_bytes_max} are accepted"
-                )
-            if start + 4 + length > end:
-                self._wanted = 4 + length
-                break
-            frames.append(view[start + 4 : start + 4 + length])
-            start += 4 + length
-        else:
-            self._wanted = 4
-        self._rest += data[start:]
-        return frames

@@ -28,6 +28,8 @@ from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 from storage.tables.messages import MessageRow
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
     from qmd.outcomes.dead_letter import DeadLetters
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 REFILL_ROWS = 512
 REFILL_BYTES = 4 * 1024 * 1024
 PEEK_ROWS_MAX = 1000
+FILTERED_ROWS = 256  # read and compared at once
+Matches = Callable[[StoredMessage], bool]
 NUMBERS_SPARE = 10_000  # half of the message numbers reserved for acknowledgments and dead letters
 
 
@@ -338,11 +342,13 @@ class MessageReceiver:
         limit: int,
         wait_s: float,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        matches: Matches | None = None,
     ) -> list[StoredMessage]:
         """Return up to `limit` ready messages from lookup id `start` on; no message is taken.
 
-        If there are none, wait for up to `wait_s` seconds; a negative time has no end.  `turn` is
-        entered for each read, because the messages take memory until they are in the answer.
+        With `matches` only those for which it is true.  If there are none, wait for up to `wait_s`
+        seconds; a negative time has no end.  `turn` is entered for each read, because the messages
+        take memory until they are in the answer.
         """
         deadline = None if wait_s < 0 else self._services.loop.time() + wait_s
         while True:
@@ -350,7 +356,7 @@ class MessageReceiver:
             queue.watchers.add(watcher)
             try:
                 async with turn():
-                    messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX))
+                    messages = await self._look(queue, start, min(limit, PEEK_ROWS_MAX), matches)
                 if messages or wait_s == frames.NO_WAIT or queue.deleted:
                     return messages
                 async with asyncio.timeout_at(deadline):
@@ -360,41 +366,54 @@ class MessageReceiver:
             finally:
                 queue.watchers.discard(watcher)
 
-    async def _look(self, queue: LocalQueue, start: int, limit: int) -> list[StoredMessage]:
+    async def _look(
+        self, queue: LocalQueue, start: int, limit: int, matches: Matches | None
+    ) -> list[StoredMessage]:
         """Return the first ready messages: up to `limit`, and about 8 MB, but at least one."""
         found: list[StoredMessage] = []
         first, size = start, 0
         now_s = self._services.clock.now_s
+        rows_max = limit if matches is None else FILTERED_ROWS
         while len(found) < limit and size < TAKE_BYTES_MAX:
-            rows = await self._services.storage.read(
-                partial(
-                    message_rows.page,
-                    queue_id=queue.id,
-                    from_lookup=start,
-                    rows_max=limit,
-                    bytes_max=REFILL_BYTES,
-                )
+            rows, following = await self._services.storage.read(
+                partial(_page, queue.id, start, rows_max, matches)
             )
             for row in self._damage.whole_messages(queue, rows):
                 is_over = row.expires_at_s is not None and row.expires_at_s < now_s
                 if row.key & LOOKUP_MASK not in queue.taken and not is_over:
                     found.append(stored_message(row))
                     size += len(row.packet)
-            if len(rows) < limit and sum(len(row.packet) for row in rows) < REFILL_BYTES:
-                start = LOOKUP_MASK + 1  # the queue ends here
-                break
-            start = (rows[-1].key & LOOKUP_MASK) + 1
+            start = following
+            if start > LOOKUP_MASK:
+                break  # the queue ends here
         # Express messages have no rows: they belong among the messages that were read.
         express = [
-            whole_message(message)
-            for lookup_id, message in queue.express.items()
-            if first <= lookup_id < start
-            and lookup_id not in queue.taken
-            and (message.expires_at_s is None or message.expires_at_s >= now_s)
+            message
+            for message in (
+                whole_message(held)
+                for lookup_id, held in queue.express.items()
+                if first <= lookup_id < start
+                and lookup_id not in queue.taken
+                and (held.expires_at_s is None or held.expires_at_s >= now_s)
+            )
+            if matches is None or matches(message)
         ]
         if express:
             found = sorted(found + express, key=attrgetter("lookup_id"))
         return _up_to(found[:limit], TAKE_BYTES_MAX)
+
+
+def _page(
+    queue_id: int, start: int, rows_max: int, matches: Matches | None, db: sqlite3.Connection
+) -> tuple[list[MessageRow], int]:
+    """Return a page of rows that match or are damaged, and the lookup id behind the page."""
+    rows = message_rows.page(db, queue_id, start, rows_max, REFILL_BYTES)
+    following = LOOKUP_MASK + 1
+    if len(rows) == rows_max or sum(len(row.packet) for row in rows) >= REFILL_BYTES:
+        following = (rows[-1].key & LOOKUP_MASK) + 1
+    if matches is not None:
+        rows = [row for row in rows if not row.is_whole or matches(stored_message(row))]
+    return rows, following
 
 
 def _up_to(messages: list[StoredMessage], bytes_max: int) -> list[StoredMessage]:

@@ -8,7 +8,7 @@ or by content.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from qmd.errors import Refusal
 from qmd.message.shared_packet import Held, whole_message
 from qmd.operations.receive import stored_message
 from qmd.queues.local_queue import LocalQueue, Reader
+from qmd.queues.scout import Scout
 from storage.tables import messages as message_rows
 from storage.tables.keys import LOOKUP_BITS
 from storage.tables.messages import MessageRow
@@ -46,28 +47,57 @@ class SelectiveReceiver:
         """
         loop = self._services.loop
         deadline = None if wait_s < 0 else loop.time() + wait_s
-        while True:
-            watcher: asyncio.Future[None] = loop.create_future()
-            queue.watchers.add(watcher)
-            try:
-                # The caller may be cancelled meanwhile: messages must not stay held.
-                work = loop.create_task(self._take_now(reader, queue, choice, limit))
-                messages = await asyncio.shield(work)
-                if messages or wait_s == frames.NO_WAIT or queue.deleted:
-                    return messages
-                async with asyncio.timeout_at(deadline):
-                    await watcher
-            except TimeoutError:
-                return []
-            finally:
-                queue.watchers.discard(watcher)
+        scout = Scout()
+        queue.scouts.add(scout)
+        try:
+            while True:
+                watcher: asyncio.Future[None] = loop.create_future()
+                queue.watchers.add(watcher)
+                try:
+                    # The caller may be cancelled meanwhile: messages must not stay held.
+                    work = loop.create_task(self._take_once(reader, queue, choice, limit, scout))
+                    messages = await asyncio.shield(work)
+                    if messages or wait_s == frames.NO_WAIT or queue.deleted:
+                        return messages
+                    async with asyncio.timeout_at(deadline):
+                        await watcher
+                except TimeoutError:
+                    return []
+                finally:
+                    queue.watchers.discard(watcher)
+        finally:
+            queue.scouts.discard(scout)
+
+    async def _take_once(
+        self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int, scout: Scout
+    ) -> list[StoredMessage]:
+        """Take chosen messages at the places that the scout has noted."""
+        start, noted = scout.places()
+        if start is None and noted and choice.lookup_ids:
+            start, noted = 0, []
+        if noted:
+            taken = await self._take_now(reader, queue, choice, limit, among=noted)
+            if taken:
+                return taken
+        if start is None or queue.deleted:
+            return []
+        return await self._take_now(reader, queue, choice, limit, start=start)
 
     async def _take_now(
-        self, reader: Reader, queue: LocalQueue, choice: Choice, limit: int
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        choice: Choice,
+        limit: int,
+        *,
+        start: int = 0,
+        among: Sequence[int] = (),
     ) -> list[StoredMessage]:
         while True:
             try:
-                chosen = await self._selection.choose(queue, choice, Piece(limit))
+                chosen = await self._selection.choose(
+                    queue, choice, Piece(limit, start), among=among
+                )
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
                     return []  # it may arrive later, or be given back

@@ -6,8 +6,8 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import UserMessage, parse_user_message
@@ -15,10 +15,13 @@ from protocol.identifiers import correlation_bytes, correlation_text
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.core.packet_fields import message_number, source_of
+from qmd.core.selectors.parser import Selector, parse_selector
+from qmd.core.selectors.tokens import BadSelector
 from qmd.errors import Refusal
-from qmd.message.shared_packet import Held, whole_message
-from qmd.operations.receive import stored_message
+from qmd.message.shared_packet import whole_message
+from qmd.operations.receive import Matches, stored_message
 from qmd.queues.local_queue import LocalQueue
+from qmd.queues.message_values import StoredValues
 from storage.tables import messages as message_rows
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.tables.messages import MessageRow
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
 PIECE_MESSAGES = 1024  # in one commit, for which other requests wait
 PIECE_BYTES = 16 * 1024 * 1024
 PAGE_ROWS = 256  # read at once
-
-Matches = Callable[[StoredMessage], bool]
+SELECTORS_KEPT = 256  # parsed ones
+SHOWN_CHARACTERS = 100  # of a selector, in an error
 
 
 class Chosen(NamedTuple):
@@ -62,11 +65,18 @@ class Selection:
         self._damage = damage
 
     async def choose(
-        self, queue: LocalQueue, choice: Choice, piece: Piece, *, bytes_max: int = PIECE_BYTES
+        self,
+        queue: LocalQueue,
+        choice: Choice,
+        piece: Piece,
+        *,
+        bytes_max: int = PIECE_BYTES,
+        among: Sequence[int] = (),
     ) -> Chosen:
         """Return one piece of the messages of `choice`, in order.  Raises Refusal.
 
         Messages that are named one by one must all be there, and no reader must have taken them.
+        `among`: look at these lookup ids only; `choice` must name none then.
         """
         if piece.limit < 1:
             raise Refusal(
@@ -81,7 +91,8 @@ class Selection:
         until = piece.until or self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL) & ARRIVAL_MAX
         limit = min(piece.limit, PIECE_MESSAGES)
         matches, now_s = filter_of(choice), self._services.clock.now_s
-        named = sorted(each for each in set(choice.lookup_ids) if each >= piece.start)
+        named = sorted(each for each in {*choice.lookup_ids, *among} if each >= piece.start)
+        is_listed = bool(named) or bool(choice.lookup_ids)
         found: list[StoredMessage] = []
         taken = size = 0
         start: int | None = piece.start
@@ -90,11 +101,8 @@ class Selection:
             beyond = LOOKUP_MASK + 1 if page.last is None else page.last + 1
             rows = self._damage.whole_messages(queue, page.rows)
             messages = [stored_message(row) for row in rows]
-            messages += [
-                each
-                for lookup_id, each in _whole(queue.express, start, beyond)
-                if matches(each) and (not choice.lookup_ids or lookup_id in named)
-            ]
+            express = named if is_listed else queue.express
+            messages += [each for each in _whole(queue, express, start, beyond) if matches(each)]
             messages.sort(key=lambda each: each.lookup_id)
             for message in messages:
                 if message.lookup_id & ARRIVAL_MAX >= until:
@@ -166,12 +174,12 @@ class Selection:
 
 
 def _whole(
-    express: dict[int, Held], start: int, beyond: int
-) -> Iterator[tuple[int, StoredMessage]]:
-    """Yield the lookup ids and the messages at these places."""
-    for lookup_id, held in express.items():
-        if start <= lookup_id < beyond:
-            yield lookup_id, whole_message(held)
+    queue: LocalQueue, lookup_ids: Iterable[int], start: int, beyond: int
+) -> Iterator[StoredMessage]:
+    """Yield the express messages among these, at the places from `start` to before `beyond`."""
+    for lookup_id in lookup_ids:
+        if start <= lookup_id < beyond and lookup_id in queue.express:
+            yield whole_message(queue.express[lookup_id])
 
 
 def id_of(packet: bytes) -> bytes:
@@ -219,12 +227,16 @@ def _has_filter(choice: Choice) -> bool:
 
 
 def filter_of(choice: Choice) -> Matches:
-    """Return the condition of `choice` on messages.  Raises Refusal for a bad class or id."""
+    """Return the condition of `choice` on messages.
+
+    Raises Refusal for a bad class, id or selector.
+    """
     if any(len(each) != 20 for each in choice.message_ids):
         raise Refusal("bad_message_id", "a message id has 20 bytes")
     ids = set(choice.message_ids)
     correlations = set(choice.correlation_ids)
     wanted_class = _class_number(choice.message_class)
+    selector = selector_of(choice.where) if choice.where else None
     label, reason = choice.label.casefold(), choice.reason.casefold()
     destination = choice.destination.casefold()
     before_ms, after_ms = choice.arrived_before_ms, choice.arrived_after_ms
@@ -242,6 +254,8 @@ def filter_of(choice: Choice) -> Matches:
             return False
         if reason and reason not in (message.reason or "").casefold():
             return False
+        if selector is not None and not selector.matches(StoredValues(message)):
+            return False
         if not label and not destination and wanted_class is None:
             return True
         parsed = parse_user_message(message.packet)
@@ -253,6 +267,24 @@ def filter_of(choice: Choice) -> Matches:
         return label in text.casefold()
 
     return matches
+
+
+@lru_cache(SELECTORS_KEPT)
+def selector_of(text: str) -> Selector:
+    """Return the selector of a text.  Raises Refusal."""
+    try:
+        return parse_selector(text)
+    except BadSelector as error:
+        raise Refusal(
+            "bad_selector",
+            f"the selector {shortened(text)} is not valid: {error}",
+            "Write, for example, region = 'east' AND weight > 3: see docs/client.md.",
+        ) from error
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a selector for an error."""
+    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
 
 
 def _class_number(name: str) -> int | None:

@@ -44,6 +44,7 @@ CREATED_AT = "creation-time"
 GROUP = "group-id"
 GROUP_SEQUENCE = "group-sequence"
 REPLY_TO_GROUP = "reply-to-group-id"
+PRIORITY = "priority"  # of AMQP, 0 to 9, if it is not the priority of the packet
 
 
 class MessageProperties(NamedTuple):

@@ -26,6 +26,7 @@ from qmd.message.build import QueueAddress
 from qmd.message.shared_packet import Held, once_more_aborted, whole_message
 from qmd.queues.express_messages import ExpressMessages
 from qmd.queues.reservations import QueueReservations
+from qmd.queues.scout import Scout
 from qmd.queues.usage import Gauge, Measured, Usage
 from storage.tables.pages import EMPTY, Totals
 from storage.tables.queues import QueueRow
@@ -148,6 +149,7 @@ class LocalQueue(Measured):
         self.expired: list[StoredMessage] = []  # found by `take` and not ended yet
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # completed when a message arrives
+        self.scouts: set[Scout] = set()  # searches that wait
         #: Called when there may be messages for the waiting readers.
         self.on_ready: Callable[[LocalQueue], None] = _ignore_ready
         # A subqueue uses the quota of its queue; a journal has its own.
@@ -192,6 +194,9 @@ class LocalQueue(Measured):
 
     def deliver(self, messages: Iterable[Held], express: Iterable[Held] = ()) -> None:
         """Make stored messages, after their commit, and express messages ready."""
+        if self.scouts:
+            messages, express = list(messages), list(express)
+            self._note([message.lookup_id for message in (*messages, *express)])
         add = self.window.add
         for message in messages:
             add(message.lookup_id, message, len(message.packet), stored=True)
@@ -204,7 +209,12 @@ class LocalQueue(Measured):
     def deliver_from_disk(self, lookup_ids: Sequence[int]) -> None:
         """Make stored messages ready, after their commit, without loading them into memory."""
         self.window.leave_on_disk(min(lookup_ids))
+        self._note(lookup_ids)
         self.on_ready(self)
+
+    def _note(self, lookup_ids: Iterable[int]) -> None:
+        for scout in self.scouts:
+            scout.note(lookup_ids)
 
     def deliver_express(self, message: Held) -> None:
         """Make an express message ready."""
@@ -212,6 +222,8 @@ class LocalQueue(Measured):
 
     def wake_readers(self) -> None:
         """Make readers look again: a message was put back, or the queue was deleted."""
+        for scout in self.scouts:
+            scout.search(0)
         self.on_ready(self)
 
     def take(self, reader: Reader, limit: int, now_s: int) -> list[StoredMessage]:
@@ -312,6 +324,7 @@ class LocalQueue(Measured):
         lookup_id = message.lookup_id
         del self.taken[lookup_id]
         if is_there:
+            self._note((lookup_id,))
             held = self.express.get(lookup_id, message)
             self.window.put_back(lookup_id, held, len(held.packet))
         else:
@@ -330,6 +343,7 @@ class LocalQueue(Measured):
         for lookup_id in lookup_ids:
             if lookup_id in mine:
                 mine.remove(lookup_id)
+                self._note((lookup_id,))
                 message = self.taken.pop(lookup_id)
                 held = self.express.get(lookup_id, message)
                 if aborted:

@@ -180,9 +180,7 @@ class _Parser:
             node = self._in(part, at)
         elif is_not:
             shown = self._shown()
-            raise BadSelector(
-                f"BETWEEN, LIKE or IN is expected in place of {shown}", self._next.at
-            )
+            raise BadSelector(f"BETWEEN, LIKE or IN is expected in place of {shown}", self._next.at)
         else:
             return part
         return Part(TRUTH, made.negation(node) if is_not else node)

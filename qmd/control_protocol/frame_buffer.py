@@ -1,0 +1,57 @@
+"""Splitting of a byte stream into frames."""
+
+from __future__ import annotations
+
+import struct
+
+FRAME_BYTES_MAX = 64 * 1024 * 1024  # a batch of messages; one body is at most 4 MB
+LENGTH = struct.Struct("<I")
+
+
+class FrameError(Exception):
+    """The bytes cannot be a frame: the connection must be closed."""
+
+
+class FrameBuffer:
+    """Buffer that splits a byte stream into the contents of complete frames."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = bytearray()
+        self._wanted = 0  # with fewer bytes `_rest` holds no complete frame
+
+    @property
+    def wanted_bytes(self) -> int:
+        """The length of the incomplete frame in bytes, as far as it is known."""
+        return self._wanted
+
+    def set_limit(self, frame_bytes_max: int) -> None:
+        """Set the limit for later frames."""
+        self._frame_bytes_max = frame_bytes_max
+
+    def feed(self, data: bytes) -> list[memoryview]:
+        """Return the complete frames. Raises FrameError for a length over the limit."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
+        view, end, start = memoryview(data), len(data), 0
+        frames: list[memoryview] = []
+        while start + 4 <= end:
+            (length,) = LENGTH.unpack_from(data, start)
+            if length > self._frame_bytes_max:
+                raise FrameError(
+                    f"a frame of {length} bytes was announced; at most"
+                    f" {self._frame_bytes_max} are accepted"
+                )
+            if start + 4 + length > end:
+                self._wanted = 4 + length
+                break
+            frames.append(view[start + 4 : start + 4 + length])
+            start += 4 + length
+        else:
+            self._wanted = 4
+        self._rest += data[start:]
+        return frames
