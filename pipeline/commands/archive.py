@@ -115,8 +115,12 @@ def replay(
             tables = {"slice": work.contents()}
     except ReplayFailed as error:
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
-    write_tables(job.folder, tables, replay_page(job_id, destination, asked, done, tables["slice"]))
-    report = str(job.folder / "report.html")
+    with job.writing("replay") as draft:
+        write_tables(
+            draft, tables, lambda: replay_page(job_id, destination, asked, done, tables["slice"])
+        )
+        draft.commit()
+    report = job.report_at(draft)
     job.say(
         {"sent": done.sent, "messages": done.rows, "destination": destination, "report": report},
         f"{done.sent} of {done.rows} messages sent to {destination} by this run\nsee {report}",

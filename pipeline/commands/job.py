@@ -10,17 +10,19 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qmd.cli.program import ExitCode, Failure
+
+if TYPE_CHECKING:
+    from pipeline.results.runs import Draft
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,10 +63,6 @@ class Job:
     as_json: bool
     engine: str = "auto"
     progress: Progress = field(default_factory=Progress)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.output)
 
     def files(self) -> list[Any]:
         """Return the event logs of `inputs`.  Raises Failure if there are none."""
@@ -134,28 +132,59 @@ class Job:
                 session.stop()
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Lock the folder of results; read the results of earlier runs inside.
+    def writing(self, name: str) -> Iterator[Draft]:
+        """Yield the next run of job `name`, which its caller publishes.
 
-        Raises Failure at once if the folder is not writable or another run holds it, and later if
-        the disk is full.  A dry run changes nothing and takes no lock.
+        Raises Failure at once if the place is not writable, another run holds it, or it holds
+        results of another job; and later if the disk is full, or another run has published
+        meanwhile.  A dry run changes nothing and takes no lock.
         """
-        if self.dry_run:
+        from pipeline.results.places import PlaceUnknown
+        from pipeline.results.runs import Results, RunSuperseded, WrongResults
+
+        try:
+            results = Results(self.output)
+            folder = results.place.folder
+            if self.dry_run:
+                yield results.begin(name)
+                return
+            with self._locked(folder), self._reporting_full_disk():
+                results.publish()
+                draft = results.begin(name)
+                try:
+                    draft.check_writable()
+                except OSError as error:
+                    raise self._unwritable(error) from error
+                try:
+                    yield draft
+                except BaseException:
+                    draft.discard()
+                    raise
+        except (PlaceUnknown, WrongResults) as error:
+            raise Failure(ExitCode.USAGE, str(error), "wrong_usage") from error
+        except RunSuperseded as error:
+            raise Failure(ExitCode.REFUSED, str(error), "output_in_use") from error
+
+    @contextmanager
+    def _locked(self, folder: Path | None) -> Iterator[None]:
+        """Hold the lock of a local folder; a store has none: the later of two runs is discarded."""
+        if folder is None:
             yield
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass
-            lock = (self.folder / LOCK).open("w")
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / LOCK).open("w")
         except OSError as error:
             raise self._unwritable(error) from error
         with lock:
             self._lock(lock)
-            for left in self.folder.glob(".*.part"):  # left by a killed run
+            for left in folder.glob(".*.part"):  # left by a killed run
                 left.unlink(missing_ok=True)
-            with self._reporting_full_disk():
-                yield
+            yield
+
+    def report_at(self, draft: Draft) -> str:
+        """Return the address of the page."""
+        return draft.place.address("report.html")
 
     def _lock(self, file: IO[str]) -> None:
         """Lock `file` until it is closed or this process ends in any way."""
@@ -168,7 +197,7 @@ class Job:
                 "output_in_use",
             ) from error
         except OSError:
-            pass  # a file system without locks: the user must not start two runs there
+            pass  # a file system without locks: the later of two runs is discarded
 
     @contextmanager
     def _reporting_full_disk(self) -> Iterator[None]:
@@ -200,7 +229,7 @@ class Job:
         """Print the plan of a dry run: `fresh` would be read, `known` were read before."""
         size = sum(file.size for file in fresh)
         names = [*(f"{name}.parquet" for name in tables), "report.html"]
-        written = [str(self.folder / name) for name in names]
+        written = [f"{self.output.rstrip('/')}/{name}" for name in names]
         self.say(
             {"files": len(fresh), "known": known, "bytes": size, "writes": written},
             f"would read {len(fresh)} files ({size / 1e6:,.1f} MB), {known} were read before;"

@@ -108,9 +108,9 @@ def audit(
     wanted = _kinds(fail_on, [kind for kind in KINDS if kind not in ABOUT_HOSTS])
     files = job.files()
     chosen = AuditSettings(full=full, clock_tolerance_ms=int(clock_tolerance * 1000), timelines=5)
-    with job.writing():
+    with job.writing("audit") as draft:
         try:
-            state = State.load(job.folder / "state", again=again)
+            state = State.load(draft, again=again)
         except StateVersionMismatch as other:
             raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
         fresh = state.unseen(files)
@@ -120,7 +120,7 @@ def audit(
         with job.engine_for("audit", fresh) as engine:
             result = run_audit(engine, fresh, state, chosen, job.progress)
             job.progress("the report")
-            total = write_audit(job.folder, result, state)
+            total = write_audit(draft, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}
     job.say(
         {
@@ -130,15 +130,15 @@ def audit(
             "events": result.events,
             "files": result.files,
             "seconds": round(result.seconds, 1),
-            "report": str(job.folder / "report.html"),
+            "report": job.report_at(draft),
         },
-        _audit_text(total, bad, result, job.folder),
+        _audit_text(total, bad, result, job.report_at(draft)),
     )
     if any(n for kind, n in bad.items() if kind in wanted):
         context.exit(FOUND)
 
 
-def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, output: Path) -> str:
+def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, report: str) -> str:
     lines = [f"{n:>10,} {kind.replace('_', ' ')}" for kind, n in total.items() if n]
     undecided = int(result.open[result.open.reason != "on_its_way"].messages.sum())
     if any(bad.values()):
@@ -147,7 +147,7 @@ def _audit_text(total: dict[str, int], bad: dict[str, int], result: Any, output:
         head = f"nothing wrong was found; {undecided:,} messages are undecided for lack of logs"
     else:
         head = "nothing was lost, doubled or reordered"
-    return "\n".join([head, *lines, f"see {output / 'report.html'}"])
+    return "\n".join([head, *lines, f"see {report}"])
 
 
 _again = click.option(
@@ -298,9 +298,9 @@ def _run_on(
     from pipeline.jobs.readable_files import BROKEN_FILES
 
     files = job.files()
-    with job.writing():
+    with job.writing(name) as draft:
         try:
-            memory = Memory.load(job.folder, name, again=again)
+            memory = Memory.load(draft, again=again)
         except StateVersionMismatch as other:
             raise Failure(ExitCode.USAGE, str(other), "wrong_usage") from other
         fresh = memory.unseen(files)
@@ -313,9 +313,11 @@ def _run_on(
             read[:] = whole
             return work(spark, whole, memory, **more)
 
-        result = _result(job, name, work_on, page, fresh, has_earlier_results=not memory.is_empty,
-                         before_end=lambda: memory.commit(read))  # fmt: skip
-    _say_result(job, result, tables, {"files": len(read), "known": len(files) - len(fresh)})
+        result = _result(job, draft, work_on, page, fresh, has_earlier_results=not memory.is_empty)
+        memory.save(read)
+        draft.commit()
+    counts = {"files": len(read), "known": len(files) - len(fresh)}
+    _say_result(job, result, tables, counts, job.report_at(draft))
 
 
 def _run(
@@ -332,21 +334,21 @@ def _run(
     if job.dry_run:
         job.say_plan(files, 0, [*tables, BROKEN_FILES])
         return None
-    with job.writing():
-        result = _result(job, name, work, page, files)
-    _say_result(job, result, tables, {"files": len(files)})
+    with job.writing(name) as draft:
+        result = _result(job, draft, work, page, files)
+        draft.commit()
+    _say_result(job, result, tables, {"files": len(files)}, job.report_at(draft))
     return result
 
 
 def _result(
     job: Job,
-    name: str,
+    draft: Any,
     work: Callable[..., dict[str, Any]],
     page: Callable[..., str],
     files: list[Any],
     *,
     has_earlier_results: bool = False,
-    before_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Run the job, write its tables and page, and return the tables."""
     from functools import partial
@@ -354,7 +356,7 @@ def _result(
     from pipeline.jobs.readable_files import NoReadableFile, over_readable_files
     from pipeline.report.outcome import write_tables
 
-    with job.spark(name) as spark:
+    with job.spark(draft.job) as spark:
         try:
             result = over_readable_files(
                 spark, files, partial(work, spark, progress=job.progress), job.progress,
@@ -363,13 +365,12 @@ def _result(
         except NoReadableFile as none:
             raise Failure(ExitCode.NOT_FOUND, str(none), "no_events") from none
         job.progress("writing the report")
-        write_tables(job.folder, result, page(result))
-        before_end()
+        write_tables(draft, result, partial(page, result))
     return result
 
 
 def _say_result(
-    job: Job, result: dict[str, Any], tables: list[str], counts: dict[str, int]
+    job: Job, result: dict[str, Any], tables: list[str], counts: dict[str, int], report: str
 ) -> None:
     from pipeline.jobs.readable_files import BROKEN_FILES
 
@@ -379,9 +380,8 @@ def _say_result(
     known = f", {counts['known']:,} were read before" if counts.get("known") else ""
     lines = [f"{counts['files']:,} files read{known}"]
     lines += [f"skipped, damaged: {row.file}: {row.reason}" for row in broken.itertuples()]
-    report = job.folder / "report.html"
     job.say(
-        {"rows": rows, "broken_files": broken.file.to_list(), "report": str(report)} | counts,
+        {"rows": rows, "broken_files": broken.file.to_list(), "report": report} | counts,
         "\n".join([text, *lines, f"see {report}"]),
     )
 

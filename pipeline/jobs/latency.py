@@ -123,7 +123,7 @@ def latency(
             spark.createDataFrame(frame, _OFFSETS).createOrReplaceTempView(name)
         progress("their stages")
         cells = _cells(spark).persist(StorageLevel.DISK_ONLY)
-        _remember(spark, cells, messages, memory)
+        _remember(cells, messages, memory)
         tables = _tables(spark, cells, names, memory)
         cells.unpersist()
     finally:
@@ -198,11 +198,9 @@ def _judged(spark: Any, fresh: Any, memory: Memory, chains: Chains) -> Any:
         f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes, min(at_ms) AS told_ms,"
         " min(host) AS told_host FROM events GROUP BY source, number"
     )
-    known = memory.paths("open")
-    if known:
-        found.unionByName(spark.read.schema(_MESSAGE).parquet(*known)).createOrReplaceTempView(
-            "known"
-        )
+    if memory.parts("open"):
+        known = spark.createDataFrame(memory.table("open", _numbers(_NAMES)), _MESSAGE)
+        found.unionByName(known).createOrReplaceTempView("known")
         parts = [f"min({name}) AS {name}" for name in (*_OF_MESSAGE, "told_ms", "told_host")]
         found = spark.sql(
             f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes FROM known"
@@ -346,22 +344,27 @@ def _cells(spark: Any) -> Any:
     )
 
 
-def _remember(spark: Any, cells: Any, messages: Any, memory: Memory) -> None:
-    over = cells.where("is_over").drop("is_over")
-    parts = memory.paths("histogram")
-    if len(parts) >= _PARTS_MAX:
-        over = over.unionByName(spark.read.schema(_CELL_SCHEMA).parquet(*parts))
-        over = over.groupBy(*_CELL).sum("messages", "bytes")
-        over = over.toDF(*_CELL, "messages", "bytes")
+def _remember(cells: Any, messages: Any, memory: Memory) -> None:
+    over = cells.where("is_over").drop("is_over").toArrow()
+    is_full = memory.parts("histogram") >= _PARTS_MAX
+    if is_full:
+        over = pa.concat_tables([over, memory.table("histogram", over.schema)])
+        over = over.group_by(_CELL).aggregate([("messages", "sum"), ("bytes", "sum")])
+        over = over.rename_columns([name.removesuffix("_sum") for name in over.column_names])
     # In this order most columns repeat, and compress well.
-    over = over.coalesce(1).sortWithinPartitions(*_CELL)
-    memory.stage_table("histogram", over, append=len(parts) < _PARTS_MAX)
-    kept = messages.where("NOT is_over").drop("is_over").coalesce(1)
-    memory.stage_table("open", kept.sortWithinPartitions("source", "number"))
+    over = over.sort_by([(name, "ascending") for name in _CELL])
+    memory.stage_table("histogram", over, append=not is_full)
+    kept = messages.where("NOT is_over").drop("is_over").toArrow()
+    memory.stage_table("open", kept.sort_by([("source", "ascending"), ("number", "ascending")]))
+
+
+def _numbers(names: Sequence[str]) -> Any:
+    return pa.schema([(name, pa.int64()) for name in names])
 
 
 def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> dict[str, Frame]:
-    known = spark.read.schema(_CELL_SCHEMA).parquet(*memory.paths("histogram"))
+    histogram = memory.table("histogram", _numbers([*_CELL, "messages", "bytes"]))
+    known = spark.createDataFrame(histogram, _CELL_SCHEMA)
     everything = known.unionByName(cells.where("NOT is_over").drop("is_over"))
     everything.createOrReplaceTempView("cells")
     _durations(spark, names).createOrReplaceTempView("took")

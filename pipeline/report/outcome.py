@@ -1,71 +1,83 @@
-"""The output of a job: tables as Parquet files, and report.html, each written atomically."""
+"""The output of a job: tables, then pages, then its state, published together."""
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow import parquet
 
-from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult
+from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult
 from pipeline.jobs.audit.state import State
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page
+from pipeline.report.page import Page
+from pipeline.results.runs import Draft
 
 Frame = Any
+PAGE = "report.html"
 
 
-def write_tables(folder: Path, tables: Mapping[str, Frame], page: str) -> None:
-    """Write `folder`/NAME.parquet for each table, and then report.html."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _put(
-        {
-            folder / f"{name}.parquet": _table(pa.Table.from_pandas(frame, preserve_index=False))
-            for name, frame in tables.items()
-        }
-        | {folder / "report.html": _text(page)}
-    )
+def write_tables(draft: Draft, tables: Mapping[str, Frame], page: Callable[[], str]) -> None:
+    """Write a table for each of `tables`, and then the page; the caller publishes them."""
+    for name, frame in tables.items():
+        draft.put_table(name, pa.Table.from_pandas(frame, preserve_index=False))
+    draft.put_page(PAGE, _drawn(page))
 
 
-def write_audit(folder: Path, result: AuditResult, state: State) -> dict[str, int]:
-    """Write the findings, which are complete, and the streams, added to those of earlier audits.
+def write_audit(draft: Draft, result: AuditResult, state: State) -> dict[str, int]:
+    """Publish findings, streams (added to those of earlier audits), the page and the state.
 
-    The state is written last: an interrupted audit is repeated, and then replaces the files that it
-    had written.  Return how many findings of each kind there are altogether.
+    A page that cannot be drawn does not stop an audit.  Return how many findings of each kind there
+    are altogether.  Raises OSError and RunSuperseded; then nothing was published.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     findings = result.findings
-    counts = dict(result.counts or {})  # includes findings beyond the listed ones
+    counts = _by_severity(result.counts or {})  # includes findings beyond the listed ones
+    result.counts = counts
     result.streams = state.streams = streams = _all_streams(state.streams, result.streams)
     result.messages = int(streams.sent.sum()) if len(streams) else 0
     rows = [
         {name: _plain(value) for name, value in row.items()}
         for row in findings.astype(object).to_dict("records")
     ]
-    drawn = [draw(picture) for picture in result.timelines]
-    tables = {
-        folder / "findings.parquet": pa.Table.from_pylist(rows, schema=FINDING_SCHEMA),
-        folder / "open.parquet": pa.Table.from_pandas(result.open, preserve_index=False),
-        folder / "streams.parquet": pa.Table.from_pandas(streams, preserve_index=False),
-    }
-    _put(
-        {name: _table(table) for name, table in tables.items()}
-        | {folder / "report.html": _text(audit_page(result, drawn))}
-    )
-    state.save(folder / "state")
+    draft.put_table("findings", pa.Table.from_pylist(rows, schema=FINDING_SCHEMA))
+    draft.put_table("open", pa.Table.from_pandas(result.open, preserve_index=False))
+    draft.put_table("streams", pa.Table.from_pandas(streams, preserve_index=False))
+    draft.put_page(PAGE, _drawn(lambda: audit_page(result, list(map(draw, result.timelines)))))
+    state.save(draft)
+    draft.summary |= {
+        "findings": counts, "messages": result.messages, "events": result.events,
+        "open": int(result.open.messages.sum()), "files": result.files,
+    }  # fmt: skip
+    draft.commit()
     return counts
+
+
+def _drawn(page: Callable[[], str]) -> str:
+    """Return the page; a page with the error if it cannot be drawn: the tables are right."""
+    try:
+        return page()
+    except Exception as error:  # of any type: the libraries that draw have their own
+        print(f"the page could not be drawn: {error!r}; the tables are complete", file=sys.stderr)
+        failed = Page("The page could not be drawn")
+        failed.section("The tables are complete", f"The error was: {error!r}")
+        return failed.html("Made by qmd pipeline run,")
+
+
+def _by_severity(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: int(counts[kind]) for kind in KINDS if counts.get(kind)}
 
 
 def _all_streams(old: Frame | None, new: Frame) -> Frame:
     """Add the counts of earlier audits."""
-    if old is None:
+    parts = [part for part in (new, old) if part is not None and len(part)]
+    if not parts:
         return new
-    both = pd.concat([new, old], ignore_index=True)
+    # An empty table has no types, and would change those of the other.
+    both = pd.concat(parts, ignore_index=True)
     return both.groupby(["source", "stream"], as_index=False, sort=False).agg(
         from_host=("from_host", "first"),
         to_host=("to_host", "first"),
@@ -114,24 +126,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal | str):
         return value
     return int(value)
-
-
-def _table(table: Any) -> Callable[[Path], Any]:
-    return lambda path: parquet.write_table(table, path, compression="zstd")
-
-
-def _text(text: str) -> Callable[[Path], Any]:
-    return lambda path: path.write_text(text, encoding="utf-8")
-
-
-def _put(files: Mapping[Path, Callable[[Path], Any]]) -> None:
-    """Write all files under other names first: on a full disk the old files stay."""
-    parts = {path: path.with_name(f".{path.name}.{os.getpid()}.part") for path in files}
-    try:
-        for path, write in files.items():
-            write(parts[path])
-        for path, part in parts.items():
-            part.replace(path)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)

