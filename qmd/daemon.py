@@ -228,6 +228,7 @@ class _Servers:
             for each in (
                 manager.assembly.maintenance,
                 manager.assembly.disk_watch,
+                manager.assembly.delayed_release,
                 *((manager.assembly.tls_watch,) if settings.tls.enabled else ()),
             )
         ]

@@ -336,6 +336,25 @@ CREATE TABLE unaddressed (
     seal     BLOB
 );
 
+-- Messages that are to be delivered at a later time; storage/tables/delayed.py.  Totals, due times
+-- and pages are read from the indexes: a million rows cost no memory.
+CREATE TABLE delayed (
+    number     INTEGER PRIMARY KEY,              -- of the message, or its first copy; we are its source
+    clock      INTEGER NOT NULL,                 -- of due_ms: 0 the wall clock, 1 our own
+    due_ms     INTEGER NOT NULL,
+    queue      TEXT NOT NULL,                    -- its destination: a queue here, or format names
+    bytes      INTEGER NOT NULL,                 -- that count towards quotas
+    owner      TEXT NOT NULL,                    -- the client that sent it; '': one with all rights
+    sent_at_ms INTEGER NOT NULL,                 -- by the wall clock
+    data       BLOB NOT NULL,                    -- MessagePack: the new message, and its numbers
+    checksum   INTEGER NOT NULL,
+    seal       BLOB
+);
+
+CREATE INDEX delayed_due ON delayed (clock, due_ms, number, queue);
+
+CREATE INDEX delayed_queue ON delayed (queue, number, bytes);
+
 -- Messages that ended in outgoing queues, with acknowledgments still to be sent; owed.py.
 CREATE TABLE owed (
     id            INTEGER PRIMARY KEY,

@@ -61,6 +61,7 @@ TABLES = {
     "stage": (6, 0),
     "unaddressed": (7, HEAD_BYTES),
     "owed": (8, HEAD_BYTES),
+    "delayed": (9, 0),
 }
 
 

@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Set
 from typing import NamedTuple
 
-from storage.tables import events
+from qmd.operations.delayed import stored_message
+from storage.tables import delayed, events
 from storage.tables import message_id_history as history
 from storage.tables.events import Event
 from storage.tables.keys import LOOKUP_MASK, queue_id_of
@@ -50,6 +51,10 @@ ENDS = frozenset(
 
 # Events of messages that arrived at a remote queue, and are kept until they are received there.
 ENDS_OF_WAITING = frozenset({"final_ack_received", "confirmed", "unconfirmed", "damaged"})
+
+
+# A delayed message leaves table `delayed` by one of these events, which happens once.
+ENDS_OF_DELAY = frozenset({"sent", "cancelled", "unsendable", "damaged"})
 
 
 # Ends in a local queue; if not transactional, the message becomes a dead letter or is deleted.
@@ -85,6 +90,8 @@ class Ledger:
         self.here: dict[Here, Message] = {}
         self.elsewhere: set[Elsewhere] = set()
         self.awaiting: set[Elsewhere] = set()
+        self.delayed: set[Message] = set()
+        self._released: set[Message] = set()  # messages that were delayed, and are not any more
         self.express: set[Here | Elsewhere] = set()
         self.problems: list[str] = []
         self.unexplained: set[Message] = set()  # their end is recorded, and not their next place
@@ -113,7 +120,18 @@ class Ledger:
             elif event.kind in ACKNOWLEDGED and not self._knows_of_leaving(event, message):
                 self._wrong(event, message, "was not reported to have left")
             place = event.places[index] if event.places else None
-            if event.kind in BEGINNINGS:
+            if event.kind == "delayed":
+                if message in self.delayed or message in self._released:
+                    self._wrong(event, message, "was delayed before")
+                self.delayed.add(message)
+            elif event.kind in ENDS_OF_DELAY and message in self.delayed:
+                self.delayed.remove(message)
+                self._released.add(message)
+                if event.kind == "sent":
+                    self._begin(event, message, place)
+            elif event.kind in ENDS_OF_DELAY and message in self._released:
+                self._wrong(event, message, "was not delayed any more")
+            elif event.kind in BEGINNINGS:
                 self._begin(event, message, place)
             elif event.kind in COPIES:
                 if place is None:
@@ -282,6 +300,7 @@ def disagreements(
     if not after:
         return []
     found_here, found_elsewhere, found_awaiting, sizes = _tables(db)
+    found_delayed = _delayed(db)
     reported_here = {
         place: each for place, each in ledger.here.items() if place not in ledger.express
     }
@@ -296,6 +315,9 @@ def disagreements(
         problems.append(f"for {name} the log has {message}, and the table has not")
     for name, message in found_elsewhere - reported_elsewhere:
         problems.append(f"for {name} the table has {message}, and the log has not")
+    for message in ledger.delayed ^ found_delayed:
+        place = "log" if message in ledger.delayed else "table"
+        problems.append(f"only the {place} has the delayed message {message}")
     for name, message in ledger.awaiting ^ found_awaiting:
         place = "log" if (name, message) in ledger.awaiting else "table"
         problems.append(f"only the {place} has {message} waiting for its receipt at {name}")
@@ -347,6 +369,16 @@ def _tables(
         awaiting.add((destinations[queue_id], message := _message(packet)))
         sizes.append((message, size))
     return here, elsewhere, awaiting, sizes
+
+
+def _delayed(db: sqlite3.Connection) -> set[Message]:
+    """Return the messages of table `delayed`, with all of their copies."""
+    ((own_id,),) = db.execute("SELECT queue_manager FROM identity")
+    return {
+        Message(own_id, number)
+        for row in delayed.page(db, queue="", start=0, rows_max=1 << 30, bytes_max=1 << 40)
+        for number in stored_message(row)[1]
+    }
 
 
 def _message(packet: bytes) -> Message:

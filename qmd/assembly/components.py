@@ -33,11 +33,13 @@ from qmd.history.message_search import MessageSearch
 from qmd.history.places import LocalPlaces, OutgoingPlaces
 from qmd.history.remote_lookup import RemoteLookup
 from qmd.maintenance import retention
+from qmd.maintenance.delayed_release import DelayedRelease, UnsendableMessages
 from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
+from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
 from qmd.operations.message_protection import MessageProtection
 from qmd.operations.move import Mover
@@ -107,6 +109,7 @@ class Assembly(TransferLayer):
             self.keyring,
             partial(make_checker, services.settings.message_security, self.keyring),
         )
+        self.delayed = DelayedMessages(services, self.usage, self.queues, self.recorder)
         self.message_sender = MessageSender(
             services,
             self.send_checks,
@@ -114,6 +117,7 @@ class Assembly(TransferLayer):
             self._begin_batch,
             self.outgoing_release.release,
             self.message_protection.protect,
+            self.delayed,
         )
 
     def _make_receiving(self) -> None:
@@ -259,6 +263,22 @@ class Assembly(TransferLayer):
                 OutgoingSweeper(services, self.outgoing, self.undeliverable),
                 LocalSweeper(services, self.queues, self.dead_letters),
             ),
+        )
+        self.delayed_release = DelayedRelease(
+            services,
+            self.housekeeping,
+            self.delayed,
+            self.send_checks,
+            self.message_sender,
+            UnsendableMessages(
+                services,
+                self.composer,
+                self.acknowledgments,
+                self.dead_letters,
+                self.own_dead_letters,
+                self.recorder,
+            ),
+            self._new_answers,
         )
         self.maintenance = MaintenanceLoop(
             services, self.housekeeping, self.expiry, self.retention, self.event_log_limits

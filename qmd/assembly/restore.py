@@ -10,7 +10,14 @@ from qmd.bulk.reader import read_stored as read_readers
 from storage.tables import access as access_rows
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import branches as branch_rows
-from storage.tables import counters, directory_changes, known_hosts, own_dead_letters, unaddressed
+from storage.tables import (
+    counters,
+    delayed,
+    directory_changes,
+    known_hosts,
+    own_dead_letters,
+    unaddressed,
+)
 from storage.tables import message_id_history as history_rows
 from storage.tables import messages as message_rows
 from storage.tables import outgoing as outgoing_rows
@@ -78,6 +85,7 @@ async def restore(assembly: Assembly) -> None:
     assembly.next_hops.restore(state.ways_back)
     assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
+    assembly.delayed.restore(state.delayed, state.next_due)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.tls.restore(state.tls_peers)
     assembly.identities.restore(starts)
@@ -111,6 +119,8 @@ class _State(NamedTuple):
     access_entries: list[access_rows.EntryRow]
     unaddressed: list[tuple[unaddressed.Unaddressed, bool]]
     directory_changes: list[directory_changes.DirectoryChange]
+    delayed: dict[str, Totals]
+    next_due: delayed.NextDue
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -137,4 +147,6 @@ def _read_state(db: sqlite3.Connection) -> _State:
         access_rows.entries(db),
         unaddressed.list_all(db),
         directory_changes.list_all(db),
+        delayed.totals_by_queue(db),
+        delayed.next_due(db),
     )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.naming.destinations import Destinations
+    from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
     from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
@@ -88,6 +89,7 @@ class Components:
     client_accounts: Accounts
     confirmations: Confirmations
     deferred_acknowledgments: DeferredAcknowledgments
+    delayed: DelayedMessages
     directory: Directory
     disk_watch: DiskWatch
     event_log: EventLog

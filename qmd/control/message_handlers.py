@@ -40,7 +40,10 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
     else:
         connection.components.sealed_tokens.check(request.token, connection.serial)
         connection.components.message_sender.send(
-            request.messages, request.token, partial(connection.done, request.number)
+            request.messages,
+            request.token,
+            partial(connection.done, request.number),
+            connection.rights.owner,
         )
 
 
@@ -66,6 +69,7 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
                 request.token,
                 connection.serial,
                 connection.rights.shared_token(request.token),
+                connection.rights.owner,
             )
         except MustAsk as ask:
             await connection.components.resolver.resolve_text(ask.name)
@@ -269,7 +273,10 @@ def _settle(connection: ControlConnection, request: transaction_frames.Settle) -
 
 def _commit(connection: ControlConnection, request: transaction_frames.Commit) -> None:
     connection.components.transactions.commit(
-        request.transaction, connection, partial(connection.done, request.number)
+        request.transaction,
+        connection,
+        partial(connection.done, request.number),
+        connection.rights.owner,
     )
 
 

@@ -30,6 +30,7 @@ from qmd.access.rights import Rights
 from qmd.access.things import thing_of
 from qmd.control_protocol import access as access_frames
 from qmd.control_protocol import bulk as pipeline_frames
+from qmd.control_protocol import delayed as delayed_frames
 from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import identities as identity_frames
 from qmd.control_protocol import messages as frames
@@ -228,6 +229,18 @@ TABLE: dict[type, Row] = {
         ),
         frames.Resend,
         inside=f"admin on {_INTO}, of each message",
+    ),
+    **_rows(
+        (
+            Need(TO_PEEK, _named("queue", optional=True), "the queue"),
+            _host(READ, access.SEE_STATUS, _unnamed("queue"), "all queues if none is named"),
+        ),
+        delayed_frames.ListDelayed,
+    ),
+    **_rows(
+        (_open(WRITE),),
+        delayed_frames.CancelDelayed,
+        inside="admin on the destination, for messages of other clients",
     ),
     # An import can state any sender and any time, so sending is not enough.
     **_rows(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from qmd.control import (
     access_handlers,
     bulk_handlers,
+    delayed_handlers,
     directory_handlers,
     explain_name,
     identity_handlers,
@@ -42,6 +43,7 @@ HANDLERS: dict[type, Handler] = {
     **message_handlers.HANDLERS,
     **operator_handlers.HANDLERS,
     **bulk_handlers.HANDLERS,
+    **delayed_handlers.HANDLERS,
     **directory_handlers.HANDLERS,
     **routing_handlers.HANDLERS,
     **identity_handlers.HANDLERS,

@@ -83,6 +83,9 @@ class NewMessage(msgspec.Struct, array_like=True, frozen=True):
     privacy_level: int = 0  # 5: the body is encrypted with AES
     encryption_algorithm: int = 0  # 0: the default
     encryption_key: bytes = b""  # not empty: the body is encrypted already
+    # Not before: a time of the wall clock, or a delay from now on; 0: at once.  docs/delayed.md
+    deliver_at_ms: Moment = 0
+    delay_ms: Moment = 0
 
 
 class StoredMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -175,6 +178,8 @@ class Send(Request, tag="send", frozen=True):
     With a token, `Outcome` can query the result later, so that a request with a lost answer is not
     executed twice. With `once`, a known token gets the earlier answer, and nothing is sent again.
     With a transaction, nothing is sent before it commits.
+
+    A message with a later time of delivery is stored, and sent to its queue at that time.
     """
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]

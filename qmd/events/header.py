@@ -29,6 +29,9 @@ class Kind(enum.StrEnum):
     DISK_FULL = "disk_full"  # new messages are refused from now on
     ACCESS_REFUSED = "access_refused"  # a client lacked a right; the reason has both
     DISK_HAS_ROOM = "disk_has_room"  # new messages are accepted again; the reason has the duration
+    DELAYED = "delayed"  # accepted from an application, to be sent at the time in the reason
+    CANCELLED = "cancelled"  # a delayed message was removed, and will not be sent
+    UNSENDABLE = "unsendable"  # a delayed message cannot be sent at its time: the reason says why
     SENT = "sent"  # by an application, into a local queue or an outgoing queue
     IMPORTED = "imported"
     STORED = "stored"  # an express message was written to disk because a reader reserved it

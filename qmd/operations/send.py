@@ -7,17 +7,29 @@ send_checks   send_batch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from protocol.identifiers import guid_text
 from qmd.control_protocol.messages import NewMessage
 from qmd.naming.fan_out import Copies
+from qmd.operations.delayed import is_delayed
 
 if TYPE_CHECKING:
+    from qmd.operations.delayed import DelayedMessages
+    from qmd.operations.packet_composer import Bounds
     from qmd.operations.send_batch import BatchSender
     from qmd.operations.send_checks import Chosen, SendChecks
     from qmd.operations.send_copies import CopySender
     from qmd.runtime.services import Services
+
+
+Numbers = int | list[int]
+#: A message that was checked, its way, and its number or those of its copies.
+_Checked = tuple[NewMessage, "Chosen", object]
+
+
+def _ignore(ids: list[object]) -> None:
+    """Ignore the ids of a released message, which its application has got before."""
 
 
 def flat(ids: Iterable[object]) -> list[str]:
@@ -39,11 +51,13 @@ class MessageSender:
         begin_batch: Callable[[bytes, str], BatchSender],
         release: Callable[[], None],
         protect: Callable[..., list[NewMessage]],
+        delayed: DelayedMessages,
     ) -> None:
         """`begin_batch(token, transaction)` returns the sender of one request, and `release` ends
         the sequences of which all messages are acknowledged.  `protect(messages,
         in_transaction=...)` checks the signatures of messages, and encrypts them."""
         self.protect = protect
+        self._delayed = delayed
         self._services = services
         self._checks = checks
         self._copies = copies
@@ -53,16 +67,21 @@ class MessageSender:
         self.sent_count = 0
 
     def send(
-        self, messages: list[NewMessage], token: bytes, done: Callable[[list[object]], None]
+        self,
+        messages: list[NewMessage],
+        token: bytes,
+        done: Callable[[list[object]], None],
+        owner: str = "",
     ) -> None:
         """Send all of the messages or none; `done(ids)` is called when they are durable.
 
         The id of a message to several queues is a list with the id of each copy.  `token` is the
-        token of the request, or b"".  Raises Refusal, MustAsk: then no message is sent.
+        token of the request, or b""; `owner` the client that may cancel delayed messages.  Raises
+        Refusal, MustAsk: then no message is sent.
         """
         messages = self.protect(messages)
         chosen = self._checks.check(messages)
-        self.take_over(messages, chosen, token, done)
+        self.take_over(messages, chosen, token, done, owner=owner)
 
     def ids(self, numbers: Iterable[object]) -> list[object]:
         """Return the ids, as text, of messages of this queue manager; lists stay lists."""
@@ -90,33 +109,80 @@ class MessageSender:
         done: Callable[[list[object]], None],
         *,
         numbers: list[object] | None = None,
+        owner: str = "",
     ) -> None:
         """Send messages that `SendChecks.check` has accepted in the same turn of the event loop.
 
         With `numbers`, which were allocated before, the messages are one transaction, and `token`
-        is its id.  Without them, each transactional message is a transaction of its own.
+        is its id.  Without them, each transactional message is a transaction of its own.  Delayed
+        messages are stored for their time, in the same batch.
         """
         self._release()  # a new sequence begins where all messages are acknowledged
         in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)
-        batch_sender = self._begin_batch(token, token.hex() if in_transaction else "")
-        index, last = self._next_index(), len(messages) - 1
+        transaction = token.hex() if in_transaction else ""
+        batch_sender = self._begin_batch(token, transaction)
+        all_of_them: list[_Checked] = [*zip(messages, chosen, numbers, strict=True)]
+        if any(map(is_delayed, messages)):
+            all_of_them = self._delay(batch_sender, all_of_them, transaction, owner)
+        index, last = self._next_index(), len(all_of_them) - 1
         bounds = index, True, True
-        for place, (new, way, number) in enumerate(zip(messages, chosen, numbers, strict=True)):
+        for place, (new, way, number) in enumerate(all_of_them):
             if in_transaction:
                 bounds = index, place == 0, place == last
             elif place:  # each is a transaction of its own
                 bounds = self._next_index(), True, True
-            if isinstance(way, Copies):
-                assert isinstance(number, list)
-                self._copies.send(batch_sender, new, way, number, bounds)
-                self.sent_count += len(number) - 1
-            else:
-                assert isinstance(number, int)
-                batch_sender.one(new, *way, number, bounds)
-        self.sent_count += len(messages)
+            self._put(batch_sender, new, way, number, bounds)
         batch_sender.end(self.ids(numbers), numbers, done)
+
+    def release(self, new: NewMessage, way: Chosen, number: object) -> None:
+        """Send a delayed message, with the numbers that it got when it was delayed; it is a
+        transaction of its own if it is transactional.
+
+        `SendChecks.check` has accepted it in the same turn of the event loop.
+        """
+        self._release()
+        batch_sender = self._begin_batch(b"", "")
+        self._put(batch_sender, new, way, number, (self._next_index(), True, True))
+        batch_sender.end([], [], _ignore)
+
+    def _put(
+        self,
+        batch_sender: BatchSender,
+        new: NewMessage,
+        way: Chosen,
+        number: object,
+        bounds: Bounds,
+    ) -> None:
+        if isinstance(way, Copies):
+            assert isinstance(number, list)
+            self._copies.send(batch_sender, new, way, number, bounds)
+            self.sent_count += len(number)
+        else:
+            assert isinstance(number, int)
+            batch_sender.one(new, *way, number, bounds)
+            self.sent_count += 1
+
+    def _delay(
+        self, batch_sender: BatchSender, messages: list[_Checked], transaction: str, owner: str
+    ) -> list[_Checked]:
+        """Store the messages that are due later; return the others."""
+        now, at_once, later = self._delayed.now, [], []
+        for new, way, number in messages:
+            row = None
+            if is_delayed(new):
+                row = self._delayed.keep(
+                    new, way, cast(Numbers, number), transaction=transaction, owner=owner, now=now
+                )
+            if row is None:
+                at_once.append((new, way, number))
+            else:
+                later.append(row)
+        if later:
+            self._delayed.store(later, batch_sender.batch)
+            batch_sender.has_delayed = True
+        return at_once
 
     def _next_index(self) -> int:
         """Allocate the index of a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""

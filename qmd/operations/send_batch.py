@@ -63,6 +63,7 @@ class BatchSender:
         self.to_queues: dict[LocalQueue, list[Held]] = {}
         self.to_send: dict[OutgoingQueue, list[Appended]] = {}
         self.in_sequences: dict[OutgoingQueue, None] = {}  # those with transactional messages
+        self.has_delayed = False  # the batch stores messages that are sent later
         self._express: dict[OutgoingQueue, list[Appended]] = {}
         self._timed: NewMessage | None = None  # the message that `deadlines` are about
         #: Of the last message that went to a queue elsewhere, and of all of its copies.
@@ -171,7 +172,7 @@ class BatchSender:
         if self._token:
             result = msgspec.msgpack.encode(numbers)
             batch.record_outcome(self._token, result, self._services.clock.now_s)
-        if self.to_queues or self.to_send or self._token:
+        if self.to_queues or self.to_send or self._token or self.has_delayed:
             batch.when_durable(partial(self._durable, ids, done))
         else:
             done(ids)

@@ -13,6 +13,7 @@ from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, check, multi_queue_size, packet_size
 from qmd.naming.destinations import Route
 from qmd.naming.fan_out import Copies, Several
+from qmd.operations.delayed import check_delay
 from qmd.operations.delivery import delivery_of_copy, delivery_to
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
@@ -96,6 +97,8 @@ class SendChecks:
         body_bytes_max = self._services.settings.quotas.message_bytes_max
         for index, new in enumerate(messages):
             check(new)
+            if new.delay_ms or new.deliver_at_ms:
+                check_delay(new)
             aims = (several[index] if several else None) or names.aims(new.destination)
             if new.report_queue:
                 replies.report_queue(new.report_queue)

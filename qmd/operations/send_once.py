@@ -31,11 +31,17 @@ class OnceSender:
         self._sending: dict[bytes, asyncio.Future[list[object]]] = {}
 
     async def send(
-        self, messages: list[NewMessage], token: bytes, connection: int, shared: bytes = b""
+        self,
+        messages: list[NewMessage],
+        token: bytes,
+        connection: int,
+        shared: bytes = b"",
+        owner: str = "",
     ) -> object:
         """Send the messages unless an earlier request with this token did so; return their ids.
 
-        `shared` is the token that it had if a version without rights executed it.
+        `owner` is the client that may cancel delayed messages.  `shared` is the token that it had
+        if a version without rights executed it.
 
         Raises Refusal, MustAsk.
         """
@@ -48,7 +54,7 @@ class OnceSender:
             if before is not None:
                 return before
             self._sealed.check(token, connection)
-            self._message_sender.send(messages, token, partial(_settle, done))
+            self._message_sender.send(messages, token, partial(_settle, done), owner)
             return await asyncio.shield(done)
         finally:
             done.cancel()

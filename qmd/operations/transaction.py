@@ -9,6 +9,13 @@ from qmd.control_protocol.messages import NewMessage
 from qmd.naming.fan_out import Several
 from qmd.queues.local_queue import LocalQueue, Reader
 
+MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
+
+
+def kept_bytes(new: NewMessage) -> int:
+    """Return the bytes of memory that a message takes until its transaction ends."""
+    return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
+
 
 @dataclass(slots=True, eq=False)
 class Transaction:

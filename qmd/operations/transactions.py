@@ -34,7 +34,7 @@ from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Copies
 from qmd.operations.sealed_tokens import ALL_CONNECTIONS
-from qmd.operations.transaction import Transaction
+from qmd.operations.transaction import Transaction, kept_bytes
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 T = TypeVar("T", bound=Hashable)
-
-MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
 
 
 class Transactions:
@@ -140,7 +138,7 @@ class Transactions:
                 f" {transaction.bytes + size}",
                 "Commit more often.",
             )
-        memory, kept = self._services.memory.transactions, sum(map(_kept_bytes, messages))
+        memory, kept = self._services.memory.transactions, sum(map(kept_bytes, messages))
         if not memory.allows(transaction, owner, kept):
             raise _too_much(memory, owner, kept)
         for new in messages:
@@ -292,9 +290,15 @@ class Transactions:
                 )
 
     def commit(
-        self, transaction_id: bytes, owner: Hashable, done: Callable[[list[object]], None]
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        done: Callable[[list[object]], None],
+        client: str = "",
     ) -> None:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
+
+        `client` is the name of the client that may cancel its delayed messages.
 
         Raises Refusal: then the transaction is aborted.  Raises MustAsk: then it stays open.
         """
@@ -330,6 +334,7 @@ class Transactions:
             transaction.id,
             lambda ids: self._committed(transaction, ids, done),
             numbers=transaction.numbers,
+            owner=client,
         )
         assert batch is self._services.storage.batch, "a transaction is in one batch"
 
@@ -466,11 +471,6 @@ def _doomed(transaction: Transaction) -> Refusal:
         "transaction_doomed",
         f"a message could not be sent in this transaction: {transaction.doom}",
     )
-
-
-def _kept_bytes(new: NewMessage) -> int:
-    """Return the bytes of memory that a message takes until its transaction ends."""
-    return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
 
 
 def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:

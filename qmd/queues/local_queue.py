@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.ready_window import ReadyWindow
@@ -30,6 +30,9 @@ from qmd.queues.scout import Scout
 from qmd.queues.usage import Gauge, Measured, Usage
 from storage.tables.pages import EMPTY, Totals
 from storage.tables.queues import QueueRow
+
+if TYPE_CHECKING:
+    from qmd.queues.delayed_gauge import DelayedGauge
 
 WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
@@ -127,6 +130,7 @@ class LocalQueue(Measured):
         self.parent = parent
         self.subqueues: list[LocalQueue] = []
         self.own_journal: LocalQueue | None = None
+        self.delayed: DelayedGauge | None = None  # messages for it that are delayed
         self.is_journal = is_journal
         if parent is not None:
             if is_journal:
@@ -177,10 +181,11 @@ class LocalQueue(Measured):
 
     @property
     def own_bytes(self) -> int:
-        """The bytes without those of its subqueues, which `bytes` includes."""
+        """The bytes without those of its subqueues and delayed messages, which `bytes` includes."""
+        own = self.bytes if self.delayed is None else self.bytes - self.delayed.bytes
         if not self.subqueues:
-            return self.bytes
-        return self.bytes - sum(subqueue.bytes for subqueue in self.subqueues)
+            return own
+        return own - sum(subqueue.bytes for subqueue in self.subqueues)
 
     @property
     def format_name(self) -> str:

@@ -41,6 +41,7 @@ _SMALL_TABLES = (
     "own_dead_letter",
     "unconfirmed",
     "unaddressed",
+    "delayed",
     "owed",
     "sealing_key",
     # A reservation without its message has no effect.

@@ -56,6 +56,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "publication": (str, int, int, int),
     "unaddressed": (bytes, int, bytes, int),
     "owed": (int, int, bytes, int),
+    "delayed": (int, int, str, int, str, int, bytes, int),
     "sealing_key": (bytes, int),
 }
 #: All columns of the tables without a rowid.

@@ -131,5 +131,6 @@ _COLUMNS = {
     "outgoing": ("key", "packet", "part_id"),
     "awaiting": ("number", "packet", "part_id"),
     "stage": ("id", "data", "NULL"),
+    "delayed": ("number", "data", "NULL"),
 }
 _WITHOUT_CHECKSUM = frozenset(("damaged", "stage"))

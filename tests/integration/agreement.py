@@ -51,6 +51,8 @@ async def check_agreement(host: Host) -> None:
         assert (sender.awaiting.messages, sender.awaiting.bytes) == waiting, sender.destination
         total += sender.awaiting.bytes
     total += state.staged
+    assert host.delayed.totals == state.delayed
+    total += state.delayed[1]
     assert host.stage_store.bytes == state.staged
     assert host.usage.bytes == total
     assert host.usage.express_bytes == memory_bytes(express_packets)
@@ -79,6 +81,7 @@ class _Stored:
         self.awaiting: dict[int, tuple[int, int]] = {}
         self.reserved: dict[int, Counter[int]] = {}  # queue id -> lookup id -> number of readers
         self.staged = 0
+        self.delayed = 0, 0
 
 
 def _stored(db: sqlite3.Connection) -> _Stored:
@@ -92,5 +95,6 @@ def _stored(db: sqlite3.Connection) -> _Stored:
         of_queue = stored.reserved.setdefault(queue_id_of(key), Counter())
         of_queue[lookup_id_of(key)] += 1
     (stored.staged,) = db.execute("SELECT coalesce(sum(length(data)), 0) FROM stage").fetchone()
+    (stored.delayed,) = db.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM delayed")
     assert not unshared_parts(db), "parts that no message needs"
     return stored

@@ -34,6 +34,7 @@ def check_sums(name: str, manager: Assembly) -> Iterator[str]:
     total = sum(queue.own_bytes for queue in manager.queues.by_key.values()) + sum(
         part.bytes for part in (*manager.outgoing.queues, *waiting)
     )
+    total += manager.delayed.totals[1]
     # A queue that is being deleted is not listed any more, but its last messages are counted.
     is_deleting = bool(manager.queue_deletion.under_way)
     if usage.bytes != total and not (is_deleting and usage.bytes > total):
