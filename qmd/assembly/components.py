@@ -235,6 +235,7 @@ class Assembly(TransferLayer):
             OutgoingPlaces(services, self.outgoing, self.identities),
             self.transactions,
             self.outgoing_release,
+            self.delayed,
         )
         self.message_describer = MessageDescriber(services, self.peers)
         self.remote_lookup = RemoteLookup(

@@ -312,4 +312,23 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_MESSAGE_NOT_AUTHENTICATED",
     ),
+    Entry(
+        1334,
+        "two_delays",
+        "The message has both a time of delivery and a delay.",
+        "A message is delivered not before one time: they may contradict each other.",
+        "Give one of them.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
+    Entry(
+        1335,
+        "express_not_delayed",
+        "A signed express message cannot be delayed.",
+        "A delayed message is on disk, so it is sent as a recoverable one; its signature would not"
+        " be valid then.",
+        "Send it as a recoverable message, or without a delay.",
+        "bad_request",
+        "MQ_ERROR_UNSUPPORTED_OPERATION",
+    ),
 )

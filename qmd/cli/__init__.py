@@ -25,6 +25,7 @@ COMMANDS = {
     "queue": "qmd.cli.queue:queue",
     "move": "qmd.cli.move:move",
     "resend": "qmd.cli.resend:resend",
+    "delayed": "qmd.cli.delayed:delayed",
     "export": "qmd.cli.archive:export",
     "import": "qmd.cli.archive:import_",
     "dead-letter": "qmd.cli.dead_letter:dead_letter",

@@ -45,6 +45,17 @@ def duration(text: str) -> float:
         raise BadValue("bad_duration", f"{text!r} is not a duration: it must be {error}") from error
 
 
+def moment(text: str) -> datetime:
+    """Parse the value of an option: a time in ISO 8601; without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadValue(
+            "bad_time", f"{text!r} is not a time such as 2026-12-24T18:00:00Z"
+        ) from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
 def past(seconds: float) -> datetime:
     """Return the time that is so many seconds ago."""
     return datetime.now(UTC) - timedelta(seconds=seconds)

@@ -22,10 +22,20 @@ BATCH_MESSAGES = 256
 @click.option(
     "--start", type=lookup_id, metavar="LOOKUP-ID", default="0", help="The lookup id to begin with."
 )
+@click.option(
+    "--delayed",
+    is_flag=True,
+    help="List the messages that are to be delivered later instead, as `qmd delayed list`.",
+)
 @pass_configuration
 @click.pass_context
 def peek(
-    context: click.Context, configuration: Configuration, queue: str, wanted: Wanted, start: int
+    context: click.Context,
+    configuration: Configuration,
+    queue: str,
+    wanted: Wanted,
+    start: int,
+    delayed: bool,
 ) -> None:
     """Look at messages without removing them.
 
@@ -33,6 +43,12 @@ def peek(
     fewer than requested.
     """
     import asyncio
+
+    if delayed:
+        from qmd.cli.delayed import print_delayed
+
+        asyncio.run(print_delayed(configuration, queue, as_json=wanted.as_json))
+        return
 
     from qmd.cli.messages import Printer
 

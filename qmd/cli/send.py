@@ -12,7 +12,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.defined_properties import property_options, take_properties
-from qmd.cli.parameters import json_option, number, whole_seconds
+from qmd.cli.parameters import duration, json_option, moment, number, whole_seconds
 from qmd.cli.program import BadValue, Misuse
 from qmd.cli.signing import signing_options, take_signer
 
@@ -224,6 +224,18 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
     help="Trace it: queue managers on its way report to this queue of this computer.",
 )
 @property_options
+@click.option(
+    "--deliver-at",
+    type=moment,
+    metavar="TIME",
+    help="Do not deliver it before this time, such as 2026-12-24T18:00:00Z.",
+)
+@click.option(
+    "--delay",
+    type=duration,
+    metavar="DURATION",
+    help="Do not deliver it before this time has passed, such as 90s, 10m, 4d.",
+)
 @signing_options
 @json_option
 @pass_configuration
@@ -260,6 +272,8 @@ def send(
         raise Misuse("options_exclude", "--formatter takes its value from BODY or --body-json")
     if each_line and count:
         raise Misuse("options_exclude", "--each-line and --count are mutually exclusive")
+    if given["deliver_at"] is not None and given["delay"] is not None:
+        raise Misuse("options_exclude", "--deliver-at and --delay are mutually exclusive")
     if bool(acknowledge) != bool(given["admin_queue"]):
         raise Misuse("option_needs_option", "--acknowledge and --admin-queue require each other")
 
@@ -382,8 +396,9 @@ class _Report:
 
 def _properties(delivery: str | None, given: dict[str, Any]) -> Properties:
     """Convert checked options to the properties of the client."""
-    for duration in ("time_to_reach_queue", "time_to_be_received"):
-        given[f"{duration}_s"] = given.pop(duration)
+    for each in ("time_to_reach_queue", "time_to_be_received"):
+        given[f"{each}_s"] = given.pop(each)
+    given["delay_s"] = given.pop("delay") or 0
     given["delivery"] = delivery or "automatic"
     return cast("Properties", given)
 

@@ -14,6 +14,7 @@ from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.delayed import CancelDelayed, ListDelayed
 from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
@@ -110,7 +111,7 @@ class Administration:
 
     async def dead_letters(self, queue: str) -> list[Facts]:
         """Return the messages in a dead-letter queue, grouped by class, destination and reason."""
-        return await self._list(frames.DeadLetters, queue)
+        return await self._list(operator_frames.DeadLetters, queue)
 
     async def _in_pieces(
         self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
@@ -213,6 +214,35 @@ class Administration:
 
     async def show_queue(self, name: str) -> Facts:
         return await self._show(operator_frames.ShowQueue, name)
+
+    # -- delayed messages --------------------------------------------------------------------
+
+    async def list_delayed(
+        self, queue: str = "", *, start: int = 0, limit: int = 100, bodies: bool = False
+    ) -> Facts:
+        """Return a page of delayed messages: `messages`, and `next`, the `start` of the next page.
+
+        `queue` is any destination, here or elsewhere; "" means all.  `bodies`: with their bodies.
+        """
+        return await self._show(ListDelayed, queue, start, limit, bodies)
+
+    async def list_delayed_each(self, queue: str = "") -> AsyncIterator[Facts]:
+        """Yield all delayed messages, in the order of their ids."""
+        start: int | None = 0
+        while start is not None:
+            page = await self.list_delayed(queue, start=start)
+            for each in page["messages"]:
+                yield each
+            start = page["next"]
+
+    async def cancel_delayed(self, *ids: str) -> list[str]:
+        """Cancel delayed messages; return the ids of those that were delayed until now.
+
+        A cancelled message is never sent.  Any id of a message to several queues cancels all of
+        its copies.
+        """
+        refuse_inside(self._caller, "cancel_delayed")
+        return list((await self._change(CancelDelayed, list(ids)))["cancelled"])
 
     # -- outgoing queues ---------------------------------------------------------------------
 

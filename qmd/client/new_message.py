@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, Unpack, cast
 from uuid import UUID
@@ -47,6 +48,7 @@ _DELIVERIES: dict[str, int] = {
 }
 
 
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _ADVANCED = 5  # the privacy level with AES, [MS-MQMQ] 2.2.19.3
 _NONE: Mapping[Any, Any] = {}
 _CIPHERS = {"aes128": 0x660E, "aes192": 0x660F, "aes256": 0x6610}
@@ -110,6 +112,8 @@ class Properties(_PlainProperties, total=False):
     `more`: see `MessageProperties`.  `extension`: bytes of the application, beside the properties.
     `encrypt`: encrypt the body for the destination's host, of which the key must be known: True, or
     "aes128", "aes192" or "aes256".  A message that stays on this computer is not encrypted.
+    `deliver_at`: do not deliver before this time, by the wall clock of this computer; it has a time
+    zone.  `delay_s`: do not deliver before so many seconds have passed.  docs/delayed.md
     """
 
     formatter: Formatter
@@ -128,6 +132,8 @@ class Properties(_PlainProperties, total=False):
     footer: Mapping[Any, Value]
     more: Mapping[str, Value]
     extension: bytes
+    deliver_at: datetime | None
+    delay_s: float
 
 
 def new_message(
@@ -150,14 +156,16 @@ def new_message(
     footer: Mapping[Any, Value] = _NONE,
     more: Mapping[str, Value] = _NONE,
     extension: bytes = b"",
+    deliver_at: datetime | None = None,
+    delay_s: float = 0,
     **plain: Unpack[_PlainProperties],
 ) -> frames.NewMessage:
     """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
     Raises ValueError for an unknown delivery or formatter, for a value that the formatter cannot
-    write and for a property that cannot be encoded, TypeError for a body that is neither bytes nor
-    text without one, and BadName for an invalid correlation id, body type, sender id or connector
-    type.
+    write, for a property that cannot be encoded, for a time without a zone and for a negative delay,
+    TypeError for a body that is neither bytes nor text without one, and BadName for an invalid
+    correlation id, body type, sender id or connector type.
     """
     if formatter:
         from qmd.bodies.content import write_content
@@ -186,8 +194,24 @@ def new_message(
         privacy_level=_ADVANCED if encrypt else 0,
         encryption_algorithm=_cipher(encrypt),
         extension=extension,
+        deliver_at_ms=0 if deliver_at is None else _time_ms(deliver_at),
+        delay_ms=_delay_ms(delay_s) if delay_s else 0,
         **plain,
     )
+
+
+def _time_ms(moment: datetime) -> int:
+    """Return a time in milliseconds since 1970, rounded up."""
+    if moment.tzinfo is None:
+        raise ValueError(f"deliver_at is {moment!r}: it must have a time zone, such as UTC")
+    return max(-(-(moment - _EPOCH) // _MILLISECOND), 1)
+
+
+def _delay_ms(delay_s: float) -> int:
+    """Return a delay in milliseconds, rounded up."""
+    if not 0 <= delay_s * 1000 <= frames.MOMENT_MS_MAX:  # also for nan
+        raise ValueError(f"delay_s is {delay_s!r}: it must be a number of seconds from now")
+    return math.ceil(delay_s * 1000)
 
 
 def _cipher(encrypt: bool | str) -> int:

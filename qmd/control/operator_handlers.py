@@ -13,7 +13,6 @@ from qmd.access.rights import PrincipalRights, Rights
 from qmd.access.things import thing_of
 from qmd.control import status as overview
 from qmd.control import validate as checked
-from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.core.access import GET_PROPERTIES, SEE_STATUS
@@ -32,7 +31,7 @@ TO_SEE = Demand(READ, (GET_PROPERTIES,))
 TO_SEE_STATUS = Demand(READ, (SEE_STATUS,), of_host=True)
 
 
-def _dead_letters(connection: ControlConnection, request: frames.DeadLetters) -> None:
+def _dead_letters(connection: ControlConnection, request: operator_frames.DeadLetters) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
     connection.look(request.number, dead_letter_groups(connection.components.services, queue))
 
@@ -264,7 +263,7 @@ async def _counted(work: Coroutine[Any, Any, Purged]) -> dict[str, int]:
 
 
 HANDLERS: dict[type, Handler] = {
-    frames.DeadLetters: _dead_letters,
+    operator_frames.DeadLetters: _dead_letters,
     transaction_frames.ListBranches: _list_branches,
     transaction_frames.ListTransactions: _list_transactions,
     operator_frames.CreateQueue: _create_queue,

@@ -99,7 +99,19 @@ def _contents(components: Components) -> Value:
             if queue.key in ("system$;deadletter", "system$;deadxact")
         ),
         "outgoing_messages": sum(queue.messages for queue in outgoing),
+        **_delayed(components),
         "awaiting_messages": sum(queue.awaiting.messages for queue in outgoing),
+    }
+
+
+def _delayed(components: Components) -> Value:
+    """Return the number of delayed messages, and when the next one may be due."""
+    messages, size = components.delayed.totals
+    next_at_ms = components.delayed.next_at_ms if messages else None
+    return {
+        "delayed_messages": messages,
+        "delayed_bytes": size,
+        "delayed_until": None if next_at_ms is None else time_text(next_at_ms),
     }
 
 
@@ -218,6 +230,8 @@ def queue(queue: LocalQueue) -> Value:
         ],
         "journal_messages": 0 if queue.own_journal is None else queue.own_journal.messages,
         "journal_bytes": 0 if queue.own_journal is None else queue.own_journal.bytes,
+        "delayed_messages": 0 if queue.delayed is None else queue.delayed.messages,
+        "delayed_bytes": 0 if queue.delayed is None else queue.delayed.bytes,
         "taken": len(queue.taken),
         "readers_waiting": len(queue.waiters),
         "created_at": _time(queue.created_at_s),

@@ -215,7 +215,7 @@ TABLE: dict[type, Row] = {
     **_rows((Need(TO_SEND, _sent("messages"), _INTO),), frames.Send),
     **_rows((Need(TO_SEND, _to_sign, "the destination"),), SigningParts),
     **_rows((_RECEIVE,), frames.Take, frames.TakeChosen),
-    **_rows((_PEEK,), frames.Look, frames.Peek, frames.DeadLetters),
+    **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
     **_rows(
@@ -238,7 +238,7 @@ TABLE: dict[type, Row] = {
         delayed_frames.ListDelayed,
     ),
     **_rows(
-        (_open(WRITE),),
+        (_open(WRITE, _nothing, ""),),
         delayed_frames.CancelDelayed,
         inside="admin on the destination, for messages of other clients",
     ),

@@ -316,15 +316,6 @@ class Resend(Request, tag="resend", frozen=True):
     token: Token = b""
 
 
-class DeadLetters(Request, tag="dead_letters", frozen=True):
-    """Summarize a dead-letter queue, grouped by reason.
-
-    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]
-    """
-
-    queue: str
-
-
 class Import(Request, tag="import", frozen=True):
     """Put exported messages into a queue, all of them in one commit. -> {messages, bytes}"""
 
@@ -355,7 +346,6 @@ AnyRequest = (
     | Peek
     | Move
     | Resend
-    | DeadLetters
     | Import
     | Outcome
 )

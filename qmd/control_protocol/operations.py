@@ -71,6 +71,15 @@ class ShowQueue(Request, tag="show_queue", frozen=True):
     name: str
 
 
+class DeadLetters(Request, tag="dead_letters", frozen=True):
+    """Summarize a dead-letter queue, grouped by reason.
+
+    -> [{queue, class, destination, reason, messages, bytes, oldest_at_ms, ...}, ...]
+    """
+
+    queue: str
+
+
 class ListOutgoing(Request, tag="list_outgoing", frozen=True):
     """List the outgoing queues.
 
@@ -177,6 +186,7 @@ OperatorRequest = (
     | PurgeQueue
     | ListQueues
     | ShowQueue
+    | DeadLetters
     | ListOutgoing
     | ShowOutgoing
     | ListAwaiting

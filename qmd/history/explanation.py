@@ -23,7 +23,16 @@ class Explanation(NamedTuple):
 
 
 #: Kinds of places, the most important first, for a message with several copies.
-_ORDER = ("transaction", "outgoing", "queue", "awaiting", "dead_letter", "damaged", "journal")
+_ORDER = (
+    "transaction",
+    "delayed",
+    "outgoing",
+    "queue",
+    "awaiting",
+    "dead_letter",
+    "damaged",
+    "journal",
+)
 
 #: The state of a message that has no place, by the kind of its last event.
 _ENDS = {
@@ -33,6 +42,8 @@ _ENDS = {
     "unroutable": "unroutable",
     "queue_deleted": "queue_deleted",
     "rejected": "rejected",
+    "cancelled": "cancelled",
+    "unsendable": "unsendable",
     "refused": "refused",
     "discarded": "discarded",
     "requeued": "requeued",
@@ -58,6 +69,9 @@ _SIDE_EVENTS = frozenset(
 )
 
 _PHRASES = {
+    "delayed": "accepted for {queue}, to be sent later",
+    "cancelled": "cancelled before it was sent to {queue}",
+    "unsendable": "ended, because it could not be sent to {queue} at its time",
     "sent": "sent to {queue}",
     "transmitted": "transmitted to {peer}",
     "retransmitted": "transmitted again to {peer}",
@@ -219,6 +233,7 @@ def _state(place: Value) -> str:
 
 _STATES: dict[str, str] = {
     "transaction": "uncommitted",
+    "delayed": "delayed",
     "awaiting": "awaiting_receipt",
     "dead_letter": "dead_lettered",
     "journal": "journaled",
@@ -418,6 +433,17 @@ def _in_transaction(place: Value, now_ms: int) -> tuple[str, str]:
     )
 
 
+def _is_delayed(place: Value, now_ms: int) -> tuple[str, str]:
+    left_s = (place["until_ms"] - now_ms) / 1000
+    when = f"in {span(left_s)}" if left_s > 0 else "as soon as its queue takes it"
+    until = moment(place["until_ms"], now_ms).partition(" (")[0]
+    return (
+        f"It is delayed since {moment(place['since_ms'], now_ms)}: it is sent to {place['queue']}"
+        f" at {until}, {when}.",
+        "To remove it before: qmd delayed cancel ID.",
+    )
+
+
 def _in_journal(place: Value, now_ms: int) -> tuple[str, str]:
     return f"A copy is in {place['queue']} since {moment(place['since_ms'], now_ms)}.", ""
 
@@ -454,6 +480,7 @@ def _end(place: Value, now_ms: int, unless: str) -> str:
 
 _PLACES = {
     "transaction": _in_transaction,
+    "delayed": _is_delayed,
     "outgoing": _in_outgoing,
     "queue": _in_queue,
     "awaiting": _awaiting,

@@ -32,6 +32,7 @@ from storage.tables.keys import LOOKUP_BITS, queue_range
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.operations.delayed import DelayedMessages
     from qmd.operations.transactions import Transactions
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.queues.registry import LocalQueues
@@ -76,8 +77,10 @@ class MessageSearch:
         outgoing_places: OutgoingPlaces,
         transactions: Transactions,
         outgoing_release: OutgoingRelease,
+        delayed: DelayedMessages,
     ) -> None:
         self._services = services
+        self._delayed = delayed
         self._queues = queues
         self._outgoing = outgoing
         self._local_places = local_places
@@ -271,6 +274,9 @@ class MessageSearch:
             places.append({"kind": "damaged", "queue": "", "since_ms": each.at_s * 1000})
         if source == self._services.id:
             places += self._uncommitted(number)
+            delayed = await self._delayed.find(source, number)
+            if delayed is not None:
+                places.append(self._delayed.place(delayed))
             waiting = await self._read(partial(whereabouts.awaiting, number=number))
             if waiting is not None:
                 queue = self._outgoing_places.queue_by_id(waiting.queue_id)
@@ -314,7 +320,7 @@ class MessageSearch:
 _TERMINAL = frozenset(
     {
         *("received", "purged", "queue_deleted", "discarded", "session_acknowledged"),
-        *("order_acknowledged", "confirmed", "lost", "refused"),
+        *("order_acknowledged", "confirmed", "lost", "refused", "cancelled"),
     }
 )
 #: Kinds of events that show that a message was handed to another queue manager.

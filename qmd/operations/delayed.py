@@ -309,6 +309,16 @@ class DelayedMessages:
             return row
         return row if row.is_whole and number in stored_message(row)[1] else None
 
+    def place(self, row: DelayedRow) -> Value:
+        """Return the place of a delayed message, for `qmd why`."""
+        return {
+            "kind": "delayed",
+            "queue": row.queue,
+            "since_ms": row.sent_at_ms,
+            "until_ms": Due(row.clock, row.due_ms).wall_ms(self.now),
+            "by_own_clock": row.clock == delay.OWN,
+        }
+
     async def cancel(self, ids: Sequence[str], check: Callable[[DelayedRow], None]) -> list[str]:
         """Cancel messages; return the ids, among `ids`, of those that were delayed until now.
 
@@ -373,9 +383,11 @@ class DelayedMessages:
         """Return the gauge of a destination; that of a queue here counts towards its quota."""
         local = self._queues.by_key.get(queue.casefold())
         gauge = self._gauges.get(queue)
-        if gauge is not None and (local is None or gauge.queue is local):
+        if gauge is not None and (local is None or gauge.within is local):
             return gauge
         fresh = self._gauges[queue] = DelayedGauge(self._usage, local)
+        if local is not None:
+            local.delayed = fresh
         if gauge is not None:  # the queue was created anew
             fresh.count_in(gauge.messages, gauge.bytes)
             gauge.count_out(gauge.messages, gauge.bytes)
@@ -383,7 +395,8 @@ class DelayedMessages:
 
     def _forget(self, queue: str) -> None:
         gauge = self._gauges.pop(queue)
-        gauge.leave()
+        if isinstance(gauge.within, LocalQueue):
+            gauge.within.delayed = None
 
 
 def _delete_cancelled(

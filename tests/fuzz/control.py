@@ -47,7 +47,7 @@ SAMPLES: tuple[frames.Request, ...] = (
     operator_frames.ListSessions(19),
     frames.Move(20, "orders", "orders;retry", frames.Choice([1], [b"i" * 20]), frames.Piece(5)),
     frames.Resend(21, "orders", frames.Choice([1]), frames.Piece(5), "o", "label", b"body", True),
-    frames.DeadLetters(22, "orders"),
+    operator_frames.DeadLetters(22, "orders"),
     frames.Import(23, "orders", [frames.ImportedMessage(b"p", 1, "why", 1, 2, 3, 4)], True),
     operator_frames.Status(2**63),
 )

@@ -67,7 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.operations": {BELOW, "msgspec", "structlog"},
     "qmd.bulk": {BELOW, "msgspec", "structlog"},
     "qmd.history": {BELOW, "msgspec", "structlog"},
-    "qmd.maintenance": {BELOW, "structlog"},
+    "qmd.maintenance": {BELOW, "msgspec", "structlog"},
     "qmd.control": {BELOW, "msgspec", "structlog"},
     "qmd.assembly": {BELOW, "structlog"},
     "qmd.manager": {BELOW, "structlog"},

@@ -230,7 +230,7 @@ async def test_dead_letters_and_internal_queues_are_closed_to_other_users(hosts:
             (frames.Peek, queue),
             (frames.Take, queue),
             (operator.PurgeQueue, queue),
-            (frames.DeadLetters, queue),
+            (operator.DeadLetters, queue),
             (frames.Import, queue, [ImportedMessage(b"", 0)]),
             (frames.Resend, queue),
             (frames.Move, queue, "orders"),

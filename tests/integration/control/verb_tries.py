@@ -21,7 +21,7 @@ import msgspec
 from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
-from qmd.control_protocol import access, directory, identities, routing, tls
+from qmd.control_protocol import access, delayed, directory, identities, routing, tls
 from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
@@ -74,6 +74,7 @@ class World:
     transaction: bytes  # of a local application; it has received from SECRET and sent to it
     committed: bytes  # the id of a committed transaction
     message_id: str  # of a message in SECRET
+    delayed_id: str  # of a delayed message to SECRET
     lookup_id: int
     fence: int
     positions: int
@@ -139,7 +140,7 @@ def _rows(db: sqlite3.Connection) -> dict[str, Any]:
     tables = (
         *("message", "outgoing", "queue", "outgoing_queue", "outcome", "branch", "awaiting"),
         *("reader", "reader_queue", "reservation", "stage", "publication", "peer_origin"),
-        "access_entry",
+        *("access_entry", "delayed"),
     )
     return {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables}
 
@@ -155,6 +156,7 @@ async def others(hosts: Hosts) -> AsyncIterator[World]:
         await host.create(name, transactional=True)
     await host.send(MINE, b"mine")
     ids = await host.send(SECRET, *[b"%d" % at for at in range(8)])
+    (world.delayed_id,) = await host.send(SECRET, b"later", delay_ms=3_600_000)
     await host.send(ELSEWHERE, b"on its way")
     world.local = local = await world.connect()
     await local.done(frames.Move, SECRET, "secret;retry", frames.Choice(message_ids=[]),
@@ -240,7 +242,12 @@ TRIES: dict[type[Request], list[Try]] = {
     frames.GiveBack: [Try(lambda world: frames.GiveBack(0, SECRET, [world.lookup_id]))],
     frames.OpenExclusive: [about(frames.OpenExclusive, "secret2")],
     frames.CloseExclusive: [about(frames.CloseExclusive, "secret2")],
-    frames.DeadLetters: [about(frames.DeadLetters, "DIRECT=OS:.\\SYSTEM$;DEADLETTER")],
+    delayed.ListDelayed: [about(delayed.ListDelayed, SECRET), about(delayed.ListDelayed)],
+    delayed.CancelDelayed: [
+        Try(lambda world: delayed.CancelDelayed(0, [world.delayed_id])),
+        about(delayed.CancelDelayed, [], code=""),
+    ],
+    operator.DeadLetters: [about(operator.DeadLetters, "DIRECT=OS:.\\SYSTEM$;DEADLETTER")],
     frames.Move: [about(frames.Move, SECRET, MINE), about(frames.Move, MINE, SECRET)],
     frames.Resend: [
         about(frames.Resend, SECRET, code=NOT_GRANTED),
