@@ -242,7 +242,7 @@ class Administration:
         its copies.
         """
         refuse_inside(self._caller, "cancel_delayed")
-        return list((await self._change(CancelDelayed, list(ids)))["cancelled"])
+        return list(await self._caller.change(CancelDelayed, list(ids), safe_to_retry=True))
 
     # -- outgoing queues ---------------------------------------------------------------------
 

@@ -163,9 +163,9 @@ def new_message(
     """Return a message for `send_many`; see `Properties`.  Text is sent as UTF-8.
 
     Raises ValueError for an unknown delivery or formatter, for a value that the formatter cannot
-    write, for a property that cannot be encoded, for a time without a zone and for a negative delay,
-    TypeError for a body that is neither bytes nor text without one, and BadName for an invalid
-    correlation id, body type, sender id or connector type.
+    write, for a property that cannot be encoded, for a time without a zone and for a negative
+    delay, TypeError for a body that is neither bytes nor text without one, and BadName for an
+    invalid correlation id, body type, sender id or connector type.
     """
     if formatter:
         from qmd.bodies.content import write_content

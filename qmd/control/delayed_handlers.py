@@ -41,7 +41,7 @@ async def _cancel(connection: ControlConnection, ids: list[str]) -> object:
         if not (row.owner and row.owner == rights.owner):
             rights.require(TO_CANCEL, things.named(row.queue), "cancel_delayed")
 
-    return {"cancelled": await connection.components.delayed.cancel(ids, check)}
+    return await connection.components.delayed.cancel(ids, check)
 
 
 HANDLERS: dict[type, Handler] = {

@@ -26,10 +26,11 @@ class ListDelayed(Request, tag="list_delayed", frozen=True):
 
 
 class CancelDelayed(Request, tag="cancel_delayed", frozen=True):
-    """Cancel delayed messages: they are removed, and never sent. -> {cancelled: [id, ...]}
+    """Cancel delayed messages: they are removed, and never sent. -> [id, ...]
 
-    An id that is missing in the answer belongs to no delayed message: it was sent already, or
-    cancelled. The id of any copy of a message to several queues cancels all of its copies.
+    The answer has the ids that were cancelled. An id that is missing in the answer belongs to no
+    delayed message: it was sent already, or cancelled. The id of any copy of a message to several
+    queues cancels all of its copies.
     """
 
     ids: Annotated[list[str], msgspec.Meta(max_length=MESSAGES_MAX)]
