@@ -63,6 +63,9 @@ class Layout:
         self.units = {
             "qmd.service": self.staged(prefix / "lib/systemd/system/qmd.service"),
             "qmd-service@.service": self.staged(prefix / "lib/systemd/system/qmd-service@.service"),
+            "qmd-door-http.service": self.staged(
+                prefix / "lib/systemd/system/qmd-door-http.service"
+            ),
             "qmd.socket": self.staged(prefix / "lib/systemd/system/qmd.socket"),
             "qmd.sysusers": self.staged(prefix / "lib/sysusers.d/qmd.conf"),
             "qmd.tmpfiles": self.staged(prefix / "lib/tmpfiles.d/qmd.conf"),

@@ -26,6 +26,7 @@ from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
 from qmd.control.accounts import Accounts
 from qmd.control.components import Components
+from qmd.control.token_watch import TokenLogins
 from qmd.history.event_query import EventLog
 from qmd.history.message_description import MessageDescriber
 from qmd.history.message_lookup import MessageLookup
@@ -77,6 +78,7 @@ class Assembly(TransferLayer):
     def __init__(self, services: Services, limits: Limits) -> None:
         super().__init__(services, limits)
         self.client_accounts = Accounts(services.loop.time)
+        self.token_logins = TokenLogins(services)
         self._make_sending()
         self._make_receiving()
         self._make_transactions()

@@ -21,6 +21,7 @@ from qmd.catalogue import (
     clients,
     data,
     directory,
+    doors,
     limits,
     messages,
     names,
@@ -80,6 +81,7 @@ AREAS = (
     Area("The directory", 7001, 7099, directory.ENTRIES),
     Area("TLS between queue managers", 8001, 8099, tls.ENTRIES),
     Area("Rights", 9001, 9099, rights.ENTRIES),
+    Area("Doors", 9201, 9299, doors.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist

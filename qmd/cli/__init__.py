@@ -35,6 +35,7 @@ COMMANDS = {
     "peer": "qmd.cli.peer:peer",
     "transaction": "qmd.cli.transaction:transaction",
     "service": "qmd.cli.host.service:service",
+    "door": "qmd.cli.host.door:door",
     "why": "qmd.cli.why:why",
     "trace": "qmd.cli.why:trace",
     "events": "qmd.cli.events:events",

@@ -62,6 +62,26 @@ class SocketAddress:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class TokenAddress(SocketAddress):
+    """The control socket, used with the rights of a token instead of those of this user.
+
+    Its text and its repr never contain the token.
+    """
+
+    token: str
+
+    def greeting(self) -> tuple[type[frames.Request], tuple[object, ...]]:
+        return frames.Login, (frames.VERSION, self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAddress(SocketAddress):
+    """The control socket, for a door that acts for a user with these principals."""
+
+    principals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RemoteAddress:
     """The address of a remote daemon.  Its text and its repr never contain the token."""
 

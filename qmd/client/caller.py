@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from qmd.client.address import Address, SocketAddress
+from qmd.client.address import Address, DoorAddress, SocketAddress
 from qmd.client.connection import Connection, open_connection
 from qmd.client.errors import (
     ClientError,
@@ -30,6 +30,7 @@ from qmd.client.errors import (
 )
 from qmd.client.forks import Home
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.access import ActFor
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -70,6 +71,7 @@ class Caller:
         self.home = Home()
         self.queue_manager = ""  # its GUID, as text
         self.name = ""
+        self.token_name = ""  # of the token that it has logged in with
         self.message_bytes_max = frames.FRAME_BYTES_MAX  # limit for a body; the daemon announces it
 
     def check_body(self, body: bytes) -> None:
@@ -198,6 +200,8 @@ class Caller:
                     f"{self._path}: {refusal.text}", refusal.remedy, code=refusal.code
                 ) from refusal
             self._check(hello)
+            if isinstance(self._path, DoorAddress):
+                await connection.ask(ActFor, list(self._path.principals))
         except BaseException:
             await connection.close()
             raise
@@ -219,4 +223,5 @@ class Caller:
                 code="other_queue_manager",
             )
         self.queue_manager, self.name = hello["queue_manager"], hello["name"]
+        self.token_name = hello.get("token", "")
         self.message_bytes_max = hello.get("message_bytes_max", self.message_bytes_max)

@@ -108,6 +108,11 @@ class QueueManager(Administration):
             raise NotHandedOver(self.unread)
 
     @property
+    def caller(self) -> Caller:
+        """Return the requests of this client, for code that makes requests of its own."""
+        return self._caller
+
+    @property
     def name(self) -> str:
         """Return the computer's name in the canonical names of its queues."""
         return self._caller.name

@@ -53,6 +53,19 @@ class Taken:
     def __len__(self) -> int:
         return len(self.messages)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection has ended: messages that were not removed have returned."""
+        return self._connection.is_lost
+
+    def each(self) -> list[Taken]:
+        """Return each message by itself, to be settled separately from the others."""
+        self._is_settled = True  # by the parts
+        return [
+            Taken(self._caller, self._connection, self.queue, [message])
+            for message in self.messages
+        ]
+
     async def remove(self, count: int | None = None) -> None:
         """Remove the first `count` messages durably, or all; the rest returns to the queue.
 

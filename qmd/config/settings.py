@@ -328,6 +328,56 @@ class RemoteSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The HTTP door: `qmd door http`, docs/http.md."""
+
+    enabled: bool = setting(Flag(), True, "Whether `qmd serve --doors` starts it.")
+    address: str = setting(
+        Address(), "127.0.0.1", "The address to listen on. Others than loopback need a certificate."
+    )
+    port: int = setting(Whole(0, 65535), 1808, "The TCP port. 0: any free one, for tests.")
+    socket: Path | None = setting(
+        OptionalLocation(), "", "A Unix socket to listen on instead of a port."
+    )
+    mode: int = setting(Mode(), "0660", "Permissions of that socket.")
+    certificate: Path | None = setting(
+        OptionalLocation(), "", "The certificate (PEM) for HTTPS. Empty: HTTP, on loopback only."
+    )
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates, which clients may have instead of a token.",
+    )
+    anonymous: bool = setting(
+        Flag(),
+        True,
+        "Whether programs on this computer may use it without a token, as the principal `anonymous`"
+        " of docs/access.md.",
+    )
+    connections_max: int = setting(Whole(1, 65_535), 1000, "Connections at once.")
+    connections_per_address_max: int = setting(
+        Whole(1, 65_535), 500, "Connections at once from one address."
+    )
+    request_bytes_max: int = setting(Size("1kB", "64MiB"), "16MiB", "One request's body.")
+    bodies_bytes_max: int = setting(
+        Size("1MB", "10GB"), "128MiB", "The bodies of all requests that are not answered."
+    )
+    head_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the head of a request may take."
+    )
+    body_timeout_s: float = setting(
+        Duration("10ms", "1h"), "60s", "How long the body of a request may take."
+    )
+    idle_timeout_s: float = setting(
+        Duration("10ms", "1h"), "75s", "How long a connection without requests is kept."
+    )
+    write_timeout_s: float = setting(
+        Duration("10ms", "1h"), "30s", "How long a client may not read its response."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotasSettings:
     """Limits on stored messages. A full queue refuses messages; it never drops any."""
 
@@ -779,6 +829,7 @@ class Settings:
     control: ControlSettings = field(default_factory=ControlSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     remote: RemoteSettings = field(default_factory=RemoteSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     consequences: ConsequencesSettings = field(default_factory=ConsequencesSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
@@ -801,6 +852,7 @@ SECTIONS: dict[str, type[Any]] = {
     "control": ControlSettings,
     "access": AccessSettings,
     "remote": RemoteSettings,
+    "http": HttpSettings,
     "quotas": QuotasSettings,
     "consequences": ConsequencesSettings,
     "memory": MemorySettings,

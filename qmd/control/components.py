@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
     from qmd.control.accounts import Accounts
+    from qmd.control.token_watch import TokenLogins
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
@@ -137,6 +138,7 @@ class Components:
     stage_store: StageStore
     staging: Staging
     things: ThingFinder
+    token_logins: TokenLogins
     tls: TlsPeers
     transactions: Transactions
     undeliverable: Undeliverable

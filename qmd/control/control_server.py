@@ -65,6 +65,7 @@ class ControlServer:
         self.stop_accepting()
         for connection in list(self.connections):
             connection.close()
+        self.components.token_logins.watch.stop()
         remove_socket(path)
 
     def stop_accepting(self) -> None:

@@ -16,6 +16,7 @@ from qmd.control import validate as checked
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Choice
+from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
@@ -36,7 +37,7 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         )
         connection.done(request.number, ids)
     elif request.once:
-        connection.change(request.number, _send_once(connection, request))
+        connection.change(request.number, _send_once(connection, request, b""))
     else:
         connection.components.sealed_tokens.check(request.token, connection.serial)
         connection.components.message_sender.send(
@@ -47,6 +48,10 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         )
 
 
+def _send_once_by_key(connection: ControlConnection, request: SendOnce) -> None:
+    connection.change(request.number, _send_once(connection, request, request.fingerprint))
+
+
 def _signing_parts(connection: ControlConnection, request: SigningParts) -> None:
     before, after, delivery = connection.components.message_protection.signing_parts(
         request.message, in_transaction=request.in_transaction
@@ -55,7 +60,9 @@ def _signing_parts(connection: ControlConnection, request: SigningParts) -> None
     connection.done(request.number, answer)
 
 
-async def _send_once(connection: ControlConnection, request: frames.Send) -> object:
+async def _send_once(
+    connection: ControlConnection, request: frames.Send | SendOnce, fingerprint: bytes
+) -> object:
     if not request.token:
         raise Refusal(
             "no_token",
@@ -70,6 +77,7 @@ async def _send_once(connection: ControlConnection, request: frames.Send) -> obj
                 connection.serial,
                 connection.rights.shared_token(request.token),
                 connection.rights.owner,
+                fingerprint,
             )
         except MustAsk as ask:
             await connection.components.resolver.resolve_text(ask.name)
@@ -304,6 +312,7 @@ def _forget_branch(connection: ControlConnection, request: transaction_frames.Fo
 
 HANDLERS: dict[type, Handler] = {
     frames.Send: _send,
+    SendOnce: _send_once_by_key,
     SigningParts: _signing_parts,
     frames.Take: _take,
     frames.TakeChosen: _take_chosen,

@@ -19,12 +19,13 @@ import structlog
 
 from qmd.access.demands import ADMIN
 from qmd.access.rights import rights_of
-from qmd.access.tokens import Grant, TokenFile, TokenFileError
+from qmd.access.tokens import Grant, TokenFileError
 from qmd.control import status as overview
 from qmd.control.control_server import ControlServer, Handlers
 from qmd.control.places import Places
 from qmd.control.server import ControlConnection
-from qmd.control.token_watch import Holder, TokenWatch
+from qmd.control.token_login import unknown_token
+from qmd.control.token_watch import Holder
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.core.access import Caller
@@ -63,7 +64,7 @@ class RemoteServer(ControlServer):
     ) -> None:
         super().__init__(components, handlers)
         self.settings = settings
-        self.tokens = TokenFile(settings.tokens)
+        self.tokens = components.token_logins.tokens
         self.address: tuple[str, int] = (settings.address, settings.port)
         self.arrivals: Shares[Arrival] = Shares()
         clock = components.services.loop.time
@@ -74,7 +75,7 @@ class RemoteServer(ControlServer):
         self.failures = RateLimit(
             clock, of_each=FAILURE_RATE, of_all=FAILURES_OF_ALL_RATE, burst_s=FAILURE_BURST_S
         )
-        self.watch = TokenWatch(components.services, self.tokens)
+        self.watch = components.token_logins.watch
         self._hosts: dict[str, None] = {}  # clients at them have logged in; the latest one last
         self._tls: ssl.SSLContext | None = None
 
@@ -256,7 +257,7 @@ class RemoteConnection(ControlConnection):
             self.components.services.log_limited(
                 "remote_token_refused", self._host, address=self._host
             )
-            refusal = _unknown_token(self.components.services.name)
+            refusal = unknown_token(self.components.services.name)
             if not self._remote.failures.allows(owner_of(self._host).name):
                 return  # no answer: the time limit of the login ends the connection
             self._loop.call_later(FAILURE_DELAY_S, self._turn_away, request.number, refusal)
@@ -331,14 +332,6 @@ class RemoteConnection(ControlConnection):
                 "Request more messages at once, or wait between requests.",
             )
         self._allowance -= 1
-
-
-def _unknown_token(name: str) -> Refusal:
-    return Refusal(
-        "token_refused",
-        f"{name} does not know this token",
-        "It was revoked, or belongs to another host: see `qmd remote token list` there.",
-    )
 
 
 def _no_place(limit: int) -> Refusal:

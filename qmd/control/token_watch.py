@@ -29,6 +29,7 @@ class Holder(NamedTuple):
     grant: Grant
     host: str
     end: Callable[[], None]
+    has_ended: Callable[[], bool] = bool  # of a connection that does not remove itself
 
 
 class TokenWatch:
@@ -76,11 +77,13 @@ class TokenWatch:
         self._write()
 
     def _look(self) -> None:
-        for connection, (grant, host, end) in list(self._holders.items()):
-            if not self.is_valid(grant):
-                log.info("remote_token_ended", token=grant.name, address=host)
+        for connection, holder in list(self._holders.items()):
+            if holder.has_ended():
                 self.remove(connection)
-                end()
+            elif not self.is_valid(holder.grant):
+                log.info("remote_token_ended", token=holder.grant.name, address=holder.host)
+                self.remove(connection)
+                holder.end()
         if self._must_write and self._services.loop.time() >= self._written_at_s + WRITE_S:
             self._write()
         self._timer = None
@@ -96,3 +99,20 @@ class TokenWatch:
             self._uses.write(grant.name for grant in self._tokens.grants())
         except (OSError, TokenFileError) as error:
             self._services.log_limited("token_uses_not_written", "", reason=str(error))
+
+
+class TokenLogins:
+    """The tokens of this queue manager, and the connections that have logged in with them."""
+
+    def __init__(self, services: Services) -> None:
+        self.tokens = TokenFile(services.settings.remote.tokens)
+        self.watch = TokenWatch(services, self.tokens)
+        self._services = services
+
+    def find(self, token: str) -> Grant | None:
+        """Return the grant of a token; None if there is none that is valid."""
+        try:
+            return self.tokens.find(token, self._services.environment.time())
+        except TokenFileError as error:
+            log.error("token_file_broken", reason=str(error))
+            return None

@@ -39,6 +39,7 @@ from qmd.control_protocol import routing as routing_frames
 from qmd.control_protocol import tls as tls_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
+from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from qmd.core import access
 from qmd.queues.local_queue import relatives
@@ -212,7 +213,7 @@ def _rows(needs: tuple[Need, ...], *verbs: type[Request], inside: str = "") -> d
 TABLE: dict[type, Row] = {
     **_rows((_FREE,), frames.Hello, frames.Login),
     # Messages.
-    **_rows((Need(TO_SEND, _sent("messages"), _INTO),), frames.Send),
+    **_rows((Need(TO_SEND, _sent("messages"), _INTO),), frames.Send, SendOnce),
     **_rows((Need(TO_SEND, _to_sign, "the destination"),), SigningParts),
     **_rows((_RECEIVE,), frames.Take, frames.TakeChosen),
     **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),

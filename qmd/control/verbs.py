@@ -18,6 +18,7 @@ from qmd.control import (
 )
 from qmd.control import status as overview
 from qmd.control.handler import Handler
+from qmd.control.token_login import log_in
 from qmd.control_protocol import messages as frames
 from qmd.errors import Refusal
 
@@ -33,7 +34,10 @@ def _hello(connection: ControlConnection, request: frames.Hello | frames.Login) 
             f" manager version {frames.VERSION}",
             "Use client and daemon of the same release.",
         )
-    connection.done(request.number, overview.hello(connection.components))
+    if isinstance(request, frames.Login) and request.token:
+        log_in(connection, request)
+    else:
+        connection.done(request.number, overview.hello(connection.components))
 
 
 #: The handler of each request: the tables of all areas.

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
+
+from qmd.errors import Refusal
 
 if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage
@@ -37,13 +42,15 @@ class OnceSender:
         connection: int,
         shared: bytes = b"",
         owner: str = "",
+        fingerprint: bytes = b"",
     ) -> object:
         """Send the messages unless an earlier request with this token did so; return their ids.
 
         `owner` is the client that may cancel delayed messages.  `shared` is the token that it had
-        if a version without rights executed it.
+        if a version without rights executed it.  The fingerprint of the request is stored in the
+        same commit.
 
-        Raises Refusal, MustAsk.
+        Raises Refusal, also for another fingerprint than that of the earlier request; MustAsk.
         """
         while (other := self._sending.get(token)) is not None:
             await asyncio.wait([other])
@@ -52,13 +59,36 @@ class OnceSender:
         try:
             before = await self._request_outcomes.find(token, shared)
             if before is not None:
+                if fingerprint:
+                    await self._check_fingerprint(token, fingerprint)
                 return before
             self._sealed.check(token, connection)
             self._message_sender.send(messages, token, partial(_settle, done), owner)
+            if fingerprint:
+                # In the same turn of the event loop: in the batch of the messages.
+                self._services.storage.batch.record_outcome(
+                    _key_of_fingerprint(token),
+                    msgspec.msgpack.encode(fingerprint),
+                    self._services.clock.now_s,
+                )
             return await asyncio.shield(done)
         finally:
             done.cancel()
             del self._sending[token]
+
+    async def _check_fingerprint(self, token: bytes, fingerprint: bytes) -> None:
+        stored = await self._request_outcomes.find(_key_of_fingerprint(token))
+        if stored is not None and stored != fingerprint:
+            raise Refusal(
+                "idempotency_key_reused",
+                "another request was executed under this key",
+                "Choose a new key for each request; a repetition must be the same request.",
+            )
+
+
+def _key_of_fingerprint(token: bytes) -> bytes:
+    """Return the token under which the fingerprint of a request is stored."""
+    return hashlib.sha256(b"fingerprint\0" + token).digest()
 
 
 def _settle(done: asyncio.Future[list[object]], ids: list[object]) -> None:

@@ -232,6 +232,7 @@ class Hosts:
         settings = Settings()
         defaults: dict[str, dict[str, Any]] = {
             "queue_manager": {"data": folder / "data", "name": name},
+            "remote": {"tokens": folder / "tokens"},
             "quotas": {"disk_reserve_bytes": 1_000_000},
             "delivery": {"retry_first_s": 0.005, "retry_max_s": 0.02},
         }

@@ -12,16 +12,31 @@ from qmd.cli.parameters import json_option
 
 
 @click.command()
+@click.option(
+    "--doors",
+    is_flag=True,
+    help="Serve clients of other protocols too, by the enabled doors in processes of their own.",
+)
 @pass_configuration
 @click.pass_context
-def serve(context: click.Context, configuration: Configuration) -> None:
+def serve(context: click.Context, configuration: Configuration, doors: bool) -> None:
     """Run the queue manager.
 
     It stays in the foreground, until SIGTERM or Ctrl-C.
     """
     from qmd.daemon import main
 
-    context.exit(main(configuration.settings()))
+    settings = configuration.settings()
+    if not doors:
+        context.exit(main(settings))
+    from qmd.doors.supervisor import start, stop
+
+    supervisor = start(configuration.path, "door", "all")  # before there is a second thread
+    try:
+        code = main(settings)
+    finally:
+        stop(supervisor)
+    context.exit(code)
 
 
 @click.command()

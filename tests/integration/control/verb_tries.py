@@ -28,6 +28,7 @@ from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, NewMessage, Refused, Request
+from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from tests.integration.managers import Host, Hosts
 from tests.patience import END_S
@@ -86,7 +87,6 @@ class World:
             enabled=True,
             port=0,
             plain_on_loopback=True,
-            tokens=host.folder / "tokens",
             requests_per_second=100_000,
         )
         self.server = RemoteServer(host.components, HANDLERS, settings)
@@ -219,6 +219,10 @@ TRIES: dict[type[Request], list[Try]] = {
         about(frames.Send, [to(MINE, report_queue="secret2")]),
         about(frames.Send, []),
         Try(lambda world: frames.Send(0, [to(MINE)], b"", world.transaction), NONE_SUCH),
+    ],
+    SendOnce: [
+        about(SendOnce, [to(SECRET)], b"key"),
+        about(SendOnce, [to(MINE, dead_letter_queue=SECRET)], b"key", b"digest"),
     ],
     SigningParts: [
         about(SigningParts, to(SECRET)),

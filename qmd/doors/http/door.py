@@ -1,0 +1,270 @@
+"""The program `qmd door http`: it serves until a signal stops it.
+
+Exit codes are those of the daemon: 0 stopped on request, 1 it failed, 78 the configuration must be
+changed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import uvloop
+
+from qmd.client.errors import NotConnected
+from qmd.config.settings import HttpSettings, Settings
+from qmd.doors.http import administration, history, receiving, sending
+from qmd.doors.http.declarations import Answer, Call, Operation
+from qmd.doors.http.exchange import JSON, Response
+from qmd.doors.http.limits import Limits
+from qmd.doors.http.openapi import describe
+from qmd.doors.http.routes import Router
+from qmd.doors.http.server import HttpServer
+from qmd.doors.http.sessions import Sessions
+from qmd.runtime.log import set_up_logging
+from qmd.runtime.systemd import ServiceManager
+
+log = structlog.get_logger()
+
+EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
+DRAIN_S = 5.0
+READY_S = 2.0  # how long the daemon may take to answer
+LOOK_S = 30.0  # between two looks for idle sessions
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+class CannotServe(Exception):
+    """A condition of this host or the configuration prevents the door from serving."""
+
+    def __init__(self, text: str, *, code: str, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.is_lasting = lasting  # a restart does not help
+
+
+def operations(ready: history.Ready) -> list[Operation]:
+    """Return all operations of the door."""
+    found = [
+        *sending.OPERATIONS,
+        *receiving.OPERATIONS,
+        *administration.OPERATIONS,
+        *history.OPERATIONS,
+        history.readiness(ready),
+    ]
+    description = b""
+
+    async def show(call: Call) -> Response:
+        nonlocal description
+        description = description or msgspec.json.encode(describe(found))
+        return Response(200, description)
+
+    found.append(
+        Operation(
+            "GET",
+            "/openapi.json",
+            "describe",
+            "Status",
+            "This description",
+            show,
+            {200: Answer("The description.", {JSON: dict[str, Any]})},
+            is_open=True,
+        )
+    )
+    return found
+
+
+class Door:
+    """The server, its sessions with the daemon, and their periodic work."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.http
+        self._socket = settings.control.socket
+        self.sessions = Sessions(settings.control.socket, anonymous=settings.http.anonymous)
+        router = Router(operations(self._ready), self.sessions.of_request)
+        chosen = settings.http
+        limits = Limits(
+            chosen.connections_max,
+            chosen.connections_per_address_max,
+            chosen.head_timeout_s,
+            chosen.body_timeout_s,
+            chosen.idle_timeout_s,
+            chosen.write_timeout_s,
+            chosen.request_bytes_max,
+            max(chosen.bodies_bytes_max, chosen.request_bytes_max),
+        )
+        self.server = HttpServer(router, limits)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, service: ServiceManager) -> list[str]:
+        """Open the sockets and serve; return where.  Raises CannotServe."""
+        context = tls_context(self._settings)
+        sockets = service.sockets() or list(listening(self._settings, context))
+        await self.server.start(sockets, context)
+        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        return [shown(each, is_tls=context is not None) for each in sockets]
+
+    async def stop(self) -> None:
+        """End requests and sessions: locked messages return to their queues."""
+        await self.server.stop(DRAIN_S)
+        for task in self._tasks:
+            task.cancel()
+        await self.sessions.close()
+        if self._settings.socket is not None:
+            remove_socket(self._settings.socket)
+
+    async def _ready(self) -> str:
+        session = await self.sessions.own()
+        connection = session.caller.live_connection
+        if connection is None:
+            try:
+                await asyncio.wait_for(session.connection(), READY_S)
+            except TimeoutError as late:
+                raise NotConnected(
+                    f"the daemon does not answer at {self._socket}",
+                    "start it: qmd serve",
+                    code="daemon_not_answering",
+                ) from late
+        return session.caller.queue_manager
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.sessions.close_idle()
+
+
+def main(settings: Settings) -> int:
+    """Serve until a signal stops the door; return the exit code."""
+    set_up_logging(settings.log.level, settings.log.format)
+    os.umask(0o077)
+    gc.set_threshold(20_000, 50, 100)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(settings))
+    except CannotServe as error:
+        log.critical("door_not_started", door="http", reason=str(error), code=error.code)
+        return EXIT_CONFIGURATION if error.is_lasting else EXIT_FAILED
+
+
+async def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT.  Raises CannotServe."""
+    service = ServiceManager(os.environ)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    door = Door(settings)
+    places = await door.start(service)
+    log.info("door_started", door="http", listen=places, control=str(settings.control.socket))
+    service.notify("READY=1", f"STATUS=Serving {', '.join(places)}")
+    try:
+        await stop.wait()
+    finally:
+        service.notify("STOPPING=1")
+        await door.stop()
+    log.info("door_stopped", door="http")
+    return EXIT_OK
+
+
+def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
+    """Return the context of the configured certificate; None: without TLS.  Raises CannotServe."""
+    if settings.certificate is None or settings.key is None:
+        if settings.certificate or settings.key or settings.client_ca:
+            raise CannotServe(
+                "certificate and key are needed together, and client_ca needs both: see the section"
+                " [http]",
+                code="http_tls_files",
+                lasting=True,
+            )
+        if settings.socket is None and settings.address not in LOOPBACK:
+            raise CannotServe(
+                f"the door would be without TLS at {settings.address}: name a certificate and its"
+                f" key in the section [http], or listen at {' or '.join(LOOPBACK)}",
+                code="http_not_secret",
+                lasting=True,
+            )
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+        if settings.client_ca is not None:
+            context.load_verify_locations(settings.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL  # a client may have a token instead
+    except (OSError, ssl.SSLError) as error:
+        raise CannotServe(
+            f"the certificate of the door cannot be used: {error}; see certificate, key and"
+            " client_ca in the section [http]",
+            code="http_tls_files",
+            lasting=True,
+        ) from error
+    return context
+
+
+def listening(settings: HttpSettings, context: ssl.SSLContext | None) -> Iterator[socket.socket]:
+    """Yield the configured listening sockets.  Raises CannotServe."""
+    if settings.socket is not None:
+        yield _unix_socket(settings)
+        return
+    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    try:
+        yield socket.create_server((settings.address, settings.port), family=family)
+    except OSError as error:
+        code = "port_in_use" if error.errno == errno.EADDRINUSE else "cannot_listen"
+        raise CannotServe(
+            f"cannot listen at {settings.address} port {settings.port}: {error.strerror or error};"
+            " see address and port in the section [http]",
+            code=code,
+            lasting=isinstance(error, PermissionError),
+        ) from error
+
+
+def _unix_socket(settings: HttpSettings) -> socket.socket:
+    assert settings.socket is not None
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        remove_socket(settings.socket)
+        bound.bind(str(settings.socket))
+        settings.socket.chmod(settings.mode)
+    except OSError as error:
+        bound.close()
+        raise CannotServe(
+            f"cannot listen at {settings.socket}: {error.strerror or error}; see socket in the"
+            " section [http]",
+            code="cannot_listen",
+            lasting=True,
+        ) from error
+    return bound
+
+
+def remove_socket(path: Path) -> None:
+    """Remove a socket that an earlier process has left behind, unless it is in use."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+            probe.settimeout(1.0)
+            probe.connect(str(path))
+            raise OSError(errno.EADDRINUSE, "another process listens there")
+        path.unlink()
+
+
+def shown(listening: socket.socket, *, is_tls: bool) -> str:
+    """Return where a socket listens, for people."""
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{listening.getsockname()}"
+    host, port = listening.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"

@@ -1,0 +1,442 @@
+"""The HTTP/1.1 server: connections, their limits of size and time, and the order of responses.
+
+The parser is llhttp, that of Node.js, in its strict mode: it refuses requests that two parsers
+could read differently.  A client that is slow with a head, a body or reading ends at a deadline.
+docs/decisions/0050.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from email.utils import formatdate
+from typing import cast
+from urllib.parse import unquote_to_bytes
+
+import httptools
+import structlog
+
+from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
+from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
+from qmd.doors.http.problems import Problem, problem_response
+
+log = structlog.get_logger()
+
+BACKLOG = 1024
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
+_NEVER = float("inf")
+# Headers that two requests or servers could understand differently if they came twice.
+_SINGLE = frozenset(
+    {"host", "content-length", "transfer-encoding", "content-type", "authorization",
+     "idempotency-key", "expect"}
+)  # fmt: skip
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+NO_PLACE = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"  # noqa: E501
+
+
+class HttpServer:
+    """A server on any number of listening sockets."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.registry = Registry(limits)
+        self.is_stopping = False
+        self._servers: list[asyncio.Server] = []
+        self._sweeping: asyncio.Task[None] | None = None
+        self._date = (0, b"")
+
+    async def start(self, sockets: Iterable[socket.socket], context: ssl.SSLContext | None) -> None:
+        """Serve the clients of bound sockets.  Raises OSError."""
+        loop = asyncio.get_running_loop()
+        for each in sockets:
+            is_unix = each.family == socket.AF_UNIX
+            tls = None if is_unix else context
+            self._servers.append(
+                await loop.create_server(
+                    lambda: HttpConnection(self),
+                    sock=each,
+                    backlog=BACKLOG,
+                    ssl=tls,
+                    ssl_handshake_timeout=self.limits.head_s if tls else None,
+                )
+            )
+        self._sweeping = loop.create_task(self._sweep())
+
+    async def stop(self, drain_s: float) -> None:
+        """Accept no more clients, let requests that have begun end, and close all connections."""
+        self.is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self.registry.connections):
+            connection.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                if self.registry.connections:
+                    await self.registry.emptied.wait()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self.registry.connections):
+            connection.abort()
+
+    @property
+    def date(self) -> bytes:
+        """The header line with the present time."""
+        now = int(time.time())
+        if now != self._date[0]:
+            self._date = now, f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+        return self._date[1]
+
+    async def _sweep(self) -> None:
+        """End connections at their deadlines."""
+        limits, loop = self.limits, asyncio.get_running_loop()
+        pause_s = min(1.0, limits.head_s / 4, limits.body_s / 4, limits.write_s / 4)
+        while True:
+            await asyncio.sleep(pause_s)
+            now = loop.time()
+            for connection in list(self.registry.connections):
+                if connection.deadline <= now:
+                    connection.is_late()
+
+
+class HttpConnection(asyncio.Protocol):
+    """The connection of one client: its requests are answered one after the other."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self.peer = Peer("")
+        self.deadline = _NEVER  # loop time
+        self._part = "head"  # that is expected: head, body, or "" while requests are answered
+        self._head_bytes = 0
+        self._ends = False  # nothing more is read
+        self._waiting: deque[Request | Problem] = deque()
+        self._request: Request | None = None  # that is being answered
+        self._task: asyncio.Task[None] | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._reserved = 0  # bytes of bodies
+        self._is_paused = False
+
+    # -- called by the event loop ------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = peer_of(self._transport)
+        if self._server.is_stopping or not self._server.registry.admit(self, self.peer.address):
+            self._ends = True
+            self._transport.write(NO_PLACE)
+            self._transport.close()
+            return
+        self.deadline = self._loop.time() + self._limits.head_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.registry.leave(self)
+        self._server.registry.release(self._reserved)
+        self._reserved = 0
+        self._transport = None
+        self._waiting.clear()
+        self._may_write.set()
+        self._leave()
+
+    def eof_received(self) -> bool:
+        """Keep the connection for responses to complete requests."""
+        self._ends = True
+        if self._task is None:
+            return False
+        if self._request is not None and self._request.is_waiting:
+            self._leave()
+            return False
+        return True
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+        self.deadline = self._loop.time() + self._limits.write_s
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+        self.deadline = _NEVER
+
+    def data_received(self, data: bytes) -> None:
+        if self._ends:
+            return
+        if self._part != "body":
+            self._head_bytes += len(data)
+            if not self._part:
+                self._begin_head()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._ends = True  # the request is answered without an upgrade
+        except httptools.HttpParserError as error:
+            if not self._ends:
+                self._fault(400, "http_malformed", f"the request is not HTTP/1.1: {error}")
+        if self._part == "head" and self._head_bytes > HEAD_BYTES_MAX:
+            self._fault(431, "http_head_too_large")
+        self._go_on()
+
+    # -- called by the parser ----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begin_head()
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._header_count = self._header_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_count += 1
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > HEAD_BYTES_MAX or self._header_count > HEADERS_MAX:
+            self._fault(431, "http_head_too_large")
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
+        if key in self._headers:
+            if key in _SINGLE:
+                self._fault(400, "http_malformed", f"the header {key} came twice")
+                return
+            text = f"{self._headers[key]}, {text}"
+        self._headers[key] = text
+
+    def on_headers_complete(self) -> None:
+        if self._ends:
+            return
+        self._part = "body"
+        self.deadline = self._loop.time() + self._limits.body_s
+        headers, is_old = self._headers, self._parser.get_http_version() != "1.1"
+        coding = headers.get("transfer-encoding")
+        if not is_old and "host" not in headers:
+            self._fault(400, "http_malformed", "the header host is missing")
+        elif coding is not None and (is_old or coding.lower() != "chunked"):
+            self._fault(501, "http_malformed", f"the transfer coding {coding} is not known")
+        elif int(headers.get("content-length") or 0) > self._limits.request_bytes:
+            self._fault(413, "http_body_too_large")
+        elif headers.get("expect", "").lower() == "100-continue" and self._task is None:
+            self._write(CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        if self._ends:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limits.request_bytes:
+            self._fault(413, "http_body_too_large")
+        elif not self._server.registry.reserve(len(body)):
+            self._fault(503, "http_busy")
+        else:
+            self._reserved += len(body)
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._ends:
+            return
+        self._part, self._head_bytes = "", 0
+        self.deadline = _NEVER
+        try:
+            segments, query = split_target(self._url)
+        except ValueError as error:
+            self._fault(400, "http_malformed", str(error))
+            return
+        request = Request(
+            self._parser.get_method().decode("ascii"),
+            segments,
+            query,
+            self._headers,
+            self._body[0] if len(self._body) == 1 else b"".join(self._body),
+            self.peer,
+            keep_alive=self._parser.should_keep_alive(),
+            is_old=self._parser.get_http_version() != "1.1",
+        )
+        self._waiting.append(request)
+        if not request.keep_alive or request.is_old:
+            self._ends = True
+        elif len(self._waiting) > PIPELINED_MAX:
+            self._fault(429, "http_busy")
+
+    # -- the order of requests ---------------------------------------------------------------
+
+    def stop(self) -> None:
+        """End the connection after the request that is being answered."""
+        self._ends = True
+        if self._request is not None and self._request.is_waiting and self._task is not None:
+            self._task.cancel()
+        elif self._task is None:
+            self._close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has begun."""
+        return self._task is None and self._part != "body" and not self._head_bytes
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_late(self) -> None:
+        """End the connection: its deadline is over."""
+        self.deadline = _NEVER
+        if self._task is not None or not (self._part == "body" or self._head_bytes):
+            # It does not read its response, or has sent nothing.
+            self.abort()
+            return
+        self._fault(408, "http_too_slow")
+        self._go_on()
+
+    def _begin_head(self) -> None:
+        self._part = "head"
+        self.deadline = self._loop.time() + self._limits.head_s
+
+    def _fault(self, status: int, code: str, detail: str = "") -> None:
+        """Answer with a problem, after the requests before, and end the connection."""
+        if not self._ends:
+            self._ends = True
+            self._waiting.append(Problem(status, code, detail, closes=True))
+
+    def _go_on(self) -> None:
+        """Answer the next request, if none is being answered."""
+        must_pause = bool(self._waiting) and (self._task is not None or len(self._waiting) > 1)
+        if must_pause != self._is_paused and self._transport is not None:
+            self._is_paused = must_pause
+            with contextlib.suppress(RuntimeError):  # it is closing
+                (self._transport.pause_reading if must_pause else self._transport.resume_reading)()
+        if self._task is None and self._waiting and self._transport is not None:
+            self._task = self._loop.create_task(self._answer(self._waiting.popleft()))
+
+    async def _answer(self, request: Request | Problem) -> None:
+        try:
+            if isinstance(request, Problem):
+                await self._respond(None, request.response())
+                return
+            self._request = request
+            try:
+                response = await self._server.handler(request)
+            except asyncio.CancelledError:
+                if not self._server.is_stopping or request.has_left:
+                    raise
+                response = problem_response(503, "http_stopping", closes=True)
+            await self._respond(request, response)
+        except asyncio.CancelledError:
+            self._close()
+        except Exception:
+            log.exception("http_fault")
+            await self._respond(None, problem_response(500, "http_failed", closes=True))
+        finally:
+            self._answered(request)
+
+    def _answered(self, request: Request | Problem) -> None:
+        self._task = self._request = None
+        if isinstance(request, Request) and request.body:
+            size = min(self._reserved, len(request.body))
+            self._reserved -= size
+            self._server.registry.release(size)
+        self._server.registry.used(self)
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not self._waiting and self._ends:
+            self._close()
+        elif not self._waiting and not self._part:
+            self.deadline = self._loop.time() + self._limits.idle_s
+        self._go_on()
+
+    async def _respond(self, request: Request | None, response: Response) -> None:
+        is_last = self._ends and not self._waiting
+        close = response.closes or is_last or request is None or not request.keep_alive
+        chunked = response.stream is not None and request is not None and not request.is_old
+        head = head_of(response, self._server.date, close=close, chunked=chunked)
+        if request is not None and request.method == "HEAD":
+            self._write(head)
+        elif response.stream is None:
+            self._write(head + response.body)
+        else:
+            self._write(head)
+            await self._stream(response, chunked=chunked)
+        if close:
+            self._ends = True
+            self._waiting.clear()
+            self._close()
+
+    async def _stream(self, response: Response, *, chunked: bool) -> None:
+        assert response.stream is not None
+        async for piece in response.stream:
+            await self._may_write.wait()
+            if self._transport is None:
+                return
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            self._write(b"0\r\n\r\n")
+
+    def _leave(self) -> None:
+        """Cancel a request that waits: no client reads its response."""
+        if self._request is not None:
+            self._request.has_left = True
+            if self._request.is_waiting and self._task is not None:
+                self._task.cancel()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        """Close after the client has got the rest, or at the deadline."""
+        if self._transport is not None:
+            self.deadline = self._loop.time() + self._limits.write_s
+            self._transport.close()
+
+
+def split_target(target: bytes) -> tuple[list[str], str]:
+    """Return the segments of a path, decoded, and the query.  Raises ValueError.
+
+    An encoded slash belongs to its segment.
+    """
+    if not target.startswith(b"/"):
+        scheme, separator, rest = target.partition(b"://")
+        if scheme.lower() not in (b"http", b"https") or not separator:
+            raise ValueError("the request target is neither a path nor a URL")
+        target = b"/" + rest.partition(b"/")[2]
+    path, _, query = target.partition(b"?")
+    try:
+        segments = [unquote_to_bytes(each).decode() for each in path[1:].split(b"/")]
+        return segments, query.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ValueError("the path is not UTF-8, or the query not ASCII") from error
+
+
+def peer_of(transport: asyncio.Transport) -> Peer:
+    """Return the client at the other end of a connection."""
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family == socket.AF_UNIX:
+        raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return Peer("", _CREDENTIALS.unpack(raw)[1])
+    name = transport.get_extra_info("peername")
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    address = str(name[0]).removeprefix("::ffff:") if name else ""
+    return Peer(address, None, _principals(tls) if tls else ())
+
+
+def _principals(tls: ssl.SSLObject) -> tuple[str, ...]:
+    """Return the principals of the certificate of a client: its name, or its fingerprint, first.
+
+    The connection was accepted, so the certificate is one of the authorities of `client_ca`.
+    """
+    certificate = tls.getpeercert(binary_form=True)
+    if not certificate:
+        return ()
+    subject = (tls.getpeercert() or {}).get("subject", ())
+    names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
+    digest = hashlib.sha256(certificate).hexdigest()
+    usable = [name for name in names if name.isprintable() and name == name.strip() and name]
+    return (*(f"cert:{name}" for name in usable[:4]), f"cert:sha256:{digest}")
