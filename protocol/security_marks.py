@@ -24,6 +24,11 @@ _SID, _QUEUE_MANAGER = 1, 2  # SecurityHeader.Flags.ST
 _SECURITY_BYTE, _SECURITY_BIT = 62, 0x08  # of a packet: UserHeader.Flags.SH
 
 
+def has_security(packet: bytes) -> bool:
+    """Return whether a packet has a SecurityHeader, without parsing it."""
+    return len(packet) > _SECURITY_BYTE and bool(packet[_SECURITY_BYTE] & _SECURITY_BIT)
+
+
 def is_authenticated(message: UserMessage) -> bool:
     """Return whether the signature of a message in a queue of this host was verified."""
     return message.security is not None and message.security.flags.signature_type != 0
@@ -68,7 +73,7 @@ def sender_text(header: SecurityHeader) -> str | None:
 
 def unmarked(packet: bytes) -> bytes:
     """Return a packet without the mark of a verified signature.  Raises MalformedPacket."""
-    if not packet[_SECURITY_BYTE] & _SECURITY_BIT:
+    if not has_security(packet):
         return packet
     message = parse_user_message(packet)
     header = message.security

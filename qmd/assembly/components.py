@@ -109,7 +109,13 @@ class Assembly(TransferLayer):
             self.send_checks,
             self.composer,
             self.keyring,
-            partial(make_checker, services.settings.message_security, self.keyring),
+            partial(
+                make_checker,
+                services.settings.message_security,
+                self.keyring,
+                has_directory=self.security_answers.can_ask,
+            ),
+            self.security_answers,
         )
         self.delayed = DelayedMessages(services, self.usage, self.queues, self.recorder)
         self.message_sender = MessageSender(

@@ -16,6 +16,7 @@ from qmd.directory.factory import open_directory
 from qmd.directory.interface import Reloadable
 from qmd.directory.registration import Registration
 from qmd.directory.resolver import Own, Resolver
+from qmd.directory.security_answers import SecurityAnswers
 from qmd.events.log_limits import EventLogLimits
 from qmd.events.recorder import Recorder
 from qmd.message.shared_packet import Parts
@@ -88,6 +89,9 @@ class StateLayer:
             now=services.loop.time,
         )
         self.destinations.connect(self.resolver)
+        self.security_answers = SecurityAnswers(
+            self.resolver, settings.directory, now=services.loop.time
+        )
         self.things = ThingFinder(self.queues, self.destinations, self.resolver)
         self.access_register = AccessRegister(services, self.queues, self.destinations)
         self.access_checks = AccessChecks(services, self.access_register, self.recorder)

@@ -225,7 +225,7 @@ class TransferLayer(StateLayer):
             self.next_hops,
             self.relay,
             sequence_order,
-            SenderAccess(self.access_register, self.origins),
+            SenderAccess(self.access_register, self.origins, self.local_destinations.is_listed),
             self._speakers,
         )
         arrivals = Arrivals(
@@ -247,7 +247,7 @@ class TransferLayer(StateLayer):
             self.promises,
             received_acks,
             self.recorder,
-            SecurityGate(services, self.local_destinations, self.keyring),
+            SecurityGate(services, self.local_destinations, self.keyring, self.security_answers),
         )
 
     def _connect_transfer(self) -> None:

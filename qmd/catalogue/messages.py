@@ -259,8 +259,8 @@ ENTRIES = (
     Entry(
         1328,
         "several_not_protected",
-        "A message to several queues is neither signed nor encrypted.",
-        "Its copies differ in the bytes that a signature covers, and in the keys of their hosts.",
+        "A message to several queues is not encrypted.",
+        "Each host has a key of its own, so that each copy would have another body.",
         "Send a message to each of the queues.",
         "bad_request",
         "MQ_ERROR_UNSUPPORTED_OPERATION",
@@ -330,5 +330,43 @@ ENTRIES = (
         "Send it as a recoverable message, or without a delay.",
         "bad_request",
         "MQ_ERROR_UNSUPPORTED_OPERATION",
+    ),
+    Entry(
+        1336,
+        "privacy_differs",
+        "The queue takes only encrypted messages, or none that are encrypted.",
+        "The directory has the level of privacy of the queue, `body` or `none`, and the message"
+        " would be refused on its arrival.",
+        "Send it with or without `--encrypt`, as the queue has it: `qmd directory lookup NAME`.",
+        "bad_request",
+        "MQ_ERROR_UNSUPPORTED_OPERATION",
+    ),
+    Entry(
+        1337,
+        "no_own_key",
+        "This host has no key with which others could encrypt messages to it.",
+        "The key is made by a command, and not by the daemon.",
+        "`qmd key init`, then `qmd key publish`.",
+        "bad_request",
+        "MQ_ERROR_PUBLIC_KEY_NOT_FOUND",
+    ),
+    Entry(
+        1338,
+        "several_deliveries",
+        "The copies of a signed message would differ in their delivery.",
+        "A signature covers the delivery, and some of the queues are transactional.",
+        "Send one message to the transactional queues, and one to the others.",
+        "bad_request",
+        "MQ_ERROR_TRANSACTION_USAGE",
+    ),
+    Entry(
+        1339,
+        "messages_not_checked",
+        "Nothing can be decided about signed messages now.",
+        "The file of authorities in [message_security] cannot be read, a revocation list is missing"
+        " or has expired, or the directory does not answer. The session has ended, and the peer"
+        " sends the messages again.",
+        "Renew the files, or check `qmd directory status`.",
+        "directory",
     ),
 )

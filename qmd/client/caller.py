@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qmd.client.address import Address, DoorAddress, SocketAddress
 from qmd.client.connection import Connection, open_connection
@@ -31,6 +31,9 @@ from qmd.client.errors import (
 from qmd.client.forks import Home
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.access import ActFor
+
+if TYPE_CHECKING:
+    from qmd.client.signing import Signer
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
@@ -73,6 +76,7 @@ class Caller:
         self.name = ""
         self.token_name = ""  # of the token that it has logged in with
         self.message_bytes_max = frames.FRAME_BYTES_MAX  # limit for a body; the daemon announces it
+        self.signer: Signer | None = None  # of all messages that are sent
 
     def check_body(self, body: bytes) -> None:
         """Raise TooLarge for a body that the daemon would refuse after reading it."""

@@ -88,6 +88,10 @@ class Directory:
         """Create `alias:NAME`, another name for one queue."""
         return await self._change(frames.CreateAlias, name, stands_for)
 
+    async def publish_keys(self) -> Facts:
+        """Publish the public key of this queue manager, for encrypted messages to it."""
+        return await self._change(frames.PublishKeys)
+
     async def delete_alias(self, name: str) -> Facts:
         return await self._change(frames.DeleteAlias, name)
 

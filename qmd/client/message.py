@@ -392,6 +392,7 @@ class Message(DefinedProperties, SecurityProperties):
             "authenticated": self.authenticated,
             "principals": list(self.principals),
             "hash_algorithm": self.hash_algorithm,
+            "signer": self.signer,
             "encryption_algorithm": self.encryption_algorithm,
             "connector_type": self.connector_type,
             "traced": self.traced,

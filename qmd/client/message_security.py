@@ -48,6 +48,21 @@ class SecurityProperties:
         return principals(self.packet)
 
     @property
+    def signer(self) -> dict[str, str | int] | None:
+        """Return the verified signer; None without one.
+
+        {subject, issuer, serial, fingerprint, expires, key_bits, hash, style}: the names as in
+        RFC 4514, `expires` in ISO 8601, `style` 1, 2 or 3 for a signature of that version of MSMQ.
+        """
+        header = self.packet.security
+        if header is None or not self.authenticated:
+            return None
+        from qmd.message_security.signatures import described
+
+        style = (int(header.flags.signature_type) + 1) // 2
+        return {**described(header.certificate), "hash": self.hash_algorithm or "", "style": style}
+
+    @property
     def certificate(self) -> bytes:
         """Return the certificate of the signer in DER; empty when there is none."""
         header = self.packet.security
@@ -57,7 +72,9 @@ class SecurityProperties:
     def hash_algorithm(self) -> str | None:
         """Return the name of the signature's hash algorithm; None when it has no signature."""
         header, value = self.packet.security, self.packet.properties.hash_algorithm
-        if header is None or not header.signature:
+        several = self.packet.multi_queue
+        in_list = several is not None and bool(several.signature.signature)
+        if header is None or not (header.signature or in_list):
             return None
         return _HASHES.get(value, f"0x{value:04x}")
 

@@ -32,7 +32,7 @@ from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
-from qmd.client.signing import Signer
+from qmd.client.signing import Signer, signed_by
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
@@ -162,6 +162,7 @@ class QueueManager(Administration):
             return await transaction.send_many(messages)
         for message in messages:
             self._caller.check_body(message.body)
+        messages = await signed_by(self._caller.signer, self._caller, messages)
         if retry and not token:
             token = os.urandom(16)
         if token:
@@ -177,6 +178,10 @@ class QueueManager(Administration):
         """
         in_transaction = self._joined_by_send(b"") is not None
         return await signer.sign(self._caller, message, in_transaction=in_transaction)
+
+    def sign_all(self, signer: Signer | None) -> None:
+        """Sign all messages that this client sends from now on, but not staged ones; None: none."""
+        self._caller.signer = signer
 
     def sender(self, destination: str, *, window: int = WINDOW_MESSAGES) -> Sender:
         """Return a sender to one destination: `async with qm.sender("orders") as sender`.
@@ -233,6 +238,7 @@ class QueueManager(Administration):
                 code="bad_deduplication_id",
             )
         message = new_message(destination, body, **properties)
+        (message,) = await signed_by(self._caller.signer, self._caller, [message])
         # It is done only once even if it is requested twice: it may be repeated like a query.
         ids = await self._caller.ask(frames.Send, [message], token, b"", True)
         return sent_ids(ids)[0]

@@ -22,6 +22,7 @@ from qmd.client.connection import Connection
 from qmd.client.errors import NotConnected, Stopping
 from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.sent_id import sent_ids
+from qmd.client.signing import signed_by
 from qmd.control_protocol import messages as frames
 
 BATCH_MESSAGES_MAX = 128
@@ -69,6 +70,8 @@ class Sender:
         self._caller.home.check()
         message = new_message(self._destination, body, **properties)
         self._caller.check_body(message.body)
+        if self._caller.signer is not None:
+            (message,) = await signed_by(self._caller.signer, self._caller, [message])
         size = len(message.body) + len(message.extension)
         while self._failure is None and self._is_full():
             self._room.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,22 @@ from qmd.control_protocol.signing import SigningParts
 
 if TYPE_CHECKING:
     from qmd.client.caller import Caller
+
+
+async def signed_by(
+    signer: Signer | None,
+    caller: Caller,
+    messages: Sequence[frames.NewMessage],
+    *,
+    in_transaction: bool = False,
+) -> list[frames.NewMessage]:
+    """Return messages with signatures; those that have one, and all without a signer, stay."""
+    if signer is None:
+        return list(messages)
+    return [
+        new if new.signature else await signer.sign(caller, new, in_transaction=in_transaction)
+        for new in messages
+    ]
 
 
 class Signer:

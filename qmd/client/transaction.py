@@ -35,6 +35,7 @@ from qmd.client.errors import (
 from qmd.client.message import Message
 from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.sent_id import sent_ids
+from qmd.client.signing import signed_by
 from qmd.client.two_phase import Branch, Branches, Database
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
@@ -96,7 +97,9 @@ class Transaction:
         with self._dooming():
             for message in messages:
                 self._caller.check_body(message.body)
-            return sent_ids(await self._ask(frames.Send, list(messages), b"", self.id))
+            caller = self._caller
+            signed = await signed_by(caller.signer, caller, messages, in_transaction=True)
+            return sent_ids(await self._ask(frames.Send, signed, b"", self.id))
 
     async def receive(
         self, queue: str, *, timeout_s: float | None = 0.0, where: str = ""

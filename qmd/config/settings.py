@@ -801,6 +801,15 @@ class MessageSecuritySettings:
         False,
         "Whether signatures of MSMQ 1.0 count, which do not cover the destination.",
     )
+    authorities: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of the certificates of senders. With them only their certificates and"
+        " registered ones count. Empty: every valid certificate does.",
+    )
+    revoked: Path | None = setting(
+        OptionalLocation(), "", "Revocation lists (PEM) of these authorities."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

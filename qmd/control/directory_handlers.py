@@ -235,6 +235,15 @@ async def delete_alias(components: Components, request: frames.DeleteAlias) -> V
     return {"name": name, "deleted": True}
 
 
+async def publish_keys(components: Components, request: frames.PublishKeys) -> Value:
+    services, directory = components.services, components.directory
+    keys = components.message_protection.own_keys()
+    work = directory.changes.publish_keys(services.id, services.name, keys)
+    await in_time(services, directory, work)
+    components.resolver.forget()
+    return {"queue_manager": guid_text(services.id), "fingerprint": _keys_fingerprint(keys)}
+
+
 HANDLERS: dict[type, Handler] = {
     frames.DirectoryStatus: look(status),
     frames.DirectoryLookup: look(lookup),
@@ -249,6 +258,7 @@ HANDLERS: dict[type, Handler] = {
     frames.RemoveMembers: change(remove_members),
     frames.CreateAlias: change(create_alias),
     frames.DeleteAlias: change(delete_alias),
+    frames.PublishKeys: change(publish_keys),
 }
 
 
@@ -279,6 +289,16 @@ def _status(components: Components) -> Value:
     }
 
 
+def _keys_fingerprint(keys: bytes) -> str | None:
+    """Return the fingerprint of the key that is used for AES, as `qmd key list`, or None."""
+    from qmd.message_security.keyring import BadKey, key_fingerprint, load_receiver_key
+
+    try:
+        return key_fingerprint(load_receiver_key(keys)) if keys else None
+    except BadKey:
+        return None
+
+
 def _queue(entry: QueueEntry) -> Value:
     return {
         "entry": "queue",
@@ -287,6 +307,8 @@ def _queue(entry: QueueEntry) -> Value:
         "label": entry.label,
         "transactional": entry.transactional,
         "type": None if entry.type == NULL_GUID else guid_text(entry.type),
+        "authenticate": entry.authenticate,
+        "privacy": entry.privacy,
         "machine": entry.machine.name,
         "queue_manager": guid_text(entry.machine.guid),
         "addresses": list(entry.machine.addresses),
@@ -312,6 +334,7 @@ async def _machine(components: Components, entry: MachineEntry) -> Value:
         "out_routers": [await _machine_name(components, each) for each in entry.out_routers],
         "routes": entry.routes,
         "foreign": entry.foreign,
+        "encryption_key": _keys_fingerprint(entry.encryption_keys),
     }
 
 

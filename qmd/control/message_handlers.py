@@ -80,7 +80,7 @@ async def _send_once(
                 fingerprint,
             )
         except MustAsk as ask:
-            await connection.components.resolver.resolve_text(ask.name)
+            await ask.answered(connection.components.resolver)
 
 
 def _take(connection: ControlConnection, request: frames.Take) -> None:

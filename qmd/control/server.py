@@ -371,11 +371,10 @@ class ControlConnection(asyncio.Protocol):
 
     async def _begin_again(self, request: Request, ask: MustAsk) -> None:
         components, answers = self.components, dict[str, Resolution | Refusal]()
-        while (
-            self._transport is not None
-        ):  # without a connection nothing was done, and no client waits
+        while self._transport is not None:  # else nothing was done, and no client waits
             try:
-                answers[ask.name] = await components.resolver.resolve_text(ask.name)
+                if (answer := await ask.answered(components.resolver)) is not None:
+                    answers[ask.name] = answer
             except Refusal as refusal:
                 answers[ask.name] = refusal
             components.destinations.answers = answers

@@ -349,6 +349,7 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.CreateList, directory_frames.DeleteList),
     **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
+    **_rows((_DIRECTORY,), directory_frames.PublishKeys),
     # Rights.
     **_rows(
         (Need(Demand(READ, (access.GET_PERMISSIONS,)), _object, "the object"),),

@@ -106,6 +106,13 @@ class DeleteAlias(Request, tag="delete_alias", frozen=True):
     name: Name
 
 
+class PublishKeys(Request, tag="publish_keys", frozen=True):
+    """Publish the public key of this queue manager, for encrypted messages to it.
+
+    -> {queue_manager, fingerprint}
+    """
+
+
 class ExplainName(Request, tag="explain_name", frozen=True):
     """Explain the interpretation of a destination and the route of a message; nothing is sent.
 
@@ -133,6 +140,7 @@ DirectoryRequest = (
     | ListAliases
     | CreateAlias
     | DeleteAlias
+    | PublishKeys
     | ExplainName
 )
 add_verbs(DirectoryRequest)

@@ -24,7 +24,7 @@ import structlog
 from protocol.names.format_name import SingleName
 from qmd.core.retry import Retry
 from qmd.directory.active_directory_changes import Changes
-from qmd.directory.active_directory_lookups import LookUps
+from qmd.directory.active_directory_lookups import LookUps, certificates_of
 from qmd.directory.interface import (
     KIND_ACTIVE_DIRECTORY,
     AliasEntry,
@@ -164,6 +164,9 @@ class ActiveDirectory:
     async def machine_by_name(self, name: str) -> MachineEntry:
         return await self._call(self._look_ups.machine_by_name, name)
 
+    async def certificates(self, sender: str) -> tuple[bytes, ...]:
+        return await self._call(certificates_of, self._client, self._look_ups, sender)
+
     async def sites(self) -> tuple[SiteEntry, ...]:
         return await self._call(self._look_ups.sites)
 
@@ -228,6 +231,9 @@ class ActiveDirectoryChanges:
 
     async def unregister_queue(self, guid: bytes) -> None:
         await self._call(self._changes.unregister_queue, guid)
+
+    async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
+        await self._call(self._changes.publish_keys, machine, name, keys)
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         return await self._call(self._changes.create_list, name, members)

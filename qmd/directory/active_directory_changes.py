@@ -45,6 +45,7 @@ from qmd.directory.ldap.access import LdapRefused
 from qmd.directory.ldap.client import LdapClient
 from qmd.directory.ldap.messages import Change, Entry, ResultCode, Scope
 from qmd.directory.ldap.security_descriptor import queue_manager_descriptor
+from qmd.queues.local_queue import PRIVACY_LEVELS
 
 LABEL_CHARACTERS_MAX: Final = 124  # of mSMQLabelEx, by the schema
 FORMAT_NAME_CHARACTERS_MAX: Final = 255  # of msMQ-Recipient-FormatName
@@ -118,7 +119,7 @@ class Changes:
             raise EntryUnusable(
                 f"the directory accepts no queue name of {len(new.queue)} characters"
             )
-        parent = await self._own_queue_manager(new)
+        parent = await self._own_queue_manager(new.machine, new.computer)
         attributes: dict[str, Sequence[bytes]] = {
             "objectClass": (b"mSMQQueue",),
             "mSMQTransactional": (b"TRUE" if new.transactional else b"FALSE",),
@@ -142,21 +143,25 @@ class Changes:
             raise NotInDirectory(f"public queue {dn}, although it was just created")
         return await self._look_ups.queue_of(found)
 
-    async def _own_queue_manager(self, new: NewQueue) -> Entry:
+    async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
+        entry = await self._own_queue_manager(machine, name)
+        await self._client.modify(entry.dn, [(Change.REPLACE, "mSMQEncryptKey", (keys,))])
+
+    async def _own_queue_manager(self, machine: bytes, computer: str) -> Entry:
         """Return the object of our queue manager.
 
         Only `join` creates it, because our id must be its GUID.
         """
-        what = f"queue manager {guid_text(new.machine)}"
+        what = f"queue manager {guid_text(machine)}"
         try:
-            return await self._look_ups.by_guid(new.machine, ("objectClass",), CONFIGURATION, what)
+            return await self._look_ups.by_guid(machine, ("objectClass",), CONFIGURATION, what)
         except NotInDirectory:
-            configuration = await self._look_ups.configuration_dn(new.computer)
+            configuration = await self._look_ups.configuration_dn(computer)
             found = await self._client.read(configuration, ("objectGUID",))
         if found is not None:
-            raise DirectoryIdentityDiffers(new.computer, guid_of(found), new.machine)
+            raise DirectoryIdentityDiffers(computer, guid_of(found), machine)
         raise NotInDirectory(
-            f"queue manager of the computer {new.computer}",
+            f"queue manager of the computer {computer}",
             "Only a queue manager that was created with join = true in the section [directory]"
             " has public"
             " queues there.",
@@ -346,6 +351,8 @@ def _properties(new: NewQueue) -> dict[str, tuple[bytes, ...]]:
     return {
         "mSMQLabelEx": (new.label.encode(),) if new.label else (),
         "mSMQJournal": (b"TRUE" if new.journal else b"FALSE",),
+        "mSMQAuthenticate": (b"TRUE" if new.authenticate else b"FALSE",),
+        "mSMQPrivacyLevel": (b"%d" % PRIVACY_LEVELS.index(new.privacy),),
         "mSMQQueueQuota": _kilobytes(new.quota_bytes),
         "mSMQQueueJournalQuota": _kilobytes(new.journal_quota_bytes),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.errors import InvalidName
+from protocol.errors import InvalidName, MalformedPacket
 from protocol.identifiers import NULL_GUID
 from protocol.names.format_name import (
     DistributionListName,
@@ -17,11 +17,15 @@ from protocol.names.format_name import (
     SingleName,
     parse_format_name,
 )
+from protocol.security_data import parse_user_certificates
 from qmd.directory.interface import (
+    CERTIFICATES_MAX,
+    PRIVACY_OPTIONAL,
     AliasEntry,
     EntryUnusable,
 )
 from qmd.directory.ldap.messages import Entry
+from qmd.queues.local_queue import PRIVACY_LEVELS
 
 QUEUE, CONFIGURATION, COMPUTER = "msmqqueue", "msmqconfiguration", "computer"
 
@@ -100,6 +104,31 @@ def routes(entry: Entry) -> bool:
     if values(entry, "mSMQRoutingServices"):
         return text(entry, "mSMQRoutingServices").upper() == "TRUE"
     return bool(number(entry, "mSMQServiceType") & _SERVICE_ROUTING)
+
+
+def privacy(entry: Entry) -> str:
+    """Return the level of privacy of a queue; absent: optional. [MS-MQMQ] 2.3.1.17"""
+    if not values(entry, "mSMQPrivacyLevel"):
+        return PRIVACY_OPTIONAL
+    level = number(entry, "mSMQPrivacyLevel")
+    if not 0 <= level < len(PRIVACY_LEVELS):
+        raise EntryUnusable(f"mSMQPrivacyLevel of {entry.dn} is {level}, and 0 to 2 are possible")
+    return PRIVACY_LEVELS[level]
+
+
+def sender_certificates(entry: Entry) -> tuple[bytes, ...]:
+    """Return the certificates (DER) of a user or computer, each once.
+
+    mSMQSignCertificates is one value, MQUSERSIGNCERTS; [MS-MQMQ] 2.2.22
+    """
+    found = dict.fromkeys(values(entry, "userCertificate")[:CERTIFICATES_MAX])
+    for value in values(entry, "mSMQSignCertificates")[:1]:
+        try:
+            registered = parse_user_certificates(value)
+        except MalformedPacket as error:
+            raise EntryUnusable(f"mSMQSignCertificates of {entry.dn}: {error}") from error
+        found.update(dict.fromkeys(each.certificate for each in registered))
+    return tuple(found)
 
 
 def member_of_list(entry: Entry, name: str) -> SingleName:

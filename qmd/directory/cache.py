@@ -83,6 +83,15 @@ class KeptAnswers:
         """Return a queue manager, for its addresses and sites."""
         return await self._ask(("machine", guid), partial(self.directory.machine, guid))
 
+    async def machine_by_name(self, name: str) -> tuple[MachineEntry, float]:
+        """Return a queue manager by the name of its computer."""
+        ask = partial(self.directory.machine_by_name, name)
+        return await self._ask(("machine", name.lower()), ask)
+
+    async def certificates(self, sender: str) -> tuple[tuple[bytes, ...], float]:
+        """Return the certificates that are registered for a sender."""
+        return await self._ask(("sender", sender), partial(self.directory.certificates, sender))
+
     async def distribution_list(self, name: DistributionListName) -> tuple[ListEntry, float]:
         return await self._ask(
             ("list", name),

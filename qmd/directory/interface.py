@@ -26,6 +26,8 @@ from protocol.names.format_name import SingleName
 from qmd.errors import Refusal
 
 KIND_NONE, KIND_FILE, KIND_ACTIVE_DIRECTORY = "none", "file", "active-directory"
+PRIVACY_OPTIONAL = "optional"
+CERTIFICATES_MAX = 64  # of one sender
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class MachineEntry:
     out_routers: tuple[bytes, ...] = ()
     routes: bool = False  # it is a routing server
     foreign: bool = False  # not an MSMQ queue manager: reached through a connector
+    #: Its public keys for encrypted messages, MQDSPUBLICKEYS; b"": none.  [MS-MQMQ] 2.2.2
+    encryption_keys: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class QueueEntry:
     label: str = ""
     transactional: bool | None = None  # None: unknown to the directory
     type: bytes = NULL_GUID  # the application's type of the queue
+    authenticate: bool = False  # it takes signed messages only
+    privacy: str = PRIVACY_OPTIONAL  # one of `local_queue.PRIVACY_LEVELS`
 
     @property
     def queue(self) -> str:
@@ -120,6 +126,8 @@ class NewQueue:
     journal: bool = False
     quota_bytes: int | None = None  # None: no limit
     journal_quota_bytes: int | None = None
+    authenticate: bool = False
+    privacy: str = PRIVACY_OPTIONAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +159,20 @@ class Changes(Protocol):
         ...
 
     async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        """Update the entry's label, journal and quotas, as far as this kind of directory has them.
+        """Update the entry's label, protection, journal and quotas, as far as this kind has them.
 
         Permanent properties (name, transactional) stay. [MS-MQDMPR] 3.1.7.1.24
         """
         ...
 
     async def unregister_queue(self, guid: bytes) -> None: ...
+
+    async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
+        """Replace the public keys of our queue manager, MQDSPUBLICKEYS. [MS-MQDMPR] 3.1.1.1
+
+        `name` is that of our computer, in case that the directory has no entry of it.
+        """
+        ...
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry: ...
 
@@ -219,6 +234,13 @@ class Directory(Protocol):
     async def machine(self, guid: bytes) -> MachineEntry: ...
 
     async def machine_by_name(self, name: str) -> MachineEntry: ...
+
+    async def certificates(self, sender: str) -> tuple[bytes, ...]:
+        """Return the certificates (DER) that are registered for a sender of messages.
+
+        `sender` is the text of a security identifier, or of the GUID of a queue manager.
+        """
+        ...
 
     async def sites(self) -> tuple[SiteEntry, ...]: ...
 

@@ -60,6 +60,9 @@ class NullDirectory:
     async def machine_by_name(self, name: str) -> MachineEntry:
         _refuse(f"the computer {name}")
 
+    async def certificates(self, sender: str) -> tuple[bytes, ...]:
+        _refuse(f"the sender {sender}")
+
     async def sites(self) -> tuple[SiteEntry, ...]:
         _refuse("the list of sites")
 
@@ -87,6 +90,9 @@ class NullChanges:
 
     async def unregister_queue(self, guid: bytes) -> None:
         _refuse(f"PUBLIC={guid_text(guid)}")
+
+    async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
+        _refuse(f"the queue manager {guid_text(machine)}")
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         _refuse(f"the distribution list {name}")

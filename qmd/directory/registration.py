@@ -21,6 +21,7 @@ import structlog
 from protocol.identifiers import guid_text
 from qmd.directory.interface import (
     KIND_NONE,
+    PRIVACY_OPTIONAL,
     AlreadyInDirectory,
     DirectoryAway,
     NewQueue,
@@ -56,6 +57,8 @@ def new_queue(
     journal: bool = False,
     quota_bytes: int | None = None,
     journal_quota_bytes: int | None = None,
+    authenticate: bool = False,
+    privacy: str = PRIVACY_OPTIONAL,
 ) -> NewQueue:
     r"""Return the registration data of the queue `.\orders`."""
     return NewQueue(
@@ -67,6 +70,8 @@ def new_queue(
         journal=journal,
         quota_bytes=quota_bytes,
         journal_quota_bytes=journal_quota_bytes,
+        authenticate=authenticate,
+        privacy=privacy,
     )
 
 
@@ -254,6 +259,8 @@ class Registration:
             journal=queue.journal,
             quota_bytes=queue.quota_bytes,
             journal_quota_bytes=queue.journal_quota_bytes,
+            authenticate=queue.authenticate,
+            privacy=queue.privacy,
         )
         await in_time(
             self._services, self._directory, self._directory.changes.update_queue(guid, new)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -38,6 +38,7 @@ from qmd.directory.cache import KeptAnswers
 from qmd.directory.interface import (
     KIND_NONE,
     Directory,
+    MachineEntry,
     NoDirectory,
     NotInDirectory,
     QueueEntry,
@@ -81,16 +82,24 @@ class Resolution:
 class MustAsk(Refusal):
     """A synchronous request needs an answer of the directory about `text` first.
 
-    A caller that may wait awaits `Resolver.resolve_text(text)`, and tries again; nothing was done.
+    A caller that may wait awaits `answered`, and tries again; nothing was done.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, fetch: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__(
             "directory_not_asked",
             f"the directory was not asked about {text} yet",
             "It is being asked now: try again.",
         )
         self.name = text
+        self._fetch = fetch  # for an answer that is not about a name of queues
+
+    async def answered(self, resolver: Resolver) -> Resolution | None:
+        """Ask the directory; return the meaning of a name of queues.  Raises Refusal."""
+        if self._fetch is None:
+            return await resolver.resolve_text(self.name)
+        await self._fetch()
+        return None
 
 
 class Own(NamedTuple):
@@ -119,6 +128,7 @@ class Resolver:
         self._settings = settings
         self.entries = KeptAnswers(directory, settings, now=now)
         self._resolutions: dict[FormatName | str, Resolution] = {}
+        self.forgotten_count = 0  # how often all answers were dropped
 
     # Format names.
 
@@ -276,6 +286,7 @@ class Resolver:
         """Clear all caches, because the directory has changed."""
         self.entries.forget()
         self._resolutions.clear()
+        self.forgotten_count += 1
 
     def own_queues_changed(self) -> None:
         """Clear the resolutions, because names may now stand for other queues of ours."""
@@ -402,7 +413,7 @@ class Resolver:
         if entry.machine.guid == self._own.id:
             # The directory has a queue of ours with a GUID unknown here: use its path.
             own = DirectName(Transport.OS, ".", 1801, entry.queue)
-            return Target(own, index, own, entry.machine, entry.transactional)
+            return Target(own, index, own, *_properties(entry))
         if entry.machine.foreign:
             if not (entry.machine.sites or entry.machine.in_routers):
                 raise Refusal(
@@ -413,9 +424,9 @@ class Resolver:
                     " servers.",
                 )
             # Through its connector server, never directly: `qmd/peers/next_hop.py`.
-            return Target(name, index, None, entry.machine, entry.transactional)
+            return Target(name, index, None, *_properties(entry))
         way = way_to(entry.machine, entry.queue)
-        return Target(name, index, way, entry.machine, entry.transactional)
+        return Target(name, index, way, *_properties(entry))
 
     def _is_elsewhere(self, element: SingleName) -> bool:
         """Return whether the element is a queue of the directory that is not ours.
@@ -432,6 +443,11 @@ class Resolver:
             self._resolutions.clear()
         self._resolutions[name] = resolution
         return resolution
+
+
+def _properties(entry: QueueEntry) -> tuple[MachineEntry, bool | None, bool, str]:
+    """Return the properties of a queue that its `Target` has."""
+    return entry.machine, entry.transactional, entry.authenticate, entry.privacy
 
 
 def _no_directory(name: object) -> NoDirectory:

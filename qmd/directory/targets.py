@@ -15,6 +15,7 @@ from protocol.names.format_name import (
 )
 from protocol.names.path_name import parse_local_path
 from qmd.directory.interface import (
+    PRIVACY_OPTIONAL,
     EntryUnusable,
     MachineEntry,
 )
@@ -36,6 +37,14 @@ class Target:
     direct: DirectName | None
     machine: MachineEntry | None = None
     transactional: bool | None = None
+    #: The public queue takes signed messages only; its level of privacy.
+    authenticate: bool = False
+    privacy: str = PRIVACY_OPTIONAL
+
+    @property
+    def wants_protection(self) -> bool:
+        """Return whether the queue refuses messages by their signature or encryption."""
+        return self.authenticate or self.privacy != PRIVACY_OPTIONAL
 
 
 def way_to(machine: MachineEntry, queue: str) -> DirectName:

@@ -36,6 +36,7 @@ class MessageDescriber:
             searched_all=record.searched_all,
         )
         sentences = list(explanation.sentences)
+        sentences += [_signed(place["signer"]) for place in record.places if place.get("signer")]
         if not record.is_up_to_date:
             sentences.append(
                 "The disk does not keep up: the latest events are not listed here, because they"
@@ -64,6 +65,15 @@ class MessageDescriber:
             if link.remote_id is not None and link.guid is None:
                 names[guid_text(link.remote_id)] = link.name
         return names
+
+
+def _signed(signer: Value) -> str:
+    """Return a sentence about the verified signer of a message."""
+    return (
+        f"Its signature was verified: {signer['subject'] or 'a signer without a name'}"
+        f" ({', '.join(signer['principals'])}; RSA with {signer['key_bits']} bits,"
+        f" {signer['hash']}, a signature of MSMQ {signer['style']}.0)."
+    )
 
 
 def _shown(place: Value) -> Value:

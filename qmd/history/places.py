@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from protocol import parse_user_message
+from protocol.errors import MalformedPacket
+from protocol.security_marks import fingerprint, has_security, is_authenticated, principals
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import is_transactional, message_number, sent_time_s, source_of
 from qmd.message.shared_packet import head_of, whole_message
@@ -93,6 +96,7 @@ class LocalPlaces:
             "transactional": is_transactional(packet),
             "reason": reason,
             "expires_at_ms": end_ms(self._services, None if queue.is_system else expires_at_s),
+            "signer": _signer(packet),
         }
 
     def of_express(self, queue: LocalQueue, message: StoredMessage) -> Value:
@@ -106,6 +110,34 @@ class LocalPlaces:
             None,
             message.expires_at_s,
         )
+
+
+def _signer(packet: bytes) -> Value | None:
+    """Return the verified signer of a message in a queue of here, or None.
+
+    {principals, subject, fingerprint, key_bits, hash, style}
+    """
+    if not has_security(packet):
+        return None
+    try:
+        message = parse_user_message(packet)
+    except MalformedPacket:  # a damaged one is shown as such
+        return None
+    header = message.security
+    if header is None or not is_authenticated(message):
+        return None
+    from qmd.message_security.algorithms import hash_name
+    from qmd.message_security.signatures import described
+
+    facts = described(header.certificate)
+    return {
+        "principals": list(principals(message)),
+        "subject": facts.get("subject", ""),
+        "fingerprint": fingerprint(message),
+        "key_bits": facts.get("key_bits", 0),
+        "hash": hash_name(message.properties.hash_algorithm),
+        "style": (int(header.flags.signature_type) + 1) // 2,
+    }
 
 
 class OutgoingPlaces:

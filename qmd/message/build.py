@@ -344,13 +344,11 @@ def compose(
                 new.connector_type or None,
             ),
             None if position is None else _transaction(position, is_first << 2 | is_last << 3),
-            _security(new) if _has_security(new) else None,
+            _security(new, in_list=bool(destinations)) if _has_security(new) else None,
             _properties(new),
             None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
-            _multi_queue(destinations or _each(destination), admin, response)
-            if is_multiple
-            else None,
+            _multi_queue(new, destinations, destination, admin, response) if is_multiple else None,
             None,
         )
     )
@@ -409,8 +407,10 @@ def _has_security(new: NewMessage) -> bool:
     return bool(new.sender_id or new.signature or new.encryption_key or new.certificate)
 
 
-def _security(new: NewMessage) -> SecurityHeader:
+def _security(new: NewMessage, *, in_list: bool) -> SecurityHeader:
     """Return a header with the sender, who is proven by a signature only. [MS-MQMQ] 2.2.20.6
+
+    in_list: the signature is in the list of the queues, which it covers. [MS-MQMQ] 2.2.20.3
 
     The provider is named with an encrypted body, [MS-MQQB] 3.1.7.1.5; a signature alone is one of
     the default provider.
@@ -427,7 +427,7 @@ def _security(new: NewMessage) -> SecurityHeader:
         *(0, 0, 0, 0, 0),
         new.sender_id,
         new.encryption_key,
-        new.signature,
+        b"" if in_list else new.signature,
         new.certificate,
         build_provider(_PROVIDER) if is_encrypted else b"",
     )
@@ -444,14 +444,18 @@ def _security_size(new: NewMessage) -> int:
 
 
 def _multi_queue(
-    destinations: tuple[QueueAddress, ...], admin: QueueAddress, response: QueueAddress
+    new: NewMessage,
+    destinations: tuple[QueueAddress, ...],
+    destination: QueueAddress,
+    admin: QueueAddress,
+    response: QueueAddress,
 ) -> MultiQueueFormatHeader:
     """Return the header with all queues; other headers have room for one. [MS-MQMQ] 2.2.20.1"""
     return MultiQueueFormatHeader(
-        _list(MQF_DESTINATION, destinations),
+        _list(MQF_DESTINATION, destinations or _each(destination)),
         _list(MQF_ADMIN, _each(admin)),
         _list(MQF_RESPONSE, _each(response)),
-        MqfSignatureHeader(MQF_SIGNATURE, 0, 0, b""),
+        MqfSignatureHeader(MQF_SIGNATURE, 0, 0, new.signature if destinations else b""),
     )
 
 

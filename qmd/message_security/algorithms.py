@@ -54,6 +54,10 @@ class Unacceptable(Exception):
         self.detail = detail
 
 
+class NotCheckable(Exception):
+    """A message about which nothing can be decided now: files of this host are missing or old."""
+
+
 def hash_name(value: int) -> str:
     """Return the name of a hash algorithm, or its number in hexadecimal."""
     return next((name for name, each in HASHES.items() if each == value), f"0x{value:04x}")

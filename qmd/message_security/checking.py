@@ -14,6 +14,8 @@ values that a peer sends in them are removed:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from protocol.errors import MalformedPacket
@@ -36,11 +38,31 @@ if TYPE_CHECKING:
 _BAD_SIGNATURE = MessageClass.NACK_BAD_SIGNATURE
 
 
+#: The fingerprints of the certificates of senders, as far as the directory was asked for them.
+Registered = Mapping[str, frozenset[str]]
+NONE_REGISTERED: Registered = MappingProxyType({})
+
+
 class Keys(Protocol):
     """The keys and certificates that a check needs: `Keyring`."""
 
     def private_key(self) -> RSAPrivateKey | None: ...
     def is_registered(self, sender: str, fingerprint: str) -> bool: ...
+    def is_pinned(self, fingerprint: str) -> bool: ...
+
+
+class Trust(Protocol):
+    """The authorities of certificates: `Authorities`."""
+
+    def fault(self, signer: Signer, *, is_pinned: bool) -> str: ...
+
+
+class MustAskSender(Exception):
+    """A check needs the certificates of `sender`, a SID or a GUID, from the directory."""
+
+    def __init__(self, sender: str) -> None:
+        super().__init__(sender)
+        self.sender = sender
 
 
 class Checked(NamedTuple):
@@ -50,6 +72,7 @@ class Checked(NamedTuple):
     packet: bytes
     message_class: MessageClass | None = None  # of the refusal; None: it is acceptable
     detail: str = ""
+    ask: str = ""  # the sender of which the directory must be asked first: nothing is decided
 
     @property
     def is_authenticated(self) -> bool:
@@ -72,17 +95,34 @@ class Checker:
         cache: KeyCache[bytes],
         *,
         old_signatures: bool = False,
+        trust: Trust | None = None,
+        has_directory: bool = False,
     ) -> None:
-        """`old_signatures`: MSMQ 1.0 signatures count; they do not cover the destination."""
+        """`old_signatures`: MSMQ 1.0 signatures count; they do not cover the destination.
+
+        `trust`: judges certificates besides their periods; None: all are accepted.
+        `has_directory`: certificates of senders may be in the directory, too.
+        """
         self._keys = keys
         self._policy = policy
         self._cache = cache
         self._old_signatures = old_signatures
+        self._trust = trust
+        self._has_directory = has_directory
 
-    def check(self, message: UserMessage, packet: bytes, now: float, wall_s: float) -> Checked:
+    def check(
+        self,
+        message: UserMessage,
+        packet: bytes,
+        now: float,
+        wall_s: float,
+        registered: Registered = NONE_REGISTERED,
+    ) -> Checked:
         """Check a message with a SecurityHeader; the result has a class if it must be refused.
 
         now: a clock that only moves forward; wall_s: the wall clock, in seconds since 1970.
+        registered: the answers of the directory.  The result has `ask` if one is missing.  Raises
+        NotCheckable.
         """
         header = message.security
         assert header is not None, "the caller checks messages with a SecurityHeader"
@@ -100,7 +140,9 @@ class Checker:
                         message_size=len(body), allocation_body_size=len(body), body=body
                     )
                 )
-            style = self._verify(changed, wall_s)
+            style = self._verify(changed, wall_s, registered)
+        except MustAskSender as error:
+            return Checked(message, packet, ask=error.sender)
         except Unacceptable as error:
             return Checked(message, packet, error.message_class, error.detail)
         changed = changed._replace(
@@ -136,7 +178,7 @@ class Checker:
             self._cache.add(mark, key, now)
         return decrypt(properties.body, key, algorithm)
 
-    def _verify(self, message: UserMessage, wall_s: float) -> int:
+    def _verify(self, message: UserMessage, wall_s: float, registered: Registered) -> int:
         """Return the style of the signature, 0 if there is none.  Raises Unacceptable."""
         header, multi_queue = message.security, message.multi_queue
         assert header is not None
@@ -164,20 +206,37 @@ class Checker:
             raise Unacceptable(
                 _BAD_SIGNATURE, "signatures of MSMQ 1.0, which cover few fields, are not allowed"
             )
-        self._check_sender(header, signer)
+        is_pinned = self._check_sender(header, signer, registered)
+        if self._trust is not None:
+            is_pinned = is_pinned or self._keys.is_pinned(signer.fingerprint)
+            if fault := self._trust.fault(signer, is_pinned=is_pinned):
+                raise Unacceptable(
+                    _BAD_SIGNATURE, f"the certificate {signer.fingerprint[:16]} {fault}"
+                )
         return style
 
-    def _check_sender(self, header: SecurityHeader, signer: Signer) -> None:
-        """Raise Unacceptable unless the certificate is registered for the sender id."""
+    def _check_sender(self, header: SecurityHeader, signer: Signer, registered: Registered) -> bool:
+        """Return whether the certificate is registered for the sender id; False: there is none.
+
+        Raises Unacceptable if it is not, and MustAskSender if the directory has to be asked.
+        """
         if not header.flags.sender_type:
-            return
+            return False
         sender = sender_text(header)
-        if sender is None or not self._keys.is_registered(sender, signer.fingerprint):
-            raise Unacceptable(
-                _BAD_SIGNATURE,
-                f"the certificate {signer.fingerprint[:16]} is not registered for the sender"
-                f" {sender or header.sender_id.hex()}",
-            )
+        if sender is not None:
+            if self._keys.is_registered(sender, signer.fingerprint):
+                return True
+            if self._has_directory:
+                found = registered.get(sender)
+                if found is None:
+                    raise MustAskSender(sender)
+                if signer.fingerprint in found:
+                    return True
+        raise Unacceptable(
+            _BAD_SIGNATURE,
+            f"the certificate {signer.fingerprint[:16]} is not registered for the sender"
+            f" {sender or header.sender_id.hex()}",
+        )
 
 
 def _without_header(message: UserMessage) -> Checked:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,6 +113,12 @@ class Keyring:
         """Return whether a certificate is registered for a sender: a SID, or a GUID."""
         path = self.folder / _SENDERS / sender / f"{fingerprint}.cer"
         return _FINGERPRINT.fullmatch(fingerprint) is not None and path.is_file()
+
+    def is_pinned(self, fingerprint: str) -> bool:
+        """Return whether a certificate is registered for any sender, or trusted without one."""
+        if _FINGERPRINT.fullmatch(fingerprint) is None:
+            return False
+        return any((self.folder / _SENDERS).glob(f"*/{fingerprint}.cer"))
 
     # For operators.
 
@@ -273,6 +280,12 @@ def load_receiver_key(data: bytes) -> rsa.RSAPublicKey:
             raise BadKey(f"it is neither PEM nor MQDSPUBLICKEYS: {error}") from error
     _check_size(key.key_size)
     return key
+
+
+@lru_cache(_CACHED_MAX)
+def known_receiver_key(data: bytes) -> rsa.RSAPublicKey:
+    """Return the same as `load_receiver_key`; to read a key takes longer than to encrypt a body."""
+    return load_receiver_key(data)
 
 
 def load_certificate(data: bytes) -> bytes:

@@ -42,6 +42,7 @@ class Signer(NamedTuple):
     key: RSAPublicKey
     fingerprint: str  # SHA-256, in hexadecimal
     encoded: bytes
+    certificate: x509.Certificate
 
 
 def signer_of(encoded: bytes, wall_s: float | None = None) -> Signer:
@@ -72,8 +73,41 @@ def signer_of(encoded: bytes, wall_s: float | None = None) -> Signer:
             raise Unacceptable(
                 _BAD, f"the sender's certificate is valid from {begins:%F} to {ends:%F} only"
             )
+    if not _may_sign(certificate):
+        raise Unacceptable(_BAD, "the sender's certificate is not one for signatures")
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
-    return Signer(key, fingerprint, certificate.public_bytes(Encoding.DER))
+    return Signer(key, fingerprint, certificate.public_bytes(Encoding.DER), certificate)
+
+
+def described(encoded: bytes) -> dict[str, str | int]:
+    """Describe a certificate (DER) for people; an empty result if it cannot be read."""
+    try:
+        certificate = x509.load_der_x509_certificate(encoded)
+        key = certificate.public_key()
+        return {
+            "subject": certificate.subject.rfc4514_string(),
+            "issuer": certificate.issuer.rfc4514_string(),
+            "serial": f"{certificate.serial_number:x}",
+            "fingerprint": certificate.fingerprint(hashes.SHA256()).hex(),
+            "expires": certificate.not_valid_after_utc.isoformat(),
+            "key_bits": key.key_size if isinstance(key, RSAPublicKey) else 0,
+        }
+    except (ValueError, UnsupportedAlgorithm):
+        return {}
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    """Return whether the key usage of a certificate, if it has one, allows signatures.
+
+    RFC 5280 4.2.1.3.  A certificate with an extension that cannot be read may not sign.
+    """
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    except x509.ExtensionNotFound:
+        return True
+    except Exception:  # any fault of a parser is one of the certificate
+        return False
+    return usage.digital_signature or usage.content_commitment
 
 
 def check_hash(value: int, policy: Policy) -> None:

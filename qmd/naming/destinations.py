@@ -213,17 +213,17 @@ class Destinations:
             self._routes[text] = route
         return route
 
-    def known_kind(self, name: FormatName | str) -> bool | None:
-        """Return whether the queue of this name is transactional according to the directory.
+    def known_target(self, name: FormatName | str) -> Target | None:
+        """Return the queue of this name with its properties, as the directory has described it.
 
-        None: it does not say, or was not asked.  It is asked only about names that need it, and
-        this method does not ask it.
+        None: it was not asked.  It is asked only about names that need it, and this method does
+        not ask it.
         """
         if name in self._routes:
             return None
         answer = self.answers.get(name) if isinstance(name, str) else None
         found = answer or self._resolver.kept(name)
-        return found.targets[0].transactional if isinstance(found, Resolution) else None
+        return found.targets[0] if isinstance(found, Resolution) else None
 
     def resolved(self, text: str) -> Resolution:
         """Return the targets of a destination that are known now.  Raises Refusal, MustAsk."""

@@ -7,29 +7,48 @@ message is stored: it waits encrypted, and relays pass it on as it is.  [MS-MQQB
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import ipaddress
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from protocol import DirectQueueName, parse_user_message, plain_text
 from protocol.identifiers import NULL_GUID, guid_text
+from protocol.security_marks import sender_text
 from protocol.signed_fields import SignatureStyle, signed_parts
 from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
+from qmd.message_security.algorithms import NotCheckable
 from qmd.queues.local_queue import LocalQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+    from protocol import UserMessage
+    from qmd.directory.security_answers import SecurityAnswers
     from qmd.message_security.checking import Checked, Checker
     from qmd.message_security.key_cache import KeyCache
     from qmd.message_security.keyring import Keyring
     from qmd.naming.destinations import Route
+    from qmd.naming.fan_out import Several
     from qmd.operations.packet_composer import PacketComposer
     from qmd.operations.send_checks import SendChecks
     from qmd.runtime.services import Services
 
 _SINGLE = 0, True, True  # a transaction of one message, of no number yet
+
+
+class _Way(NamedTuple):
+    """The queues of a message, the delivery of each copy, and their list if there are several."""
+
+    routes: Sequence[Route]
+    delivery: int
+    several: Several | None
+
+    @property
+    def style(self) -> SignatureStyle:
+        """The style of its signature: that of MSMQ 3.0 covers the list.  [MS-MQMQ] 2.5.3"""
+        return SignatureStyle.MSMQ_2 if self.several is None else SignatureStyle.MSMQ_3
 
 
 class MessageProtection:
@@ -42,12 +61,14 @@ class MessageProtection:
         composer: PacketComposer,
         keyring: Callable[[], Keyring],
         make_checker: Callable[[], Checker],
+        answers: SecurityAnswers,
     ) -> None:
         self._services = services
         self._checks = checks
         self._composer = composer
         self._keyring = keyring
         self._make_checker = make_checker
+        self._answers = answers
         self._checker: Checker | None = None
         self._session_keys: KeyCache[tuple[bytes, bytes]] | None = None
 
@@ -67,65 +88,83 @@ class MessageProtection:
 
         Raises Refusal, MustAsk.
         """
-        route, delivery = self._way(new, in_transaction)
-        before, _, after = signed_parts(
-            parse_user_message(self._trial(new, route, delivery)), SignatureStyle.MSMQ_2
-        )
-        return before, after, delivery
+        way = self._way(new, in_transaction)
+        before, _, after = signed_parts(parse_user_message(self._trial(new, way)), way.style)
+        return before, after, way.delivery
 
     def authenticated(self, packet: bytes) -> bytes:
         """Return the signed packet of a message to a queue of this host, marked as authenticated.
 
         A packet with a signature that is not valid is returned unmarked.
         """
-        checked = self._check(packet)
-        return packet if checked.message_class is not None else checked.packet
+        message = parse_user_message(packet)
+        sender = _sender(message)
+        found = None if sender is None else self._answers.last_certificates(sender)
+        registered = {} if sender is None or found is None else {sender: found}
+        checked = self._run_check(message, packet, registered)
+        is_valid = checked is not None and checked.message_class is None and not checked.ask
+        return checked.packet if is_valid and checked is not None else packet
+
+    def own_keys(self) -> bytes:
+        """Return this host's public keys for the directory, MQDSPUBLICKEYS.  Raises Refusal."""
+        from qmd.message_security.keyring import BadKey
+
+        try:
+            return self._keyring().published()
+        except BadKey as error:
+            raise Refusal("no_own_key", f"{error}", "Make one: qmd key init") from error
 
     def _protected(self, new: NewMessage, in_transaction: bool) -> NewMessage:
-        route, delivery = self._way(new, in_transaction)
+        way = self._way(new, in_transaction)
         if new.signature:
-            self._check_signature(new, route, delivery)
-        if new.privacy_level and not new.encryption_key:
-            if isinstance(route, LocalQueue):  # it does not leave this host
-                return msgspec.structs.replace(new, privacy_level=0)
-            return self._encrypted(new, route)
-        return new
-
-    def _way(self, new: NewMessage, in_transaction: bool) -> tuple[Route, int]:
-        way = self._checks.way_of(new, in_transaction=in_transaction)
-        if way is None:
+            self._check_signature(new, way)
+        if not new.privacy_level or new.encryption_key:
+            return new
+        if way.several is not None:
             raise Refusal(
                 "several_not_protected",
-                f"{new.destination} are several queues, and a message to several is neither"
-                " signed nor encrypted here",
+                f"{new.destination} are several queues, and a message to several is not encrypted",
                 "Send a message to each of them.",
             )
-        return way
+        (route,) = way.routes
+        if isinstance(route, LocalQueue):  # it does not leave this host
+            return msgspec.structs.replace(new, privacy_level=0)
+        return self._encrypted(new, route)
 
-    def _trial(self, new: NewMessage, route: Route, delivery: int) -> bytes:
+    def _way(self, new: NewMessage, in_transaction: bool) -> _Way:
+        single = self._checks.way_of(new, in_transaction=in_transaction)
+        if single is not None:
+            return _Way([single[0]], single[1], None)
+        several, routes, delivery = self._checks.copies_of(new, in_transaction=in_transaction)
+        return _Way(routes, delivery, several)
+
+    def _trial(self, new: NewMessage, way: _Way, route: Route | None = None) -> bytes:
         """Return the packet of a message, with its plain body, as it will be signed."""
         plain = msgspec.structs.replace(new, privacy_level=0, encryption_key=b"")
-        position = (0, 0) if delivery == TRANSACTIONAL else None
-        return self._composer.compose(plain, 0, route.address, 0, delivery, position, _SINGLE)
+        position = (0, 0) if way.delivery == TRANSACTIONAL else None
+        return self._composer.compose(
+            plain,
+            0,
+            (route or way.routes[0]).address,
+            0,
+            way.delivery,
+            position,
+            _SINGLE,
+            way.several.addresses if way.several is not None else (),
+        )
 
-    def _check_signature(self, new: NewMessage, route: Route, delivery: int) -> None:
+    def _check_signature(self, new: NewMessage, way: _Way) -> None:
         """Raise Refusal unless the signature is one of this message."""
         from qmd.message_security.algorithms import Unacceptable
-        from qmd.message_security.signatures import check_hash, signer_of, verify
 
-        packet = self._trial(new, route, delivery)
-        if isinstance(route, LocalQueue):
-            checked = self._check(packet)
+        here = next((each for each in way.routes if isinstance(each, LocalQueue)), None)
+        fault = ""
+        if here is not None:
+            checked = self._check(self._trial(new, way, here))
             fault = "" if checked.message_class is None else checked.detail
-        else:
-            from qmd.message_security.algorithms import HASHES, Policy
-
+        if not fault and any(not isinstance(each, LocalQueue) for each in way.routes):
             try:
-                check_hash(new.hash_algorithm, Policy(frozenset(HASHES.values()), frozenset()))
-                signer = signer_of(new.certificate, self._services.environment.time())
-                parts = signed_parts(parse_user_message(packet), SignatureStyle.MSMQ_2)
-                is_valid = verify(signer, new.signature, parts, new.hash_algorithm)
-                fault = "" if is_valid else "the signature is not of this message"
+                fault = self._signature_fault(new, way)
             except Unacceptable as error:
                 fault = error.detail
         if fault:
@@ -135,19 +174,62 @@ class MessageProtection:
                 "Sign it again: its properties, its destination or its delivery have changed.",
             )
 
+    def _signature_fault(self, new: NewMessage, way: _Way) -> str:
+        """Return why a signature is not one of a message to other hosts, or "".
+
+        They decide which certificates and hashes they accept.  Raises Unacceptable.
+        """
+        from qmd.message_security.algorithms import HASHES, Policy
+        from qmd.message_security.signatures import check_hash, signer_of, verify
+
+        check_hash(new.hash_algorithm, Policy(frozenset(HASHES.values()), frozenset()))
+        signer = signer_of(new.certificate, self._services.environment.time())
+        parts = signed_parts(parse_user_message(self._trial(new, way)), way.style)
+        is_valid = verify(signer, new.signature, parts, new.hash_algorithm)
+        return "" if is_valid else "the signature is not of this message"
+
     def _check(self, packet: bytes) -> Checked:
+        """Check a signed packet.  Raises Refusal, MustAsk."""
+        message = parse_user_message(packet)
+        checked = self._run_check(message, packet, {})
+        if checked is not None and checked.ask:
+            registered = {checked.ask: self._answers.certificates(checked.ask)}
+            checked = self._run_check(message, packet, registered)
+        if checked is None:
+            raise Refusal(
+                "signature_not_valid",
+                "signatures cannot be verified now: the files of [message_security] are not"
+                " readable, or a revocation list is too old",
+                "Renew the files.",
+            )
+        return checked
+
+    def _run_check(
+        self, message: UserMessage, packet: bytes, registered: Mapping[str, frozenset[str]]
+    ) -> Checked | None:
+        """Check a signed packet; None: files of this host make that impossible now."""
         if self._checker is None:
             self._checker = self._make_checker()
-        services = self._services
-        return self._checker.check(
-            parse_user_message(packet), packet, services.loop.time(), services.environment.time()
-        )
+        now, wall_s = self._services.loop.time(), self._services.environment.time()
+        try:
+            return self._checker.check(message, packet, now, wall_s, registered)
+        except NotCheckable as error:
+            self._services.log_limited("messages_not_checked", "here", reason=str(error))
+            return None
+
+    def _published_key(self, name: str) -> bytes:
+        """Return MQDSPUBLICKEYS of a queue manager that the directory has, or b"".
+
+        Raises Refusal, MustAsk.
+        """
+        return b"" if _is_address(name) else self._answers.encryption_keys(name)
 
     def _encrypted(self, new: NewMessage, route: Route) -> NewMessage:
         """Return the message with its body encrypted.  Raises Refusal."""
         from qmd.message_security.algorithms import AES_KEY_BYTES, CIPHERS, PRIVACY_ADVANCED
         from qmd.message_security.encryption import encrypt, new_session_key
         from qmd.message_security.key_cache import SENT_MAX, KeyCache
+        from qmd.message_security.keyring import BadKey, known_receiver_key
 
         algorithm = new.encryption_algorithm or CIPHERS["aes256"]
         if new.privacy_level != PRIVACY_ADVANCED or algorithm not in AES_KEY_BYTES:
@@ -157,18 +239,24 @@ class MessageProtection:
                 " here",
                 "Encrypt with AES: level 5, and aes128, aes192 or aes256.",
             )
-        names = _receivers(route)
-        ring = self._keyring()
-        for name in names:
-            receiver = ring.receiver(name)
-            if receiver is not None:
-                break
-        else:
+        name = _receiver(route)
+        receiver = self._keyring().receiver(name)
+        if receiver is None and (published := self._published_key(name)):
+            try:
+                receiver = known_receiver_key(published)
+            except BadKey as error:
+                raise Refusal(
+                    "no_receiver_key",
+                    f"the key of {name} in the directory cannot be used: {error}",
+                    "Publish another one there, or import one here: qmd key import.",
+                ) from error
+        if receiver is None:
             raise Refusal(
                 "no_receiver_key",
-                f"the key of {' or '.join(names)} is not known, so that no message to"
-                f" {new.destination} can be encrypted",
-                f"There: qmd key export FILE.  Here: qmd key import {names[0]} FILE",
+                f"the key of {name} is not known, so that no message to {new.destination} can be"
+                " encrypted",
+                "There: qmd key publish, or qmd key export FILE.  Then here:"
+                f" qmd key import {name} FILE",
             )
         if self._session_keys is None:
             self._session_keys = KeyCache(SENT_MAX)
@@ -187,12 +275,25 @@ class MessageProtection:
         )
 
 
-def _receivers(route: Route) -> list[str]:
-    """Return the names under which the key of a destination may be known: its GUID, its host."""
+def _receiver(route: Route) -> str:
+    """Return the name under which the key of a destination may be known: its GUID, or its host."""
     address = route.address
     if address.queue_manager != NULL_GUID:
-        return [guid_text(address.queue_manager)]
+        return guid_text(address.queue_manager)
     if isinstance(address.value, DirectQueueName):
         _, _, host = plain_text(address.value.name).partition(":")
-        return [host.split("\\", 1)[0].lower()]
-    return [guid_text(address.value)] if isinstance(address.value, bytes) else [str(route)]
+        return host.split("\\", 1)[0].lower()
+    return guid_text(address.value) if isinstance(address.value, bytes) else str(route)
+
+
+def _is_address(name: str) -> bool:
+    """Return whether the host of a direct name is an address, of which no directory has keys."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _sender(message: UserMessage) -> str | None:
+    return None if message.security is None else sender_text(message.security)

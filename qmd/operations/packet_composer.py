@@ -90,6 +90,8 @@ class PacketComposer:
             self.compose, new, sent_time_s, destination, number, delivery, position, bounds
         )
         queues = new.admin_queue, new.response_queue
+        if new.signature:  # it is in the header
+            return packet_with(several.addresses)
         header = several.headers.get(queues)
         if header is not None:
             return with_multi_queue_header(packet_with(()), header)

@@ -73,7 +73,8 @@ class PacketSender:
         priority = packet[2] & 7
         key = self._services.ids.next_lookup_id(PRIORITY_MAX - priority)
         if isinstance(route, OutgoingQueue):
-            if isinstance(name, PublicName) and self._destinations.known_kind(name):
+            target = self._destinations.known_target(name)
+            if isinstance(name, PublicName) and target is not None and target.transactional:
                 reason = f"{name} accepts no acknowledgments: it is transactional, as the directory"
                 reason += " says"
                 return self._not_sent(name, reason, asked)

@@ -11,6 +11,7 @@ import structlog
 from qmd.access.register import owner_row
 from qmd.control_protocol.messages import UNLIMITED
 from qmd.directory import registration as registration
+from qmd.directory.interface import PRIVACY_OPTIONAL
 from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
 from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
@@ -162,6 +163,8 @@ class QueueAdministration:
                 journal=journal,
                 quota_bytes=new.quota_bytes,
                 journal_quota_bytes=new.journal_quota_bytes,
+                authenticate=bool(security.authenticate),
+                privacy=security.privacy or PRIVACY_OPTIONAL,
             )
             async with self._registration.turn:
                 guid = await self._registration.register(entry)

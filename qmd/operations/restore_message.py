@@ -57,6 +57,11 @@ class MessageRestorer:
         """Return the targets of destinations, or why they have none; this asks the directory."""
         return {each: await self._resolver.resolve_text(each) for each in set(destinations)}
 
+    def _is_kind_known(self, to: str) -> bool:
+        """Return whether the directory says if the queue of a name is transactional."""
+        target = self._destinations.known_target(to)
+        return target is not None and target.transactional is not None
+
     def new_message(
         self, queue: LocalQueue, message: StoredMessage, changes: Changes
     ) -> NewMessage:
@@ -72,9 +77,7 @@ class MessageRestorer:
             properties.body if changes.body is None else changes.body,
             label=label if changes.label is None else changes.label,
             delivery=TRANSACTIONAL
-            if is_transactional(message.packet)
-            and is_elsewhere
-            and self._destinations.known_kind(to) is None
+            if is_transactional(message.packet) and is_elsewhere and not self._is_kind_known(to)
             else AUTOMATIC,
             priority=packet.base.flags.priority,
             time_to_reach_queue_s=packet.base.time_to_reach_queue,

@@ -77,9 +77,13 @@ class BatchSender:
         packet = self._composer.compose(
             new, self.wall_s, route.address, number, delivery, position, bounds
         )
-        if new.signature and isinstance(route, LocalQueue):
-            packet = self._authenticated(packet)
+        packet = self.marked(new, route, packet)
         self.put(new, route, delivery, number, packet, key, position)
+
+    def marked(self, new: NewMessage, route: Route, packet: bytes) -> bytes:
+        """Return a packet with the mark of its verified signature, if its queue is one of here."""
+        is_marked = bool(new.signature) and isinstance(route, LocalQueue)
+        return self._authenticated(packet) if is_marked else packet
 
     def position(self, new: NewMessage, route: Route, delivery: int) -> tuple[int, Position | None]:
         """Allocate the place of a message in its queue: its key, and its place in the sequence."""

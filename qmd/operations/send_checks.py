@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from protocol.headers import PACKET_BYTES_MAX
 from qmd.control_protocol.messages import AUTOMATIC, EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.core.sequence import NUMBER_MAX
+from qmd.directory.interface import PRIVACY_OPTIONAL
 from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, check, multi_queue_size, packet_size
@@ -111,7 +112,10 @@ class SendChecks:
             if isinstance(aims, Several):
                 chosen.append(self._check_copies(new, aims, needed, in_transaction=in_transaction))
             else:
-                delivery = self._delivery(aims, new, in_transaction=in_transaction)
+                target = self._known_target(aims, new)
+                delivery = _delivery(aims, new, target, in_transaction=in_transaction)
+                if target is not None and target.wants_protection:
+                    check_target(new, target)
                 size = packet_size(
                     new,
                     aims.address,
@@ -141,26 +145,52 @@ class SendChecks:
         aims = self._destinations.aims(new.destination)
         if isinstance(aims, Several):
             return None
-        return aims, self._delivery(aims, new, in_transaction=in_transaction)
+        target = self._known_target(aims, new)
+        return aims, _delivery(aims, new, target, in_transaction=in_transaction)
+
+    def copies_of(
+        self, new: NewMessage, *, in_transaction: bool = False
+    ) -> tuple[Several, Sequence[Route], int]:
+        """Return the queues of a message to several queues, and the delivery of all copies.
+
+        This does not check whether there is room for them.  Raises Refusal, also if the copies
+        would differ in their delivery, and MustAsk.
+        """
+        check(new)
+        several = self._destinations.aims(new.destination)
+        assert isinstance(several, Several), "the caller has asked `way_of` first"
+        routes = self._destinations.routes(several)
+        deliveries = {
+            delivery_of_copy(
+                route,
+                new.delivery,
+                in_transaction=in_transaction,
+                transactional=target.transactional,
+                name=str(target.name),
+            )
+            for route, target in zip(routes, several.targets, strict=True)
+        }
+        if len(deliveries) > 1:
+            raise Refusal(
+                "several_deliveries",
+                f"some queues of {new.destination} are transactional and others are not, and a"
+                " signature covers the delivery of all copies",
+                "Send one message to each kind of queue.",
+            )
+        return several, routes, deliveries.pop()
 
     def check_here(self, new: NewMessage) -> None:
         """Raise Refusal if it is known without the directory that such a message cannot be sent:
         its destination is a queue of this computer that does not exist or does not take it."""
         queue = self._destinations.known_here(new.destination)
         if queue is not None:
-            self._delivery(queue, new, in_transaction=False)
+            _delivery(queue, new, None, in_transaction=False)
 
-    def _delivery(self, route: Route, new: NewMessage, *, in_transaction: bool) -> int:
-        transactional = None
-        if isinstance(route, OutgoingQueue):
-            transactional = self._destinations.known_kind(new.destination)
-        return delivery_to(
-            route,
-            new.delivery,
-            in_transaction=in_transaction,
-            transactional=transactional,
-            name=new.destination,
-        )
+    def _known_target(self, route: Route, new: NewMessage) -> Target | None:
+        """Return the queue elsewhere as the directory describes it, or None."""
+        if not isinstance(route, OutgoingQueue):
+            return None
+        return self._destinations.known_target(new.destination)
 
     def _check_copies(
         self, new: NewMessage, several: Several, needed: _Needed, *, in_transaction: bool
@@ -192,6 +222,7 @@ class SendChecks:
                 and not new.dead_letter_queue
                 and not new.acknowledge  # each arrival may have to be acknowledged
                 and not new.report_queue
+                and not new.signature  # each is marked for itself
                 and index not in misfits
             ):
                 here.setdefault(delivery, []).append(index)
@@ -238,6 +269,8 @@ class SendChecks:
                 name=str(target.name),
             )
             size = sizes.of(delivery, route.address)
+            if target.wants_protection and isinstance(route, OutgoingQueue):
+                check_target(new, target)
             self._check_way(new, route, delivery, size, needed)
         except Refusal as refusal:
             if refusal.code in ("packet_too_large", "large_message_elsewhere"):
@@ -322,6 +355,36 @@ class SendChecks:
         self._own_dead_letters.check(new.dead_letter_queue, delivery)
 
 
+def _delivery(route: Route, new: NewMessage, target: Target | None, *, in_transaction: bool) -> int:
+    """Return the delivery of a message; `target` as of `known_target`.  Raises Refusal."""
+    return delivery_to(
+        route,
+        new.delivery,
+        in_transaction=in_transaction,
+        transactional=None if target is None else target.transactional,
+        name=new.destination,
+    )
+
+
+def check_target(new: NewMessage, target: Target) -> None:
+    """Raise Refusal for a message that a queue elsewhere would refuse, by its directory entry."""
+    if target.authenticate and not new.signature:
+        raise Refusal(
+            "not_signed",
+            f"{new.destination} takes signed messages only, as the directory says",
+            "Sign the message: qmd send --sign --key FILE --certificate FILE",
+        )
+    if target.privacy != PRIVACY_OPTIONAL and bool(new.privacy_level) != (target.privacy == "body"):
+        only = "only encrypted" if target.privacy == "body" else "no encrypted"
+        raise Refusal(
+            "privacy_differs",
+            f"{new.destination} takes {only} messages, as the directory says",
+            "Encrypt it: qmd send --encrypt"
+            if target.privacy == "body"
+            else "Send it without --encrypt.",
+        )
+
+
 def _check_protection(new: NewMessage, route: Route) -> None:
     """Raise Refusal for a message that would be less protected than it or its queue requires."""
     if bool(new.privacy_level) != bool(new.encryption_key):
@@ -377,6 +440,7 @@ def _separate_usual(
             and route.address.size <= PACKET_BYTES_MAX - by_delivery[delivery]
             and route.sequence.next_number < NUMBER_MAX // 2
             and (delivery == TRANSACTIONAL or not several.targets[index].transactional)
+            and not several.targets[index].wants_protection
         ):
             usual.setdefault(delivery, []).append(index)
             needed.bytes += by_delivery[delivery] + route.address.size

@@ -100,12 +100,17 @@ class CopySender:
                     size = len(packet) - len(head)
                     # Copies that are refused here become dead letters with the complete packet.
                     taken = len(numbers) - len(copies.misfits)
+                    if new.signature:  # copies for queues of here are marked, each for itself
+                        taken -= sum(isinstance(each, LocalQueue) for each in routes)
                     shares = taken > 1 and size >= SHARED_BYTES_MIN
                     part = self._part(sender, packet[len(head) :], copies if shares else None)
             assert part is not None
             copy: Packet = SharedPacket(head, part) if shares else head + part.packet
             if index in copies.misfits:
                 self._refuse(sender, new, route, number, whole(copy), key)
+            elif new.signature and isinstance(route, LocalQueue):
+                marked = sender.marked(new, route, whole(copy))
+                sender.put(new, route, delivery, number, marked, key, position, is_copy=True)
             else:
                 sender.put(new, route, delivery, number, copy, key, position, is_copy=True)
         for first, *rest in alike:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from protocol import DirectQueueName, UserMessage
+from protocol import DirectQueueName, PrivateQueueName, UserMessage, plain_text
 from protocol.identifiers import NULL_GUID
+from protocol.names.multi_queue import MQF_DIRECT
 
 if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations
@@ -49,6 +50,28 @@ class LocalDestinations:
                 return queue
         return None
 
+    def is_listed(self, message: UserMessage) -> bool:
+        """Return whether the list of a message to several queues has the queue of its packet.
+
+        The signature of such a message covers the list, and not the queue of each copy.
+        """
+        header, own = message.multi_queue, message.user.destination_queue
+        if header is None:
+            return True
+        elements = header.destination.elements
+        if type(own) is DirectQueueName:
+            path = _path_of(own.name)
+            return any(
+                each.format_type == MQF_DIRECT
+                and isinstance(each.name, bytes)
+                and _path_of(each.name) == path
+                for each in elements
+            )
+        wanted: object = own
+        if message.user.flags >> 10 & 7 == _PRIVATE and isinstance(own, int):
+            wanted = PrivateQueueName(message.user.queue_manager_address, own)
+        return any(each.name == wanted for each in elements)
+
     def find(self, message: UserMessage) -> LocalQueue | None:
         """Return the queue that a message is for; None if peers cannot send to such a queue."""
         user = message.user
@@ -75,3 +98,8 @@ class LocalDestinations:
                 self._queues_by_wire_name.clear()
             self._queues_by_wire_name[wire_name] = queue
         return queue
+
+
+def _path_of(wire_name: bytes) -> str:
+    """Return the name of a queue in a direct name, without its computer: that may have several."""
+    return plain_text(wire_name).partition("\\")[2].casefold()

@@ -3,6 +3,9 @@
     received ──► a SecurityHeader? ──no──► decide
                         │ yes
                         └──► held ──► (another thread: verify, decrypt) ──► decide
+                                              │ ▲
+                                    the directory has to be asked for the
+                                    certificates of a sender: others go on
 
 The operations take up to some milliseconds, so that they run in another thread: one at a time, the
 hosts in turn.  A session with held messages is not read.  All its messages keep their order, and
@@ -19,6 +22,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from protocol.message_class import MessageClass
+from protocol.security_marks import sender_text
+from qmd.message_security.algorithms import NotCheckable
 from qmd.transfer.decision import Decision, no_room, refused
 
 if TYPE_CHECKING:
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from protocol import UserMessage
     from qmd.config.settings import MessageSecuritySettings
     from qmd.core.session import MessageReceived
+    from qmd.directory.security_answers import SecurityAnswers
     from qmd.message_security.checking import Checked, Checker
     from qmd.message_security.keyring import Keyring
     from qmd.peers.connection import PeerConnection
@@ -38,6 +44,7 @@ CheckedMessages = Mapping[int, "Checked"]
 """The results of checks, by the index of the message among those of its turn."""
 
 NOT_CHECKED: CheckedMessages = MappingProxyType({})
+ASKING_MAX = 8  # sessions that wait for the directory at a time, each of another host
 
 
 class SecurityGate:
@@ -48,8 +55,10 @@ class SecurityGate:
         services: Services,
         local_destinations: LocalDestinations,
         keyring: Callable[[], Keyring],
+        answers: SecurityAnswers,
     ) -> None:
-        """`keyring` returns the keys of this host; it is called in another thread."""
+        """`keyring` returns the keys of this host; it is called in another thread.  `answers` has
+        the certificates of senders that are in the directory."""
         self._services = services
         self._local_destinations = local_destinations
         self._keyring = keyring
@@ -57,6 +66,9 @@ class SecurityGate:
         self._held: dict[PeerConnection, deque[list[MessageReceived]]] = {}
         self._turns: dict[str, deque[PeerConnection]] = {}  # sessions that wait, by host
         self._works = False
+        self._answers = answers
+        self._asking: set[str] = set()  # hosts with a session that waits for the directory
+        self._to_ask: dict[PeerConnection, list[str]] = {}  # in turn, until there is room
         self.checked_count = 0
 
     def connect(
@@ -116,13 +128,16 @@ class SecurityGate:
         self.checked_count += len(own)
         settings = self._services.settings.message_security
         now, wall_s = self._services.loop.time(), self._services.environment.time()
+        has_directory = self._answers.can_ask
+        registered = self._registered([message for _, message, _ in own])
 
         def check() -> CheckedMessages:
             if self._checker is None:
-                self._checker = make_checker(settings, self._keyring)
+                self._checker = make_checker(settings, self._keyring, has_directory=has_directory)
             checker = self._checker
             return {
-                index: checker.check(message, packet, now, wall_s) for index, message, packet in own
+                index: checker.check(message, packet, now, wall_s, registered)
+                for index, message, packet in own
             }
 
         future = self._services.environment.aside(self._services.loop, check)
@@ -138,14 +153,74 @@ class SecurityGate:
             return
         error = future.exception()
         if error is None:
-            self._finish(connection, messages, future.result())
-            return
-        self._works = False
+            senders = list(dict.fromkeys(each.ask for each in future.result().values() if each.ask))
+            if not senders:
+                self._finish(connection, messages, future.result())
+                return
+            self._works = False
+            self._to_ask[connection] = senders
+            self._ask()
+        else:
+            self._works = False
+            self._end(connection, str(error) or "its messages could not be checked")
+            if not isinstance(error, NotCheckable):
+                self._services.loop.call_exception_handler(
+                    {"message": "a check of messages failed", "exception": error}
+                )
+        self._go_on()
+
+    def _end(self, connection: PeerConnection, reason: str) -> None:
+        """End a session with messages about which nothing can be decided: its peer sends them
+        again."""
         self._held.pop(connection, None)
-        connection.drop("its messages could not be checked")
-        self._services.loop.call_exception_handler(
-            {"message": "a check of messages failed", "exception": error}
-        )
+        if connection.is_open:
+            self._services.log_limited("messages_not_checked", connection.host, reason=reason)
+            connection.drop(reason)
+
+    # The directory.
+
+    def _registered(self, messages: list[UserMessage]) -> dict[str, frozenset[str]]:
+        """Return the certificates of the senders of messages that were looked up."""
+        registered = {}
+        if self._answers.can_ask:
+            for message in messages:
+                header = message.security
+                sender = sender_text(header) if header is not None else None
+                found = None if sender is None else self._answers.known_certificates(sender)
+                if sender is not None and found is not None:
+                    registered[sender] = found
+        return registered
+
+    def _ask(self) -> None:
+        """Ask the directory for the sessions that wait, one of each host at a time."""
+        for connection, senders in list(self._to_ask.items()):
+            if len(self._asking) >= ASKING_MAX:
+                return
+            if connection.host in self._asking:
+                continue
+            del self._to_ask[connection]
+            self._asking.add(connection.host)
+            task = self._services.loop.create_task(self._look_up(senders))
+            task.add_done_callback(partial(self._asked, connection))
+
+    async def _look_up(self, senders: list[str]) -> str:
+        """Look up the certificates of senders; return why that failed, or ""."""
+        for sender in senders:
+            await self._answers.fetch_certificates(sender)
+            if self._answers.known_certificates(sender) is None:
+                return f"the directory cannot be asked for the certificates of {sender}"
+        return ""
+
+    def _asked(self, connection: PeerConnection, task: asyncio.Task[str]) -> None:
+        """Check the messages of a session again, with the answers of the directory."""
+        self._asking.discard(connection.host)
+        if task.cancelled():  # the daemon is stopping
+            return
+        if failure := task.result():
+            self._end(connection, failure)
+        elif connection in self._held:
+            self._turns.setdefault(connection.host, deque()).append(connection)
+        self._ask()
         self._go_on()
 
     def _finish(
@@ -169,7 +244,9 @@ class SecurityGate:
         self._go_on()
 
 
-def make_checker(settings: MessageSecuritySettings, keyring: Callable[[], Keyring]) -> Checker:
+def make_checker(
+    settings: MessageSecuritySettings, keyring: Callable[[], Keyring], *, has_directory: bool
+) -> Checker:
     """Make a checker; its library takes 30 ms to load."""
     from qmd.message_security.algorithms import CIPHERS, HASHES, Policy
     from qmd.message_security.checking import Checker
@@ -180,7 +257,19 @@ def make_checker(settings: MessageSecuritySettings, keyring: Callable[[], Keyrin
         frozenset(CIPHERS[name] for name in settings.encryption_algorithms),
     )
     cache: KeyCache[bytes] = KeyCache(RECEIVED_MAX)
-    return Checker(keyring(), policy, cache, old_signatures=settings.msmq_1_signatures)
+    trust = None
+    if settings.authorities is not None:
+        from qmd.message_security.authorities import Authorities
+
+        trust = Authorities(settings.authorities, settings.revoked)
+    return Checker(
+        keyring(),
+        policy,
+        cache,
+        old_signatures=settings.msmq_1_signatures,
+        trust=trust,
+        has_directory=has_directory,
+    )
 
 
 def security_refusal(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from protocol import UserMessage
@@ -42,8 +43,15 @@ class Origins(Protocol):
 class SenderAccess:
     """The decisions about senders, which are kept until an entry changes."""
 
-    def __init__(self, register: AccessRegister, origins: Origins) -> None:
+    def __init__(
+        self,
+        register: AccessRegister,
+        origins: Origins,
+        is_listed: Callable[[UserMessage], bool],
+    ) -> None:
+        """`is_listed` returns whether the list of a message has the queue of its packet."""
         self._register = register
+        self._is_listed = is_listed
         self._origins = origins
         self._kept: dict[_Key, Verdict] = {}
         self._generation = -1
@@ -59,6 +67,10 @@ class SenderAccess:
         insecure = security_refusal(queue, message, security)
         if insecure is not None:
             return insecure
+        if security is not None and security.is_authenticated:
+            copied = self._copied(connection, message)
+            if copied:
+                return refused(MessageClass.NACK_BAD_SIGNATURE, queue, detail=copied)
         restricted = self._register.restricted
         if not restricted or not (key_of(queue) in restricted or ALL_QUEUES in restricted):
             return None
@@ -80,6 +92,23 @@ class SenderAccess:
         if verdict.allowed:
             return None
         return refused(MessageClass.NACK_ACCESS_DENIED, queue, detail=verdict.reason)
+
+    def _copied(self, connection: PeerSession, message: UserMessage) -> str:
+        """Return why a message with a valid signature is a copy of another one, or "".
+
+        A signature covers neither the session nor, in a message to several queues, the queue.
+        """
+        if not self._is_listed(message):
+            return "its signature is that of a message to other queues"
+        source, session = message.user.source_queue_manager, connection.session
+        if session is None or session.remote_id != source:
+            return ""  # a relay brings it
+        primary = self._origins.primary(source)
+        if primary is None or primary == connection.origin:
+            return ""
+        if not self._origins.is_proven(source, primary):
+            return ""
+        return f"its source {guid_text(source)} has proven a key, and {connection.host} has not"
 
     def _is_proven_source(self, connection: PeerSession, source: bytes) -> bool:
         """Return whether a session has proven to be with the source of a message.

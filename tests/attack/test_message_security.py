@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import tomllib
 from pathlib import Path
 
 from protocol import UserMessage, build_user_message, parse_user_message
+from protocol.errors import MalformedPacket
 from protocol.message_class import MessageClass
-from qmd.message_security.keyring import Keyring, private_pem
-from qmd.message_security.signatures import signer_of
+from protocol.signed_fields import SignatureStyle, signed_parts
+from qmd.message_security.keyring import Keyring, load_private_key, private_pem
+from qmd.message_security.signatures import sign, signer_of
 from tests.process.harness import DEADLETTER, Daemon, Hosts
 from tests.process.remote import RemoteQueueManager
 from tests.unit.message_security.secured import SID, certificate, encrypted, key, signed
@@ -224,6 +228,123 @@ def test_a_message_goes_from_host_to_host_signed_and_encrypted(
     assert receiver.bodies("ordered") == [b"0", b"1", b"2"]
     assert classes(receiver) == [BAD_ENCRYPTION]  # the readable one
     assert (Path(files["key"]).stat().st_mode & 0o777) == 0o600
+
+
+def test_one_signature_covers_a_message_to_several_queues(hosts: Hosts, tmp_path: Path) -> None:
+    sender, receiver = hosts.daemon(), hosts.daemon()
+    sender.cli("queue", "create", "here", "--authenticate")
+    receiver.cli("queue", "create", "there", "--authenticate")
+    receiver.cli("queue", "create", "also", "--authenticate")
+    receiver.cli("queue", "create", "ordered", "--authenticate", "--transactional")
+    files = {name: str(tmp_path / name) for name in ("key", "certificate")}
+    options = ("--key", files["key"], "--certificate", files["certificate"])
+    made = sender.cli("key", "new-signer", "alice", *options)
+    fingerprint = made.stdout.decode().strip()
+    at = f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\"
+    names = f"{at}there,here,{at}also"
+
+    sender.cli("send", names, "to all", "--sign", *options)
+    sender.cli(
+        "send", f"{at}ordered,{at}ordered", "in order", "--transactional", "--sign", *options
+    )
+    mixed = sender.cli("send", f"here,{at}ordered", "x", "--transactional", check=False)
+    unsigned = sender.cli("send", names, "x", check=False)
+    encrypted_too = sender.cli("send", names, "x", "--encrypt", check=False)
+
+    (here,) = sender.peek("here")
+    (there,), (also,) = receiver.wait_for("there", 1), receiver.wait_for("also", 1)
+    ordered = receiver.wait_for("ordered", 2)
+    for found in (here, there, also, *ordered):
+        assert found["authenticated"]
+        assert found["principals"] == [f"signer:{fingerprint}"]
+    assert b"QM-1328" in encrypted_too.stderr
+    assert unsigned.returncode != 0
+    assert mixed.returncode != 0
+    assert receiver.peek(DEADLETTER) == []
+
+
+def sent_to_several(hosts: Hosts, tmp_path: Path) -> tuple[Daemon, Daemon, UserMessage, Path]:
+    """Send a signed message to two queues, of which one is on the receiver; return the packet of
+    that copy, and the file of the signer's key."""
+    sender, receiver = hosts.daemon(), hosts.daemon()
+    sender.create("one")
+    receiver.cli("queue", "create", "two", "--authenticate")
+    receiver.cli("queue", "create", "three", "--authenticate")
+    files = {name: tmp_path / name for name in ("key", "certificate")}
+    options = ("--key", str(files["key"]), "--certificate", str(files["certificate"]))
+    sender.cli("key", "new-signer", "alice", *options)
+    at = f"DIRECT=TCP:127.0.0.1:{receiver.port}\\private$\\"
+    sender.cli("send", f"one,{at}two", "text", "--recoverable", "--sign", *options)
+    receiver.wait_for("two", 1)
+    lines = receiver.cli("export", "two").stdout.splitlines()
+    packets = [_packet(value) for line in lines for value in json.loads(line).values()]
+    (packet,) = filter(None, packets)
+    return sender, receiver, parse_user_message(packet), files["key"]
+
+
+def test_a_signature_over_a_list_is_good_for_the_queues_of_that_list_only(
+    hosts: Hosts, remote: RemoteQueueManager, tmp_path: Path
+) -> None:
+    _, receiver, genuine, key_file = sent_to_several(hosts, tmp_path)
+    assert genuine.multi_queue is not None
+    assert genuine.security is not None
+    private = load_private_key(key_file.read_bytes())
+    header = genuine.security
+    flags = header.flags.replace(signature_type=0)
+    own = genuine._replace(
+        user=genuine.user._replace(source_queue_manager=remote.guid),
+        security=header._replace(flags=flags),
+    )
+    made = sign(private, signed_parts(own, SignatureStyle.MSMQ_3), own.properties.hash_algorithm)
+    lists = genuine.multi_queue._replace(
+        signature=genuine.multi_queue.signature._replace(signature=made)
+    )
+    own = own._replace(multi_queue=lists)
+    shorter = lists.destination._replace(elements=lists.destination.elements[:1])
+
+    def copy(number: int, queue: str) -> UserMessage:
+        destination = message(remote, queue).user.destination_queue
+        user = own.user._replace(message_number=number, destination_queue=destination)
+        return own._replace(user=user)
+
+    deliver(
+        receiver,
+        remote,
+        copy(1 << 20, "two"),
+        copy((1 << 20) + 1, "three"),
+        copy((1 << 20) + 2, "two")._replace(multi_queue=lists._replace(destination=shorter)),
+    )
+
+    assert (receiver.count("two"), receiver.count("three")) == (2, 0)
+    assert classes(receiver) == [BAD_SIGNATURE] * 2
+
+
+def test_a_copied_signature_does_not_speak_for_a_source_with_a_key(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    _, receiver, genuine, _ = sent_to_several(hosts, tmp_path)
+    assert genuine.security is not None
+    flags = genuine.security.flags.replace(signature_type=0)
+    copied = genuine._replace(
+        user=genuine.user._replace(message_number=1 << 20),
+        security=genuine.security._replace(flags=flags),
+    )
+    false = hosts.remote(genuine.user.source_queue_manager)
+
+    deliver(receiver, false, copied)
+
+    assert receiver.count("two") == 1
+    assert classes(receiver) == [BAD_SIGNATURE]
+
+
+def _packet(value: object) -> bytes | None:
+    """Return the packet in a value of an exported line, or None."""
+    try:
+        found = base64.b64decode(value, validate=True)  # type: ignore[arg-type]
+        parse_user_message(found)
+    except (TypeError, ValueError, MalformedPacket):
+        return None
+    return found
 
 
 def test_a_file_cannot_state_that_a_signature_was_verified(hosts: Hosts, tmp_path: Path) -> None:

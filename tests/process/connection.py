@@ -28,9 +28,9 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @classmethod
-    def open(cls, port: int, *, source: str | None = None) -> Connection:
+    def open(cls, port: int, *, source: str | None = None, host: str = "127.0.0.1") -> Connection:
         address = (source, 0) if source else None
-        return cls(socket.create_connection(("127.0.0.1", port), TIMEOUT_S, address))
+        return cls(socket.create_connection((host, port), TIMEOUT_S, address))
 
     def send(self, data: bytes) -> None:
         self.sock.settimeout(TIMEOUT_S)

@@ -109,9 +109,10 @@ class RemoteQueueManager:
         recoverable_ack_timeout_ms: int = 500,
         ack_timeout_ms: int = 20_000,
         source: str | None = None,
+        host: str = "127.0.0.1",
     ) -> Peer:
         """Open a session as its initiator (QB 3.1.5.3, 3.1.5.4)."""
-        connection = self.adopt(Connection.open(port, source=source))
+        connection = self.adopt(Connection.open(port, source=source, host=host))
         timestamp = int(time.monotonic() * 1000) & 0xFFFFFFFF
         connection.send(wire.establish(client=self.guid, server=server, timestamp=timestamp))
         answer = wire.parse(connection.frame())

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -429,3 +430,30 @@ def test_a_cut_delivery_leaves_the_call_in_the_outgoing_queue(
     services.start()
     assert seen(daemon, 1) == ["1 for the 1. time"]
     services.until(lambda: near.json("outgoing", "list")[0]["messages"] == 0, "its release")
+
+
+def test_a_service_signs_the_messages_that_it_sends(
+    daemon: Daemon, services: Services, tmp_path: Path
+) -> None:
+    files = ("--key", str(tmp_path / "key"), "--certificate", str(tmp_path / "certificate"))
+    fingerprint = daemon.cli("key", "new-signer", "shop", *files).stdout.decode().strip()
+    daemon.cli("queue", "set", "seen", "--authenticate")
+    services.start("Shop", *files)
+
+    async def call(qm: QueueManager) -> None:
+        await proxy(Shop, qm).order(1)
+        await proxy(Shop, qm).note(2)
+
+    with_client(daemon, call)
+    wait_count(daemon, "seen", 2)
+
+    found = daemon.peek("seen")
+    assert [each["principals"] for each in found] == [[f"signer:{fingerprint}"]] * 2
+    assert [each["signer"]["subject"] for each in found] == ["CN=shop"] * 2
+    assert found[0]["signer"]["key_bits"] == 2048
+    (account,) = daemon.json("why", found[0]["id"])
+    assert account["places"][0]["signer"]["fingerprint"] == fingerprint
+    text = daemon.cli("why", found[0]["id"]).stdout.decode()
+    assert f"signature was verified: CN=shop (signer:{fingerprint}" in text
+    half = daemon.cli("service", "run", "tests.process.shop:Shop", *files[:2], check=False)
+    assert b"--key and --certificate require each other" in half.stderr

@@ -51,7 +51,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.catalogue": set(),
     "qmd.errors": {"qmd.catalogue"},
     "qmd.control_protocol": {"msgspec"},
-    "qmd.message_security": {"protocol", "cryptography"},
+    "qmd.message_security": {"protocol", "cryptography", "OpenSSL"},
     "qmd.properties": {"protocol", "msgspec"},
     "qmd.message": {"qmd.control_protocol", "qmd.errors", "protocol", "msgspec"},
     "qmd.runtime": {BELOW, "msgspec", "structlog"},

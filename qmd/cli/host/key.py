@@ -69,6 +69,20 @@ def export(configuration: Configuration, file: Path) -> None:
         raise BadValue("bad_key_file", f"{file}: {error.strerror}") from error
 
 
+@key.command()
+@json_option
+@pass_configuration
+def publish(configuration: Configuration, as_json: bool) -> None:
+    """Publish the public key of this host in the directory, for all that send to its queues.
+
+    The daemon does it, with its account for the directory (attribute mSMQEncryptKey, or the key
+    encryption_keys of the machine in a directory file).
+    """
+    from qmd.cli.output import print_facts
+
+    print_facts(configuration.ask(lambda qm: qm.directory.publish_keys()), as_json=as_json)
+
+
 @key.command("import")
 @click.argument("name")
 @click.argument("file", type=_FILE)

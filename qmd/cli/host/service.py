@@ -11,9 +11,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import duration
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import BadValue, ExitCode, Failure, Misuse
 
 if TYPE_CHECKING:
+    from qmd.client import Signer
     from qmd.service import Player, Service
 
 
@@ -38,6 +39,8 @@ def service() -> None:
     show_default=True,
     help="On SIGTERM, the time limit for calls under way.",
 )
+@click.option("--key", "key_file", metavar="FILE", help="The RSA key that signs its messages.")
+@click.option("--certificate", "certificate_file", metavar="FILE", help="Its certificate.")
 @click.option(
     "--metrics",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -56,6 +59,8 @@ def run(
     queue: str,
     concurrency: int | None,
     drain: float,
+    key_file: str | None,
+    certificate_file: str | None,
     metrics: Path | None,
     log_format: str,
 ) -> None:
@@ -63,7 +68,7 @@ def run(
 
     MODULE:SERVICE is a class that derives from qmd.service.Service, in a module in the working
     directory or an installed one.  The exit code is 0 after a signal, and 1 after a poison message
-    that stops the service.
+    that stops the service.  With --key and --certificate, all messages that it sends are signed.
     """
     import asyncio
 
@@ -77,7 +82,8 @@ def run(
         if concurrency is not None:
             # In a derived class the same check reports conflicts between the two settings.
             kind = type(kind.__name__, (kind,), {}, concurrency=concurrency)
-        asyncio.run(_run(configuration, kind(), queue, drain or 0.0, metrics))
+        signer = _signer(key_file, certificate_file)
+        asyncio.run(_run(configuration, kind(), queue, drain or 0.0, metrics, signer))
     except ServiceError as error:
         raise Failure(ExitCode.FAILED, str(error), "service_refused") from error
 
@@ -138,8 +144,27 @@ def _beside(name: str) -> Iterator[Path]:
             yield file.resolve()
 
 
+def _signer(key_file: str | None, certificate_file: str | None) -> Signer | None:
+    """Return the signer of the options, or None.  Raises Misuse, BadValue."""
+    from qmd.client import Signer
+
+    if key_file is None and certificate_file is None:
+        return None
+    if key_file is None or certificate_file is None:
+        raise Misuse("option_needs_option", "--key and --certificate require each other")
+    try:
+        return Signer(key_file, certificate_file)
+    except (OSError, ValueError) as error:
+        raise BadValue("bad_key_file", str(error)) from error
+
+
 async def _run(
-    configuration: Configuration, service: Service, queue: str, drain_s: float, metrics: Path | None
+    configuration: Configuration,
+    service: Service,
+    queue: str,
+    drain_s: float,
+    metrics: Path | None,
+    signer: Signer | None,
 ) -> None:
     import asyncio
 
@@ -147,6 +172,7 @@ async def _run(
     from qmd.service import Player
 
     async with configuration.connect() as qm:
+        qm.sign_all(signer)
         player = Player(service, qm, queue=queue)
         loop = asyncio.get_running_loop()
         for each in SIGNALS:

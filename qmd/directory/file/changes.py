@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import fcntl
 import os
@@ -17,6 +18,7 @@ from qmd.directory.file import editing
 from qmd.directory.file.contents import Contents, missing
 from qmd.directory.file.format import DirectoryFileError, parse, read_text
 from qmd.directory.interface import (
+    PRIVACY_OPTIONAL,
     AliasEntry,
     AlreadyInDirectory,
     DirectoryAway,
@@ -68,13 +70,19 @@ class FileChanges:
         return entry
 
     async def update_queue(self, guid: bytes, new: NewQueue) -> None:
-        """Update the label; a file has neither quotas nor journals."""
+        """Update label and protection; a file has neither quotas nor journals."""
 
         def edit(contents: Contents, text: str) -> str:
             entry = contents.queues.get(guid) or missing(f"public queue PUBLIC={guid_text(guid)}")
-            if entry.label == new.label:
+            protection = entry.authenticate, entry.privacy
+            if (entry.label, *protection) == (new.label, new.authenticate, new.privacy):
                 return text
-            return editing.set_label(text, contents.queue_places[guid], new.label)
+            values = {
+                "label": new.label,
+                "authenticate": new.authenticate or None,
+                "privacy": "" if new.privacy == PRIVACY_OPTIONAL else new.privacy,
+            }
+            return editing.set_values(text, "queue", contents.queue_places[guid], values)
 
         await self._change(edit)
 
@@ -94,6 +102,16 @@ class FileChanges:
             return editing.remove_entry(text, "queue", contents.queue_places[guid])
 
         await self._change(edit)
+
+    async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
+        def edit(contents: Contents, text: str) -> str:
+            if machine not in contents.machines:
+                text = editing.add_machine(text, name, machine)
+                contents = parse(text, self._file)
+            values = {"encryption_keys": base64.b64encode(keys).decode()}
+            return editing.set_values(text, "machine", contents.machine_places[machine], values)
+
+        await self._change(edit, may_begin=True)
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         def edit(contents: Contents, text: str) -> str:

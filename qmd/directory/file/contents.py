@@ -34,6 +34,9 @@ class Contents:
     lists: dict[bytes, ListEntry] = field(default_factory=dict)
     aliases: dict[str, AliasEntry] = field(default_factory=dict)  # by name, in lower case
     sites: dict[bytes, SiteEntry] = field(default_factory=dict)
+    #: Certificates (DER) of senders, by the text of the security identifier or the GUID.
+    certificates: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    machine_places: dict[bytes, int] = field(default_factory=dict)
     queue_places: dict[bytes, int] = field(default_factory=dict)
     list_places: dict[bytes, int] = field(default_factory=dict)
     alias_places: dict[str, int] = field(default_factory=dict)  # by name, in lower case

@@ -112,6 +112,10 @@ class FileDirectory:
     async def machine_by_name(self, name: str) -> MachineEntry:
         return self._now().machine_by_name(name) or missing(f"computer {name}")
 
+    async def certificates(self, sender: str) -> tuple[bytes, ...]:
+        found = self._now().certificates.get(sender)
+        return missing(f"sender {sender}") if found is None else found
+
     async def sites(self) -> tuple[SiteEntry, ...]:
         return tuple(self._now().sites.values())
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from protocol.identifiers import NULL_GUID, guid_text
-from qmd.directory.interface import NewQueue
+from qmd.directory.interface import PRIVACY_OPTIONAL, NewQueue
 
 _HEADER = re.compile(r"\s*\[\[\s*([A-Za-z0-9_-]+)\s*\]\]\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
@@ -92,6 +92,10 @@ def add_queue(text: str, path: str, new: NewQueue) -> str:
     if new.label:
         fields["label"] = new.label
     fields["transactional"] = new.transactional
+    if new.authenticate:
+        fields["authenticate"] = True
+    if new.privacy != PRIVACY_OPTIONAL:
+        fields["privacy"] = new.privacy
     if new.type != NULL_GUID:
         fields["type"] = guid_text(new.type)
     return _add(text, "queue", fields)
@@ -105,25 +109,28 @@ def add_alias(text: str, name: str, target: str) -> str:
     return _add(text, "alias", {"name": name, "target": target})
 
 
-def set_label(text: str, index: int, label: str) -> str:
-    """Set the label of a queue; "" removes it."""
+def set_values(text: str, table: str, index: int, values: dict[str, Any]) -> str:
+    """Set values of an entry, each on a line; "" and None remove a value."""
     expected = tomllib.loads(text)
-    entry = expected["queue"][index]
-    lines = _lines(text)
-    found = statements(text)
-    place = next((each for each in found if each[2:] == ("queue", index, "label")), None)
-    written = [f"label = {_value(label)}\n"] if label else []
-    if label:
-        entry["label"] = label
-    else:
-        entry.pop("label", None)
-    if place is None:
-        path = next((each for each in found if each[2:] == ("queue", index, "path")), None)
-        end = path.end if path is not None else _block(text, "queue", index)[0] + 1
-        lines[end:end] = written
-    else:
-        lines[place.first : place.end] = written
-    return _checked("".join(lines), expected)
+    entry = expected[table][index]
+    for key, value in values.items():
+        lines, found = _lines(text), statements(text)
+        place = next((each for each in found if each[2:] == (table, index, key)), None)
+        written = [] if value in ("", None) else [f"{key} = {_value(value)}\n"]
+        if written:
+            entry[key] = value
+        else:
+            entry.pop(key, None)
+        if place is None:
+            end = _block(text, table, index)[0] + 1
+            inside = [each for each in found if (each.table, each.nth) == (table, index)]
+            required = [each.end for each in inside if each.key in ("path", "name", "guid")]
+            end = max([end, *required])
+            lines[end:end] = written
+        else:
+            lines[place.first : place.end] = written
+        text = "".join(lines)
+    return _checked(text, expected)
 
 
 def remove_entry(text: str, table: str, index: int) -> str:

@@ -12,6 +12,10 @@ r"""Format of a directory file, parsed strictly.
     name = "berlin"                        sites = ["berlin", "paris"]
     gates = ["routera"]                    cost = 10
 
+    [[sender]]
+    sid = "S-1-5-21-1-2-3-1001"
+    certificates = ["MIIDazCCAlOgAw..."]
+
 Nothing is guessed: an unknown key, a duplicate, a wrong type or a reference to a missing entry is a
 DirectoryFileError with file and line. Entries other than machines that have no GUID get one derived
 from their name, so the file may be written by hand.
@@ -19,6 +23,8 @@ from their name, so the file may be written by hand.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import tomllib
 from collections.abc import Callable, Collection
@@ -26,15 +32,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import InvalidName
+from protocol.errors import InvalidName, MalformedPacket
 from protocol.identifiers import NULL_GUID, guid_bytes, guid_text
 from protocol.names.direct_name import parse_address
 from protocol.names.format_name import SingleName
 from protocol.names.path_name import COMPUTER, QUEUE, parse_path_name
+from protocol.security_data import CERTIFICATE_BYTES_MAX, parse_published_keys
+from protocol.security_id import parse_security_id, security_id_text
 from qmd.config.file import ConfigError
 from qmd.directory.file.contents import Contents
 from qmd.directory.file.editing import line_of
 from qmd.directory.interface import (
+    CERTIFICATES_MAX,
+    PRIVACY_OPTIONAL,
     AliasEntry,
     ListEntry,
     MachineEntry,
@@ -45,6 +55,7 @@ from qmd.directory.interface import (
 from qmd.directory.spelling import (
     ENTRY_NAME,
 )
+from qmd.queues.local_queue import PRIVACY_LEVELS
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
 LABEL_CHARACTERS_MAX = 124  # of a queue in Active Directory
@@ -169,6 +180,43 @@ def _label(value: object) -> str:
     return text
 
 
+def _privacy(value: object) -> str:
+    if value not in PRIVACY_LEVELS:
+        raise ValueError(f"one of {', '.join(PRIVACY_LEVELS)} is required")
+    return str(value)
+
+
+def _base64(value: object) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except binascii.Error as error:
+        raise ValueError("base64 is required") from error
+
+
+def _encryption_keys(value: object) -> bytes:
+    keys = _base64(value)
+    try:
+        parse_published_keys(keys)
+    except MalformedPacket as error:
+        raise ValueError(
+            f"MQDSPUBLICKEYS, as of `qmd key export`, are required: {error}"
+        ) from error
+    return keys
+
+
+def _certificates(value: object) -> tuple[bytes, ...]:
+    found = tuple(map(_base64, _texts(value)))
+    if len(found) > CERTIFICATES_MAX or any(len(each) > CERTIFICATE_BYTES_MAX for each in found):
+        raise ValueError(f"at most {CERTIFICATES_MAX} certificates of 64 KiB are allowed")
+    return found
+
+
+def _sid(value: object) -> str:
+    text = security_id_text(parse_security_id(_text(value)))
+    assert text is not None
+    return text
+
+
 def _path(value: object) -> str:
     path = parse_path_name(_text(value))
     if path.private or path.system or path.suffix or path.subqueue or path.computer == ".":
@@ -191,16 +239,27 @@ TABLES: dict[str, tuple[int, dict[str, _Kind]]] = {
             "out_routers": _texts,
             "routes": _flag,
             "foreign": _flag,
+            "encryption_keys": _encryption_keys,
+            "certificates": _certificates,
         },
     ),
     "queue": (
         1,
-        {"path": _path, "guid": _guid, "label": _label, "transactional": _flag, "type": _guid},
+        {
+            "path": _path,
+            "guid": _guid,
+            "label": _label,
+            "transactional": _flag,
+            "type": _guid,
+            "authenticate": _flag,
+            "privacy": _privacy,
+        },
     ),
     "list": (1, {"name": _entry_name, "guid": _guid, "members": _texts}),
     "alias": (2, {"name": _entry_name, "target": _text, "guid": _guid}),
     "site": (1, {"name": _entry_name, "guid": _guid, "gates": _texts}),
     "link": (2, {"sites": _texts, "cost": _cost, "gates": _texts}),
+    "sender": (2, {"sid": _sid, "certificates": _certificates}),
 }
 
 
@@ -230,6 +289,7 @@ class _Reading:
         self._each("list", self._add_list)
         self._each("alias", self._add_alias)
         self._each("list", self._add_members)
+        self._each("sender", self._add_sender)
         return self._found
 
     def _each(self, kind: str, add: Callable[[int, dict[str, Any]], None]) -> None:
@@ -305,7 +365,16 @@ class _Reading:
             sites=self._names(entry, "sites", self._site),
             routes=entry.get("routes", False),
             foreign=entry.get("foreign", False),
+            encryption_keys=entry.get("encryption_keys", b""),
         )
+        self._found.machine_places[guid] = index
+        self._found.certificates[guid_text(guid)] = entry.get("certificates", ())
+
+    def _add_sender(self, index: int, entry: dict[str, Any]) -> None:
+        sid = entry["sid"]
+        if sid in self._found.certificates:
+            raise _Wrong("sid", f"{sid} exists already")
+        self._found.certificates[sid] = entry["certificates"]
 
     def _add_routers(self, index: int, entry: dict[str, Any]) -> None:
         machine = self._found.machines[entry["guid"]]
@@ -352,6 +421,8 @@ class _Reading:
             label=entry.get("label", ""),
             transactional=entry.get("transactional"),
             type=entry.get("type", NULL_GUID),
+            authenticate=entry.get("authenticate", False),
+            privacy=entry.get("privacy", PRIVACY_OPTIONAL),
         )
 
     def _add_list(self, index: int, entry: dict[str, Any]) -> None:

@@ -392,6 +392,7 @@ TRIES: dict[type[Request], list[Try]] = {
     directory.ListAliases: [about(directory.ListAliases)],
     directory.CreateAlias: [about(directory.CreateAlias, "boss", SECRET)],
     directory.DeleteAlias: [about(directory.DeleteAlias, "boss")],
+    directory.PublishKeys: [about(directory.PublishKeys)],
     directory.ExplainName: [about(directory.ExplainName, SECRET)],
     access.ShowAccess: [about(access.ShowAccess, SECRET), about(access.ShowAccess, "host")],
     access.ChangeAccess: [

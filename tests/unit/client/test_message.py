@@ -49,6 +49,7 @@ UNSIGNED = {
     "authenticated": False,
     "principals": [],
     "hash_algorithm": None,
+    "signer": None,
     "encryption_algorithm": None,
 }
 

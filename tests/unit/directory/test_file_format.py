@@ -222,10 +222,10 @@ def _text(guid: bytes) -> str:
 def test_a_label_is_set_changed_and_removed_without_other_changes() -> None:
     bare = "# ours\n[[queue]]\npath = 'hosta\\orders'  # the first\ntransactional = true\n"
 
-    labelled = editing.set_label(bare, 0, 'Orders "all"')
-    changed = editing.set_label(labelled, 0, "Others")
+    labelled = editing.set_values(bare, "queue", 0, {"label": 'Orders "all"'})
+    changed = editing.set_values(labelled, "queue", 0, {"label": "Others"})
 
     assert labelled == bare.replace("# the first\n", '# the first\nlabel = "Orders \\"all\\""\n')
     assert changed == bare.replace("# the first\n", '# the first\nlabel = "Others"\n')
-    assert editing.set_label(changed, 0, "") == bare
-    assert editing.set_label(bare, 0, "") == bare
+    assert editing.set_values(changed, "queue", 0, {"label": ""}) == bare
+    assert editing.set_values(bare, "queue", 0, {"label": ""}) == bare
