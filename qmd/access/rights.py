@@ -8,9 +8,9 @@ messages, the history of a message): the verb requires these rights itself, with
 A token has scopes (`read`, `write`, `admin`) for the queues of its patterns, and every other client
 what the entries of access control allow (`qmd.access.checks`); entries may give a token more.
 
-A transaction and the outcome of a request belong to the client that began them.  For a client
-without all rights, a mark is appended to their ids before any other use; it is derived from the
-name of the token or the user.  Such a client therefore cannot name the id of another client.
+A transaction, a lock and the outcome of a request belong to the client that began them.  For a
+client without all rights, a mark is appended to their ids before any other use; it is derived from
+the name of the token or the user.  Such a client therefore cannot name the id of another client.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qmd.core.access import Caller
 
 TRANSACTION_ID_BYTES = 16
+LOCK_ID_BYTES = 16
 MARK_BYTES = 8  # appended to the ids of a client without all rights
 
 
@@ -87,12 +88,14 @@ class LimitedRights(Rights):
 
     def claim(self, request: Request) -> Request:
         marked = {}
-        for field in ("transaction", "token"):
+        for field in ("transaction", "token", "lock"):
             value = getattr(request, field, b"")
             if not isinstance(value, bytes) or not value:
                 continue
             if field == "transaction" and len(value) != TRANSACTION_ID_BYTES:
                 raise bad_transaction_id(value)
+            if field == "lock" and len(value) != LOCK_ID_BYTES:
+                raise bad_lock_id(value)
             marked[field] = value + self._mark
         return msgspec.structs.replace(request, **marked) if marked else request
 
@@ -217,4 +220,13 @@ def bad_transaction_id(transaction_id: bytes) -> Refusal:
         f"the id of a transaction has {TRANSACTION_ID_BYTES} bytes; {len(transaction_id)} were"
         " given",
         "Use 16 random bytes for each transaction.",
+    )
+
+
+def bad_lock_id(lock_id: bytes) -> Refusal:
+    """Return the refusal of a lock id with another length."""
+    return Refusal(
+        "bad_lock_id",
+        f"the id of a lock has {LOCK_ID_BYTES} bytes; {len(lock_id)} were given",
+        "Use 16 random bytes for each lock.",
     )

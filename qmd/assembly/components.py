@@ -42,6 +42,7 @@ from qmd.maintenance.loop import MaintenanceLoop
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
+from qmd.operations.locks import Locks
 from qmd.operations.message_protection import MessageProtection
 from qmd.operations.move import Mover
 from qmd.operations.move_target import MoveTargets
@@ -166,6 +167,7 @@ class Assembly(TransferLayer):
             self.message_sender,
             self.sealed_tokens,
         )
+        self.locks = Locks(services, self.message_receiver, self.selective_receiver)
         self.request_outcomes = RequestOutcomes(
             services, self.message_sender, self.sealed_tokens, self.transactions
         )

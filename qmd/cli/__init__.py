@@ -33,6 +33,7 @@ COMMANDS = {
     "sequence": "qmd.cli.sequence:sequence",
     "session": "qmd.cli.session:session",
     "peer": "qmd.cli.peer:peer",
+    "lock": "qmd.cli.lock:lock",
     "transaction": "qmd.cli.transaction:transaction",
     "service": "qmd.cli.host.service:service",
     "door": "qmd.cli.host.door:door",

@@ -16,6 +16,7 @@ from qmd.client.errors import (
     ClientError,
     DirectoryFailed,
     DiskFull,
+    LockLost,
     LoginRefused,
     MessageTaken,
     NoSuchMessage,
@@ -34,6 +35,7 @@ from qmd.client.errors import (
     TransactionDoomed,
     WrongDelivery,
 )
+from qmd.client.locked import Locked
 from qmd.client.message import Message, SequencePosition
 from qmd.client.new_message import Acknowledge, Properties, new_message
 from qmd.client.queue import Cursor, Queue
@@ -58,6 +60,8 @@ __all__ = [
     "Database",
     "DirectoryFailed",
     "DiskFull",
+    "LockLost",
+    "Locked",
     "LoginRefused",
     "Message",
     "MessageTaken",

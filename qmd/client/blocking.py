@@ -13,6 +13,7 @@ tests.unit.client.blocking_types`, and a test checks that it is up to date.
 from qmd.client import (
     access,
     directory,
+    locked,
     pipeline,
     queue,
     queue_manager,
@@ -25,6 +26,7 @@ from qmd.client.facing import Blocking, LoopThread, connect, face_of, facing
 QueueManager = face_of(queue_manager.QueueManager)
 Transaction = face_of(transaction.Transaction)
 Sender = face_of(sender.Sender)
+Locked = face_of(locked.Locked)
 Taken = face_of(receiver.Taken)
 Queue = face_of(queue.Queue)
 Cursor = face_of(queue.Cursor)
@@ -37,6 +39,7 @@ __all__ = [
     "Blocking",
     "Cursor",
     "Directory",
+    "Locked",
     "LoopThread",
     "Pipeline",
     "Queue",

@@ -128,6 +128,12 @@ class NotTaken(QueueManagerError):
     code = "not_taken"
 
 
+class LockLost(QueueManagerError):
+    """The messages of a lock were settled before, or they are in their queue again."""
+
+    code = "lock_lost"
+
+
 class Stopping(QueueManagerError):
     """The daemon is about to end; the next daemon will answer."""
 

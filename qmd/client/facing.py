@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from qmd.client.access import AccessControl
 from qmd.client.directory import Directory
 from qmd.client.forks import Home
+from qmd.client.locked import Locked
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Cursor, Queue
 from qmd.client.queue_manager import RECONNECT_S, QueueManager
@@ -30,7 +31,18 @@ from qmd.client.transaction import Transaction
 T = TypeVar("T")
 
 _FACED = frozenset(
-    (QueueManager, Transaction, Sender, Taken, Queue, Cursor, Directory, AccessControl, Pipeline)
+    (
+        QueueManager,
+        Transaction,
+        Sender,
+        Taken,
+        Locked,
+        Queue,
+        Cursor,
+        Directory,
+        AccessControl,
+        Pipeline,
+    )
 )
 
 
@@ -156,6 +168,10 @@ class Blocking:
 
         @functools.wraps(attribute)
         def call(*arguments: Any, **named: Any) -> Any:
+            arguments = tuple(
+                each._target if isinstance(each, Blocking) else each for each in arguments
+            )
+
             async def in_the_loop() -> Any:
                 result = attribute(*arguments, **named)
                 return await result if inspect.isawaitable(result) else result

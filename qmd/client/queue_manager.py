@@ -25,6 +25,7 @@ from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.directory import Directory
 from qmd.client.errors import BadRequest, NotHandedOver
+from qmd.client.locked import Locked
 from qmd.client.message import Message
 from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.pipeline import Pipeline
@@ -34,6 +35,7 @@ from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.signing import Signer, signed_by
 from qmd.client.transaction import Transaction
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Choice
@@ -389,6 +391,39 @@ class QueueManager(Administration):
         if where:
             choice = structs.replace(choice or Choice(), where=where)
         return await self._receiver.take(queue, limit, timeout_s, choice)
+
+    async def take_locked(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        lock_s: float,
+        timeout_s: float | None = 0.0,
+        choice: Choice | None = None,
+        where: str = "",
+        lock: bytes = b"",
+    ) -> Locked:
+        """Take messages as `take` does, for `lock_s` seconds, whatever happens to the connection.
+
+        The result settles them; another client of the same user does so with `locked`, by the id of
+        the lock.  The id can be chosen: 16 random bytes.
+        """
+        locked = Locked(self._caller, queue, lock or os.urandom(16))
+        if where:
+            choice = structs.replace(choice or Choice(), where=where)
+        await locked.take(limit, lock_s=lock_s, timeout_s=timeout_s, choice=choice)
+        return locked
+
+    def locked(self, lock: bytes, queue: str) -> Locked:
+        """Return a lock that this client or another one of the same user has taken.
+
+        Its `messages` are not known here: settling without messages settles all of the lock.
+        """
+        return Locked(self._caller, queue, lock)
+
+    async def list_locks(self) -> list[Facts]:
+        """Return the locks of this user; of all users for a client with all rights."""
+        return await self._list(lock_frames.ListLocks)
 
     # -- peeking -----------------------------------------------------------------------------
 

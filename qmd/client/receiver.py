@@ -66,6 +66,19 @@ class Taken:
             for message in self.messages
         ]
 
+    def lock_for(self, connection: Connection) -> bytes:
+        """Return b"": they have no lock.  Raises NotTaken for another connection than theirs."""
+        if connection is not self._connection:
+            raise NotTaken(
+                f"{len(self)} messages of {self.queue} were taken on another connection",
+                "take them again",
+            )
+        return b""
+
+    def handed_over(self) -> None:
+        """Forget the messages: a transaction settles them."""
+        self._is_settled = True
+
     async def remove(self, count: int | None = None) -> None:
         """Remove the first `count` messages durably, or all; the rest returns to the queue.
 
@@ -107,15 +120,20 @@ class Taken:
             await self._give_back(self._lookup_ids[len(lookup_ids) :])
         self._is_settled = True
 
-    async def give_back(self) -> None:
-        """Return messages that were not removed to their old place."""
-        if not self._is_settled:
-            await self._give_back(self._lookup_ids)
+    async def give_back(self, *, failed: bool = False, reason: str = "") -> None:
+        """Return messages that were not removed to their old place.
 
-    async def _give_back(self, lookup_ids: list[int]) -> None:
+        `failed`: their processing failed, which counts as an attempt.
+        """
+        if not self._is_settled:
+            await self._give_back(self._lookup_ids, failed, reason)
+
+    async def _give_back(
+        self, lookup_ids: list[int], failed: bool = False, reason: str = ""
+    ) -> None:
         self._is_settled = True
         if not self._connection.is_lost and not self._caller.home.is_elsewhere:
-            answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids)
+            answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids, failed, reason)
             # A connection that ends returns them as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
                 await answer

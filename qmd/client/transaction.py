@@ -24,6 +24,7 @@ from qmd.client import ambient
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
 from qmd.client.connection import Connection
+from qmd.client.enrollable import Enrollable
 from qmd.client.errors import (
     ClientError,
     NotConnected,
@@ -37,6 +38,7 @@ from qmd.client.new_message import Body, Properties, new_message
 from qmd.client.sent_id import sent_ids
 from qmd.client.signing import signed_by
 from qmd.client.two_phase import Branch, Branches, Database
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 
@@ -146,6 +148,20 @@ class Transaction:
     async def reject(self, queue: str, lookup_ids: Sequence[int], reason: str = "") -> None:
         """Reject messages that it received: they are returned to their senders, with the reason."""
         await self._ask(transaction_frames.Settle, self.id, queue, list(lookup_ids), "", reason)
+
+    async def settle(self, messages: Enrollable) -> int:
+        """Let the commit remove messages of `take` or `take_locked`; return their number.
+
+        An abort puts them back, and counts it.  They may be moved or rejected in the transaction
+        instead, as those that it received.
+        """
+        self._check()
+        assert self._connection is not None
+        lock = messages.lock_for(self._connection)
+        lookup_ids = [message.lookup_id for message in messages.messages]
+        count = await self._ask(lock_frames.Enroll, self.id, messages.queue, lookup_ids, lock)
+        messages.handed_over()
+        return int(count)
 
     async def receive_chosen(
         self, queue: str, choice: frames.Choice, *, limit: int = 1, timeout_s: float | None = 0.0

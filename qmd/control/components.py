@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
+    from qmd.operations.locks import Locks
     from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
     from qmd.operations.purge import Purger
@@ -103,6 +104,7 @@ class Components:
     incoming_streams: IncomingStreams
     message_lookup: MessageLookup
     local_turns: FairScheduler
+    locks: Locks
     make_link: Callable[..., Link]
     mover: Mover
     name_lookups: NameLookups

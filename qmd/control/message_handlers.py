@@ -169,10 +169,19 @@ def _reject(connection: ControlConnection, request: frames.Reject) -> None:
 
 def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
     queue = connection.components.destinations.find_queue(request.queue)
+    reason, receiver = checked.reason(request.reason), connection.components.message_receiver
+    if request.failed:
+        count = receiver.fail(
+            connection.reader, queue, request.lookup_ids, reason or "its work failed"
+        )
+        connection.components.services.storage.batch.when_durable(
+            partial(connection.done, request.number, count)
+        )
+        return
     connection.done(
         request.number,
-        connection.components.message_receiver.give_back(
-            connection.reader, queue, request.lookup_ids
+        receiver.give_back(
+            connection.reader, queue, request.lookup_ids, reason or "its reader gave it back"
         ),
     )
 

@@ -33,6 +33,7 @@ from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import delayed as delayed_frames
 from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import identities as identity_frames
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
@@ -248,6 +249,9 @@ TABLE: dict[type, Row] = {
         (Need(Demand(ADMIN, (access.SEND, access.SET_PROPERTIES)), _named("queue"), "the queue"),),
         frames.Import,
     ),
+    # Locks: their ids bear the marks of their clients.
+    **_rows((_RECEIVE,), lock_frames.TakeLocked, lock_frames.SettleLocked, lock_frames.Enroll),
+    **_rows((_OWN_IDS,), lock_frames.RenewLock, lock_frames.ListLocks),
     # Transactions, and the results of requests.
     **_rows(
         (_OWN_TRANSACTION,),

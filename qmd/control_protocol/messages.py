@@ -258,10 +258,16 @@ class Reject(Request, tag="reject", frozen=True):
 
 
 class GiveBack(Request, tag="give_back", frozen=True):
-    """Put messages that this connection took back to their place. -> their number"""
+    """Put messages that this connection took back to their place. -> their number
+
+    `failed`: their processing failed; this counts as an attempt, and the answer comes after the
+    commit.
+    """
 
     queue: str
     lookup_ids: LookupIds
+    failed: bool = False
+    reason: str = ""
 
 
 class Peek(Request, tag="peek", frozen=True):

@@ -72,10 +72,10 @@ class MessageReceiver:
         limit: int,
         wait_s: float,
         answer: Callable[[list[StoredMessage]], None],
-    ) -> None:
+    ) -> Waiter:
         """Take up to `limit` messages; `answer` gets them at once, or when there are some.
 
-        After `wait_s` seconds it gets none; a negative time has no end.
+        After `wait_s` seconds it gets none; a negative time has no end.  Returns the request.
         """
         waiter = Waiter(reader, limit, wait_s != frames.NO_WAIT, answer)
         queue.waiters.append(waiter)
@@ -84,6 +84,13 @@ class MessageReceiver:
             self._services.timers.at(
                 self._services.loop.time() + wait_s, waiter, partial(self._time_out, queue)
             )
+        return waiter
+
+    def withdraw(self, queue: LocalQueue, waiter: Waiter) -> None:
+        """End a request that may still wait, without an answer."""
+        if waiter in queue.waiters:
+            queue.waiters.remove(waiter)
+            self._services.timers.cancel(waiter)
 
     def _time_out(self, queue: LocalQueue, waiter: Waiter) -> None:
         if waiter in queue.waiters:
@@ -162,7 +169,7 @@ class MessageReceiver:
 
         Their senders are notified if they requested it.  Raises Refusal.
         """
-        lookup_ids = self._own(reader, queue, lookup_ids)
+        lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
         self._recorder.record(
             EventHeader(Kind.RECEIVED, queue=queue.name, transaction=transaction),
@@ -187,7 +194,7 @@ class MessageReceiver:
         They become dead letters, at their source or here: docs/decisions/0010.  `done(count)` is
         called when this is durable.  Raises Refusal.
         """
-        lookup_ids = self._own(reader, queue, lookup_ids)
+        lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids]
         if queue.holds_ended:
             raise Refusal(
@@ -199,7 +206,7 @@ class MessageReceiver:
         self._dead_letters.end(queue, messages, MessageClass.NACK_RECEIVE_REJECTED, detail=detail)
         self._let_go(reader, queue, lookup_ids, token, done)
 
-    def _own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
+    def own(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> list[int]:
         """Return the lookup ids without duplicates.  Raises Refusal if one was not taken."""
         mine = reader.taken.get(queue, set())
         lookup_ids = list(dict.fromkeys(lookup_ids))
@@ -261,20 +268,33 @@ class MessageReceiver:
         self.stop_waiting(reader)
         count = 0
         for queue, mine in list(reader.taken.items()):
-            if not mine:
-                continue
-            lookup_ids = sorted(mine)
-            messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
-            self._recorder.record(
-                EventHeader(Kind.ABORTED, queue=queue.name, reason=reason, transaction=transaction),
-                [message.packet for message in messages],
-                places=lookup_ids,
-            )
-            if not reader.is_unread:
-                keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
-                self._services.storage.batch.run(partial(message_rows.count_abort, keys=keys))
-            count += self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
+            if mine:
+                count += self.fail(reader, queue, sorted(mine), reason, transaction)
         return count
+
+    def fail(
+        self,
+        reader: Reader,
+        queue: LocalQueue,
+        lookup_ids: list[int],
+        reason: str,
+        transaction: str = "",
+    ) -> int:
+        """Return messages of which the processing failed to their places; return their number.
+
+        Their abort counts are incremented, unless the application has not seen them.
+        """
+        lookup_ids = self.own(reader, queue, lookup_ids)
+        messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
+        self._recorder.record(
+            EventHeader(Kind.ABORTED, queue=queue.name, reason=reason, transaction=transaction),
+            [message.packet for message in messages],
+            places=lookup_ids,
+        )
+        if not reader.is_unread:
+            keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
+            self._services.storage.batch.run(partial(message_rows.count_abort, keys=keys))
+        return self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
 
     def is_waiting(self, reader: Reader) -> bool:
         """Return whether `reader` waits for messages of any queue."""

@@ -65,6 +65,15 @@ class Reader:
         """Return whether it has taken this message."""
         return lookup_id in self.taken.get(queue, ())
 
+    def hand_over(self, queue: LocalQueue, lookup_ids: Iterable[int], other: Reader) -> None:
+        """Hand messages that it has taken over to another reader."""
+        mine = self.taken.get(queue, set())
+        mine.difference_update(lookup_ids)
+        other.taken.setdefault(queue, set()).update(lookup_ids)
+        queue.takers.add(other)
+        if not mine:
+            queue.takers.discard(self)
+
     def begin_removal(self, queue: LocalQueue, lookup_ids: Iterable[int]) -> None:
         """Mark messages that it has taken as leaving: the open batch deletes them."""
         mine = self.taken.get(queue, set())
@@ -125,6 +134,7 @@ class LocalQueue(Measured):
         # Messages of other hosts that it refuses: unsigned ones, and plain or encrypted ones.
         self.authenticate = row.authenticate
         self.privacy = PRIVACY_LEVELS[row.privacy]
+        self.is_grouped = False  # the messages of a group go to one reader at a time
         self.is_system = row.system
         self.created_at_s = row.created_at_s
         self.parent = parent

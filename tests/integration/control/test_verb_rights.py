@@ -21,12 +21,14 @@ from qmd.catalogue import find_by_code
 from qmd.control import verb_rights
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import bulk as pipeline
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, Refused, Request
 from tests.integration.control.verb_tries import (
+    LOCK,
     MINE,
     QUERY,
     READER,
@@ -160,6 +162,36 @@ async def test_a_client_cannot_end_a_transaction_of_another(hosts: Hosts) -> Non
         for client in (world.local, await world.connect(), await world.log_in(READ, ADMIN)):
             [shown] = await client.done(transaction_frames.ListTransactions)
             assert shown["transaction"] == world.transaction.hex()
+        await still_whole(world)
+
+
+@hosted
+async def test_a_client_cannot_settle_a_lock_of_another(hosts: Hosts) -> None:
+    """A client with rights on the queue knows the id of the lock."""
+    async with others(hosts) as world:
+        spy = await world.log_in(READ, WRITE, queues=(MINE, "secret*"))
+        before = await world.state()
+        assert await spy.done(lock_frames.ListLocks) == []
+        for how in ("remove", "reject", "give_back", "fail"):
+            reply = await spy.ask(lock_frames.SettleLocked, LOCK, SECRET, [], how)
+            assert isinstance(reply, Refused)
+            assert reply.code == "lock_lost"
+        own = os.urandom(16)
+        await spy.done(transaction_frames.Begin, own)
+        for request in (
+            lock_frames.RenewLock(0, LOCK, 0.001),
+            lock_frames.Enroll(0, own, SECRET, [world.lookup_id], LOCK),
+        ):
+            reply = await spy.ask_as(request)
+            assert isinstance(reply, Refused)
+            assert reply.code == "lock_lost"
+        await spy.done(transaction_frames.Abort, own)
+        # Its own lock of the same id is another one.
+        await spy.done(lock_frames.TakeLocked, MINE, LOCK, 3600.0)
+        assert await spy.done(lock_frames.SettleLocked, LOCK, MINE, [], "give_back") == 1
+        assert await world.state() == before
+        [shown] = await world.local.done(lock_frames.ListLocks)
+        assert shown["lock"] == LOCK.hex()
         await still_whole(world)
 
 

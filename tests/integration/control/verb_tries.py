@@ -23,6 +23,7 @@ from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import access, delayed, directory, identities, routing, tls
 from qmd.control_protocol import bulk as pipeline
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
@@ -37,6 +38,7 @@ ELSEWHERE = "DIRECT=TCP:127.0.0.1:9\\private$\\others"
 MINE, SECRET = "mine", "secret"
 GUID = "11111111-1111-1111-1111-111111111111"
 QUERY, READER = "etl", "archive"
+LOCK = bytes(range(16))  # of a local application; it holds a message of SECRET
 
 
 class Client:
@@ -129,6 +131,9 @@ class World:
                 (each.id, len(each.messages), each.taken_count, each.doom)
                 for each in self.host.transactions.live
             ],
+            "locks": [
+                (each.id, each.ends_at, each.messages) for each in self.host.locks._locks.values()
+            ],
             "taken": {
                 queue.name: sorted(queue.taken) for queue in self.host.queues.by_key.values()
             },
@@ -175,6 +180,7 @@ async def others(hosts: Hosts) -> AsyncIterator[World]:
     await local.done(transaction_frames.Begin, world.transaction)
     await local.done(frames.Take, SECRET, 1, 0.0, world.transaction)
     await local.done(frames.Send, [NewMessage(SECRET, b"more")], b"", world.transaction)
+    await local.done(lock_frames.TakeLocked, SECRET, LOCK, 3600.0)
     try:
         yield world
     finally:
@@ -244,6 +250,23 @@ TRIES: dict[type[Request], list[Try]] = {
     frames.Remove: [Try(lambda world: frames.Remove(0, SECRET, [world.lookup_id]))],
     frames.Reject: [Try(lambda world: frames.Reject(0, SECRET, [world.lookup_id]))],
     frames.GiveBack: [Try(lambda world: frames.GiveBack(0, SECRET, [world.lookup_id]))],
+    lock_frames.TakeLocked: [
+        about(lock_frames.TakeLocked, SECRET, bytes(16), 5.0),
+        about(lock_frames.TakeLocked, MINE, bytes(8), 5.0, code="bad_lock_id"),
+    ],
+    lock_frames.SettleLocked: [
+        about(lock_frames.SettleLocked, LOCK, SECRET),
+        about(lock_frames.SettleLocked, LOCK, MINE, code="lock_lost"),
+    ],
+    lock_frames.RenewLock: [about(lock_frames.RenewLock, LOCK, 5.0, code="lock_lost")],
+    lock_frames.ListLocks: [about(lock_frames.ListLocks, code="")],
+    lock_frames.Enroll: [
+        Try(lambda world: lock_frames.Enroll(0, world.transaction, SECRET, [world.lookup_id])),
+        Try(
+            lambda world: lock_frames.Enroll(0, world.transaction, MINE, [world.lookup_id], LOCK),
+            NONE_SUCH,
+        ),
+    ],
     frames.OpenExclusive: [about(frames.OpenExclusive, "secret2")],
     frames.CloseExclusive: [about(frames.CloseExclusive, "secret2")],
     delayed.ListDelayed: [about(delayed.ListDelayed, SECRET), about(delayed.ListDelayed)],

@@ -21,6 +21,7 @@ FACED = {
     "transaction": ["Transaction"],
     "sender": ["Sender"],
     "receiver": ["Taken"],
+    "locked": ["Locked"],
     "queue": ["Queue", "Cursor"],
     "directory": ["Directory"],
     "access": ["AccessControl"],

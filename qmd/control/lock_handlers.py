@@ -1,0 +1,68 @@
+"""Handlers of the verbs of locks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qmd.control import validate as checked
+from qmd.control_protocol import locks as frames
+
+if TYPE_CHECKING:
+    from qmd.control.handler import Handler
+    from qmd.control.server import ControlConnection
+
+
+def _take(connection: ControlConnection, request: frames.TakeLocked) -> None:
+    components = connection.components
+    queue = components.destinations.find_queue(request.queue)
+    components.selective_receiver.check_share(queue, connection)
+    limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
+    work = components.locks.take(
+        request.lock, request.lock_s, connection.rights, queue, request.choice, limit, wait_s
+    )
+    connection.look(request.number, work)
+
+
+def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None:
+    components = connection.components
+    components.sealed_tokens.check(request.token, connection.serial)
+    components.locks.settle(
+        request.lock,
+        components.destinations.find_queue(request.queue),
+        request.lookup_ids,
+        how=request.how,
+        reason=checked.reason(request.reason),
+        token=request.token,
+        done=partial(connection.done, request.number),
+    )
+
+
+def _renew(connection: ControlConnection, request: frames.RenewLock) -> None:
+    connection.done(request.number, connection.components.locks.renew(request.lock, request.lock_s))
+
+
+def _list(connection: ControlConnection, request: frames.ListLocks) -> None:
+    connection.done(request.number, connection.components.locks.listed(connection.rights))
+
+
+def _enroll(connection: ControlConnection, request: frames.Enroll) -> None:
+    components = connection.components
+    queue = components.destinations.find_queue(request.queue)
+    reader = components.transactions.reader(request.transaction, connection)
+    if request.lock:
+        count = components.locks.enroll(request.lock, queue, request.lookup_ids, reader)
+    else:
+        taken = components.message_receiver.own(connection.reader, queue, request.lookup_ids)
+        connection.reader.hand_over(queue, taken, reader)
+        count = len(taken)
+    connection.done(request.number, count)
+
+
+HANDLERS: dict[type, Handler] = {
+    frames.TakeLocked: _take,
+    frames.SettleLocked: _settle,
+    frames.RenewLock: _renew,
+    frames.ListLocks: _list,
+    frames.Enroll: _enroll,
+}
