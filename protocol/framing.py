@@ -5,7 +5,8 @@ trusted only after version, signature and limits were checked, and memory grows 
 have arrived, not with the announced size: a header of twelve bytes cannot reserve 4 MB.
 
 Made for asyncio.BufferedProtocol: the event loop writes into the buffer, and each packet is copied
-out of it once.
+out of it once.  A packet that is longer than the buffer is copied out in parts, which are joined at
+its end: a buffer that grew with it would move megabytes in a single read.
 """
 
 from __future__ import annotations
@@ -53,22 +54,21 @@ class PacketBuffer:
 
     def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
-        #: The buffer may not grow: stop reading, and retry later with `buffer_updated(0)`.
+        #: No more may be stored: stop reading, and retry later with `buffer_updated(0)`.
         self.is_stuck = False
-        self._allowed = BUFFER_BYTES
+        #: Bytes of memory that it uses, or may use, beyond an ordinary buffer.
+        self.grown_bytes = 0
         self._start = 0  # of the first incomplete packet
         self._end = 0  # of the received bytes
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
+        # The begin of a packet that is longer than the buffer, the rest of which is in the buffer.
+        self._parts: list[bytes] = []
+        self._missing = 0  # bytes of the packet after its parts
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Return the free part of the buffer; never empty, unless the buffer `is_stuck`."""
         return self._view[self._end :]
-
-    @property
-    def grown_bytes(self) -> int:
-        """Return the bytes of memory that it uses, or may use, beyond an ordinary buffer."""
-        return max(len(self._buffer), self._allowed) - BUFFER_BYTES
 
     def buffer_updated(self, count: int, may_grow: Callable[[int], bool] = _always) -> list[bytes]:
         """Return the packets that `count` more bytes completed, in order.
@@ -80,10 +80,15 @@ class PacketBuffer:
         A packet has PacketSize bytes, and 16 more if a SessionHeader follows a user message. Raises
         BrokenStream, a MalformedPacket that has the packets before the fault.
         """
-        buffer, view, start = self._buffer, self._view, self._start
-        end = self._end = self._end + count
-        smallest, largest = PACKET_BYTES_MIN, self.packet_bytes_max
         packets: list[bytes] = []
+        self._end += count
+        if self._parts:
+            if self._end < self._missing:
+                self._take_part()
+                return packets
+            packets.append(self._join())
+        buffer, view, start, end = self._buffer, self._view, self._start, self._end
+        smallest, largest = PACKET_BYTES_MIN, self.packet_bytes_max
         needed = _HEAD_BYTES
         while start + _HEAD_BYTES <= end:
             version, flags, signature, needed = _HEAD.unpack_from(buffer, start)
@@ -104,10 +109,8 @@ class PacketBuffer:
 
     def clear(self) -> None:
         """Discard all bytes and release additional memory; reading has ended."""
-        self._start = self._end = 0
-        if self.grown_bytes:
-            self._replace(BUFFER_BYTES)
-            self._allowed = BUFFER_BYTES
+        self._start = self._end = self._missing = self.grown_bytes = 0
+        self._parts = []
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the packets that `data` completed; for callers without a buffered transport."""
@@ -140,29 +143,33 @@ class PacketBuffer:
 
     def _make_room(self, needed: int, may_grow: Callable[[int], bool]) -> None:
         """Make room for the next read, and eventually for the `needed` bytes of the packet."""
-        capacity, left = len(self._buffer), self._end - self._start
-        self.is_stuck = False
-        if capacity > BUFFER_BYTES and left <= BUFFER_BYTES - READ_BYTES_MIN:
-            self._replace(BUFFER_BYTES)  # the large packet has been returned
-            self._allowed = BUFFER_BYTES
-        elif not left:
-            self._start = self._end = 0
-        elif capacity - self._end < READ_BYTES_MIN:
-            if needed > capacity and left > capacity // 2:
-                if needed <= self._allowed or may_grow(needed - self._allowed):
-                    self._allowed = max(needed, self._allowed)
-                    self._replace(min(needed, 2 * capacity))
-                else:
-                    self.is_stuck = True
-            elif self._start:
-                self._view[:left] = self._view[self._start : self._end]
-                self._start, self._end = 0, left
-
-    def _replace(self, capacity: int) -> None:
-        """Allocate a buffer of another size, with the same bytes at its start."""
-        buffer = bytearray(capacity)
         left = self._end - self._start
-        if left:
-            buffer[:left] = self._view[self._start : self._end]
-        self._buffer, self._view = buffer, memoryview(buffer)
-        self._start, self._end = 0, left
+        self.is_stuck = False
+        if not left:
+            self._start = self._end = 0
+        elif needed > BUFFER_BYTES and left > BUFFER_BYTES // 2:
+            more_bytes = needed - BUFFER_BYTES
+            if self.grown_bytes >= more_bytes or may_grow(more_bytes - self.grown_bytes):
+                self.grown_bytes = more_bytes
+                self._missing = needed
+                self._take_part()
+            else:
+                self.is_stuck = True
+        elif self._start:
+            self._view[:left] = self._view[self._start : self._end]
+            self._start, self._end = 0, left
+
+    def _take_part(self) -> None:
+        """Copy the next part of a long packet out of the buffer, if it fills half of it."""
+        left = self._end - self._start
+        if left > BUFFER_BYTES // 2:
+            self._parts.append(bytes(self._view[self._start : self._end]))
+            self._missing -= left
+            self._start = self._end = 0
+
+    def _join(self) -> bytes:
+        """Return the long packet, of which all bytes have arrived."""
+        packet = b"".join([*self._parts, self._view[: self._missing]])
+        self._start = self._missing
+        self._parts, self._missing, self.grown_bytes = [], 0, 0
+        return packet

@@ -34,7 +34,7 @@ from qmd.directory.machine_object import id_to_begin_with, missing_package
 from qmd.errors import Refusal
 from qmd.manager import QueueManager
 from qmd.peers.listener import listen
-from qmd.peers.ping import PingAnswers
+from qmd.peers.ping import PingAnswers, bind_datagrams
 from qmd.runtime.environment import Environment, Listening
 from qmd.runtime.lifecycle import Bug
 from qmd.runtime.log import set_up_logging
@@ -205,7 +205,7 @@ class _Servers:
         self._settings = settings
         self._service = service
         self._listeners: list[Listening] = []
-        self._ping: asyncio.DatagramTransport | None = None
+        self._ping: PingAnswers | None = None
         self._control = ControlServer(manager.assembly.components, HANDLERS)
         self._remote: RemoteServer | None = None
         self._tls_handshakes: TlsHandshakes | None = None
@@ -218,7 +218,7 @@ class _Servers:
         if settings.tls.enabled:
             self._listeners += await self._listen_for_tls()
         if settings.listen.ping:
-            self._ping = await _answer_pings(manager, settings)
+            self._ping = _answer_pings(manager, settings)
         await _open_control(self._control, settings)
         if settings.remote.enabled:
             self._remote = await _open_remote(manager, settings)
@@ -445,19 +445,22 @@ async def _feed_watchdog(service: ServiceManager, period_s: float) -> None:
         await asyncio.sleep(period_s / 3)
 
 
-async def _answer_pings(manager: QueueManager, settings: Settings) -> asyncio.DatagramTransport:
+def _answer_pings(manager: QueueManager, settings: Settings) -> PingAnswers:
     """Open the UDP port of pings.  [MS-MQQB] 3.1.5.10: off by default since Windows Vista."""
     host, port = settings.listen.address, settings.listen.ping_port
     peers = manager.assembly.peers
     try:
-        transport, _ = await manager.services.loop.create_datagram_endpoint(
-            partial(PingAnswers, manager.services, peers.is_allowed, peers.admission.has_room_for),
-            local_addr=(host, port),
-        )
+        bound = bind_datagrams(host, port)
     except OSError as error:
         raise CannotServe(
             f"cannot listen for pings at {host} port {port}: {error.strerror or error}; see ping"
             " and ping_port in the section [listen]",
             code="ping_port_failed",
         ) from error
-    return transport
+    return PingAnswers(
+        manager.services,
+        manager.assembly.turns,
+        peers.is_allowed,
+        peers.admission.has_room_for,
+        bound,
+    )

@@ -132,6 +132,11 @@ class Storage:
         return self._writer.bytes_waiting
 
     @property
+    def ordinary_commit_s(self) -> float:
+        """The time that a commit with few bytes takes, in seconds: a moving average."""
+        return self._writer.ordinary_commit_s
+
+    @property
     def congested(self) -> bool:
         """Whether so many changes wait for the disk that no new messages should be accepted."""
         return (

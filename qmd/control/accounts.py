@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-WINDOW_S = 0.05
-# An account with more work in a window is busy; requests and their bytes count as this work.
-BUSY_S = 0.01
-REQUEST_S, BYTE_S = 0.000_04, 1.5e-9
-ACTIVE_S = 1.0  # an account counts as active for this time after a request has arrived
+# Work of an account flows off at this rate, as a part of the time; an account with more work left
+# than `BUSY_S` is busy. At most `WORK_MAX_S` is remembered, so that it is soon no longer busy.
+SHARE, BUSY_S, WORK_MAX_S = 0.1, 0.003, 0.02
+REQUEST_S, BYTE_S = 0.000_04, 1.5e-9  # the work of a request, and of each of its bytes
+ACTIVE_S = 0.1  # an account counts as active for this time after a request has arrived
 REQUESTS_MAX = 20_000  # of one account, begun and not answered
 
 
 class Account:
     """One account, as long as it has a connection."""
 
-    __slots__ = ("_accounts", "_busy_until", "_since", "_spent_s", "connections", "name",
-                 "under_way", "used_at")  # fmt: skip
+    __slots__ = ("_accounts", "_work_at", "_work_s", "connections", "name", "under_way", "used_at")
 
     def __init__(self, accounts: Accounts, name: Hashable) -> None:
         self._accounts = accounts
@@ -31,9 +30,8 @@ class Account:
         #: Requests that have begun and are not answered.
         self.under_way = 0
         self.used_at = float("-inf")  # loop time
-        self._since = 0.0
-        self._spent_s = 0.0
-        self._busy_until = float("-inf")
+        self._work_s = 0.0  # left at `_work_at`
+        self._work_at = 0.0  # loop time
 
     def received(self) -> None:
         """Record that a request has arrived: busier accounts wait from now on."""
@@ -43,17 +41,22 @@ class Account:
         """Count requests, and their bytes."""
         now = self._accounts.clock()
         self.used_at = now
-        if now - self._since > WINDOW_S:
-            self._since, self._spent_s = now, 0.0
-        self._spent_s += requests * REQUEST_S + size * BYTE_S
-        if self._spent_s > BUSY_S:
-            self._busy_until = now + WINDOW_S + self._spent_s
+        work_s = self._work_left(now) + requests * REQUEST_S + size * BYTE_S
+        self._work_s, self._work_at = min(work_s, WORK_MAX_S), now
 
     @property
     def must_wait(self) -> bool:
         """Whether it has used much time, while another account needs some."""
         now = self._accounts.clock()
-        return now < self._busy_until and self._accounts.has_another(self, now)
+        return self._work_left(now) > BUSY_S and self._accounts.has_another(self, now)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether another account was active recently."""
+        return self._accounts.has_another(self, self._accounts.clock())
+
+    def _work_left(self, now: float) -> float:
+        return max(self._work_s - SHARE * (now - self._work_at), 0.0)
 
 
 class Accounts:

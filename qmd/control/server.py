@@ -44,9 +44,11 @@ FLUSH_BYTES = 1024 * 1024  # of answers; more are written before the turn ends
 REQUESTS_MAX = 4096  # of one client, begun and not answered
 # Limits of one client in one turn of the event loop; other clients follow.
 TURN_S = 0.002
+SHARED_TURN_S = 0.0005  # while another account is active
 TURN_REQUESTS_MAX = 256
-BUSY_TURN_REQUESTS = 16  # of a client whose account has much work while another one has some
-FEW_REQUESTS = 4  # between two readings of the clock, each of which takes a microsecond
+BUSY_TURN_REQUESTS = 8  # of a client whose account has much work while another one has some
+# Between two readings of the clock, each of which takes a microsecond.
+FEW_REQUESTS, FEW_BYTES = 4, 4096
 
 
 class ControlConnection(asyncio.Protocol):
@@ -278,7 +280,8 @@ class ControlConnection(asyncio.Protocol):
     def _begin(self) -> None:
         """Begin as many requests as this turn has time for."""
         busy_time = self.components.services.environment.busy_time
-        began_s, began_any = 0.0, False
+        turn_s = SHARED_TURN_S if self.account is not None and self.account.has_company else TURN_S
+        began_s, began_any, size = 0.0, False, 0
         try:
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
@@ -290,15 +293,18 @@ class ControlConnection(asyncio.Protocol):
             if began_any and len(self._backlog[0]) > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
+            size += len(self._backlog[0])
+            if not began_s and size > FEW_BYTES:
+                began_s = busy_time()
             self._begin_one(self._next())
             began_any = True
             self._taken += 1
-            if self._taken % FEW_REQUESTS:
+            if self._taken % FEW_REQUESTS and size <= FEW_BYTES:
                 continue
-            now_s = busy_time()
+            now_s, size = busy_time(), 0
             if not began_s:
                 began_s = now_s
-            elif now_s - began_s > TURN_S:
+            elif now_s - began_s > turn_s:
                 self._taken = TURN_REQUESTS_MAX
         if began_s:
             self.components.local_turns.spend(busy_time() - began_s)

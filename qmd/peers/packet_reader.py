@@ -120,7 +120,8 @@ class PacketReader:
             return
         self.bytes_received += nbytes
         now = self._loop.time()
-        if nbytes < LARGE_READ_BYTES:
+        is_part = self.buffer.grown_bytes > 0  # of a large packet, which this read may complete
+        if nbytes < LARGE_READ_BYTES and not is_part:
             self._split(nbytes)
             took_s = READ_S
         else:
@@ -130,6 +131,8 @@ class PacketReader:
             took_s = busy_time() - began_s + nbytes / BYTES_PER_S
         if self._pending:
             self._tiny_reads = 0
+            if is_part:
+                self._turns.spend_reading(took_s)
         elif self._broken is None:
             self._count_incomplete(nbytes, took_s)
         self._advance(now)
@@ -230,7 +233,7 @@ class PacketReader:
     def _count_incomplete(self, nbytes: int, took_s: float) -> None:
         """Count the time of a read that completes no packet, and wait if it was too much."""
         turns = self._turns
-        turns.spend(took_s)
+        turns.spend_reading(took_s)
         self._tiny_reads = self._tiny_reads + 1 if nbytes < TINY_BYTES else 0
         if self._tiny_reads > TINY_READS_MAX:
             self._wait_to_read(Class.UNTRUSTED)

@@ -25,9 +25,13 @@ LARGE_BYTES = 64 * 1024
 LARGE_REQUEST_BYTES = 256 * 1024
 TURN_BYTES = 256 * 1024  # of one connection in a turn, unless its first packet is larger
 PACKETS_MAX = 256
-# Pause after a large packet while light connections are active, as a multiple of its time: of a
-# hundred commits of a busy light connection, about one has to wait for a large packet.
+# Pause after a large packet while light connections are active, as a multiple of its time, and of the
+# part of it that exceeds the time of some ordinary commits: of a hundred commits of a busy light
+# connection, at most one should wait for a large packet so long that it notices. The second pause
+# has a limit, so that large packets are never stopped: 4 MB each 0.4 s.
 REST = 15
+EXCESS_REST, EXCESS_REST_MAX_S = 100, 0.4
+ORDINARY_COMMITS = 3  # waiting, the packet's own commit with a small one, and its turn
 REST_MIN_S = 0.001
 ACTIVE_S = 0.05  # as in the fair scheduler
 SHARED_BYTES = 256 * 1024  # not durable yet; with more a large packet waits for the disk
@@ -92,5 +96,8 @@ class BulkTurns:
 
     def _committed(self, began: float) -> None:
         now = self._services.loop.time()
-        self._rest_until = now + REST * (now - began)
+        took_s = now - began
+        excess_s = took_s - ORDINARY_COMMITS * self._services.storage.ordinary_commit_s
+        rest_s = max(REST * took_s, min(EXCESS_REST * excess_s, EXCESS_REST_MAX_S))
+        self._rest_until = now + rest_s
         self._again()

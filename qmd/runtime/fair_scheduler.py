@@ -2,7 +2,8 @@
 
 Trusted connections with little work (light) go first. Untrusted connections, and connections that
 have more work than one turn allows or send useless packets (heavy), share small slices of time
-after all others: a tenth of the time while light connections are active, otherwise all of it. Heavy
+after all others: a tenth of the time while light connections are active, otherwise all of it. So
+do connections that read large packets, which has a tenth of its own. Heavy
 connections also wait while many rows are not durable yet, for a limited number of commits. While
 light connections are active, the changes of the others are not urgent: they join the next commit or
 are committed shortly after. The reasons: a commit delays all work queued behind it, and a busy
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
 READING_S = 0.0005  # the same for incomplete packets, which are less urgent
-READERS = 2  # deferred readers served in one turn
+READING_SHARE = 0.1  # of the time, for more of them than `READING_S`, while others are active
+INDIVISIBLE = 10  # weight of a read that takes longer than READING_S
+READERS = 2  # deferred readers served in one turn; one while others are active
 SLICE_S = 0.0003  # duration of a slice for untrusted and heavy connections
 REST = 9  # pause after a slice while light connections are active, as a multiple of its duration
 REST_MIN_S = 0.001  # minimum duration of a timer
@@ -98,6 +101,9 @@ class FairScheduler:
         self._waits = 0  # commits since the last turn of a heavy connection
         self._rest_until = 0.0  # no slice before this time
         self._resting = False  # a timer is running
+        self._reading_s = 0.0  # of incomplete packets, which flows off with READING_SHARE
+        self._reading_at = 0.0
+        self._readers_rest = False  # a timer is running
         self._untrusted_is_next = True
 
     def has_time(self) -> bool:
@@ -109,11 +115,21 @@ class FairScheduler:
     def has_time_to_read(self) -> bool:
         """Return whether a connection may read on in the middle of a packet."""
         self._run_soon()
-        return self._spent_s < READING_S
+        return self._spent_s < READING_S and self._readers_rest_s(self._services.loop.time()) <= 0
 
     def spend(self, seconds: float) -> None:
         """Count time that was used in this turn of the loop."""
         self._spent_s += seconds
+
+    def spend_reading(self, seconds: float) -> None:
+        """Count time that was used in this turn of the loop to read a part of a packet."""
+        self._spent_s += seconds
+        if seconds > READING_S:
+            seconds *= INDIVISIBLE  # all others had to wait for it
+        now = self._services.loop.time()
+        flown_s = READING_SHARE * (now - self._reading_at)
+        self._reading_s = max(self._reading_s - flown_s, 0.0) + seconds
+        self._reading_at = now
 
     def wait(self, member: Member, kind: Class, owner: Hashable = None) -> None:
         """Queue a member; its `take_turn` is called when it is its turn.
@@ -138,12 +154,29 @@ class FairScheduler:
         """Whether a light connection was active recently, and may soon have work again."""
         return self._services.loop.time() - self._last.at < ACTIVE_S and not self._beside_the_disk
 
+    def _readers_rest_s(self, now: float) -> float:
+        """Return for how long no connection may read on in the middle of a packet."""
+        if not self._is_shared:
+            return 0.0
+        return (self._reading_s - READING_S) / READING_SHARE - (now - self._reading_at)
+
     def _plan(self) -> None:
-        if self._light or self._readers:
+        if self._light:
             self._run_soon()
-        elif not (self._untrusted or self._heavy):
             return
-        elif (rest_s := self._rest_until - self._services.loop.time()) > 0 and self._is_shared:
+        if self._readers and not self._readers_rest:
+            rest_s = self._readers_rest_s(self._services.loop.time())
+            if rest_s <= 0:
+                self._run_soon()
+                return
+            self._readers_rest = True
+            # The light connections may become idle before.
+            self._services.loop.call_later(
+                max(min(rest_s, ACTIVE_S), REST_MIN_S), self._readers_rested
+            )
+        if not (self._untrusted or self._heavy):
+            return
+        if (rest_s := self._rest_until - self._services.loop.time()) > 0 and self._is_shared:
             if not self._resting:
                 self._resting = True
                 self._services.loop.call_later(max(rest_s, REST_MIN_S), self._rested)
@@ -161,6 +194,10 @@ class FairScheduler:
 
     def _rested(self) -> None:
         self._resting = False
+        self._plan()
+
+    def _readers_rested(self) -> None:
+        self._readers_rest = False
         self._plan()
 
     def _may_have_more(self) -> bool:
@@ -184,8 +221,9 @@ class FairScheduler:
         now = self._services.loop.time()
         if self._light:
             self._serve_light(now)
-        for _ in range(min(READERS, len(self._readers))):
-            self._readers.popleft().take_turn(now, SHARED_PACKETS)
+        if self._readers and self._readers_rest_s(now) <= 0:
+            for _ in range(min(1 if self._is_shared else READERS, len(self._readers))):
+                self._readers.popleft().take_turn(now, SHARED_PACKETS)
         if (self._untrusted or self._heavy) and (now >= self._rest_until or not self._is_shared):
             self._serve_the_others(now)
         self._plan()

@@ -42,6 +42,9 @@ VACUUM_PAGES_MAX = 8192
 RETRY_S = 1.0
 #: Changes that are not urgent are committed after this time, unless another commit comes first.
 PATIENCE_S = 0.02
+#: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
+ORDINARY_BYTES = 64 * 1024
+NEW_PART = 0.1
 
 
 class _NotNow(Exception):
@@ -81,6 +84,9 @@ class Writer:
         self._retry: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None  # loop time
         self._is_closing = False
+        #: Time from the begin of a commit to its callbacks, for commits with few bytes, in seconds.
+        self.ordinary_commit_s = 0.0
+        self._began_at = 0.0  # loop time
         #: Why the current batch waits for space or memory, as a sentence; "" if it does not wait.
         self.obstacle = ""
         self.batch = self._new_batch()
@@ -164,6 +170,7 @@ class Writer:
         self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:
+        self._began_at = self._loop.time()
         submit(self._connection, partial(self._write, batch=batch)).add_done_callback(
             self._committed
         )
@@ -218,6 +225,9 @@ class Writer:
                 self._retry = self._loop.call_later(RETRY_S, self._try_again)
                 return
         self._committing, self._waits_since, self.obstacle = None, None, ""
+        if batch.load.bytes < ORDINARY_BYTES:
+            took_s = self._loop.time() - self._began_at
+            self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
         if error is not None:
             self._fail(_failed("a commit", error), error)
         elif self._failure is None and commit.result():

@@ -43,6 +43,9 @@ class Turns:
     def spend(self, seconds: float) -> None:
         pass
 
+    def spend_reading(self, seconds: float) -> None:
+        pass
+
     def wait(self, member: Any, kind: Class, owner: object = None) -> None:
         self.waiting.append((member, kind))
 

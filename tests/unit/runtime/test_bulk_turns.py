@@ -16,6 +16,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.bytes_waiting = 0
+        self.ordinary_commit_s = 0.01
         self.soon: list[Callable[[], None]] = []
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.durable: list[Callable[[], None]] = []
