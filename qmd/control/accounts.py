@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable
 # Work of an account flows off at this rate, as a part of the time; an account with more work left
 # than `BUSY_S` is busy. At most `WORK_MAX_S` is remembered, so that it is soon no longer busy.
 SHARE, BUSY_S, WORK_MAX_S = 0.1, 0.003, 0.02
-REQUEST_S, BYTE_S = 0.000_04, 1.5e-9  # the work of a request, and of each of its bytes
+REQUEST_S, BYTE_S = 0.000_04, 1.5e-9  # the work of a request that is not timed, and of each byte
+WHOLE = 1.5  # all work for a request, as a multiple of the time until it has begun
 ACTIVE_S = 0.1  # an account counts as active for this time after a request has arrived
 REQUESTS_MAX = 20_000  # of one account, begun and not answered
 
@@ -37,12 +38,12 @@ class Account:
         """Record that a request has arrived: busier accounts wait from now on."""
         self.used_at = self._accounts.clock()
 
-    def spend(self, requests: int, size: int) -> None:
-        """Count requests, and their bytes."""
+    def spend(self, requests: int, size: int, began_s: float) -> None:
+        """Count requests, their bytes, and the time that it took to begin them, if it is known."""
         now = self._accounts.clock()
         self.used_at = now
-        work_s = self._work_left(now) + requests * REQUEST_S + size * BYTE_S
-        self._work_s, self._work_at = min(work_s, WORK_MAX_S), now
+        work_s = max(requests * REQUEST_S, WHOLE * began_s) + size * BYTE_S
+        self._work_s, self._work_at = min(self._work_left(now) + work_s, WORK_MAX_S), now
 
     @property
     def must_wait(self) -> bool:

@@ -45,10 +45,10 @@ REQUESTS_MAX = 4096  # of one client, begun and not answered
 # Limits of one client in one turn of the event loop; other clients follow.
 TURN_S = 0.002
 SHARED_TURN_S = 0.0005  # while another account is active
+BUSY_TURN_S = 0.000_25  # of a client whose account has much work while another one has some
 TURN_REQUESTS_MAX = 256
-BUSY_TURN_REQUESTS = 8  # of a client whose account has much work while another one has some
 # Between two readings of the clock, each of which takes a microsecond.
-FEW_REQUESTS, FEW_BYTES = 4, 4096
+FEW_REQUESTS, FEW_BYTES = 2, 4096
 
 
 class ControlConnection(asyncio.Protocol):
@@ -238,7 +238,7 @@ class ControlConnection(asyncio.Protocol):
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
-                self._begin()
+                self._begin(self._turn_s)
             if self._may_begin():
                 self._waits_for_turn = True
                 if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
@@ -257,12 +257,15 @@ class ControlConnection(asyncio.Protocol):
         if self._may_begin():
             must_wait = self.account is not None and self.account.must_wait
             self._turn, self._taken = self.components.local_turns.serial, 0
-            if must_wait:
-                self._taken = TURN_REQUESTS_MAX - BUSY_TURN_REQUESTS
             # Otherwise it waits once more, behind the accounts that have become active meanwhile.
             if was_busy or not must_wait or len(self._backlog[0]) > LARGE_REQUEST_BYTES:
-                self._begin()
+                self._begin(BUSY_TURN_S if must_wait else self._turn_s)
         self._work()
+
+    @property
+    def _turn_s(self) -> float:
+        has_company = self.account is not None and self.account.has_company
+        return SHARED_TURN_S if has_company else TURN_S
 
     def _may_begin(self) -> bool:
         return (
@@ -277,11 +280,10 @@ class ControlConnection(asyncio.Protocol):
             )
         )
 
-    def _begin(self) -> None:
-        """Begin as many requests as this turn has time for."""
+    def _begin(self, turn_s: float) -> None:
+        """Begin as many requests as this turn has time for: `turn_s` of CPU time."""
         busy_time = self.components.services.environment.busy_time
-        turn_s = SHARED_TURN_S if self.account is not None and self.account.has_company else TURN_S
-        began_s, began_any, size = 0.0, False, 0
+        began_s, began, size, untimed = 0.0, 0, 0, 0
         try:
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
@@ -289,25 +291,26 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(frames.request_number(self._next()), no_memory())
             self._taken = TURN_REQUESTS_MAX
             return
+        if len(self._backlog) > FEW_REQUESTS or len(self._backlog[0]) > FEW_BYTES:
+            began_s = busy_time()
+        took_s = 0.0
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
-            if began_any and len(self._backlog[0]) > LARGE_BYTES:
+            frame_bytes = len(self._backlog[0])
+            if began and frame_bytes > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
-            size += len(self._backlog[0])
-            if not began_s and size > FEW_BYTES:
-                began_s = busy_time()
             self._begin_one(self._next())
-            began_any = True
+            began, size, untimed = began + 1, size + frame_bytes, untimed + frame_bytes
             self._taken += 1
-            if self._taken % FEW_REQUESTS and size <= FEW_BYTES:
-                continue
-            now_s, size = busy_time(), 0
-            if not began_s:
-                began_s = now_s
-            elif now_s - began_s > turn_s:
-                self._taken = TURN_REQUESTS_MAX
+            if began_s and (began % FEW_REQUESTS == 0 or untimed > FEW_BYTES):
+                took_s, untimed = busy_time() - began_s, 0
+                if took_s > turn_s:
+                    self._taken = TURN_REQUESTS_MAX
         if began_s:
-            self.components.local_turns.spend(busy_time() - began_s)
+            took_s = busy_time() - began_s
+            self.components.local_turns.spend(took_s)
+        if self.account is not None:
+            self.account.spend(began, size, took_s)
 
     def _count_request(self, requests: int) -> None:
         """Count requests that begin, or that are answered."""
@@ -318,8 +321,6 @@ class ControlConnection(asyncio.Protocol):
     def _next(self) -> memoryview:
         frame = self._backlog.popleft()
         self._memory.begun(frame)
-        if self.account is not None:
-            self.account.spend(1, len(frame))
         return frame
 
     def _begin_one(self, frame: memoryview) -> None:

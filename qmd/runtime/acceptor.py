@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
 
+CONNECT_S = 0.000_2  # time that the objects of a connection take in later turns of the loop
 RETRY_S = 0.5  # pause after the system had no file descriptors or no memory left
 _NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
@@ -75,6 +76,7 @@ class Acceptor:
                 self._wait()
             return
         connected.setblocking(False)
+        self._turns.charge(CONNECT_S)
         self._take(connected, address)
         self._wait()
 

@@ -105,6 +105,7 @@ class FairScheduler:
         self._reading_at = 0.0
         self._readers_rest = False  # a timer is running
         self._untrusted_is_next = True
+        self._charged_s = 0.0  # work that the members of a slice have started
 
     def has_time(self) -> bool:
         """Return whether a light connection may be served at once."""
@@ -120,6 +121,10 @@ class FairScheduler:
     def spend(self, seconds: float) -> None:
         """Count time that was used in this turn of the loop."""
         self._spent_s += seconds
+
+    def charge(self, seconds: float) -> None:
+        """Count time that a slice of untrusted and heavy connections will use after it."""
+        self._charged_s += seconds
 
     def spend_reading(self, seconds: float) -> None:
         """Count time that was used in this turn of the loop to read a part of a packet."""
@@ -255,6 +260,7 @@ class FairScheduler:
                 elif heavy and may_have_more:
                     self._untrusted_is_next, self._waits = True, 0
                     heavy.popleft().take_turn(now, SHARED_PACKETS)
-                if busy_time() - began_s >= SLICE_S:
+                if busy_time() - began_s + self._charged_s >= SLICE_S:
                     break
-        self._rest_until = self._services.loop.time() + REST * (busy_time() - began_s)
+        took_s, self._charged_s = busy_time() - began_s + self._charged_s, 0.0
+        self._rest_until = self._services.loop.time() + REST * took_s
