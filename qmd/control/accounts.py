@@ -16,6 +16,9 @@ SHARE, BUSY_S, WORK_MAX_S = 0.1, 0.003, 0.02
 REQUEST_S, BYTE_S = 0.000_04, 1.5e-9  # the work of a request that is not timed, and of each byte
 WHOLE = 1.5  # all work for a request, as a multiple of the time until it has begun
 ACTIVE_S = 0.1  # an account counts as active for this time after a request has arrived
+# CPU time of one connection in one turn of the event loop: while no other account is active, of a
+# busy account, and of another one.
+TURN_S, BUSY_TURN_S, SHARED_TURN_S = 0.002, 0.000_25, 0.0005
 REQUESTS_MAX = 20_000  # of one account, begun and not answered
 
 
@@ -52,9 +55,12 @@ class Account:
         return self._work_left(now) > BUSY_S and self._accounts.has_another(self, now)
 
     @property
-    def has_company(self) -> bool:
-        """Whether another account was active recently."""
-        return self._accounts.has_another(self, self._accounts.clock())
+    def turn_s(self) -> float:
+        """CPU time in which one of its connections begins requests before others follow."""
+        now = self._accounts.clock()
+        if not self._accounts.has_another(self, now):
+            return TURN_S
+        return BUSY_TURN_S if self._work_left(now) > BUSY_S else SHARED_TURN_S
 
     def _work_left(self, now: float) -> float:
         return max(self._work_s - SHARE * (now - self._work_at), 0.0)

@@ -21,7 +21,7 @@ from qmd.access.local_users import LocalClient, client_of
 from qmd.access.rights import NO_RIGHTS, Rights
 from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
-from qmd.control.accounts import Account
+from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.local_socket import credentials
 from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 WRITE_BYTES_HIGH = 4 * 1024 * 1024
 FLUSH_BYTES = 1024 * 1024  # of answers; more are written before the turn ends
 REQUESTS_MAX = 4096  # of one client, begun and not answered
-# Limits of one client in one turn of the event loop; other clients follow.
-TURN_S = 0.002
-SHARED_TURN_S = 0.0005  # while another account is active
-BUSY_TURN_S = 0.000_25  # of a client whose account has much work while another one has some
-TURN_REQUESTS_MAX = 256
+TURN_REQUESTS_MAX = 256  # of one client in one turn of the event loop; other clients follow
 # Between two readings of the clock, each of which takes a microsecond.
 FEW_REQUESTS, FEW_BYTES = 2, 4096
 
@@ -238,7 +234,7 @@ class ControlConnection(asyncio.Protocol):
             if turns.serial != self._turn:
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
-                self._begin(self._turn_s)
+                self._begin()
             if self._may_begin():
                 self._waits_for_turn = True
                 if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
@@ -259,13 +255,8 @@ class ControlConnection(asyncio.Protocol):
             self._turn, self._taken = self.components.local_turns.serial, 0
             # Otherwise it waits once more, behind the accounts that have become active meanwhile.
             if was_busy or not must_wait or len(self._backlog[0]) > LARGE_REQUEST_BYTES:
-                self._begin(BUSY_TURN_S if must_wait else self._turn_s)
+                self._begin()
         self._work()
-
-    @property
-    def _turn_s(self) -> float:
-        has_company = self.account is not None and self.account.has_company
-        return SHARED_TURN_S if has_company else TURN_S
 
     def _may_begin(self) -> bool:
         return (
@@ -280,8 +271,8 @@ class ControlConnection(asyncio.Protocol):
             )
         )
 
-    def _begin(self, turn_s: float) -> None:
-        """Begin as many requests as this turn has time for: `turn_s` of CPU time."""
+    def _begin(self) -> None:
+        """Begin as many requests as this turn has time for."""
         busy_time = self.components.services.environment.busy_time
         began_s, began, size, untimed = 0.0, 0, 0, 0
         try:
@@ -293,7 +284,7 @@ class ControlConnection(asyncio.Protocol):
             return
         if len(self._backlog) > FEW_REQUESTS or len(self._backlog[0]) > FEW_BYTES:
             began_s = busy_time()
-        took_s = 0.0
+        took_s, turn_s = 0.0, TURN_S if self.account is None else self.account.turn_s
         while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
             frame_bytes = len(self._backlog[0])
             if began and frame_bytes > LARGE_BYTES:

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 # Packets of one connection that are processed in one turn of the event loop. A peer that respects
 # the window never sends more; one that ignores it may send hundreds of small packets in one read.
-TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 4
+TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 2
+TIMED_PACKETS = 4  # two readings of the clock take as long as one packet
 TURN_S = 0.001  # intended maximum duration of a turn
-FLOOD_TURN_S = 0.000_25  # the same for a connection that floods
+FLOOD_TURN_S = 0.000_15  # the same for a connection that floods
 PACKET_S = 0.000_1  # assumed duration of a packet, if there are too few to be timed
 READ_S = 0.000_02  # assumed duration of a small read that completes no packet
 LARGE_READ_BYTES = 16 * 1024  # a read of this size is timed
@@ -338,7 +339,7 @@ class PacketReader:
         if not self._reputation.is_trusted:
             self._process_untrusted(packets, now)
             return
-        if len(packets) < TURN_PACKETS_MIN:  # two clock readings take as long as one packet
+        if len(packets) < TIMED_PACKETS and not self._is_heavy:
             self._turns.spend(len(packets) * PACKET_S)
             connection.process(packets, now)
             return

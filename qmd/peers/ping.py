@@ -5,9 +5,9 @@ hosts would therefore answer each other's answers for ever, after one datagram w
 A datagram that comes from a port of a service, or that looks like an answer, gets none; and the
 number of answers is limited, for each address and for all.
 
-The datagrams are read in turns of the class UNTRUSTED (qmd/runtime/fair_scheduler.py); those that do
-not fit into the buffer of the system meanwhile are lost. The event loop would read 32 of them before
-it does anything else.
+The datagrams are read in turns of the class UNTRUSTED (qmd/runtime/fair_scheduler.py); those that
+do not fit into the buffer of the system meanwhile are lost. The event loop would read 32 of them
+before it does anything else.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ LARGE_BYTES = 64 * 1024
 LARGE_REQUEST_BYTES = 256 * 1024
 TURN_BYTES = 256 * 1024  # of one connection in a turn, unless its first packet is larger
 PACKETS_MAX = 256
-# Pause after a large packet while light connections are active, as a multiple of its time, and of the
-# part of it that exceeds the time of some ordinary commits: of a hundred commits of a busy light
-# connection, at most one should wait for a large packet so long that it notices. The second pause
-# has a limit, so that large packets are never stopped: 4 MB each 0.4 s.
+# Pause after a large packet while light connections are active, as a multiple of its time, and of
+# the part of it that exceeds the time of some ordinary commits: of a hundred commits of a busy
+# light connection, at most one should wait for a large packet so long that it notices. The second
+# pause has a limit, so that large packets are never stopped: 4 MB each 0.4 s.
 REST = 15
 EXCESS_REST, EXCESS_REST_MAX_S = 100, 0.4
 ORDINARY_COMMITS = 3  # waiting, the packet's own commit with a small one, and its turn

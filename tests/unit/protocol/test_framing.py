@@ -97,6 +97,21 @@ def test_memory_grows_with_received_bytes_and_not_with_announced_sizes() -> None
     assert len(buffer.get_buffer()) == BUFFER_BYTES
 
 
+def test_no_read_moves_more_bytes_than_the_buffer_has_before_the_packet_is_complete() -> None:
+    buffer, view = PacketBuffer(), None
+    buffer.feed(head(0x400000))
+    view = buffer.get_buffer().obj
+
+    while True:
+        room = buffer.get_buffer()
+        assert room.obj is view
+        assert 0 < len(room) <= BUFFER_BYTES
+        if buffer.buffer_updated(len(room)):
+            break
+
+    assert buffer.grown_bytes == 0
+
+
 def test_the_buffer_is_compacted_before_it_grows() -> None:
     buffer = PacketBuffer()
     small = head(1000).ljust(1000, b"\0")

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from qmd.runtime.bulk_turns import ACTIVE_S, BYTES_MAX, REST, BulkTurns
+from qmd.runtime.bulk_turns import (
+    ACTIVE_S,
+    BYTES_MAX,
+    EXCESS_REST,
+    ORDINARY_COMMITS,
+    REST,
+    BulkTurns,
+)
 from qmd.runtime.fair_scheduler import Light
 
 
@@ -100,6 +107,27 @@ def test_while_others_have_work_each_waits_for_the_commit_and_a_rest() -> None:
     assert world.served == ["first"]
 
     while world.now < 100.02 + REST * 0.02 - ACTIVE_S:
+        world.light.at = world.now
+        world.advance(ACTIVE_S / 2)
+        assert world.served == ["first"]
+    world.advance(2 * ACTIVE_S)
+    assert world.served == ["first", "second"]
+
+
+def test_a_packet_that_takes_longer_than_ordinary_commits_rests_longer() -> None:
+    world = World()
+    world.ordinary_commit_s = 0.001
+    world.wait("first", "a")
+    world.wait("second", "b")
+    world.light.at = world.now
+    world.run()
+    took_s = 0.005
+    world.now += took_s
+    world.light.at = world.now
+    world.commit()
+
+    end = world.now + 0.9 * EXCESS_REST * (took_s - ORDINARY_COMMITS * 0.001)
+    while world.now + ACTIVE_S / 2 < end:
         world.light.at = world.now
         world.advance(ACTIVE_S / 2)
         assert world.served == ["first"]
