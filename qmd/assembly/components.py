@@ -18,6 +18,8 @@ from qmd.bulk.prepared_publication import PreparedPublication
 from qmd.bulk.publication_batch import PublicationWriter
 from qmd.bulk.publisher import Publisher
 from qmd.bulk.range_read import Ranges
+from qmd.bulk.reader_expiry import ReaderExpiry
+from qmd.bulk.reader_start import ReaderStarts
 from qmd.bulk.readers import Readers
 from qmd.bulk.reservations import Reservations
 from qmd.bulk.reserve_next import Reserver
@@ -187,7 +189,9 @@ class Assembly(TransferLayer):
             self.ranges,
             Consumer(services, self.recorder, self.dead_letters, self.damage),
             self.selective_receiver,
+            ReaderStarts(services, self.ranges),
         )
+        self.reader_expiry = ReaderExpiry(services, self.readers, self.reservations)
 
     def _make_administration(self) -> None:
         services = self.services
@@ -340,6 +344,7 @@ class Assembly(TransferLayer):
             "forget readers": self.readers.forget_gone,
             "forget stages": self.staging.forget_old,
             "warn of quiet readers": self.readers.warn,
+            "end unused readers": self.reader_expiry.sweep,
             "forget unconfirmed messages": partial(
                 retention.forget_unconfirmed, services, self.confirmations
             ),

@@ -51,6 +51,7 @@ class Reader:
     queues: dict[str, ReaderQueue] = field(default_factory=dict)  # by the id of the queue
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     was_warned_about: bool = False
+    was_used: bool = False  # a request came since the start of this process
 
 
 class StoredReaders(NamedTuple):
@@ -84,6 +85,7 @@ def describe(held: ReaderQueue, queue_id: str, *, now: float) -> dict[str, Any]:
         "shared": held.shared,
         "position": held.position,
         "reserved": held.next - 1,
+        "arrival": held.arrival,
         "messages": held.reserved,
         "ready": max(queue.messages - len(queue.taken), 0),
         "opened_at_s": reader.opened_at_s,

@@ -77,6 +77,10 @@ class Readers:
 
     # Finding.
 
+    def all(self) -> list[Reader]:
+        """Return all readers."""
+        return list(self._by_name.values())
+
     def get(self, name: str) -> Reader | None:
         """Return the reader of this name, or None."""
         return self._by_name.get(name)
@@ -108,6 +112,7 @@ class Readers:
         """Note that a request of the reader's run came just now."""
         reader.active_at = self._services.loop.time()
         reader.was_warned_about = False
+        reader.was_used = True
 
     def find_queue(self, text: str) -> LocalQueue:
         """Return a local queue by its id or by any spelling of its name.  Raises Refusal."""

@@ -12,8 +12,9 @@ receive it: docs/decisions/0019.  Requests of one reader are processed one after
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -23,7 +24,8 @@ from qmd.access.rights import ALL_RIGHTS, Rights
 from qmd.access.things import thing_of
 from qmd.bulk.consume import PIECE_BYTES, PIECE_MESSAGES, Consumer
 from qmd.bulk.reader import Reader, ReaderQueue, id_text
-from qmd.bulk.reserve_next import Reserver
+from qmd.bulk.reader_start import check_start
+from qmd.bulk.reserve_next import UNBOUNDED, Bounds, Reserver
 from qmd.errors import Refusal
 from qmd.queues.local_queue import LocalQueue
 from storage.tables import reservations
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.bulk.range_read import Ranges
+    from qmd.bulk.reader_start import ReaderStarts
     from qmd.bulk.readers import Readers
     from qmd.control_protocol.bulk import Filter, Rows
     from qmd.operations.receive_selected import SelectiveReceiver
@@ -43,7 +46,8 @@ log = structlog.get_logger()
 #: Messages of one queue that one request reserves: memory holds an entry for each.
 MESSAGES_MAX = 1_000_000
 NO_LIMIT_BYTES = 1 << 62
-STARTS = ("oldest", "newest")
+
+NO_STARTS: Mapping[str, str] = MappingProxyType({})
 
 Value = dict[str, Any]
 
@@ -68,6 +72,7 @@ class Reservations:
         ranges: Ranges,
         consumer: Consumer,
         selective_receiver: SelectiveReceiver,
+        starts: ReaderStarts,
     ) -> None:
         self._services = services
         self._readers = readers
@@ -75,6 +80,7 @@ class Reservations:
         self._ranges = ranges
         self._consumer = consumer
         self._selective_receiver = selective_receiver
+        self._starts = starts
         self._opening = asyncio.Lock()
 
     # Opening.
@@ -86,25 +92,22 @@ class Reservations:
         *,
         shared: bool,
         start: str,
+        starts: Mapping[str, str] = NO_STARTS,
+        fence: int = 0,
         rights: Rights = ALL_RIGHTS,
     ) -> Value:
         """Begin a run of a reader; return the answer to the request `OpenReader`.
 
-        `texts` name its queues, `start` is one of `STARTS`.  The answer has the fence of the run,
-        which invalidates earlier runs.  Raises Refusal.
+        `texts` name its queues; `start` and `starts` are as in `OpenReader`.  The answer has the
+        fence of the run, which invalidates earlier runs.  With the `fence` of the current run, its
+        queues are added to that run instead.  Raises Refusal.
         """
-        if start not in STARTS:
-            raise Refusal(
-                "bad_reader_start",
-                f"a reader cannot start with {start!r}",
-                f"Give one of {', '.join(STARTS)}.",
-            )
+        check_start((start, *starts.values()))
         queues = [self._readers.find_queue(text) for text in texts]
         now_s = int(self._services.environment.time())
         open_reader = partial(reservations.open_reader, name=name, now_s=now_s)
-        frontier = await self._ranges.frontier() if start == "newest" else 0
         async with self._opening:
-            reader = self._readers.get(name)
+            reader = self._readers.find(name, fence) if fence else self._readers.get(name)
             is_new = reader is None
             if reader is None:
                 reader = self._readers.add(await self._services.storage.batch.run(open_reader))
@@ -113,12 +116,15 @@ class Reservations:
                     TO_RECEIVE, map(thing_of, self._readers.queues_of(name)), "open_reader"
                 )
                 _check_sharing(reader, queues, shared=shared)
-                if not is_new:
+                if fence:
+                    self._readers.find(name, fence)
+                elif not is_new:
                     row = await self._services.storage.batch.run(open_reader)
                     reader.fence, reader.opened_at_s = row.fence, row.opened_at_s
-                for queue in queues:
+                for text, queue in zip(texts, queues, strict=True):
                     if id_text(queue) not in reader.queues:
-                        await self._add_queue(reader, queue, shared=shared, arrival=frontier)
+                        arrival = await self._starts.arrival_before(queue, starts.get(text, start))
+                        await self._add_queue(reader, queue, shared=shared, arrival=arrival)
                 self._readers.note_request(reader)
                 log.info("reader_opened", reader=name, fence=reader.fence)
                 return _opened(reader, queues)
@@ -150,12 +156,13 @@ class Reservations:
         bytes_max: int,
         *,
         one_always: bool = True,
+        bounds: Bounds = UNBOUNDED,
     ) -> Value:
         """Reserve messages behind position `start`; return the answer to the request `Reserve`.
 
         Messages that are reserved already are counted first; further ones are reserved up to the
         limits.  With `bytes_max` 0 the size is not limited; with `one_always` the first message may
-        be larger than that.  Raises Refusal.
+        be larger than that.  New ones are reserved within `bounds`.  Raises Refusal.
         """
         reader = self._readers.find(name, fence)
         async with reader.lock:
@@ -183,6 +190,7 @@ class Reservations:
                     limit - messages,
                     bytes_max - size if bytes_max else NO_LIMIT_BYTES,
                     one_always=one_always and messages == 0,
+                    bounds=bounds,
                 )
                 if not piece.messages:
                     break

@@ -32,6 +32,16 @@ class _Candidates(NamedTuple):
     sizes: list[int]
 
 
+class Bounds(NamedTuple):
+    """The last messages that a request may reserve."""
+
+    arrival: int = ARRIVAL_MAX
+    at_ms: int | None = None  # the time of arrival, since 1970
+
+
+UNBOUNDED = Bounds()
+
+
 class ReservedPiece(NamedTuple):
     """The messages that one commit has reserved."""
 
@@ -56,15 +66,18 @@ class Reserver:
         bytes_max: int,
         *,
         one_always: bool,
+        bounds: Bounds = UNBOUNDED,
     ) -> ReservedPiece:
         """Reserve the next messages that arrived after the number `after`, in one commit.
 
-        With `one_always` the first message may be larger than `bytes_max`.  Raises Refusal if the
-        queue was deleted.
+        With `one_always` the first message may be larger than `bytes_max`.  Messages beyond
+        `bounds` are not reserved.  Raises Refusal if the queue was deleted.
         """
         queue = held.queue
         while True:
-            found = await self._choose(held, after, messages_max, min(bytes_max, PIECE_BYTES))
+            found = await self._choose(
+                held, after, messages_max, min(bytes_max, PIECE_BYTES), bounds
+            )
             if not one_always and found.lookup_ids and found.sizes[0] > bytes_max:
                 return ReservedPiece(0, 0, after)  # `_choose` always returns one message
             if queue.deleted:
@@ -133,14 +146,14 @@ class Reserver:
         return lookup_ids
 
     async def _choose(
-        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int
+        self, held: ReaderQueue, after: int, messages_max: int, bytes_max: int, bounds: Bounds
     ) -> _Candidates:
         """Return ready messages in the order of arrival, stored and express ones.
 
         At least one message is returned if there is one, also if it is larger than `bytes_max`.
         """
         queue = held.queue
-        until = await self._ranges.frontier()
+        until = min(await self._ranges.frontier(), bounds.arrival)
         now_s = self._services.clock.now_s
         rows_max = min(messages_max, PIECE_MESSAGES)
         base = queue.id << LOOKUP_BITS
@@ -156,6 +169,7 @@ class Reserver:
                 until=until,
                 busy=busy,
                 stop_at_busy=held.shared,
+                until_ms=bounds.at_ms,
                 now_s=now_s,
                 rows_max=rows_max,
                 bytes_max=bytes_max,
@@ -175,6 +189,7 @@ class Reserver:
                 after < lookup_id & ARRIVAL_MAX <= min(within, until)
                 and lookup_id not in queue.taken
                 and (message.expires_at_s is None or message.expires_at_s >= now_s)
+                and (bounds.at_ms is None or message.arrived_at_ms <= bounds.at_ms)
             ):
                 sizes[lookup_id] = len(message.packet)
         return _first(sizes, rows_max, bytes_max)

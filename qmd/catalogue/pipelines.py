@@ -175,6 +175,23 @@ ENTRIES = (
         "Wait until it ends, or give each job its own --output.",
     ),
     Entry(
+        1821,
+        "reader_expires",
+        "A reader of a pipeline has not been used for long, and will end (in the log).",
+        "Its pipeline was not run for almost reader_age of the section [pipeline].",
+        "Run the pipeline once, or raise reader_age. Otherwise its messages become ready again, "
+        "and its checkpoint is void.",
+    ),
+    Entry(
+        1822,
+        "reader_expired",
+        "A reader that nobody used has ended (in the log).",
+        "Its pipeline was not run for reader_age of the section [pipeline], and a warning came "
+        "before.",
+        "Its reserved messages are ready again. If the pipeline is still needed, begin with a new "
+        "checkpoint.",
+    ),
+    Entry(
         1880,
         "pipeline_extra_missing",
         "A package that the pipeline needs is not installed.",

@@ -96,16 +96,30 @@ class Pipeline:
     # -- reading -----------------------------------------------------------------------------
 
     async def open_reader(
-        self, reader: str, queues: Sequence[str], *, shared: bool = False, start: str = "oldest"
+        self,
+        reader: str,
+        queues: Sequence[str],
+        *,
+        shared: bool = False,
+        start: str = "oldest",
+        starts: Mapping[str, str] | None = None,
+        fence: int = 0,
     ) -> Run:
         """Begin a run of the reader; requests of its earlier runs are refused from now on.
 
-        `queues`: names in any spelling, or ids.  `shared`: see
-        `qmd.control_protocol.bulk.OpenReader`.
+        `queues`: names in any spelling, or ids.  `shared`, `start` and `starts`: see
+        `qmd.control_protocol.bulk.OpenReader`.  With the `fence` of a current run, the queues are
+        added to it.
         """
         refuse_inside(self._caller, "open_reader")
         answer = await self._caller.ask(
-            pipeline_frames.OpenReader, reader, list(queues), shared, start
+            pipeline_frames.OpenReader,
+            reader,
+            list(queues),
+            shared,
+            start,
+            fence,
+            dict(starts or {}),
         )
         return Run(
             answer["reader"],
@@ -131,11 +145,14 @@ class Pipeline:
         messages_max: int = ROWS_MAX,
         bytes_max: int = 0,
         one_always: bool = True,
+        until: int = 0,
+        until_ms: int | None = None,
     ) -> Reserved:
         """Reserve messages after position `start` for this reader; they no longer expire.
 
         `one_always`: reserve at least one message, if there is any, even if it is larger than
-        `bytes_max`.
+        `bytes_max`.  `until`, `until_ms`: the last arrival number (0: no limit), and the last time
+        of arrival in milliseconds since 1970.
         """
         refuse_inside(self._caller, "reserve")
         answer = await self._caller.ask(
@@ -147,6 +164,8 @@ class Pipeline:
             messages_max,
             bytes_max,
             one_always,
+            until,
+            until_ms,
         )
         return Reserved(answer["end"], answer["messages"], answer["bytes"], answer["more"])
 

@@ -714,6 +714,12 @@ class PipelineSettings:
         "A warning is logged about a reader with reserved messages that sends no request for "
         "this time.",
     )
+    reader_age_s: float = setting(
+        Duration("0s", "3650d"),
+        "90d",
+        "A reader without requests for this time ends, after a warning: its reserved messages are "
+        "ready again. 0s: never.",
+    )
     stage_age_s: float = setting(
         Duration("1m", "3650d"),
         "1d",

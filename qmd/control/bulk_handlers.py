@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from qmd.bulk.reader import id_text
+from qmd.bulk.reserve_next import Bounds
 from qmd.control_protocol import bulk as frames
+from storage.tables.keys import ARRIVAL_MAX
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
@@ -24,6 +26,8 @@ async def _open(components: Components, rights: Rights, request: frames.OpenRead
         request.queues,
         shared=request.shared,
         start=request.start,
+        starts=request.starts,
+        fence=request.fence,
         rights=rights,
     )
 
@@ -37,6 +41,7 @@ async def _reserve(components: Components, rights: Rights, request: frames.Reser
         request.messages_max,
         request.bytes_max,
         one_always=request.one_always,
+        bounds=Bounds(min(request.until or ARRIVAL_MAX, ARRIVAL_MAX), request.until_ms),
     )
 
 

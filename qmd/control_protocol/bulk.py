@@ -44,14 +44,22 @@ class OpenReader(Request, tag="open_reader", frozen=True):
 
     `shared`: consumed messages stay in the queue, and other shared readers of the queue read all of
     them too. Otherwise the readers of a queue compete, and consumed messages are received. A new
-    reader begins with the oldest message (`start` "oldest") or with messages that arrive from now
-    on ("newest").
+    reader begins in a queue with the oldest message (`start` "oldest"), with messages that arrive
+    from now on ("newest"), with those that have an arrival number from N on ("position:N"), or with
+    the first one that arrived at a time or later ("time:MILLISECONDS", since 1970). `starts` has
+    other starts for single queues, named as in `queues`.
+
+    With the `fence` of a run that is current, queues are added to that run, and the fence stays.
     """
 
     reader: Name
     queues: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
     shared: bool = False
     start: str = "oldest"
+    fence: int = 0
+    starts: Annotated[dict[QueueName, str], msgspec.Meta(max_length=QUEUES_MAX)] = msgspec.field(
+        default_factory=dict
+    )
 
 
 class Reserve(Request, tag="reserve", frozen=True):
@@ -62,6 +70,8 @@ class Reserve(Request, tag="reserve", frozen=True):
 
     Messages that an earlier request reserved after `start` are returned first, so a request with a
     lost answer can be repeated. `more`: a message after `end` is ready, reserved or not.
+
+    `until` and `until_ms` exclude messages with a later arrival number or time.
     """
 
     reader: Name
@@ -71,6 +81,8 @@ class Reserve(Request, tag="reserve", frozen=True):
     messages_max: int = ROWS_MAX
     bytes_max: int = 0  # 0: no limit
     one_always: bool = True  # one ready message even if it exceeds the limit
+    until: Amount = 0  # the last arrival number; 0: no limit
+    until_ms: Amount | None = None  # since 1970
 
 
 class Filter(msgspec.Struct, array_like=True, frozen=True):

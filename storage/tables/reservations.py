@@ -11,6 +11,7 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from storage.tables import counters, shared_parts
+from storage.tables.keys import arrival_of
 from storage.tables.pages import key_list
 from storage.tables.ranges import (
     POSITION_BITS,
@@ -122,6 +123,16 @@ def _reader_queue(row: tuple[Any, ...]) -> ReaderQueueRow:
 # Reserving.
 
 
+def first_arrival_since(
+    db: sqlite3.Connection, queue_id: int, *, until: int, since_ms: int
+) -> int | None:
+    """Return the number of the first message, by arrival, that arrived at `since_ms` or later."""
+    for key, arrived_at_ms in by_arrival(db, "key, arrived_at_ms", queue_id, 0, until):
+        if arrived_at_ms >= since_ms:
+            return arrival_of(key)
+    return None
+
+
 #: A message's key, and the size of its packet in bytes.
 Candidate = tuple[int, int]
 
@@ -134,6 +145,7 @@ def choose(
     until: int,
     busy: Set[int],
     stop_at_busy: bool,
+    until_ms: int | None = None,
     now_s: int,
     rows_max: int,
     bytes_max: int,
@@ -141,13 +153,16 @@ def choose(
     """Return the next messages by arrival, after `after` up to `until`, that are not in `busy`.
 
     `busy` are keys.  With `stop_at_busy` the selection ends before the first busy message, and the
-    second value is the key of that message.  Expired messages are left out.  No packet is read.
+    second value is the key of that message.  Expired messages are left out, and with `until_ms`
+    those that arrived later.  No packet is read.
     """
     chosen: list[Candidate] = []
     size = 0
-    for key, packet_bytes, expires_at_s in by_arrival(
-        db, "key, length(packet) + part_bytes, expires_at_s", queue_id, after, until
+    for key, packet_bytes, expires_at_s, arrived_at_ms in by_arrival(
+        db, "key, length(packet) + part_bytes, expires_at_s, arrived_at_ms", queue_id, after, until
     ):
+        if until_ms is not None and arrived_at_ms > until_ms:
+            continue
         if key in busy:
             if stop_at_busy:
                 return chosen, key
