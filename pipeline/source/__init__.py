@@ -7,20 +7,32 @@
     stream.py      a queue as a stream, exactly once
     sink.py        rows as messages, exactly once
     decode/        packets into Arrow columns: packets, rows, headers, columns, fallback
-    filters.py     filters that the queue manager applies
+    bodies.py      bodies into columns: text, JSON, Avro, .NET
+    where.py       conditions of a read; filters.py: those that the queue manager applies
+    bounds.py      positions and times at which a read begins and ends
+    tables.py      options of tables of SQL
 
 docs/pipeline.md is the manual; docs/decisions/0021 gives the reasons.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
 from pipeline.source import schema
 from pipeline.source.errors import SourceError, plainly
-from pipeline.source.options import Options
+from pipeline.source.option_names import READ, SCHEMA, STREAM, STREAM_WRITE, WRITE
+from pipeline.source.options import CONTENT, Options
+from pipeline.source.tables import (
+    is_new_table,
+    only_of,
+    options_of_table,
+    table_ddl,
+    with_table_options,
+)
 
 
 class DefaultSource(DataSource):
@@ -32,30 +44,63 @@ class DefaultSource(DataSource):
 
     @plainly
     def schema(self) -> str:
-        options = self._options("schema")
+        if not is_new_table(self.options):
+            return self._ddl(dict(self.options))
+        given = options_of_table(self.options)
+        return table_ddl(self._ddl(given), given)
+
+    def _ddl(self, given: dict[str, str]) -> str:
+        options = Options(given, SCHEMA).check()
         kind = options.kind
         if options.path:
             from pipeline.source.files import kind_of
 
             kind = kind_of(options)
-        return schema.ddl(kind, options.columns(kind))
+        columns = options.columns(kind)
+        ddl = schema.ddl(kind, [name for name in columns if name not in CONTENT])
+        if kind != "messages" or not options.body_format:
+            return ddl
+        from pipeline.source.bodies import content_ddl
+
+        types = {
+            "content": content_ddl(options.body_format, options.body_schema, options.avro_schema),
+            "content_error": "string",
+        }
+        return ", ".join(
+            f"`{name}` {types[name]}" if name in CONTENT else schema.ddl(kind, [name])
+            for name in columns
+        )
 
     @plainly
     def reader(self, schema: Any) -> Any:
-        options = self._options("read")
+        options = self._options(READ, schema)
         if options.path:
             from pipeline.source.files import FileReader
 
-            return FileReader(options)
-        from pipeline.source.batch import LiveReader, PushingReader
+            return FileReader(options, schema)
+        from pipeline.source.batch import LiveReader
 
-        return PushingReader(options) if options.pushdown else LiveReader(options)
+        if options.pushdown:
+            warnings.warn(
+                'qmd: option "pushdown" has no effect, because Spark 4.3 uses the filters of one'
+                ' query for others of the same DataFrame; name conditions with the option "where"',
+                stacklevel=1,
+            )
+        return LiveReader(options, schema)
 
-    @plainly
     def streamReader(self, schema: Any) -> Any:
-        from pipeline.source.stream import StreamReader
+        """Return the reader of a stream; one that only raises, if the options are wrong.
 
-        return StreamReader(self._options("readStream"))
+        Spark 4.3 loses an exception that is raised here, and reports an UnboundLocalError.
+        """
+        try:
+            from pipeline.source.stream import StreamReader
+
+            return StreamReader(self._options(STREAM, schema), schema)
+        except Exception as error:
+            from pipeline.source.refused import RefusedReader
+
+            return RefusedReader(error)
 
     @plainly
     def writer(self, schema: Any, overwrite: bool) -> Any:
@@ -66,7 +111,7 @@ class DefaultSource(DataSource):
                 'qmd: a queue cannot be overwritten; write with mode("append"), and purge the queue'
                 " before (qmd queue purge) if it should be empty"
             )
-        return BatchWriter(self._options("write"), _fields(schema))
+        return BatchWriter(self._options(WRITE, schema), _fields(schema))
 
     @plainly
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
@@ -74,10 +119,13 @@ class DefaultSource(DataSource):
 
         if overwrite:
             raise SourceError('qmd: queues take new messages only; use outputMode("append")')
-        return StreamWriter(self._options("writeStream"), _fields(schema))
+        return StreamWriter(self._options(STREAM_WRITE, schema), _fields(schema))
 
-    def _options(self, use: str) -> Options:
-        return Options(dict(self.options), use)
+    def _options(self, use: str, schema: Any) -> Options:
+        given = with_table_options(self.options, schema, use)
+        if use == WRITE:
+            given = only_of(given, use)  # a view of SQL has options for reading too
+        return Options(given, use).check()
 
 
 def _fields(schema: Any) -> list[tuple[str, str]]:

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pipeline.source.bounds import POSITION_MAX
 from pipeline.source.connection import Connection
 from pipeline.source.decode.packets import batch_of
 from pipeline.source.decode.rows import Place, Rows
 from pipeline.source.errors import plainly
 from pipeline.source.events import event_batch
-from pipeline.source.filters import PushedFilters, is_exact, pushed
+from pipeline.source.filters import PushedFilters, pushed, within
 from pipeline.source.options import Endpoint, Options
+from pipeline.source.output import output_of
 from qmd.control_protocol import bulk as pipeline_frames
 
 EVENTS_A_PAGE = 5_000
@@ -52,11 +54,21 @@ class EventLogRange(InputPartition):
 class LiveReader(DataSourceReader):
     """Reader of live queues or event logs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, given: Any = None) -> None:
         self.options = options
         self.kind = options.kind
-        self.columns = options.columns(self.kind)
-        self.pushed = PushedFilters()
+        self.output = output_of(options, self.kind, given)
+        self.pushed = self._narrowed(pushed(self.output.where.filters()))
+
+    def _narrowed(self, found: PushedFilters) -> PushedFilters:
+        """Add the times at which the read begins and ends."""
+        first, last = self.options.starting.at_ms, self.options.ending.at_ms
+        least, most = found.moments
+        moments = (
+            least if first is None else max(least, first),
+            most if last is None else min(most, last - 1),
+        )
+        return within(found, first, last, moments)
 
     @plainly
     def partitions(self) -> list[InputPartition]:
@@ -64,7 +76,7 @@ class LiveReader(DataSourceReader):
             return []
         found: list[InputPartition] = []
         for wanted in self.options.sources():
-            with Connection(wanted.endpoint) as at:
+            with Connection(wanted.endpoint, patient=self.options.is_patient) as at:
                 if not self._wants(at):
                     continue
                 if self.kind == "events":
@@ -85,32 +97,51 @@ class LiveReader(DataSourceReader):
 
     def _ranges(self, at: Connection, queues: Iterable[str]) -> list[InputPartition]:
         found: list[InputPartition] = []
-        for queue in expand(at, queues):
+        for queue, named in expand(at, queues).items():
             if not self.pushed.has("queue", queue):
                 continue
+            after, until = self._ends(named)
+            if after >= until:
+                continue
+            place = Place(at.qm.name, at.qm.id, queue)
+            parts = self.options.partitions
             split = at.run(
                 at.qm.pipeline.split_range(
-                    queue,
-                    self.options.partitions,
-                    after=self.pushed.after,
-                    until=0 if self.pushed.until >= (1 << 44) - 1 else self.pushed.until,
+                    queue, parts, after=after, until=0 if until >= POSITION_MAX else until
                 )
             )
-            place = Place(at.qm.name, at.qm.id, queue)
+            most = self.options.rows_a_partition
+            if most and max((count for _, _, count in split.ranges), default=0) > most:
+                split = at.run(
+                    at.qm.pipeline.split_range(
+                        queue, -(-split.messages // most), after=after, until=split.until
+                    )
+                )
             found += [
                 QueueRange(at.endpoint, place, split.queue, after, until)
                 for after, until, _ in split.ranges
             ]
         return found
 
+    def _ends(self, queue: str) -> tuple[int, int]:
+        """Return the arrival numbers after which and up to which a queue is read."""
+        first, last = self.options.starting.of(queue), self.options.ending.of(queue)
+        after = first - 1 if isinstance(first, int) else 0
+        until = last - 1 if isinstance(last, int) else POSITION_MAX
+        return max(self.pushed.after, after, 0), min(self.pushed.until, until)
+
     @plainly
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, EventLogRange):
             return self._read_log(partition)
         if isinstance(partition, QueueRange):
-            return read_range(
-                partition, self.columns, wanted=self.pushed.wanted, bodies=self.options.bodies
+            batches = read_range(
+                partition,
+                self.output.decoded,
+                wanted=self.pushed.wanted,
+                bodies=self.options.bodies,
             )
+            return map(self.output.of, batches)
         return iter(())  # Spark adds an empty partition if there is none
 
     def _read_log(self, log: EventLogRange) -> Iterator[Any]:
@@ -135,33 +166,30 @@ class LiveReader(DataSourceReader):
                 ended = page["end"] or len(events) < len(page["events"])
                 cursor = page["cursor"]
                 if events:
-                    yield event_batch(events, self.columns)
+                    yield self.output.of(event_batch(events, self.output.decoded))
 
 
-class PushingReader(LiveReader):
-    """LiveReader for Spark with filter pushdown (spark.sql.python.filterPushdown.enabled)."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self.pushed = pushed(filters)
-        # Spark applies the returned filters again.
-        return [one for one in filters if self.kind == "events" or not is_exact(one)]
-
-
-def expand(at: Connection, queues: Iterable[str]) -> list[str]:
-    """Return the selected queues, each once; a pattern is matched with the current names."""
-    names: list[str] = []
+def expand(at: Connection, queues: Iterable[str]) -> dict[str, str]:
+    """Return the selected queues, each once, with the name or pattern that selects it."""
+    names: dict[str, str] = {}
+    known: list[str] | None = None
     for queue in queues:
-        if not any(sign in queue for sign in PATTERN):
-            names.append(queue)
+        if not is_pattern(queue):
+            names.setdefault(queue, queue)
             continue
-        known = [str(one["name"]) for one in at.run(at.qm.list_queues())]
-        names += [
-            name
-            for name in known
-            if fnmatch.fnmatchcase(name.casefold(), queue.casefold())
-            or fnmatch.fnmatchcase(name.casefold(), f"private$\\{queue}".casefold())
-        ]
-    return list(dict.fromkeys(names))
+        if known is None:
+            known = [str(one["name"]) for one in at.run(at.qm.list_queues())]
+        for name in known:
+            if any(
+                fnmatch.fnmatchcase(name.casefold(), pattern.casefold())
+                for pattern in (queue, f"private$\\{queue}")
+            ):
+                names.setdefault(name, queue)
+    return names
+
+
+def is_pattern(queue: str) -> bool:
+    return any(sign in queue for sign in PATTERN)
 
 
 def read_range(

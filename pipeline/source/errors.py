@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from qmd.client import ClientError
@@ -56,7 +56,7 @@ def plainly(entry: Callable[P, T]) -> Callable[P, T]:
             found = entry(*args, **kwargs)
         except SourceError as error:
             raise _shown_alone(error) from None
-        return _each_plainly(found) if isinstance(found, Generator) else found  # type: ignore[return-value]
+        return _each_plainly(found) if isinstance(found, Iterator) else found  # type: ignore[return-value]
 
     return called
 

@@ -22,6 +22,7 @@ from pipeline.source.decode.rows import Place, Rows
 from pipeline.source.errors import SourceError, option_error, plainly
 from pipeline.source.events import event_batch, event_rows
 from pipeline.source.options import Options
+from pipeline.source.output import output_of
 from qmd.client.archive import BrokenLine, read_line
 
 LINES_A_BATCH = 5_000
@@ -37,10 +38,11 @@ class File(InputPartition):
 class FileReader(DataSourceReader):
     """One partition for each file, or for each row group of a Parquet file."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, given: Any = None) -> None:
         self.options = options
         self.kind = kind_of(options)
-        self.columns = options.columns(self.kind)
+        self.output = output_of(options, self.kind, given)
+        self.columns = self.output.decoded
 
     @plainly
     def partitions(self) -> list[InputPartition]:
@@ -63,10 +65,12 @@ class FileReader(DataSourceReader):
         if not isinstance(partition, File):  # Spark's own empty partition
             return iter(())
         if partition.row_groups is not None:
-            return self._read_parquet(partition.path, partition.row_groups)
-        if self.kind == "events":
-            return self._read_events(partition.path)
-        return self._read_messages(partition.path)
+            batches = self._read_parquet(partition.path, partition.row_groups)
+        elif self.kind == "events":
+            batches = self._read_events(partition.path)
+        else:
+            batches = self._read_messages(partition.path)
+        return map(self.output.of, batches)
 
     def _read_parquet(self, path: str, groups: tuple[int, ...]) -> Iterator[Any]:
         file = _parquet(path)

@@ -1,9 +1,8 @@
-"""Spark's filters, translated for the queue manager.
+"""Conditions of a read, translated for the queue manager.
 
-Every translation passes the rows that the filter passes, and perhaps more: the queue manager
-matches substrings without regard to case, and times in milliseconds.  So Spark applies its filters
-again, and a filter without a translation is left to Spark.  Only the filters that the driver
-decides (`is_exact`) are complete here, and Spark's plan shows that.
+Every translation passes the rows that the condition passes, and perhaps more: the queue manager
+matches substrings without regard to case, and times in milliseconds.  So the executor compares
+again (`where.py`), and a condition without a translation is left to it.
 """
 
 from __future__ import annotations
@@ -48,17 +47,25 @@ def pushed(filters: Iterable[Any]) -> PushedFilters:
     return found
 
 
-def is_exact(one: Any) -> bool:
-    """Return whether the read returns exactly the messages of this filter; not for events."""
-    name = ".".join(getattr(one, "attribute", ()))
-    kind, value = type(one).__name__, getattr(one, "value", None)
-    if name in ("host", "queue_manager", "queue"):
-        return isinstance(value, str) if kind == "EqualTo" else kind == "In"
-    return (
-        name == "position"
-        and isinstance(value, int)
-        and kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
-    )
+def within(
+    found: PushedFilters, first_ms: int | None, end_ms: int | None, moments: tuple[int, int]
+) -> PushedFilters:
+    """Restrict messages to those that arrived from `first_ms` on and before `end_ms`.
+
+    `moments` is the same restriction of events.
+    """
+    found = replace(found, moments=moments)
+    choice = found.wanted.choice
+    if first_ms is not None:
+        after = choice.arrived_after_ms
+        low = first_ms - 1 if after is None else max(after, first_ms - 1)
+        found = _choosing(found, arrived_after_ms=low)
+    if end_ms is not None:
+        before = choice.arrived_before_ms
+        found = _choosing(
+            found, arrived_before_ms=end_ms if before is None else min(before, end_ms)
+        )
+    return found
 
 
 def _with(found: PushedFilters, kind: str, path: tuple[str, ...], one: Any) -> PushedFilters:

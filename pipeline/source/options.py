@@ -7,55 +7,39 @@ file or the environment variable that holds it.
 
 from __future__ import annotations
 
-import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.source import schema
+from pipeline.source import bounds, schema
+from pipeline.source.bounds import Bound
 from pipeline.source.errors import option_error
+from pipeline.source.option_names import (
+    READ,
+    SCHEMA,
+    STREAM,
+    STREAM_WRITE,
+    WRITE,
+    is_option,
+    like,
+    spelled,
+    why_not,
+)
+from pipeline.source.where import parse_where
 
 MESSAGES_A_TRIGGER = 20_000
 RECONNECT_S = 60.0
 
-_COMMON = {"endpoint", "tokenfile", "tokenenv", "cafile", "reconnectseconds"}
-_WHAT = {"kind", "columns", "body", "queue", "sources", "partitions"}
-_READ = _COMMON | _WHAT | {"path", "pushdown"}
-_STREAM = (
-    _COMMON
-    | _WHAT
-    | {
-        *("readerid", "shared", "startingfrom", "ongap"),
-        *("maxmessagespertrigger", "maxbytespertrigger"),
-    }
-)
-_WRITE = _COMMON | {"queue", "destination", "delivery", "jobid"}
-_STREAM_WRITE = _COMMON | {"queue", "destination", "delivery", "checkpointlocation", "path"}
-_SPELLING = (
-    *("endpoint", "tokenFile", "tokenEnv", "caFile", "reconnectSeconds", "kind", "columns"),
-    *(
-        "body",
-        "queue",
-        "sources",
-        "partitions",
-        "path",
-        "pushdown",
-        "readerId",
-        "shared",
-        "startingFrom",
-    ),
-    *("onGap", "maxMessagesPerTrigger", "maxBytesPerTrigger", "destination", "delivery"),
-    *("jobId", "checkpointLocation"),
-)
-_SPELLED = {name.lower(): name for name in _SPELLING}
-_USES = {
-    "read": _READ,
-    "readStream": _STREAM,
-    "write": _WRITE,
-    "writeStream": _STREAM_WRITE,
-    "schema": _READ | _STREAM,  # Spark asks for the schema without naming the use
-}
+DISCOVER_S = 30
+TRIGGER_DELAY_S = 900.0  # as in Kafka's source
+NAME_CHARACTERS_MAX = 200  # of a reader
+BODY_FORMATS = ("binary", "text", "json", "avro", "dotnet")
+CONTENT = ("content", "content_error")  # the columns that a format adds
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +51,8 @@ class Endpoint:
     token_env: str = ""
     ca_file: str = ""
     reconnect_s: float = RECONNECT_S
+    certificate_file: str = ""
+    key_file: str = ""
 
     def __str__(self) -> str:
         return self.address
@@ -87,11 +73,50 @@ class Options:
         self.given = {name.lower(): value for name, value in given.items()}
         self.use = use
         for name in self.given:
-            if name not in _USES[use]:
-                of = "read" if use == "schema" else use  # Spark asks for the schema first
-                raise option_error(
-                    _SPELLED.get(name, name), f"is not an option of {of}{self._like(name)}"
-                )
+            if not is_option(name, use):
+                raise option_error(spelled(name), why_not(name, use))
+
+    def check(self) -> Options:
+        """Check all options of this use, and return them.  Raises SourceError for the first fault.
+
+        Spark would report most faults in the middle of a query, and some never.
+        """
+        if self.use in (WRITE, STREAM_WRITE):
+            self.endpoint()
+            _ = self.destination, self.delivery, self.job_id
+            return self
+        self._check_read()
+        if self.use == STREAM or (self.use == SCHEMA and "readerid" in self.given):
+            self._check_stream()
+        return self
+
+    def _check_read(self) -> None:
+        kind = self.kind
+        _ = self.partitions, self.rows_a_partition, self.pushdown, self.bodies
+        if not self.path:
+            self.sources()
+        if kind:
+            self.columns(kind)
+        elif "columns" not in self.given:
+            _ = self.body_format
+        if kind:  # of files, it is known when the first one was read
+            parse_where(self.given.get("where", ""), kind)
+        _ = self.starting, self.ending
+
+    def _check_stream(self) -> None:
+        _ = self.reader_id, self.shared, self.gap_fails, self.trigger_delay_s, self.discover_s
+        _ = self.bytes_a_trigger
+        if self.rows_a_trigger_min > self.messages_a_trigger:
+            raise option_error(
+                "minRowsPerTrigger",
+                f"is {self.rows_a_trigger_min}, which is more than maxRowsPerTrigger"
+                f" ({self.messages_a_trigger})",
+            )
+
+    @property
+    def is_patient(self) -> bool:
+        """Return whether a queue manager that is away is waited for before the first answer."""
+        return self.use == STREAM or "reconnectseconds" in self.given
 
     # -- reading --
 
@@ -103,7 +128,7 @@ class Options:
     def kind(self) -> str:
         """Return "messages" or "events"; for files also "" if the option is not set."""
         kind = self._one_of("kind", ("messages", "events"), "" if self.path else "messages")
-        if self.use == "readStream" and kind != "messages":
+        if self.use == STREAM and kind != "messages":
             raise option_error("kind", "is messages for a stream: events have no reader to reserve")
         return kind
 
@@ -114,15 +139,21 @@ class Options:
     def columns(self, kind: str) -> tuple[str, ...]:
         """Return the names of the columns to read, in order."""
         if "columns" not in self.given:
-            return schema.default_columns(kind, bodies=self.bodies)
+            names = schema.default_columns(kind, bodies=self.bodies)
+            return (*names, *(CONTENT if kind == "messages" and self.body_format else ()))
         known = schema.column_names(kind)
-        columns = tuple(_list(self.given["columns"]))
+        if kind == "messages" and self.body_format:
+            known = (*known, *CONTENT)
+        columns = tuple(_list(self.given["columns"], "columns"))
         if not columns:
             raise option_error("columns", "names no column; leave it out for all")
         for name in columns:
             if name not in known:
                 raise option_error(
-                    "columns", f"has {name!r}, which {kind} do not have{_like(name, known)}"
+                    "columns",
+                    'has "content", which exists only with the option "bodyFormat"'
+                    if name in CONTENT
+                    else f"has {name!r}, which {kind} do not have{like(name, known)}",
                 )
         if len(set(columns)) < len(columns):
             raise option_error("columns", "names a column twice")
@@ -141,13 +172,80 @@ class Options:
         return self._number("partitions", 1, at_least=1, at_most=10_000)
 
     @property
-    def pushdown(self) -> bool:
-        """Return whether filters are passed to the queue manager.
+    def rows_a_partition(self) -> int:
+        """Return the most rows of one partition; 0: no limit."""
+        return self._number("maxRowsPerPartition", 0, at_least=1)
 
-        The default is false: Spark 4.3 keeps the reader of a DataFrame with the filters of its
-        first query, and reads a later query without filters with the same reader.
+    @property
+    def pushdown(self) -> bool:
+        """Return the value of an option without effect, which earlier releases had.
+
+        Spark 4.3 keeps the reader of a DataFrame with the filters of its first query, and reads a
+        later query, or the other side of a join, with the same reader.
         """
         return self._truth("pushdown", default=False)
+
+    @property
+    def body_format(self) -> str:
+        """Return the format in which bodies are decoded, or "" for none."""
+        name = self._one_of("bodyFormat", BODY_FORMATS, "binary")
+        schemas = {"json": "bodySchema", "avro": "avroSchema"}
+        for option, formats in (("bodySchema", ("json", "dotnet")), ("avroSchema", ("avro",))):
+            if option.lower() in self.given and name not in formats:
+                raise option_error(option, f'needs the option "bodyFormat" to be {formats[0]}')
+        if name in schemas and schemas[name].lower() not in self.given:
+            raise option_error(schemas[name], f"is missing: bodyFormat={name} needs it")
+        if "onbadbody" in self.given and name == "binary":
+            raise option_error("onBadBody", 'needs the option "bodyFormat"')
+        _ = self.bad_body_fails
+        if name != "binary" and (not self.bodies or self.kind == "events"):
+            raise option_error("bodyFormat", "needs the bodies of messages")
+        return "" if name == "binary" else name
+
+    @property
+    def body_schema(self) -> str:
+        return self.given.get("bodyschema", "")
+
+    @property
+    def avro_schema(self) -> str:
+        return self.given.get("avroschema", "")
+
+    @property
+    def bad_body_fails(self) -> bool:
+        return self._one_of("onBadBody", ("null", "fail"), "null") == "fail"
+
+    @property
+    def starting(self) -> Bound:
+        """Return where the read begins; in a stream, where a new reader begins."""
+        first = self._one_of("startingFrom", ("oldest", "newest"), "")
+        if first and {"startingoffsets", "startingtimestamp"} & self.given.keys():
+            raise option_error(
+                "startingFrom", 'is the same as "startingOffsets"; leave one of them out'
+            )
+        named = bounds.LATEST if first == "newest" else bounds.EARLIEST
+        found = bounds.starting(self.given, self._queue_names(), named)
+        if self.use == READ and bounds.LATEST in (found.general, *found.queues.values()):
+            raise option_error("startingOffsets", "is latest; a batch that begins there is empty")
+        self._check_bound("starting", found)
+        return found
+
+    @property
+    def ending(self) -> Bound:
+        """Return where the read ends."""
+        found = bounds.ending(self.given, self._queue_names())
+        self._check_bound("ending", found)
+        return found
+
+    def _check_bound(self, name: str, bound: Bound) -> None:
+        if self.path and f"{name}offsets" in self.given:
+            raise option_error(f"{name}Offsets", "is for queues; files have the option where")
+        if self.path and f"{name}timestamp" in self.given:
+            raise option_error(f"{name}Timestamp", "is for queues; files have the option where")
+        if self.kind == "events" and bound.queues:
+            raise option_error(f"{name}Offsets", f"is for messages; events have {name}Timestamp")
+
+    def _queue_names(self) -> list[str]:
+        return [] if self.path else [name for one in self.sources() for name in one.queues]
 
     def sources(self) -> list[SourceQueues]:
         """Return the queues to read, by queue manager."""
@@ -172,6 +270,8 @@ class Options:
                         token_file=each.get("tokenFile"),
                         token_env=each.get("tokenEnv"),
                         ca_file=each.get("caFile"),
+                        certificate_file=each.get("certificateFile"),
+                        key_file=each.get("keyFile"),
                     ),
                     tuple(_list(each.get("queue", []))),
                 )
@@ -186,7 +286,7 @@ class Options:
     # -- endpoints --
 
     def endpoints(self) -> list[Endpoint]:
-        addresses = _list(self.given.get("endpoint", ""))
+        addresses = _list(self.given.get("endpoint", ""), "endpoint")
         if not addresses:
             raise option_error(
                 "endpoint",
@@ -210,16 +310,32 @@ class Options:
         token_file: str | None = None,
         token_env: str | None = None,
         ca_file: str | None = None,
+        certificate_file: str | None = None,
+        key_file: str | None = None,
     ) -> Endpoint:
-        if "://" in address and not address.startswith("tls://"):
+        if not _is_address(address):
             raise option_error("endpoint", f"is {address!r}; it is a path, or tls://host:port")
-        return Endpoint(
+
+        def named(option: str, own: str | None) -> str:
+            return self.given.get(option, "") if own is None else own
+
+        found = Endpoint(
             address,
-            self.given.get("tokenfile", "") if token_file is None else token_file,
-            self.given.get("tokenenv", "") if token_env is None else token_env,
-            self.given.get("cafile", "") if ca_file is None else ca_file,
-            float(self._number("reconnectseconds", int(RECONNECT_S), at_least=0, at_most=86_400)),
+            named("tokenfile", token_file),
+            named("tokenenv", token_env),
+            named("cafile", ca_file),
+            float(self._number("reconnectSeconds", int(RECONNECT_S), at_least=0, at_most=86_400)),
+            named("certificatefile", certificate_file),
+            named("keyfile", key_file),
         )
+        if bool(found.certificate_file) != bool(found.key_file):
+            raise option_error(
+                "keyFile" if found.certificate_file else "certificateFile",
+                "is missing: a client certificate consists of certificateFile and keyFile",
+            )
+        if found.token_file and found.token_env:
+            raise option_error("tokenEnv", 'and "tokenFile" exclude each other; leave one out')
+        return found
 
     # -- streams --
 
@@ -231,6 +347,10 @@ class Options:
                 "readerId",
                 "is missing: a name of this query's own, which identifies its progress",
             )
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise option_error(
+                "readerId", f"has {len(name)} characters; {NAME_CHARACTERS_MAX} are allowed"
+            )
         return name
 
     @property
@@ -240,21 +360,49 @@ class Options:
         return self._truth("shared", default=all(map(_is_journal, queues)))
 
     @property
-    def start(self) -> str:
-        return self._one_of("startingFrom", ("oldest", "newest"), "oldest")
-
-    @property
     def gap_fails(self) -> bool:
-        return self._one_of("onGap", ("fail", "warn"), "fail") == "fail"
+        if "failondataloss" not in self.given:
+            return self._one_of("onGap", ("fail", "warn"), "fail") == "fail"
+        if "ongap" in self.given:
+            raise option_error("failOnDataLoss", 'is the same as "onGap"; leave one of them out')
+        return self._truth("failOnDataLoss", default=True)
 
     @property
     def messages_a_trigger(self) -> int:
-        return self._number("maxMessagesPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
+        if "maxrowspertrigger" not in self.given:
+            return self._number("maxMessagesPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
+        if "maxmessagespertrigger" in self.given:
+            raise option_error(
+                "maxRowsPerTrigger", 'is the same as "maxMessagesPerTrigger"; leave one of them out'
+            )
+        return self._number("maxRowsPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
+
+    @property
+    def rows_a_trigger_min(self) -> int:
+        """Return the fewest rows for which a batch begins before `trigger_delay_s` is over."""
+        return self._number("minRowsPerTrigger", 0, at_least=1)
+
+    @property
+    def trigger_delay_s(self) -> float:
+        said = self.given.get("maxtriggerdelay")
+        if said is None:
+            return TRIGGER_DELAY_S
+        if "minrowspertrigger" not in self.given:
+            raise option_error("maxTriggerDelay", 'needs the option "minRowsPerTrigger"')
+        found = _DURATION.fullmatch(said.strip().lower())
+        if found is None:
+            raise option_error("maxTriggerDelay", f"is {said!r}; it is a duration such as 15m")
+        return int(found[1]) * _UNITS_S[found[2] or "s"]
 
     @property
     def bytes_a_trigger(self) -> int:
         """Return the bytes of packets for each trigger; 0: no limit."""
         return self._number("maxBytesPerTrigger", 0, at_least=0)
+
+    @property
+    def discover_s(self) -> int:
+        """Return how often new queues of a pattern are looked for, in seconds."""
+        return self._number("discoverSeconds", DISCOVER_S, at_least=1, at_most=86_400)
 
     # -- writing --
 
@@ -303,25 +451,32 @@ class Options:
             raise option_error(name, f"is {said!r}; it is one of {', '.join(values)}")
         return said
 
-    def _like(self, name: str) -> str:
-        return _like(name, [_SPELLED[one] for one in _USES[self.use]])
 
-
-def _like(name: str, known: Sequence[str]) -> str:
-    lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), lower, 1)
+def _is_address(address: str) -> bool:
+    """Return whether this is the path of a socket, or tls://host:port."""
+    if "://" not in address:
+        return bool(address)
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
     return (
-        f"; did you mean {lower[close[0]]}?" if close else f"; there are {', '.join(sorted(known))}"
+        scheme == "tls"
+        and bool(host)
+        and port.isascii()
+        and port.isdecimal()
+        and (0 < int(port) < 65_536)
     )
 
 
-def _list(said: Any) -> list[str]:
-    """Return a JSON list, or the names of a comma-separated list."""
+def _list(said: Any, option: str = "queue") -> list[str]:
+    """Return a JSON list, or the names of a comma-separated list.  Raises SourceError."""
     if isinstance(said, list):
         return [str(one) for one in said]
     text = str(said).strip()
     if text.startswith("["):
-        return [str(one) for one in json.loads(text)]
+        try:
+            return [str(one) for one in json.loads(text)]
+        except ValueError:
+            raise option_error(option, f"is {text!r}, which is no list of JSON") from None
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

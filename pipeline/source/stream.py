@@ -15,9 +15,9 @@ Spark reports the last batch's commit only when it plans the next batch; see che
 
 from __future__ import annotations
 
+import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -29,39 +29,32 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pipeline.source.batch import QueueRange, expand, read_range
-from pipeline.source.connection import Connection
-from pipeline.source.decode.rows import Place
+from pipeline.source.backlog import backlogs, progress_of
+from pipeline.source.batch import QueueRange, read_range
+from pipeline.source.connection import say
 from pipeline.source.errors import SourceError, plainly
 from pipeline.source.offsets import Offset, ends_of, offset_of
+from pipeline.source.open_queues import OpenQueue, OpenQueues
 from pipeline.source.options import Options
-from qmd.client.pipeline import ReadQueue, Run
+from pipeline.source.output import output_of
+from qmd.client.pipeline import Reserved
 
 EVERYTHING = 1 << 62
 RESERVED_AT_ONCE = 65_536
 
 
-@dataclass(slots=True)
-class OpenQueue:
-    """One queue, opened for this run."""
-
-    at: Connection
-    run: Run
-    queue: ReadQueue
-    place: Place
-    target: int = EVERYTHING  # of Trigger.AvailableNow
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream reader: one driver process for each query; `read` runs on executors."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, given: Any = None) -> None:
         self.options = options
         self.reader = options.reader_id
-        self.columns = options.columns("messages")
+        self.output = output_of(options, "messages", given)
         self.messages_max = options.messages_a_trigger
         self.bytes_max = options.bytes_a_trigger
-        self._open_queues: dict[str, OpenQueue] | None = None
+        self._opened: OpenQueues | None = None
+        self._is_available_now = False
+        self._batch_at = time.monotonic()
 
     # -- on the driver --
 
@@ -80,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The target counts messages: if other receivers take some of them, later ones take their
         place.
         """
+        self._is_available_now = True
         for one in self._queues().values():
             there = one.at.run(one.at.qm.pipeline.split_range(one.queue.queue, 1)).messages
             one.target = max(one.queue.position, one.queue.reserved * one.queue.shared) + there
@@ -87,9 +81,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def latestOffset(self, start: Offset, limit: Any) -> Offset:
         """Reserve the messages behind `start`, as many as the limit allows."""
+        if not self._is_available_now:
+            self._discovered()
         queues = self._queues()
         begun = {queue: end for queue, (_, end) in self._ends(start).items()}
         ends = {queue: begun.get(queue, one.queue.position) for queue, one in queues.items()}
+        if self._waits_for_more(ends):
+            return start
         messages, size = self._limits(limit)
         # Each queue gets its share; the first queues then get the rest that others did not use.
         waiting, is_first_round = list(queues.values()), True
@@ -102,17 +100,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 most = min(share, messages, one.target - ends[queue], RESERVED_AT_ONCE)
                 if most <= 0 or size <= 0:
                     continue
-                given = one.at.run(
-                    one.at.qm.pipeline.reserve(
-                        one.run,
-                        queue,
-                        ends[queue],
-                        messages_max=most,
-                        bytes_max=0 if size >= EVERYTHING else min(portion, size),
-                        # Each queue progresses, but the second round must not exceed the rest.
-                        one_always=is_first_round,
-                    )
+                given = self._reserved(
+                    one,
+                    ends[queue],
+                    most,
+                    0 if size >= EVERYTHING else min(portion, size),
+                    # Each queue progresses, but the second round must not exceed the rest.
+                    one_always=is_first_round,
                 )
+                if given is None:
+                    continue
                 messages -= given.messages
                 size -= given.bytes
                 if given.more and given.end > ends[queue]:
@@ -121,9 +118,64 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting, is_first_round = hungry, False
         if all(begun.get(queue) == end for queue, end in ends.items()):
             return start  # unchanged text: any other text would start a batch
+        self._batch_at = time.monotonic()
         # A queue that the query no longer reads keeps its position.
         kept = {queue: pair for queue, pair in self._ends(start).items() if queue not in queues}
         return self._offset(ends, kept)
+
+    def _reserved(
+        self, one: OpenQueue, start: int, most: int, size: int, *, one_always: bool
+    ) -> Reserved | None:
+        """Reserve messages of one queue; None if it was deleted and that may be ignored."""
+        last = self.options.ending
+        until = last.of(one.named)
+        if until == 0:  # nothing lies before the first number of arrival
+            return None
+        try:
+            return one.at.run(
+                one.at.qm.pipeline.reserve(
+                    one.run,
+                    one.queue.queue,
+                    start,
+                    messages_max=most,
+                    bytes_max=size,
+                    one_always=one_always,
+                    until=until - 1 if isinstance(until, int) else 0,
+                    until_ms=None if last.at_ms is None else max(0, last.at_ms - 1),
+                )
+            )
+        except SourceError as error:
+            if self._is_passed_over(one, error):
+                return None
+            raise
+
+    def _is_passed_over(self, one: OpenQueue, error: SourceError) -> bool:
+        """Return whether the stream goes on without a queue that was deleted."""
+        if error.code != "no_such_queue" or self.options.gap_fails:
+            return False
+        say(f"{error}; the stream goes on without it (onGap=warn)")
+        assert self._opened is not None
+        del self._opened.by_id[one.queue.queue]
+        return True
+
+    def _waits_for_more(self, ends: Mapping[str, int]) -> bool:
+        """Return whether fewer messages are there than `minRowsPerTrigger`, and it is not late."""
+        least = self.options.rows_a_trigger_min
+        if not least or self._is_available_now:
+            return False
+        if time.monotonic() - self._batch_at >= self.options.trigger_delay_s:
+            return False
+        assert self._opened is not None
+        latest = backlogs(self.reader, self._opened, with_age=False)
+        return sum(max(0, each.latest - ends[queue]) for queue, each in latest.items()) < least
+
+    @plainly
+    def reportLatestOffset(self) -> Offset | None:
+        """Return the ends of the queues, with backlog, lag and age, for the query's progress."""
+        self._queues()
+        assert self._opened is not None
+        found = backlogs(self.reader, self._opened, with_age=True)
+        return progress_of(self.reader, self._opened, found)
 
     def _limits(self, limit: Any) -> tuple[int, int]:
         """Return the limits of this batch: messages and bytes."""
@@ -147,6 +199,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first == last:
                 continue
             if queue not in queues:
+                if not self.options.gap_fails:
+                    say(f"qmd: the queue {queue} is gone; positions {first} to {last} are skipped")
+                    continue
                 raise SourceError(
                     f"qmd: an unfinished batch reads the queue {queue} from {first} to {last}, and"
                     " the query no longer names it; name it until that batch is complete."
@@ -158,9 +213,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = first if queue in begun else one.queue.position
             found += [
                 QueueRange(one.at.endpoint, one.place, queue, low, high)
-                for low, high in parts(first, last, self.options.partitions)
+                for low, high in parts(first, last, self._part_count(last - first))
             ]
         return found
+
+    def _part_count(self, messages: int) -> int:
+        most = self.options.rows_a_partition
+        return max(self.options.partitions, -(-messages // most) if most else 1)
 
     @plainly
     def commit(self, end: Offset) -> None:
@@ -169,30 +228,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, (_, last) in self._ends(end).items():
             if queue in queues:
                 one = queues[queue]
-                one.at.run(one.at.qm.pipeline.consume(one.run, {queue: last}))
+                try:
+                    one.at.run(one.at.qm.pipeline.consume(one.run, {queue: last}))
+                except SourceError as error:
+                    if not self._is_passed_over(one, error):
+                        raise
 
     def stop(self) -> None:
-        queues, self._open_queues = self._open_queues or {}, None
-        for at in {id(one.at): one.at for one in queues.values()}.values():
-            at.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def _queues(self) -> dict[str, OpenQueue]:
         """Return the open queues by id; the first call begins this run and fences earlier runs."""
-        if self._open_queues is None:
-            found: dict[str, OpenQueue] = {}
-            for wanted in self.options.sources():
-                at = Connection(wanted.endpoint, patient=True)
-                names = expand(at, wanted.queues)
-                run = at.run(
-                    at.qm.pipeline.open_reader(
-                        self.reader, names, shared=self.options.shared, start=self.options.start
-                    )
-                )
-                for name, queue in zip(names, run.queues, strict=True):
-                    place = Place(at.qm.name, at.qm.id, name)
-                    found[queue.queue] = OpenQueue(at, run, queue, place)
-            self._open_queues = found
-        return self._open_queues
+        if self._opened is None:
+            self._opened = OpenQueues(self.options)
+        return self._opened.by_id
+
+    def _discovered(self) -> None:
+        """Add new queues of patterns, if it is time to look for them."""
+        self._queues()
+        assert self._opened is not None
+        for name in self._opened.discover():
+            say(f"qmd: the stream of reader {self.reader} also reads the new queue {name}")
 
     def _ends(self, offset: Offset) -> dict[str, tuple[str, int]]:
         """Return the ends of an offset.  Raises SourceError for an offset of another reader."""
@@ -219,10 +277,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, QueueRange)
         found = 0
         for batch in read_range(
-            partition, self.columns, bodies=self.options.bodies, reader=self.reader
+            partition, self.output.decoded, bodies=self.options.bodies, reader=self.reader
         ):
             found += batch.num_rows
-            yield batch
+            yield self.output.of(batch)
         wanted = partition.until - partition.after
         if found != wanted:
             # Reserved messages disappear only with `qmd pipeline release`, or if a packet on the
@@ -242,7 +300,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for executors, without connections."""
-        return {**self.__dict__, "_open_queues": None}
+        return {**self.__dict__, "_opened": None}
 
 
 def parts(after: int, until: int, count: int) -> list[tuple[int, int]]:

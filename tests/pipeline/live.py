@@ -55,16 +55,13 @@ def stream(spark: Any, place: Place, **options: Any) -> Any:
     return spark.readStream.format("qmd").options(endpoint=place.socket, **options).load()
 
 
-def rows(place: Place, filters: Any = (), **options: str) -> list[dict[str, Any]]:
+def rows(place: Place, **options: str) -> list[dict[str, Any]]:
     """Return the rows that executors read: their readers, called as Spark calls them."""
-    return rows_of({"endpoint": place.socket, **options}, filters)
+    return rows_of({"endpoint": place.socket, **options})
 
 
-def rows_of(options: dict[str, str], filters: Any = ()) -> list[dict[str, Any]]:
-    given = {**options, "pushdown": "true"} if filters else options
-    reader = DefaultSource(given).reader(None)
-    if filters:
-        list(reader.pushFilters(filters))
+def rows_of(options: dict[str, str]) -> list[dict[str, Any]]:
+    reader = DefaultSource(options).reader(None)
     found = (batch for part in reader.partitions() for batch in reader.read(part))
     return [row for batch in found for row in batch.to_pylist()]
 

@@ -7,20 +7,22 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
 
+from pipeline.source import DefaultSource
 from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError
+from pipeline.source.option_names import KAFKA
 from pipeline.source.options import Endpoint, Options
 
 
 def read(**options):
-    return Options({"endpoint": "/run/qmd.sock", "queue": "orders", **options}, "read")
+    return Options({"endpoint": "/run/qmd.sock", "queue": "orders", **options}, "read").check()
 
 
 def stream(**options):
     return Options(
         {"endpoint": "/run/qmd.sock", "queue": "orders", "readerId": "lake", **options},
         "readStream",
-    )
+    ).check()
 
 
 def test_names_of_options_have_no_case():
@@ -56,15 +58,108 @@ def test_an_option_of_another_use_is_refused():
 )
 def test_an_invalid_value_is_refused_with_its_option(options, said):
     with pytest.raises(SourceError) as refused:
-        all_of(read(**options))
+        read(**options)
 
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def all_of(options):
-    """Return all fields that a read requests."""
-    return options.partitions, options.sources(), options.columns(options.kind)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"readerId": ""}, '"readerId" is missing'),
+        ({"readerId": "x" * 201}, '"readerId" has 201 characters; 200 are allowed'),
+        ({"onGap": "ignore"}, "\"onGap\" is 'ignore'; it is one of fail, warn"),
+        ({"failOnDataLoss": "no"}, "\"failOnDataLoss\" is 'no'; it is true or false"),
+        ({"failOnDataLoss": "true", "onGap": "fail"}, 'is the same as "onGap"'),
+        ({"startingFrom": "middle"}, "is 'middle'; it is one of oldest, newest"),
+        ({"startingOffsets": "middle"}, "is 'middle'; it is earliest, latest, or as"),
+        ({"startingOffsets": '{"x": 1}'}, "names 'x', and the option \"queue\" does not"),
+        ({"startingOffsets": '{"orders": -3}'}, "has -3 for 'orders'; it is a whole number"),
+        ({"startingTimestamp": "soon"}, "is 'soon'; it is a time as 2026-01-31T08:00:00Z"),
+        ({"startingTimestamp": "2026-01-31", "startingOffsets": "latest"}, "exclude each other"),
+        ({"startingTimestamp": "2026-01-31", "startingFrom": "newest"}, "is the same as"),
+        ({"endingOffsets": "earliest"}, "a read that ends there reads nothing"),
+        ({"maxRowsPerTrigger": "0"}, '"maxRowsPerTrigger" is 0; it is 1 to'),
+        ({"maxMessagesPerTrigger": "1e3"}, "\"maxMessagesPerTrigger\" is '1e3'; it is a whole"),
+        ({"maxMessagesPerTrigger": "1", "maxRowsPerTrigger": "2"}, "is the same as"),
+        ({"maxBytesPerTrigger": "-1"}, '"maxBytesPerTrigger" is -1; it is 0 to'),
+        ({"minRowsPerTrigger": "30000"}, "is 30000, which is more than maxRowsPerTrigger (20000)"),
+        ({"maxTriggerDelay": "15m"}, 'needs the option "minRowsPerTrigger"'),
+        ({"minRowsPerTrigger": "2", "maxTriggerDelay": "soon"}, "is 'soon'; it is a duration"),
+        ({"discoverSeconds": "0"}, '"discoverSeconds" is 0; it is 1 to 86400'),
+        ({"shared": "yes"}, "\"shared\" is 'yes'; it is true or false"),
+        ({"kind": "events"}, '"kind" is messages for a stream'),
+        ({"reconnectSeconds": "1m"}, "\"reconnectSeconds\" is '1m'; it is a whole number"),
+        ({"where": "priority = 3"}, '"where" is not an option of readStream; it is one of read'),
+        ({"subscribe": "orders"}, "is of Kafka's source; its counterpart here is queue"),
+        ({"maxOffsetsPerTrigger": "5"}, "its counterpart here is maxRowsPerTrigger"),
+        ({"kafka.security.protocol": "SSL"}, "has no counterpart here"),
+        ({"certificateFile": "/etc/c.crt"}, '"keyFile" is missing'),
+        ({"tokenFile": "/t", "tokenEnv": "T"}, 'and "tokenFile" exclude each other'),
+        ({"bodyFormat": "xml"}, "it is one of binary, text, json, avro, dotnet"),
+        ({"bodyFormat": "json"}, '"bodySchema" is missing: bodyFormat=json needs it'),
+        ({"bodyFormat": "avro"}, '"avroSchema" is missing: bodyFormat=avro needs it'),
+        ({"bodySchema": "a int"}, '"bodySchema" needs the option "bodyFormat" to be json'),
+        ({"onBadBody": "fail"}, '"onBadBody" needs the option "bodyFormat"'),
+        ({"bodyFormat": "text", "body": "false"}, '"bodyFormat" needs the bodies of messages'),
+        ({"columns": "content"}, 'exists only with the option "bodyFormat"'),
+        ({"endpoint": "tls://hosta"}, "it is a path, or tls://host:port"),
+        ({"queue": '["a"'}, "which is no list of JSON"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_refused_with_one_sentence_before_it_begins(options, said):
+    """Spark loses exceptions of `streamReader`, so the reader that it gets raises them."""
+    given = {"endpoint": "/run/qmd.sock", "queue": "orders", "readerId": "lake", **options}
+
+    reader = DefaultSource(given).streamReader(None)
+
+    for call in (reader.initialOffset, reader.getDefaultReadLimit, reader.reportLatestOffset):
+        with pytest.raises(SourceError) as refused:
+            call()
+        assert said in str(refused.value)
+        assert str(refused.value).startswith('qmd: option "')
+        assert "\n" not in str(refused.value)
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("priority", "cannot be read at 'its end'"),
+        ("priority = 3 OR label = 'x'", "cannot be read at 'OR'"),
+        ("prioritee = 3", "has 'prioritee', which messages do not have; did you mean priority?"),
+        ("priority = 'high'", "compares priority, which is a whole number, with 'high'"),
+        ("priority = 2.5", "compares priority with 2.5; it is a whole number"),
+        ("priority LIKE '3%'", "has LIKE for priority, which is no text"),
+        ("arrived_at > 'soon'", "is 'soon'; it is a time as"),
+        ("sequence = 3", "has 'sequence'; there are sequence.id"),
+        ("acknowledge = 'x'", "cannot compare acknowledge; filter it in Spark"),
+        ("label = 'x", "cannot be read at"),
+    ],
+)
+def test_a_condition_that_cannot_be_read_is_refused(where, said):
+    with pytest.raises(SourceError) as refused:
+        read(where=where)
+
+    assert said in str(refused.value)
+
+
+def test_every_option_of_kafkas_source_has_a_counterpart_or_a_reason():
+    """The names are those of Spark's manual for its Kafka source."""
+    own = {name.lower() for name in ("startingOffsets", "endingOffsets", "failOnDataLoss")}
+    own |= {"startingtimestamp", "endingtimestamp", "maxtriggerdelay"}
+    kafka = {
+        *("assign", "subscribe", "subscribepattern", "kafka.bootstrap.servers"),
+        *("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets", "endingtimestamp"),
+        *("endingoffsetsbytimestamp", "endingoffsets", "failondataloss"),
+        *("kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions"),
+        *("maxrecordsperpartition", "groupidprefix", "kafka.group.id", "includeheaders"),
+        "startingoffsetsbytimestampstrategy",
+    }
+
+    assert kafka == own | (KAFKA.keys() - {"topic"})
 
 
 def test_several_queues_of_several_queue_managers():
@@ -94,11 +189,6 @@ def test_each_queue_manager_may_have_other_queues():
         ("/etc/qmd/token", ("orders",)),
         ("/etc/qmd/b.token", ("x", "y")),
     ]
-
-
-def test_a_stream_needs_a_name_of_its_own():
-    with pytest.raises(SourceError, match='"readerId" is missing'):
-        assert stream(readerId="").reader_id
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,9 +14,9 @@ pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installe
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, StringContains
 
 from pipeline.source.errors import SourceError
+from qmd.bodies.content import write_content
 from tests.pipeline.live import TIMEOUT, Place, orders, read, rows, rows_of
 from tests.process.harness import Hosts
 
@@ -103,41 +105,170 @@ def test_journals_dead_letters_and_subqueues_are_read_like_queues(place):
 
 
 @TIMEOUT
-def test_filters_are_pushed_down_to_the_queue_manager_on_request(spark, place, capsys):
+def test_every_use_of_a_dataframe_has_its_own_filters(spark, place):
+    """Spark's own pushdown uses the filters of one query for the others of a DataFrame."""
     queue = place.queue("filtered")
     place.send(queue, 30)
-    # A read of this message would fail: only a pushed-down filter excludes it.
-    table = read(spark, place, queue=f"{queue},missing", pushdown="true")
+    table = read(spark, place, queue=queue, pushdown="true", columns="label,position")
 
-    filtered = table.filter((F.col("queue") == queue) & (F.col("label") == "order 2"))
+    one = table.filter(F.col("label") == "order 2")
 
-    filtered.explain("formatted")
-    assert f"PushedFilters: [EqualTo(queue,{queue})]" in capsys.readouterr().out
-    assert [row.label for row in filtered.collect()] == ["order 2"]
+    assert one.count() == 1
+    assert table.count() == 30
+    assert one.union(table.filter(F.col("label") == "order 3")).count() == 2
+    assert table.alias("a").join(one.alias("b"), "position").count() == 1
 
 
-def test_filters_of_all_kinds_exclude_only_unselected_rows(place):
+def test_conditions_exclude_exactly_the_unselected_rows(place):
     queue = place.queue("sifted")
     place.send(queue, 30)
+    place.qm.send(queue, b"", label="Order 1")
     everything = rows(place, queue=queue)
     middle = sorted(everything, key=lambda row: row["position"])[14]
+    later = (middle["arrived_at"] + timedelta(hours=1)).isoformat()
     cases = [
-        ([GreaterThan(("position",), middle["position"])], 15),
-        ([GreaterThanOrEqual(("arrived_at",), middle["arrived_at"] + timedelta(hours=1))], 0),
-        ([EqualTo(("id",), middle["id"])], 1),
-        ([In(("lookup_id",), (middle["lookup_id"],))], 1),
-        ([StringContains(("label",), "der 1")], 11),
-        ([EqualTo(("class",), "nack_deleted")], 0),
-        ([EqualTo(("reason",), "none")], 0),
-        ([GreaterThan(("sequence", "number"), 3)], 0),
-        ([EqualTo(("queue",), "another")], 0),
-        ([EqualTo(("priority",), 3)], 30),
+        (f"position > {middle['position']}", 16),
+        (f"arrived_at >= '{later}'", 0),
+        (f"arrived_at < '{later}'", 31),
+        (f"id = '{middle['id']}'", 1),
+        (f"lookup_id IN ({middle['lookup_id']}, 5)", 1),
+        ("label = 'order 1'", 1),
+        ("label <> 'order 1' AND label LIKE 'order 1%'", 10),
+        ("label LIKE '%der 1_'", 10),
+        ("label NOT LIKE '%der 1_' AND label NOT IN ('order 1', 'Order 1')", 19),
+        ("class = 'nack_deleted'", 0),
+        ("reason = 'none'", 0),
+        ("reason IS NULL AND class IS NOT NULL", 31),
+        ("reason <> 'none'", 0),
+        ("sequence.number > 3", 0),
+        ("queue = 'another'", 0),
+        ("priority = 3 AND delivery = 'recoverable'", 31),
+        ("priority > 99999999999999999999", 0),
+        ("priority < 99999999999999999999", 31),
+        ("body = ''", 1),
+        ("journal = false", 31),
     ]
 
-    for filters, count in cases:
-        found = rows(place, filters, queue=queue)
-        assert len(found) == count, filters
-        assert all(row in everything for row in found), filters
+    for where, count in cases:
+        found = rows(place, queue=queue, where=where)
+        assert len(found) == count, where
+        assert all(row in everything for row in found), where
+    few = rows(place, queue=queue, where="priority = 3 AND label = 'order 5'", columns="body")
+    assert few == [{"body": b"body 5"}]
+
+
+def test_a_read_begins_and_ends_where_the_options_say(place):
+    queue = place.queue("bounded")
+    place.send(queue, 9)
+    everything = sorted(rows(place, queue=queue), key=lambda row: row["position"])
+    third, last = everything[3], everything[-1]
+    later = last["arrived_at"] + timedelta(milliseconds=1)
+
+    def labels(**options: str) -> list[str]:
+        return sorted(row["label"] for row in rows(place, queue=queue, **options))
+
+    begin = {"startingOffsets": f'{{"{queue}": {third["position"]}}}'}
+    end = {"endingOffsets": f'{{"{queue}": {third["position"]}}}'}
+    assert labels(**begin) == orders(6, 3)
+    assert labels(**end) == orders(3)
+    assert labels(**begin, **end) == []
+    assert labels(startingTimestamp=later.isoformat()) == []
+    assert labels(endingTimestamp=later.isoformat()) == orders(9)
+    assert labels(startingOffsets="earliest", endingOffsets="latest") == orders(9)
+
+
+def test_bodies_are_decoded_by_an_option(place):
+    queue = place.queue("decoded")
+    xml, _ = write_content({"total": 3}, "xml", root="Order")
+    binary, body_type = write_content("hello", "binary")
+    for body, kind in (
+        (b'{"name": "screw", "total": 7, "more": 1}', 0),
+        (b'{"name": "nail", "total": "many"}', 0),
+        ("{}".encode("utf-16-le"), 31),
+        (xml, 0),
+        (binary, body_type),
+        (b"\xff\x00\x01", 0),
+    ):
+        place.qm.send(queue, body, body_type=kind)
+
+    def contents(**options: str) -> list[Any]:
+        found = rows(place, queue=queue, columns="content,content_error", **options)
+        assert all((row["content"] is None) == bool(row["content_error"]) for row in found)
+        return [row["content"] for row in found]
+
+    text = contents(bodyFormat="text")
+    assert text[0].startswith('{"name": "screw"')
+    assert text[2] == "{}"
+    assert text[5] is None
+    dotnet = contents(bodyFormat="dotnet")
+    assert dotnet[:3] == [None, None, None]
+    assert json.loads(dotnet[3]) == {"total": 3}
+    assert json.loads(dotnet[4]) == "hello"
+    with pytest.raises(SourceError, match=r"the body of message .*\\6 is not text"):
+        contents(bodyFormat="text", onBadBody="fail")
+
+
+@TIMEOUT
+def test_json_and_avro_are_columns_of_their_schema(spark, place, tmp_path):
+    fastavro = pytest.importorskip("fastavro", reason="the extra qmd-msmq[avro] is not installed")
+    queue, avro = place.queue("json"), place.queue("avro")
+    place.qm.send(queue, '{"name": "screw", "lines": [{"total": 7}], "at": "2026-01-31"}')
+    place.qm.send(queue, '{"name": 5}')
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "name", "type": "string"},
+            {"name": "total", "type": ["null", "long"]},
+        ],
+    }
+    (tmp_path / "order.avsc").write_text(json.dumps(schema))
+    for frame in (b"", b"\0\0\0\0\7"):
+        body = io.BytesIO(frame)
+        body.seek(len(frame))
+        fastavro.schemaless_writer(body, fastavro.parse_schema(schema), {"name": "a", "total": 3})
+        place.qm.send(avro, body.getvalue())
+    place.qm.send(avro, b"\2")
+
+    found = read(
+        spark,
+        place,
+        queue=queue,
+        bodyFormat="json",
+        bodySchema="name string, lines array<struct<total: int>>, at date",
+    ).orderBy("position")
+    assert [row.name for row in found.select("content.name").collect()] == ["screw", None]
+    assert found.selectExpr("sum(content.lines[0].total) AS total").collect()[0].total == 7
+    assert "name is 5, and not a text" in found.collect()[1].content_error
+    records = read(
+        spark, place, queue=avro, bodyFormat="avro", avroSchema=str(tmp_path / "order.avsc")
+    )
+    assert [(row.name, row.total) for row in records.select("content.*").collect()] == [
+        ("a", 3),
+        ("a", 3),
+        (None, None),
+    ]
+
+
+@TIMEOUT
+def test_a_queue_is_a_table_of_sql(spark, place):
+    queue = place.queue("sql")
+    place.send(queue, 3)
+    options = f"endpoint '{place.socket}', queue '{queue}', columns 'label,body,priority'"
+    spark.sql(f"CREATE TABLE sql_orders USING qmd OPTIONS ({options})")
+    spark.sql(f"CREATE TEMPORARY VIEW sql_view USING qmd OPTIONS ({options})")
+    try:
+        spark.sql("INSERT INTO sql_orders (label, body) VALUES ('from sql', CAST('b' AS BINARY))")
+        spark.sql("INSERT INTO sql_orders SELECT 'again', CAST('c' AS BINARY), 5")
+        spark.sql("INSERT INTO sql_view SELECT 'view', CAST('d' AS BINARY), 6")
+
+        found = spark.sql("SELECT label, priority FROM sql_orders ORDER BY label").collect()
+    finally:
+        spark.sql("DROP TABLE sql_orders")
+        spark.sql("DROP VIEW sql_view")
+
+    assert sorted(row.label for row in found) == sorted([*orders(3), "from sql", "again", "view"])
+    assert {row.label: row.priority for row in found}["again"] == 5
 
 
 @TIMEOUT

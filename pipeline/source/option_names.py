@@ -1,0 +1,119 @@
+"""The names of the options of `format("qmd")`, with the uses that each has.
+
+Spark passes option names without regard to case.  `KAFKA` names the counterparts of the options of
+Spark's Kafka source, for people who come from there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+READ, STREAM, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
+SCHEMA = "schema"  # Spark asks for the schema without naming the use
+
+_ALL = (READ, STREAM, WRITE, STREAM_WRITE)
+_READS = (READ, STREAM)
+_WRITES = (WRITE, STREAM_WRITE)
+
+#: Option -> its uses.
+_USES: dict[str, tuple[str, ...]] = {
+    "endpoint": _ALL,
+    "tokenFile": _ALL,
+    "tokenEnv": _ALL,
+    "caFile": _ALL,
+    "certificateFile": _ALL,
+    "keyFile": _ALL,
+    "reconnectSeconds": _ALL,
+    "queue": _ALL,
+    "kind": _READS,
+    "columns": _READS,
+    "body": _READS,
+    "bodyFormat": _READS,
+    "bodySchema": _READS,
+    "avroSchema": _READS,
+    "onBadBody": _READS,
+    "sources": _READS,
+    "partitions": _READS,
+    "maxRowsPerPartition": _READS,
+    "startingOffsets": _READS,
+    "startingTimestamp": _READS,
+    "endingOffsets": _READS,
+    "endingTimestamp": _READS,
+    "path": (READ, STREAM_WRITE),
+    "where": (READ,),
+    "pushdown": (READ,),
+    "readerId": (STREAM,),
+    "shared": (STREAM,),
+    "startingFrom": (STREAM,),
+    "onGap": (STREAM,),
+    "failOnDataLoss": (STREAM,),
+    "maxMessagesPerTrigger": (STREAM,),
+    "maxRowsPerTrigger": (STREAM,),
+    "minRowsPerTrigger": (STREAM,),
+    "maxTriggerDelay": (STREAM,),
+    "maxBytesPerTrigger": (STREAM,),
+    "discoverSeconds": (STREAM,),
+    "destination": _WRITES,
+    "delivery": _WRITES,
+    "jobId": (WRITE,),
+    "checkpointLocation": (STREAM_WRITE,),
+}
+_SPELLED = {name.lower(): name for name in _USES}
+
+#: Option of Spark's Kafka source or sink -> its counterpart, or the reason why there is none.
+KAFKA = {
+    "kafka.bootstrap.servers": "endpoint",
+    "subscribe": "queue",
+    "subscribepattern": "queue (with * for any part of a name)",
+    "assign": "queue",
+    "topic": "destination",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "startingoffsetsbytimestampstrategy": "startingTimestamp, which waits for the first message of"
+    " that time or later",
+    "maxoffsetspertrigger": "maxRowsPerTrigger",
+    "minoffsetspertrigger": "minRowsPerTrigger",
+    "minpartitions": "partitions",
+    "maxrecordsperpartition": "maxRowsPerPartition",
+    "kafka.group.id": "readerId",
+    "groupidprefix": "readerId",
+    "fetchoffset.numretries": "reconnectSeconds",
+    "fetchoffset.retryintervalms": "reconnectSeconds",
+    "kafkaconsumer.polltimeoutms": "reconnectSeconds",
+    "includeheaders": 'the column "extension", which is always there',
+}
+
+
+def is_option(name: str, use: str) -> bool:
+    """Return whether the option, in small letters, is one of a use."""
+    uses = _USES.get(_SPELLED.get(name, ""), ())
+    return any(one in uses for one in (_READS if use == SCHEMA else (use,)))
+
+
+def spelled(name: str) -> str:
+    """Return the option as the manual spells it."""
+    return _SPELLED.get(name.lower(), name)
+
+
+def why_not(name: str, use: str) -> str:
+    """Return the rest of the sentence about an option that the use does not have."""
+    of = READ if use == SCHEMA else use
+    if name in KAFKA:
+        return f"is of Kafka's source; its counterpart here is {KAFKA[name]}"
+    if name.startswith("kafka."):
+        return "is for Kafka's own client, and has no counterpart here"
+    uses = _USES.get(_SPELLED.get(name, ""))
+    if uses:
+        return f"is not an option of {of}; it is one of {' and '.join(uses)}"
+    known = [one for one in _USES if is_option(one.lower(), use)]
+    return f"is not an option of {of}{like(name, known)}"
+
+
+def like(name: str, known: Sequence[str]) -> str:
+    """Return a hint at the known name that resembles `name`, or at all of them."""
+    lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), lower, 1)
+    return (
+        f"; did you mean {lower[close[0]]}?" if close else f"; there are {', '.join(sorted(known))}"
+    )
