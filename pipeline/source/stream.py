@@ -116,6 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     hungry.append(one)
                 ends[queue] = given.end
             waiting, is_first_round = hungry, False
+        ends = {queue: end for queue, end in ends.items() if queue in queues}
         if all(begun.get(queue) == end for queue, end in ends.items()):
             return start  # unchanged text: any other text would start a batch
         self._batch_at = time.monotonic()

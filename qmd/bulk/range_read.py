@@ -44,6 +44,8 @@ _PROPERTIES_BYTES = 56  # [MS-MQMQ] 2.2.19.3: label, extension and body follow
 #: The lowest ratio of messages to arrival numbers at which equal ranges of numbers have about the
 #: same number of messages.
 _DENSE = 0.5
+#: Messages behind a start that are counted exactly: beyond it, all of the queue count.
+COUNTED_MAX = 100_000
 
 _POSITION, _KEY, _EXPIRES, _CHECKSUM, _PACKET = 0, 1, 3, -4, -1  # indexes in a plain row
 
@@ -208,9 +210,14 @@ class Ranges:
         express = [each & ARRIVAL_MAX for each in queue.express]
 
         def look(db: sqlite3.Connection) -> list[tuple[int, int, int]]:
+            nonlocal count
             found = ranges.bounds(db, queue_id, after, until)
             if found is None and not express:
                 return []
+            if after:
+                there = ranges.count(db, queue_id, after, until, COUNTED_MAX)
+                if there < COUNTED_MAX:
+                    count = there + sum(after < each <= until for each in express)
             first, last = found or (min(express), max(express))
             width = last - first + 1
             if parts == 1:
@@ -230,11 +237,12 @@ class Ranges:
             pieces = len(edges) - 1
             return [(low, high, count // pieces) for low, high in pairwise(edges) if low < high]
 
+        found = await self._services.storage.read(look)
         return {
             "until": until,
-            "messages": count,
+            "messages": count if found else 0,
             "bytes": queue.own_bytes,
-            "ranges": await self._services.storage.read(look),
+            "ranges": found,
         }
 
 

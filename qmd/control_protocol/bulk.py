@@ -151,7 +151,8 @@ class SplitRange(Request, tag="split_range", frozen=True):
     -> {queue: its id, until, messages, bytes, ranges: [[after, until, messages], ...]}
 
     The parts are by arrival number, as in `ReadRange` without a reader. `until` 0 fixes the range
-    to all messages that have arrived by now.
+    to all messages that have arrived by now. With `after`, up to 100,000 `messages` are exact;
+    otherwise they are those of the queue.
     """
 
     queue: QueueName

@@ -336,6 +336,17 @@ def arrivals(db: sqlite3.Connection, queue_id: int, after: int, until: int) -> l
     return sorted(row[0] for scan in scans for row in scan.run(db, scan.position))
 
 
+def count(db: sqlite3.Connection, queue_id: int, after: int, until: int, most: int) -> int:
+    """Count the messages in a range of arrival, at most `most` of them."""
+    found = 0
+    for scan in arrived(db, queue_id, after, until):
+        found += db.execute(
+            f"SELECT count(*) FROM (SELECT 1 {scan.source} LIMIT {int(most - found)})",
+            scan.arguments,
+        ).fetchone()[0]
+    return found
+
+
 def _levels(db: sqlite3.Connection, queue_id: int) -> list[int]:
     """Return the levels on which the queue has messages; finds each by a seek."""
     found: list[int] = []

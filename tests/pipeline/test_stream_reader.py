@@ -1,0 +1,219 @@
+"""The reader that Spark's driver calls, on real queue managers and without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
+
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from pipeline.source import open_queues
+from pipeline.source.errors import SourceError
+from pipeline.source.offsets import ends_of
+from qmd.client import blocking
+from tests.pipeline.live import Place, orders, rows, stream_reader
+from tests.process.harness import Hosts
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    hosts = Hosts()
+    found = Place(hosts.daemon())
+    with found.qm:
+        yield found
+    hosts.close()
+
+
+def taken(reader: Any, start: Any, most: int = 1000) -> tuple[Any, list[str]]:
+    """Return the offset of the next batch, and the labels of its rows."""
+    end = reader.latestOffset(start, ReadMaxRows(most))
+    found = [
+        label
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for label in batch.column("label").to_pylist()
+    ]
+    return end, found
+
+
+def test_a_stream_begins_and_ends_where_the_options_say(place):
+    queue = place.queue("bounds")
+    place.send(queue, 9)
+    there = sorted(rows(place, queue=queue), key=lambda row: row["position"])
+    begin, end = there[2]["position"], there[7]["position"]
+    later = (there[-1]["arrived_at"] + timedelta(hours=1)).isoformat()
+    reader = stream_reader(
+        place,
+        queue=queue,
+        readerId="bounds",
+        startingOffsets=f'{{"{queue}": {begin}}}',
+        endingOffsets=f'{{"{queue}": {end}}}',
+        columns="label",
+    )
+
+    offset, found = taken(reader, reader.initialOffset())
+
+    assert found == orders(5, 2)
+    assert taken(reader, offset) == (offset, [])
+    reader.stop()
+    late = stream_reader(place, queue=queue, readerId="late", startingTimestamp=later)
+    start = late.initialOffset()
+    assert taken(late, start) == (start, [])
+    late.stop()
+    newest = stream_reader(place, queue=queue, readerId="new", startingOffsets="latest")
+    start = newest.initialOffset()
+    place.send(queue, 1, first=9)
+    assert taken(newest, start)[1] == orders(1, 9)
+    newest.stop()
+
+
+def test_new_queues_of_a_pattern_are_read_while_the_stream_runs(place, capfd):
+    place.queue("area.one")
+    place.send("area.one", 2)
+    reader = stream_reader(
+        place, queue="area.*", readerId="area", columns="label", startingOffsets="latest"
+    )
+    start = reader.initialOffset()
+    offset, found = taken(reader, start)
+    assert found == [], "the first queue begins with new messages only"
+    place.queue("area.two")
+    place.send("area.two", 3, first=10)
+    reader._opened._looked_at -= reader.options.discover_s  # as if that time had passed
+
+    offset, found = taken(reader, offset)
+
+    assert found == orders(3, 10)
+    assert "also reads the new queue private$\\area.two" in capfd.readouterr().err
+    reader.commit(offset)
+    assert place.labels("area.two") == []
+    place.queue("area.three")
+    place.send("area.three", 1, first=20)
+    reader.stop()
+    again = stream_reader(
+        place, queue="area.*", readerId="area", columns="label", startingOffsets="latest"
+    )
+    assert taken(again, offset)[1] == orders(1, 20), "created while the query was down"
+    again.stop()
+
+
+def test_a_deleted_queue_ends_the_stream_or_is_passed_over(place, capfd):
+    for name in ("gone.one", "gone.two"):
+        place.queue(name)
+    strict = stream_reader(place, queue="gone.*", readerId="strict")
+    loose = stream_reader(place, queue="gone.*", readerId="loose", failOnDataLoss="false")
+    starts = strict.initialOffset(), loose.initialOffset()
+    place.qm.delete_queue("gone.two")
+    place.send("gone.one", 2)
+
+    with pytest.raises(SourceError, match="was deleted"):
+        taken(strict, starts[0])
+    strict.stop()
+    with blocking.connect(place.socket) as qm:
+        qm.pipeline.release_reader("strict")
+    assert taken(loose, starts[1])[1] == orders(2)
+    assert "goes on without it" in capfd.readouterr().err
+    loose.stop()
+
+
+def test_progress_shows_backlog_lag_and_age(place):
+    queue = place.queue("progress")
+    place.send(queue, 10)
+    reader = stream_reader(place, queue=queue, readerId="progress")
+    start = reader.initialOffset()
+
+    def shown() -> dict[str, Any]:
+        [found] = reader.reportLatestOffset()["queues"].values()
+        return found
+
+    first = shown()
+    assert (first["end"], first["backlog"], first["lag"]) == (10, 10, 10)
+    assert first["age_s"] >= 0
+    offset = reader.latestOffset(start, ReadMaxRows(4))
+    assert (shown()["end"], shown()["backlog"], shown()["lag"]) == (10, 10, 6)
+    reader.commit(offset)
+    assert (shown()["end"], shown()["backlog"], shown()["lag"]) == (10, 6, 6)
+    assert ends_of(reader.reportLatestOffset()).keys() == ends_of(offset).keys()
+    rest = reader.latestOffset(offset, ReadMaxRows(100))
+    reader.commit(rest)
+    assert (shown()["backlog"], shown()["lag"], shown()["age_s"]) == (0, 0, 0.0)
+    reader.stop()
+
+
+def test_progress_of_a_shared_reader_counts_messages_behind_it(place):
+    queue = place.queue("shared-progress", journal=True)
+    place.send(queue, 5)
+    place.qm.receive_many(queue, 5)
+    reader = stream_reader(place, queue=f"{queue};journal", readerId="shared progress")
+    start = reader.initialOffset()
+    offset = reader.latestOffset(start, ReadMaxRows(2))
+    reader.commit(offset)
+
+    [found] = reader.reportLatestOffset()["queues"].values()
+
+    assert (found["end"], found["backlog"], found["lag"]) == (5, 3, 3)
+    reader.stop()
+
+
+def test_a_batch_waits_for_a_number_of_rows_but_not_for_ever(place):
+    queue = place.queue("patient")
+    reader = stream_reader(
+        place, queue=queue, readerId="patient", minRowsPerTrigger=3, maxTriggerDelay="1h"
+    )
+    start = reader.initialOffset()
+    place.send(queue, 2)
+    assert taken(reader, start) == (start, [])
+    reader._batch_at = time.monotonic() - 3600
+    offset, found = taken(reader, start)
+    assert found == orders(2)
+    place.send(queue, 3, first=2)
+    assert taken(reader, offset)[1] == orders(3, 2)
+    reader.stop()
+
+
+def test_a_partition_has_no_more_rows_than_allowed(place):
+    queue = place.queue("parted")
+    place.send(queue, 10)
+    reader = stream_reader(place, queue=queue, readerId="parted", maxRowsPerPartition=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(100))
+
+    sizes = [part.until - part.after for part in reader.partitions(start, end)]
+
+    assert max(sizes) <= 4
+    assert sum(sizes) == 10
+    reader.stop()
+
+
+def test_a_queue_manager_that_is_away_is_waited_for_and_that_is_said(place, tmp_path, capfd):
+    reader = stream_reader(
+        place,
+        endpoint=str(tmp_path / "qmd.sock"),
+        queue="x",
+        readerId="away",
+        reconnectSeconds=1,
+    )
+
+    with pytest.raises(SourceError, match=r"waited for 1 s, as the option \"reconnectSeconds\""):
+        reader.initialOffset()
+
+    assert "waiting for up to 1 s (reconnectSeconds)" in capfd.readouterr().err
+    reader.stop()
+
+
+def test_too_many_queues_of_a_pattern_are_refused(place, monkeypatch):
+    monkeypatch.setattr(open_queues, "QUEUES_MAX", 1)
+    for name in ("many.one", "many.two"):
+        place.queue(name)
+    reader = stream_reader(place, queue="many.*", readerId="many")
+
+    with pytest.raises(SourceError, match="2 queues match, and one reader has at most 1"):
+        reader.initialOffset()
+    reader.stop()
