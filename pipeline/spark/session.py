@@ -30,8 +30,6 @@ _LOG = Path(__file__).with_name("log4j2.properties")
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Off by default; without it Spark passes no filters to Python sources.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     # The default of 15 s is too short for a Python process on a busy machine.
     "spark.python.authenticate.socketTimeout": "120s",

@@ -6,9 +6,8 @@ from pipeline.spark.session import java_options
 from pipeline.spark.spark_home import light_home
 
 
-def test_a_session_works_in_utc_and_lets_filters_through(spark):
+def test_a_session_works_in_utc(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
 
 
 def test_workers_use_the_python_of_the_driver(spark):

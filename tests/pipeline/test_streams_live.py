@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pipeline.source.checkpoint import finish
 from pipeline.source.errors import SourceError
 from pipeline.source.offsets import ends_of
+from pipeline.spark.metrics import export_metrics
 from pipeline.spark.streams import run_stream
 from qmd.client import new_message
 from tests.pipeline.live import TIMEOUT, Place, orders, rows, stream, stream_reader
@@ -196,3 +199,65 @@ def test_the_checkpoint_and_the_plan_hold_no_secret(spark, place, tmp_path):
     assert "very-secret" not in text
     plan = rows._jdf.queryExecution().toString()
     assert "very-secret" not in plan
+
+
+@TIMEOUT
+def test_progress_and_prometheus_show_backlog_and_lag(spark, place, tmp_path):
+    queue = place.queue("watched")
+    place.send(queue, 10)
+    rows = stream(spark, place, queue=queue, readerId="watched", maxRowsPerTrigger=4)
+    with export_metrics(spark, port=0) as metrics:
+        query = (
+            rows.writeStream.format("noop")
+            .queryName("watched-query")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+            latest = json.loads(query.recentProgress[0].sources[0].latestOffset)
+            [facts] = latest["queues"].values()
+            assert (facts["name"], facts["end"]) == ("private$\\watched", 10)
+            assert facts["backlog"] == 10
+            assert facts["lag"] <= 6
+            deadline = time.monotonic() + 120
+            while 'qmd_stream_rows_total{query="watched-query"} 10' not in metrics.metrics.text():
+                assert time.monotonic() < deadline, metrics.metrics.text()
+                time.sleep(0.05)
+            address = f"http://127.0.0.1:{metrics.port}/metrics"
+            with urllib.request.urlopen(address) as answer:
+                text = answer.read().decode()
+        finally:
+            query.stop()
+        metrics.write(tmp_path / "qmd.prom")
+
+    labels = (
+        f'query="watched-query",reader="watched",queue="private$\\\\watched",'
+        f'endpoint="{place.socket}"'
+    )
+    assert f"qmd_stream_lag_messages{{{labels}}} 0" in text
+    assert "# TYPE qmd_stream_backlog_messages gauge" in (tmp_path / "qmd.prom").read_text()
+
+
+@TIMEOUT
+def test_a_wrong_option_ends_the_query_with_its_sentence_before_the_first_batch(
+    spark, place, tmp_path
+):
+    queue = place.queue("unread")
+    place.send(queue, 3)
+
+    def run(options: dict[str, str]) -> None:
+        rows = stream(spark, place, queue=queue, **options)
+        writer = rows.writeStream.format("noop")
+        writer.option("checkpointLocation", str(tmp_path / "unread")).start().awaitTermination(120)
+
+    for options, said in (
+        ({}, 'qmd: option "readerId" is missing'),
+        ({"readerId": "unread", "onGap": "ignore"}, "is 'ignore'; it is one of fail, warn"),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            run(options)
+        assert said in str(refused.value)
+        assert "UnboundLocalError" not in str(refused.value)
+    assert place.labels(queue) == orders(3)
+    assert [one["reader"] for one in place.qm.pipeline.list_readers()].count("unread") == 0
