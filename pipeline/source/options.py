@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from pipeline.source import bounds, schema
 from pipeline.source.bounds import Bound
@@ -22,15 +19,17 @@ from pipeline.source.option_names import (
     STREAM,
     STREAM_WRITE,
     WRITE,
-    is_option,
     like,
-    spelled,
-    why_not,
+)
+from pipeline.source.option_values import (
+    ConnectionOptions,
+    Endpoint,
+    SourceQueues,
+    names_of,
 )
 from pipeline.source.where import parse_where
 
 MESSAGES_A_TRIGGER = 20_000
-RECONNECT_S = 60.0
 
 DISCOVER_S = 30
 TRIGGER_DELAY_S = 900.0  # as in Kafka's source
@@ -41,40 +40,247 @@ CONTENT = ("content", "content_error")  # the columns that a format adds
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Address of a queue manager, and the files and variables (never the values) of its secrets."""
-
-    address: str  # path of the control socket, or tls://host:port
-    token_file: str = ""
-    token_env: str = ""
-    ca_file: str = ""
-    reconnect_s: float = RECONNECT_S
-    certificate_file: str = ""
-    key_file: str = ""
-
-    def __str__(self) -> str:
-        return self.address
+__all__ = ["BODY_FORMATS", "CONTENT", "Endpoint", "Options", "SourceQueues"]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceQueues:
-    """Queues of one queue manager: names in any spelling, or patterns with `*`."""
+class ReadOptions(ConnectionOptions):
+    """The options of tables, and those that streams share with them."""
 
-    endpoint: Endpoint
-    queues: tuple[str, ...]
+    @property
+    def path(self) -> str:
+        return self.given.get("path", "")
+
+    @property
+    def kind(self) -> str:
+        """Return "messages" or "events"; for files also "" if the option is not set."""
+        kind = self.one_of("kind", ("messages", "events"), "" if self.path else "messages")
+        if self.use == STREAM and kind != "messages":
+            raise option_error("kind", "is messages for a stream: events have no reader to reserve")
+        return kind
+
+    @property
+    def bodies(self) -> bool:
+        return self.truth("body", default=True)
+
+    def columns(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the columns to read, in order."""
+        if "columns" not in self.given:
+            names = schema.default_columns(kind, bodies=self.bodies)
+            return (*names, *(CONTENT if kind == "messages" and self.body_format else ()))
+        known = schema.column_names(kind)
+        if kind == "messages" and self.body_format:
+            known = (*known, *CONTENT)
+        columns = tuple(names_of(self.given["columns"], "columns"))
+        if not columns:
+            raise option_error("columns", "names no column; leave it out for all")
+        for name in columns:
+            if name not in known:
+                raise option_error(
+                    "columns",
+                    'has "content", which exists only with the option "bodyFormat"'
+                    if name in CONTENT
+                    else f"has {name!r}, which {kind} do not have{like(name, known)}",
+                )
+        if len(set(columns)) < len(columns):
+            raise option_error("columns", "names a column twice")
+        gone = set(columns) & (schema.BODIES | schema.BEHIND_THE_BODY)
+        if kind == "messages" and not self.bodies and gone:
+            raise option_error(
+                "columns",
+                f"has {sorted(gone)[0]!r}, which cannot be read without bodies; leave body=false"
+                " out",
+            )
+        return columns
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of parts into which one queue is divided."""
+        return self.number("partitions", 1, at_least=1, at_most=10_000)
+
+    @property
+    def rows_a_partition(self) -> int:
+        """Return the most rows of one partition; 0: no limit."""
+        return self.number("maxRowsPerPartition", 0, at_least=1)
+
+    @property
+    def pushdown(self) -> bool:
+        """Return the value of an option without effect, which earlier releases had.
+
+        Spark 4.3 keeps the reader of a DataFrame with the filters of its first query, and reads a
+        later query, or the other side of a join, with the same reader.
+        """
+        return self.truth("pushdown", default=False)
+
+    @property
+    def body_format(self) -> str:
+        """Return the format in which bodies are decoded, or "" for none."""
+        name = self.one_of("bodyFormat", BODY_FORMATS, "binary")
+        schemas = {"json": "bodySchema", "avro": "avroSchema"}
+        for option, formats in (("bodySchema", ("json", "dotnet")), ("avroSchema", ("avro",))):
+            if option.lower() in self.given and name not in formats:
+                raise option_error(option, f'needs the option "bodyFormat" to be {formats[0]}')
+        if name in schemas and schemas[name].lower() not in self.given:
+            raise option_error(schemas[name], f"is missing: bodyFormat={name} needs it")
+        if "onbadbody" in self.given and name == "binary":
+            raise option_error("onBadBody", 'needs the option "bodyFormat"')
+        _ = self.bad_body_fails
+        if name != "binary" and (not self.bodies or self.kind == "events"):
+            raise option_error("bodyFormat", "needs the bodies of messages")
+        return "" if name == "binary" else name
+
+    @property
+    def body_schema(self) -> str:
+        return self.given.get("bodyschema", "")
+
+    @property
+    def avro_schema(self) -> str:
+        return self.given.get("avroschema", "")
+
+    @property
+    def bad_body_fails(self) -> bool:
+        return self.one_of("onBadBody", ("null", "fail"), "null") == "fail"
+
+    @property
+    def starting(self) -> Bound:
+        """Return where the read begins; in a stream, where a new reader begins."""
+        first = self.one_of("startingFrom", ("oldest", "newest"), "")
+        if first and {"startingoffsets", "startingtimestamp"} & self.given.keys():
+            raise option_error(
+                "startingFrom", 'is the same as "startingOffsets"; leave one of them out'
+            )
+        named = bounds.LATEST if first == "newest" else bounds.EARLIEST
+        found = bounds.starting(self.given, self._queue_names(), named)
+        if self.use == READ and bounds.LATEST in (found.general, *found.queues.values()):
+            raise option_error("startingOffsets", "is latest; a batch that begins there is empty")
+        self._check_bound("starting", found)
+        return found
+
+    @property
+    def ending(self) -> Bound:
+        """Return where the read ends."""
+        found = bounds.ending(self.given, self._queue_names())
+        self._check_bound("ending", found)
+        return found
+
+    def _check_bound(self, name: str, bound: Bound) -> None:
+        if self.path and f"{name}offsets" in self.given:
+            raise option_error(f"{name}Offsets", "is for queues; files have the option where")
+        if self.path and f"{name}timestamp" in self.given:
+            raise option_error(f"{name}Timestamp", "is for queues; files have the option where")
+        if self.kind == "events" and bound.queues:
+            raise option_error(f"{name}Offsets", f"is for messages; events have {name}Timestamp")
+
+    def _queue_names(self) -> list[str]:
+        return [] if self.path else [name for one in self.sources() for name in one.queues]
+
+    def sources(self) -> list[SourceQueues]:
+        """Return the queues to read, by queue manager."""
+        if "sources" in self.given:
+            return self._sources()
+        queues = tuple(names_of(self.given.get("queue", "")))
+        if not queues and self.kind != "events":
+            raise option_error("queue", 'is missing: .option("queue", "orders")')
+        return [SourceQueues(endpoint, queues) for endpoint in self.endpoints()]
+
+    def _sources(self) -> list[SourceQueues]:
+        for name in ("endpoint", "queue"):
+            if name in self.given:
+                raise option_error("sources", f'replaces "{name}"; leave one of them out')
+        example = '[{"endpoint": "/run/qmd/qmd.sock", "queue": ["orders"]}]'
+        try:
+            listed = json.loads(self.given["sources"])
+            found = [
+                SourceQueues(
+                    self._endpoint(
+                        each["endpoint"],
+                        token_file=each.get("tokenFile"),
+                        token_env=each.get("tokenEnv"),
+                        ca_file=each.get("caFile"),
+                        certificate_file=each.get("certificateFile"),
+                        key_file=each.get("keyFile"),
+                    ),
+                    tuple(names_of(each.get("queue", []))),
+                )
+                for each in listed
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise option_error("sources", f"is not as {example}: {error}") from error
+        if not found or (self.kind != "events" and not all(one.queues for one in found)):
+            raise option_error("sources", f"names no queue; it is as {example}")
+        return found
 
 
-class Options:
+class StreamOptions(ReadOptions):
+    """The options of streams."""
+
+    @property
+    def reader_id(self) -> str:
+        name = self.given.get("readerid", "")
+        if not name:
+            raise option_error(
+                "readerId",
+                "is missing: a name of this query's own, which identifies its progress",
+            )
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise option_error(
+                "readerId", f"has {len(name)} characters; {NAME_CHARACTERS_MAX} are allowed"
+            )
+        return name
+
+    @property
+    def shared(self) -> bool:
+        """Return whether messages stay in their queues; the default is true for journals only."""
+        queues = [queue for wanted in self.sources() for queue in wanted.queues]
+        return self.truth("shared", default=all(map(_is_journal, queues)))
+
+    @property
+    def gap_fails(self) -> bool:
+        if "failondataloss" not in self.given:
+            return self.one_of("onGap", ("fail", "warn"), "fail") == "fail"
+        if "ongap" in self.given:
+            raise option_error("failOnDataLoss", 'is the same as "onGap"; leave one of them out')
+        return self.truth("failOnDataLoss", default=True)
+
+    @property
+    def messages_a_trigger(self) -> int:
+        if "maxrowspertrigger" not in self.given:
+            return self.number("maxMessagesPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
+        if "maxmessagespertrigger" in self.given:
+            raise option_error(
+                "maxRowsPerTrigger", 'is the same as "maxMessagesPerTrigger"; leave one of them out'
+            )
+        return self.number("maxRowsPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
+
+    @property
+    def rows_a_trigger_min(self) -> int:
+        """Return the fewest rows for which a batch begins before `trigger_delay_s` is over."""
+        return self.number("minRowsPerTrigger", 0, at_least=1)
+
+    @property
+    def trigger_delay_s(self) -> float:
+        said = self.given.get("maxtriggerdelay")
+        if said is None:
+            return TRIGGER_DELAY_S
+        if "minrowspertrigger" not in self.given:
+            raise option_error("maxTriggerDelay", 'needs the option "minRowsPerTrigger"')
+        found = _DURATION.fullmatch(said.strip().lower())
+        if found is None:
+            raise option_error("maxTriggerDelay", f"is {said!r}; it is a duration such as 15m")
+        return int(found[1]) * _UNITS_S[found[2] or "s"]
+
+    @property
+    def bytes_a_trigger(self) -> int:
+        """Return the bytes of packets for each trigger; 0: no limit."""
+        return self.number("maxBytesPerTrigger", 0, at_least=0)
+
+    @property
+    def discover_s(self) -> int:
+        """Return how often new queues of a pattern are looked for, in seconds."""
+        return self.number("discoverSeconds", DISCOVER_S, at_least=1, at_most=86_400)
+
+
+class Options(StreamOptions):
     """All options for one use: "read", "readStream", "write", "writeStream" or "schema"."""
-
-    def __init__(self, given: Mapping[str, str], use: str) -> None:
-        self.given = {name.lower(): value for name, value in given.items()}
-        self.use = use
-        for name in self.given:
-            if not is_option(name, use):
-                raise option_error(spelled(name), why_not(name, use))
 
     def check(self) -> Options:
         """Check all options of this use, and return them.  Raises SourceError for the first fault.
@@ -118,294 +324,6 @@ class Options:
         """Return whether a queue manager that is away is waited for before the first answer."""
         return self.use == STREAM or "reconnectseconds" in self.given
 
-    # -- reading --
-
-    @property
-    def path(self) -> str:
-        return self.given.get("path", "")
-
-    @property
-    def kind(self) -> str:
-        """Return "messages" or "events"; for files also "" if the option is not set."""
-        kind = self._one_of("kind", ("messages", "events"), "" if self.path else "messages")
-        if self.use == STREAM and kind != "messages":
-            raise option_error("kind", "is messages for a stream: events have no reader to reserve")
-        return kind
-
-    @property
-    def bodies(self) -> bool:
-        return self._truth("body", default=True)
-
-    def columns(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the columns to read, in order."""
-        if "columns" not in self.given:
-            names = schema.default_columns(kind, bodies=self.bodies)
-            return (*names, *(CONTENT if kind == "messages" and self.body_format else ()))
-        known = schema.column_names(kind)
-        if kind == "messages" and self.body_format:
-            known = (*known, *CONTENT)
-        columns = tuple(_list(self.given["columns"], "columns"))
-        if not columns:
-            raise option_error("columns", "names no column; leave it out for all")
-        for name in columns:
-            if name not in known:
-                raise option_error(
-                    "columns",
-                    'has "content", which exists only with the option "bodyFormat"'
-                    if name in CONTENT
-                    else f"has {name!r}, which {kind} do not have{like(name, known)}",
-                )
-        if len(set(columns)) < len(columns):
-            raise option_error("columns", "names a column twice")
-        gone = set(columns) & (schema.BODIES | schema.BEHIND_THE_BODY)
-        if kind == "messages" and not self.bodies and gone:
-            raise option_error(
-                "columns",
-                f"has {sorted(gone)[0]!r}, which cannot be read without bodies; leave body=false"
-                " out",
-            )
-        return columns
-
-    @property
-    def partitions(self) -> int:
-        """Return the number of parts into which one queue is divided."""
-        return self._number("partitions", 1, at_least=1, at_most=10_000)
-
-    @property
-    def rows_a_partition(self) -> int:
-        """Return the most rows of one partition; 0: no limit."""
-        return self._number("maxRowsPerPartition", 0, at_least=1)
-
-    @property
-    def pushdown(self) -> bool:
-        """Return the value of an option without effect, which earlier releases had.
-
-        Spark 4.3 keeps the reader of a DataFrame with the filters of its first query, and reads a
-        later query, or the other side of a join, with the same reader.
-        """
-        return self._truth("pushdown", default=False)
-
-    @property
-    def body_format(self) -> str:
-        """Return the format in which bodies are decoded, or "" for none."""
-        name = self._one_of("bodyFormat", BODY_FORMATS, "binary")
-        schemas = {"json": "bodySchema", "avro": "avroSchema"}
-        for option, formats in (("bodySchema", ("json", "dotnet")), ("avroSchema", ("avro",))):
-            if option.lower() in self.given and name not in formats:
-                raise option_error(option, f'needs the option "bodyFormat" to be {formats[0]}')
-        if name in schemas and schemas[name].lower() not in self.given:
-            raise option_error(schemas[name], f"is missing: bodyFormat={name} needs it")
-        if "onbadbody" in self.given and name == "binary":
-            raise option_error("onBadBody", 'needs the option "bodyFormat"')
-        _ = self.bad_body_fails
-        if name != "binary" and (not self.bodies or self.kind == "events"):
-            raise option_error("bodyFormat", "needs the bodies of messages")
-        return "" if name == "binary" else name
-
-    @property
-    def body_schema(self) -> str:
-        return self.given.get("bodyschema", "")
-
-    @property
-    def avro_schema(self) -> str:
-        return self.given.get("avroschema", "")
-
-    @property
-    def bad_body_fails(self) -> bool:
-        return self._one_of("onBadBody", ("null", "fail"), "null") == "fail"
-
-    @property
-    def starting(self) -> Bound:
-        """Return where the read begins; in a stream, where a new reader begins."""
-        first = self._one_of("startingFrom", ("oldest", "newest"), "")
-        if first and {"startingoffsets", "startingtimestamp"} & self.given.keys():
-            raise option_error(
-                "startingFrom", 'is the same as "startingOffsets"; leave one of them out'
-            )
-        named = bounds.LATEST if first == "newest" else bounds.EARLIEST
-        found = bounds.starting(self.given, self._queue_names(), named)
-        if self.use == READ and bounds.LATEST in (found.general, *found.queues.values()):
-            raise option_error("startingOffsets", "is latest; a batch that begins there is empty")
-        self._check_bound("starting", found)
-        return found
-
-    @property
-    def ending(self) -> Bound:
-        """Return where the read ends."""
-        found = bounds.ending(self.given, self._queue_names())
-        self._check_bound("ending", found)
-        return found
-
-    def _check_bound(self, name: str, bound: Bound) -> None:
-        if self.path and f"{name}offsets" in self.given:
-            raise option_error(f"{name}Offsets", "is for queues; files have the option where")
-        if self.path and f"{name}timestamp" in self.given:
-            raise option_error(f"{name}Timestamp", "is for queues; files have the option where")
-        if self.kind == "events" and bound.queues:
-            raise option_error(f"{name}Offsets", f"is for messages; events have {name}Timestamp")
-
-    def _queue_names(self) -> list[str]:
-        return [] if self.path else [name for one in self.sources() for name in one.queues]
-
-    def sources(self) -> list[SourceQueues]:
-        """Return the queues to read, by queue manager."""
-        if "sources" in self.given:
-            return self._sources()
-        queues = tuple(_list(self.given.get("queue", "")))
-        if not queues and self.kind != "events":
-            raise option_error("queue", 'is missing: .option("queue", "orders")')
-        return [SourceQueues(endpoint, queues) for endpoint in self.endpoints()]
-
-    def _sources(self) -> list[SourceQueues]:
-        for name in ("endpoint", "queue"):
-            if name in self.given:
-                raise option_error("sources", f'replaces "{name}"; leave one of them out')
-        example = '[{"endpoint": "/run/qmd/qmd.sock", "queue": ["orders"]}]'
-        try:
-            listed = json.loads(self.given["sources"])
-            found = [
-                SourceQueues(
-                    self._endpoint(
-                        each["endpoint"],
-                        token_file=each.get("tokenFile"),
-                        token_env=each.get("tokenEnv"),
-                        ca_file=each.get("caFile"),
-                        certificate_file=each.get("certificateFile"),
-                        key_file=each.get("keyFile"),
-                    ),
-                    tuple(_list(each.get("queue", []))),
-                )
-                for each in listed
-            ]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise option_error("sources", f"is not as {example}: {error}") from error
-        if not found or (self.kind != "events" and not all(one.queues for one in found)):
-            raise option_error("sources", f"names no queue; it is as {example}")
-        return found
-
-    # -- endpoints --
-
-    def endpoints(self) -> list[Endpoint]:
-        addresses = _list(self.given.get("endpoint", ""), "endpoint")
-        if not addresses:
-            raise option_error(
-                "endpoint",
-                "is missing: the path of a control socket (/run/qmd/qmd.sock), or tls://host:port",
-            )
-        return [self._endpoint(address) for address in addresses]
-
-    def endpoint(self) -> Endpoint:
-        """Return the endpoint to write to."""
-        found = self.endpoints()
-        if len(found) != 1:
-            raise option_error(
-                "endpoint", "has several addresses; one queue manager takes the messages"
-            )
-        return found[0]
-
-    def _endpoint(
-        self,
-        address: str,
-        *,
-        token_file: str | None = None,
-        token_env: str | None = None,
-        ca_file: str | None = None,
-        certificate_file: str | None = None,
-        key_file: str | None = None,
-    ) -> Endpoint:
-        if not _is_address(address):
-            raise option_error("endpoint", f"is {address!r}; it is a path, or tls://host:port")
-
-        def named(option: str, own: str | None) -> str:
-            return self.given.get(option, "") if own is None else own
-
-        found = Endpoint(
-            address,
-            named("tokenfile", token_file),
-            named("tokenenv", token_env),
-            named("cafile", ca_file),
-            float(self._number("reconnectSeconds", int(RECONNECT_S), at_least=0, at_most=86_400)),
-            named("certificatefile", certificate_file),
-            named("keyfile", key_file),
-        )
-        if bool(found.certificate_file) != bool(found.key_file):
-            raise option_error(
-                "keyFile" if found.certificate_file else "certificateFile",
-                "is missing: a client certificate consists of certificateFile and keyFile",
-            )
-        if found.token_file and found.token_env:
-            raise option_error("tokenEnv", 'and "tokenFile" exclude each other; leave one out')
-        return found
-
-    # -- streams --
-
-    @property
-    def reader_id(self) -> str:
-        name = self.given.get("readerid", "")
-        if not name:
-            raise option_error(
-                "readerId",
-                "is missing: a name of this query's own, which identifies its progress",
-            )
-        if len(name) > NAME_CHARACTERS_MAX:
-            raise option_error(
-                "readerId", f"has {len(name)} characters; {NAME_CHARACTERS_MAX} are allowed"
-            )
-        return name
-
-    @property
-    def shared(self) -> bool:
-        """Return whether messages stay in their queues; the default is true for journals only."""
-        queues = [queue for wanted in self.sources() for queue in wanted.queues]
-        return self._truth("shared", default=all(map(_is_journal, queues)))
-
-    @property
-    def gap_fails(self) -> bool:
-        if "failondataloss" not in self.given:
-            return self._one_of("onGap", ("fail", "warn"), "fail") == "fail"
-        if "ongap" in self.given:
-            raise option_error("failOnDataLoss", 'is the same as "onGap"; leave one of them out')
-        return self._truth("failOnDataLoss", default=True)
-
-    @property
-    def messages_a_trigger(self) -> int:
-        if "maxrowspertrigger" not in self.given:
-            return self._number("maxMessagesPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
-        if "maxmessagespertrigger" in self.given:
-            raise option_error(
-                "maxRowsPerTrigger", 'is the same as "maxMessagesPerTrigger"; leave one of them out'
-            )
-        return self._number("maxRowsPerTrigger", MESSAGES_A_TRIGGER, at_least=1)
-
-    @property
-    def rows_a_trigger_min(self) -> int:
-        """Return the fewest rows for which a batch begins before `trigger_delay_s` is over."""
-        return self._number("minRowsPerTrigger", 0, at_least=1)
-
-    @property
-    def trigger_delay_s(self) -> float:
-        said = self.given.get("maxtriggerdelay")
-        if said is None:
-            return TRIGGER_DELAY_S
-        if "minrowspertrigger" not in self.given:
-            raise option_error("maxTriggerDelay", 'needs the option "minRowsPerTrigger"')
-        found = _DURATION.fullmatch(said.strip().lower())
-        if found is None:
-            raise option_error("maxTriggerDelay", f"is {said!r}; it is a duration such as 15m")
-        return int(found[1]) * _UNITS_S[found[2] or "s"]
-
-    @property
-    def bytes_a_trigger(self) -> int:
-        """Return the bytes of packets for each trigger; 0: no limit."""
-        return self._number("maxBytesPerTrigger", 0, at_least=0)
-
-    @property
-    def discover_s(self) -> int:
-        """Return how often new queues of a pattern are looked for, in seconds."""
-        return self._number("discoverSeconds", DISCOVER_S, at_least=1, at_most=86_400)
-
-    # -- writing --
-
     @property
     def destination(self) -> str:
         """Return the destination of all rows, or "" if each row has a column `destination`."""
@@ -417,67 +335,11 @@ class Options:
     def delivery(self) -> str:
         """Return the delivery of all rows, or "" for that of their column, or automatic."""
         kinds = ("automatic", "express", "recoverable", "transactional")
-        return self._one_of("delivery", kinds, "")
+        return self.one_of("delivery", kinds, "")
 
     @property
     def job_id(self) -> str:
         return self.given.get("jobid", "")
-
-    # -- values --
-
-    def _truth(self, name: str, *, default: bool) -> bool:
-        said = self.given.get(name.lower())
-        if said is None:
-            return default
-        if said.lower() not in ("true", "false"):
-            raise option_error(name, f"is {said!r}; it is true or false")
-        return said.lower() == "true"
-
-    def _number(self, name: str, default: int, *, at_least: int, at_most: int = 1 << 62) -> int:
-        said = self.given.get(name.lower())
-        if said is None:
-            return default
-        try:
-            number = int(said)
-        except ValueError:
-            raise option_error(name, f"is {said!r}; it is a whole number") from None
-        if not at_least <= number <= at_most:
-            raise option_error(name, f"is {number}; it is {at_least} to {at_most}")
-        return number
-
-    def _one_of(self, name: str, values: Sequence[str], default: str) -> str:
-        said = self.given.get(name.lower(), default)
-        if said != default and said not in values:
-            raise option_error(name, f"is {said!r}; it is one of {', '.join(values)}")
-        return said
-
-
-def _is_address(address: str) -> bool:
-    """Return whether this is the path of a socket, or tls://host:port."""
-    if "://" not in address:
-        return bool(address)
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    return (
-        scheme == "tls"
-        and bool(host)
-        and port.isascii()
-        and port.isdecimal()
-        and (0 < int(port) < 65_536)
-    )
-
-
-def _list(said: Any, option: str = "queue") -> list[str]:
-    """Return a JSON list, or the names of a comma-separated list.  Raises SourceError."""
-    if isinstance(said, list):
-        return [str(one) for one in said]
-    text = str(said).strip()
-    if text.startswith("["):
-        try:
-            return [str(one) for one in json.loads(text)]
-        except ValueError:
-            raise option_error(option, f"is {text!r}, which is no list of JSON") from None
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _is_journal(queue: str) -> bool:

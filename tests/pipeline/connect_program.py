@@ -48,7 +48,8 @@ def main(socket: str, folder: str) -> None:
     )
     found["received"] = sum(each.messages for each in done)
     try:
-        spark.readStream.format("qmd").options(**options, readerId="x", onGap="ignore").load()
+        wrong = spark.readStream.format("qmd").options(**options, readerId="x", onGap="ignore")
+        wrong.load().printSchema()  # over Connect, loading does nothing yet
     except Exception as error:
         found["refused"] = str(error)
     spark.stop()
