@@ -28,7 +28,8 @@ WITHOUT_SESSION = tuple(
     f"tests/pipeline/test_{name}.py"
     for name in (
         *("cluster", "filters", "finish", "java", "kills", "options", "own_packages"),
-        *("report", "ship", "source_remote", "stream_parts"),
+        *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
+        *("bodies", "connect"),
         *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),
     )
 )

@@ -81,7 +81,9 @@ class BodyDecoder:
                     return lambda body, body_type: json.dumps(
                         plain(_dotnet(body, body_type)), ensure_ascii=False
                     )
-                return lambda body, body_type: fitted(plain(_dotnet(body, body_type)), type_)
+                return lambda body, body_type: fitted(
+                    plain(_dotnet(body, body_type)), type_, from_text=True
+                )
         schema = _parsed_avro(self.avro_schema)
         return lambda body, body_type: fitted(_avro(body, schema), type_)
 
@@ -212,10 +214,11 @@ def _avro_ddl(schema: Any, within: tuple[str, ...] = ()) -> str:
 # -- Values of a type --
 
 
-def fitted(value: Any, type_: Any, path: str = "") -> Any:
+def fitted(value: Any, type_: Any, path: str = "", *, from_text: bool = False) -> Any:
     """Return a value as Arrow takes it for this type.  Raises _Unfit if it is of another type.
 
-    Only conversions without loss are made: no number becomes a text, and no text a number.
+    Only conversions without loss are made: no number becomes a text, and a text becomes a number or
+    a truth value only with `from_text` (XML has texts only).
     """
     if value is None:
         return None
@@ -223,17 +226,27 @@ def fitted(value: Any, type_: Any, path: str = "") -> Any:
         if not isinstance(value, dict):
             raise _unfit(value, "an object", path)
         return {
-            field.name: fitted(value.get(field.name), field.type, f"{path}.{field.name}")
+            field.name: fitted(
+                value.get(field.name), field.type, f"{path}.{field.name}", from_text=from_text
+            )
             for field in type_
         }
     if pa.types.is_list(type_):
         if not isinstance(value, list):
             raise _unfit(value, "a list", path)
-        return [fitted(one, type_.value_type, f"{path}[{at}]") for at, one in enumerate(value)]
+        return [
+            fitted(one, type_.value_type, f"{path}[{at}]", from_text=from_text)
+            for at, one in enumerate(value)
+        ]
     if pa.types.is_map(type_):
         if not isinstance(value, dict):
             raise _unfit(value, "an object", path)
-        return [(key, fitted(one, type_.item_type, f"{path}.{key}")) for key, one in value.items()]
+        return [
+            (key, fitted(one, type_.item_type, f"{path}.{key}", from_text=from_text))
+            for key, one in value.items()
+        ]
+    if from_text and isinstance(value, str):
+        value = _from_text(value, type_)
     for is_one, convert, name in _CONVERSIONS:
         if is_one(type_):
             try:
@@ -244,6 +257,20 @@ def fitted(value: Any, type_: Any, path: str = "") -> Any:
                 raise _unfit(value, name, path)
             return converted
     raise _Unfit(f"{path.lstrip('.') or 'the body'} has the type {type_}, which is not supported")
+
+
+def _from_text(text: str, type_: Any) -> Any:
+    """Return the number or truth value that a text of XML is, or the text itself."""
+    if pa.types.is_boolean(type_):
+        return {"true": True, "false": False, "1": True, "0": False}.get(text, text)
+    try:
+        if pa.types.is_integer(type_):
+            return int(text)
+        if pa.types.is_floating(type_):
+            return float(text)
+    except ValueError:
+        pass
+    return text
 
 
 def _unfit(value: Any, name: str, path: str) -> _Unfit:
