@@ -8,7 +8,7 @@ import time
 from qmd.bulk.reserve_next import Bounds
 from tests.integration.bulk.reader import numbered, opened
 from tests.integration.bulk.refusals import refused
-from tests.integration.managers import PATIENCE_S, Host, Hosts, hosted
+from tests.integration.managers import PATIENCE_S, Host, Hosts, hosted, until
 
 ARRIVAL_BITS = 44
 BEYOND = f"time:{1 << 63}"
@@ -25,8 +25,7 @@ async def arrivals(host: Host, queue: str = "orders") -> list[tuple[int, int]]:
 
 async def clock_after(at_ms: int) -> None:
     """Wait until the wall clock shows a later millisecond."""
-    while time.time() * 1000 < at_ms + 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: time.time() * 1000 > at_ms + 1, "a later millisecond")
 
 
 @hosted

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.jobs.incremental.published import ABOUT, publish
+from pipeline.results.places import Place
 from pipeline.ship.position import ShippedPosition
 from pipeline.ship.shipment import Notes
 from qmd.cli.archive import _save
@@ -65,9 +65,9 @@ def test_the_lock_of_a_directory_file_does_not_follow_a_link(victim: Path, tmp_p
 def test_the_state_of_a_job_is_not_written_through_a_link(victim: Path, tmp_path: Path) -> None:
     folder = tmp_path / "memory"
     folder.mkdir()
-    (folder / f".{ABOUT}.part").symlink_to(victim)
+    (folder / "state.json").symlink_to(victim)
 
-    publish(folder, {"run": 1}, [])
+    Place(folder).write("state.json", lambda file: file.write(b"run"))
 
     assert victim.read_bytes() == b"precious"
-    assert b"run" in (folder / ABOUT).read_bytes()
+    assert (folder / "state.json").read_bytes() == b"run"
