@@ -229,6 +229,7 @@ class _Servers:
                 manager.assembly.maintenance,
                 manager.assembly.disk_watch,
                 manager.assembly.delayed_release,
+                manager.assembly.retry_release,
                 *((manager.assembly.tls_watch,) if settings.tls.enabled else ()),
             )
         ]

@@ -91,6 +91,7 @@ class QueueManager:
         assembly.relays.stop()
         assembly.relay_loops.stop()
         assembly.peers.stop()
+        await assembly.redelivery.stop()
         await assembly.directory.stop()
         await asyncio.sleep(0)  # what the sessions still say is written
         assembly.outgoing_release.release()

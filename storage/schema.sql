@@ -355,6 +355,26 @@ CREATE INDEX delayed_due ON delayed (clock, due_ms, number, queue);
 
 CREATE INDEX delayed_queue ON delayed (queue, number, bytes);
 
+-- What happens to messages of a queue that applications fail to process; storage/tables/retries.py.
+CREATE TABLE retry_policy (
+    queue_id     INTEGER PRIMARY KEY,
+    attempts     INTEGER NOT NULL,               -- 0: no limit
+    immediate    INTEGER NOT NULL,               -- that follow at once, before each wait
+    delay_ms     INTEGER NOT NULL,               -- the first wait
+    factor       REAL NOT NULL,                  -- of each wait to the next
+    delay_max_ms INTEGER NOT NULL,
+    jitter       REAL NOT NULL,
+    ends         TEXT NOT NULL                   -- qmd/core/retry_policy.py
+);
+
+-- Messages that wait in a subqueue `;retry` for another attempt.
+CREATE TABLE retry (
+    key    INTEGER PRIMARY KEY,                  -- of the row of message
+    due_ms INTEGER NOT NULL                      -- by the queue manager's own clock
+);
+
+CREATE INDEX retry_due ON retry (due_ms);
+
 -- Messages that ended in outgoing queues, with acknowledgments still to be sent; owed.py.
 CREATE TABLE owed (
     id            INTEGER PRIMARY KEY,

@@ -41,6 +41,7 @@ from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
+from qmd.maintenance.retry_release import RetryRelease
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
@@ -55,6 +56,7 @@ from qmd.operations.queue_deletion import QueueDeletion
 from qmd.operations.queue_slots import QueueSlots
 from qmd.operations.receive import MessageReceiver
 from qmd.operations.receive_selected import SelectiveReceiver
+from qmd.operations.redelivery import Redelivery
 from qmd.operations.request_outcomes import RequestOutcomes
 from qmd.operations.resend import Resender
 from qmd.operations.restore_message import MessageRestorer
@@ -154,6 +156,10 @@ class Assembly(TransferLayer):
             MessageRestorer(services, self.destinations, self.outgoing, self.resolver),
             self.selection,
         )
+        self.redelivery = Redelivery(
+            services, self.mover, self.dead_letters, self.message_receiver, self.queues
+        )
+        self.message_receiver.connect(self.redelivery)
         self.queues.on_ready = self.message_receiver.serve
 
     def _make_transactions(self) -> None:
@@ -294,6 +300,9 @@ class Assembly(TransferLayer):
                 self.recorder,
             ),
             self._new_answers,
+        )
+        self.retry_release = RetryRelease(
+            services, self.housekeeping, self.mover, self.queues, self.redelivery
         )
         self.maintenance = MaintenanceLoop(
             services, self.housekeeping, self.expiry, self.retention, self.event_log_limits

@@ -16,6 +16,7 @@ from storage.tables import (
     directory_changes,
     known_hosts,
     own_dead_letters,
+    retries,
     unaddressed,
 )
 from storage.tables import message_id_history as history_rows
@@ -86,6 +87,8 @@ async def restore(assembly: Assembly) -> None:
     assembly.deferred_acknowledgments.restore(state.unaddressed)
     assembly.registration.restore(state.directory_changes)
     assembly.delayed.restore(state.delayed, state.next_due)
+    assembly.redelivery.restore(state.retry_policies)
+    assembly.retry_release.restore(state.next_retry_ms)
     starts = await services.storage.batch.run(partial(counters.reserve, name="start", count=1))
     assembly.tls.restore(state.tls_peers)
     assembly.identities.restore(starts)
@@ -121,6 +124,8 @@ class _State(NamedTuple):
     directory_changes: list[directory_changes.DirectoryChange]
     delayed: dict[str, Totals]
     next_due: delayed.NextDue
+    retry_policies: list[retries.PolicyRow]
+    next_retry_ms: int | None
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -149,4 +154,6 @@ def _read_state(db: sqlite3.Connection) -> _State:
         directory_changes.list_all(db),
         delayed.totals_by_queue(db),
         delayed.next_due(db),
+        retries.list_policies(db),
+        retries.next_due_ms(db),
     )

@@ -188,4 +188,13 @@ ENTRIES = (
         "bad_request",
         "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
     ),
+    Entry(
+        1221,
+        "bad_retry_policy",
+        "The retry policy of a queue is not valid.",
+        "A value is out of its range, or the end of retries is unknown. The error says which.",
+        "Correct the value: `qmd queue set --help` lists the options that begin with --retry.",
+        "bad_request",
+        "MQ_ERROR_ILLEGAL_PROPERTY_VALUE",
+    ),
 )

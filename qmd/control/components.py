@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qmd.operations.queue_deletion import QueueDeletion
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
+    from qmd.operations.redelivery import Redelivery
     from qmd.operations.request_outcomes import RequestOutcomes
     from qmd.operations.resend import Resender
     from qmd.operations.sealed_tokens import SealedTokens
@@ -128,6 +129,7 @@ class Components:
     relay_store: RelayStore
     reload_directory: Callable[[], Awaitable[None]]
     request_outcomes: RequestOutcomes
+    redelivery: Redelivery
     resender: Resender
     reservations: Reservations
     resolver: Resolver

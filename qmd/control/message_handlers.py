@@ -20,6 +20,7 @@ from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
+from qmd.operations.redelivery import changed
 from qmd.operations.restore_message import Changes
 from qmd.operations.selection import filter_of
 
@@ -299,7 +300,11 @@ def _commit(connection: ControlConnection, request: transaction_frames.Commit) -
 
 def _abort(connection: ControlConnection, request: transaction_frames.Abort) -> None:
     count = connection.components.transactions.abort(
-        request.transaction, connection, request.reason, unread=request.unread
+        request.transaction,
+        connection,
+        request.reason,
+        unread=request.unread,
+        policy=None if request.retry is None else changed(None, request.retry),
     )
     done = partial(connection.done, request.number, count)
     if count:

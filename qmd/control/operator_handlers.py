@@ -19,6 +19,7 @@ from qmd.core.access import GET_PROPERTIES, SEE_STATUS
 from qmd.operations.dead_letter_summary import dead_letter_groups
 from qmd.operations.purge import Purged
 from qmd.operations.queue_admin import Security
+from qmd.operations.redelivery import changed
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
@@ -75,6 +76,8 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
         owner=rights.principal,
         owned_max=None if rights.are_all else settings.queues_max,
     )
+    if request.retry is not None:
+        await connection.components.redelivery.set(queue, changed(None, request.retry))
     return overview.queue(queue)
 
 
@@ -94,6 +97,8 @@ async def _set(
         journal=request.journal,
         label=request.label,
     )
+    if request.retry is not None:
+        await connection.components.redelivery.set(queue, changed(queue.retry, request.retry))
     waits = any(each.queue == queue.guid for each in connection.components.registration.waiting)
     return {**overview.queue(queue), "directory_waits": waits}
 

@@ -230,6 +230,9 @@ def queue(queue: LocalQueue) -> Value:
         ],
         "journal_messages": 0 if queue.own_journal is None else queue.own_journal.messages,
         "journal_bytes": 0 if queue.own_journal is None else queue.own_journal.bytes,
+        "retry": None
+        if queue.payer.retry is None
+        else queue.payer.retry._asdict() | {"end": queue.payer.retry.end.value},
         "delayed_messages": 0 if queue.delayed is None else queue.delayed.messages,
         "delayed_bytes": 0 if queue.delayed is None else queue.delayed.bytes,
         "taken": len(queue.taken),

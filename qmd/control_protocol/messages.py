@@ -150,6 +150,22 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
     until: Amount = 0
 
 
+class RetryProperties(msgspec.Struct, array_like=True, frozen=True):
+    """A retry policy, or changes of one: fields that are None stay, or are the default.
+
+    With 0 `attempts`, the number of attempts has no limit; `off` removes the policy.
+    """
+
+    attempts: int | None = None  # deliveries until the message ends; default 10
+    immediate: int | None = None  # attempts that follow at once, before each wait; default 0
+    delay_s: float | None = None  # the first wait in `;retry`; default 1 s
+    factor: float | None = None  # of each wait to the next; default 2
+    delay_max_s: float | None = None  # default 1 h, or the first wait
+    jitter: float | None = None  # the part by which waits differ; default 0.2
+    end: str | None = None  # "poison" (default), "dead-letter" or "stay"
+    off: bool = False
+
+
 class Request(msgspec.Struct, array_like=True, frozen=True):
     number: int
 
@@ -260,8 +276,8 @@ class Reject(Request, tag="reject", frozen=True):
 class GiveBack(Request, tag="give_back", frozen=True):
     """Put messages that this connection took back to their place. -> their number
 
-    `failed`: their processing failed; this counts as an attempt, and the answer comes after the
-    commit.
+    `failed`: their processing failed. That counts as an attempt, and the retry policy of the queue
+    applies; the answer comes after the commit.
     """
 
     queue: str

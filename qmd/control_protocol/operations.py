@@ -6,7 +6,14 @@ from typing import Annotated
 
 import msgspec
 
-from qmd.control_protocol.messages import EVERY_MESSAGE, NO_WAIT, Choice, Request, add_verbs
+from qmd.control_protocol.messages import (
+    EVERY_MESSAGE,
+    NO_WAIT,
+    Choice,
+    Request,
+    RetryProperties,
+    add_verbs,
+)
 
 
 class CreateQueue(Request, tag="create_queue", frozen=True):
@@ -21,6 +28,7 @@ class CreateQueue(Request, tag="create_queue", frozen=True):
     public: bool = False  # registered in the directory
     authenticate: bool = False  # it takes signed messages only
     privacy: str = "optional"  # or none, body: the encrypted messages that it takes
+    retry: RetryProperties | None = None  # None: failed messages return to their place at once
 
 
 class SetQueue(Request, tag="set_queue", frozen=True):
@@ -33,6 +41,7 @@ class SetQueue(Request, tag="set_queue", frozen=True):
     label: str | None = None
     authenticate: bool | None = None
     privacy: str | None = None
+    retry: RetryProperties | None = None
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):

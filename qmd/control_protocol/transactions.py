@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from qmd.control_protocol.messages import LookupIds, Request, TransactionId, add_verbs
+from qmd.control_protocol.messages import (
+    LookupIds,
+    Request,
+    RetryProperties,
+    TransactionId,
+    add_verbs,
+)
 
 
 class Begin(Request, tag="begin", frozen=True):
@@ -43,12 +49,13 @@ class Abort(Request, tag="abort", frozen=True):
     """Abort the transaction. -> how many messages went back to their queues
 
     `unread`: the application has not looked at the received messages, so this is no failed attempt:
-    their abort counts stay unchanged.
+    their abort counts stay unchanged. `retry` replaces the retry policies of their queues.
     """
 
     transaction: TransactionId
     reason: str = ""
     unread: bool = False
+    retry: RetryProperties | None = None
 
 
 class Enlist(Request, tag="enlist", frozen=True):

@@ -181,10 +181,11 @@ class Mover:
         lookup_ids: Sequence[int],
         transaction: str,
         reason: str = "",
-    ) -> None:
+    ) -> list[int]:
         """Move messages that `reader` took, with the open batch; their events have the reason.
 
-        `check` must have accepted the move in the same turn of the event loop.
+        Returns their lookup ids in the target.  `check` must have accepted the move in the same
+        turn of the event loop.
         """
         wall_ms = int(self._services.environment.time() * 1000)
         moving: list[_Moving] = []
@@ -205,6 +206,7 @@ class Mover:
             transaction=transaction,
             reason=reason,
         )
+        return [each.moved.lookup_id for each in moving]
 
     def _store(
         self,

@@ -30,8 +30,10 @@ from storage.tables.messages import MessageRow
 if TYPE_CHECKING:
     import sqlite3
 
+    from qmd.core.retry_policy import RetryPolicy
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
+    from qmd.operations.redelivery import Redelivery
     from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
@@ -64,6 +66,10 @@ class MessageReceiver:
         self._parts = parts
         self._queues = queues
         self._recorder = recorder
+
+    def connect(self, redelivery: Redelivery) -> None:
+        """Set the collaborator that is created later."""
+        self._redelivery = redelivery
 
     def take(
         self,
@@ -259,17 +265,20 @@ class MessageReceiver:
         queue.forget(lookup_ids)
         done(len(lookup_ids))
 
-    def abort(self, reader: Reader, transaction: str, reason: str) -> int:
+    def abort(
+        self, reader: Reader, transaction: str, reason: str, policy: RetryPolicy | None = None
+    ) -> int:
         """Return the messages that an aborted transaction received to their queues; return their
         number.
 
-        Their abort counts are incremented, unless the application has not seen them.
+        Their abort counts are incremented, unless the application has not seen them.  Those that
+        failed too often are moved by the retry policy of their queue, or by `policy`.
         """
         self.stop_waiting(reader)
         count = 0
         for queue, mine in list(reader.taken.items()):
             if mine:
-                count += self.fail(reader, queue, sorted(mine), reason, transaction)
+                count += self.fail(reader, queue, sorted(mine), reason, transaction, policy)
         return count
 
     def fail(
@@ -279,10 +288,12 @@ class MessageReceiver:
         lookup_ids: list[int],
         reason: str,
         transaction: str = "",
+        policy: RetryPolicy | None = None,
     ) -> int:
         """Return messages of which the processing failed to their places; return their number.
 
-        Their abort counts are incremented, unless the application has not seen them.
+        Their abort counts are incremented, unless the application has not seen them.  The retry
+        policy of their queue, or `policy`, may move them elsewhere, with the open batch.
         """
         lookup_ids = self.own(reader, queue, lookup_ids)
         messages = [queue.taken[lookup_id] for lookup_id in lookup_ids]
@@ -291,10 +302,24 @@ class MessageReceiver:
             [message.packet for message in messages],
             places=lookup_ids,
         )
-        if not reader.is_unread:
+        counted, staying = not reader.is_unread, lookup_ids
+        if counted:
             keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
             self._services.storage.batch.run(partial(message_rows.count_abort, keys=keys))
-        return self._put_back(reader, queue, lookup_ids, aborted=not reader.is_unread)
+        if queue.retry is not None or policy is not None:
+            staying = self._redelivery.failed(
+                reader, queue, lookup_ids, reason, transaction, policy, counted=counted
+            )
+        self._put_back(reader, queue, staying, aborted=counted)
+        return len(lookup_ids)
+
+    def let_go(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
+        """Delete messages that `reader` took with the open batch, which has their consequences."""
+        self._let_go(reader, queue, lookup_ids, b"", lambda count: None)
+
+    def return_held(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
+        """Return messages that `reader` holds to their places; no attempt has failed."""
+        self._put_back(reader, queue, lookup_ids)
 
     def is_waiting(self, reader: Reader) -> bool:
         """Return whether `reader` waits for messages of any queue."""

@@ -39,6 +39,7 @@ from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
     from qmd.access.rights import Rights
+    from qmd.core.retry_policy import RetryPolicy
     from qmd.operations.move import Mover
     from qmd.operations.receive import MessageReceiver
     from qmd.operations.receive_selected import SelectiveReceiver
@@ -339,16 +340,22 @@ class Transactions:
         assert batch is self._services.storage.batch, "a transaction is in one batch"
 
     def abort(
-        self, transaction_id: bytes, owner: Hashable, reason: str, *, unread: bool = False
+        self,
+        transaction_id: bytes,
+        owner: Hashable,
+        reason: str,
+        *,
+        unread: bool = False,
+        policy: RetryPolicy | None = None,
     ) -> int:
-        """Abort the transaction; return the number of messages that return to their places.
+        """Abort the transaction; return the number of messages that it had received.
 
-        With `unread`, its application has seen none of them, and their abort counts stay.  Raises
-        Refusal.
+        With `unread`, its application has seen none of them, and their abort counts stay.  `policy`
+        replaces the retry policies of their queues.  Raises Refusal.
         """
         transaction = self._find(transaction_id, owner)
         transaction.reader.is_unread = unread
-        return self._abort(transaction, reason or "its application aborted it")
+        return self._abort(transaction, reason or "its application aborted it", policy)
 
     def leave(self, owner: Hashable) -> None:
         """Abort the transactions of a connection that has ended."""
@@ -425,12 +432,16 @@ class Transactions:
         self._services.timers.cancel(transaction)
         self._services.memory.transactions.hold(transaction, transaction.owner, 0)
 
-    def _abort(self, transaction: Transaction, reason: str) -> int:
+    def _abort(
+        self, transaction: Transaction, reason: str, policy: RetryPolicy | None = None
+    ) -> int:
         self._forget(transaction)
         self.aborted_count += 1
         self._sealed.seal(transaction.id, ALL_CONNECTIONS, reason)
         transaction.reader.has_left = True
-        count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)
+        count = self._message_receiver.abort(
+            transaction.reader, transaction.id.hex(), reason, policy
+        )
         log.info(
             "transaction_aborted",
             transaction=transaction.id.hex(),

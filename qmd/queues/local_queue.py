@@ -32,6 +32,7 @@ from storage.tables.pages import EMPTY, Totals
 from storage.tables.queues import QueueRow
 
 if TYPE_CHECKING:
+    from qmd.core.retry_policy import RetryPolicy
     from qmd.queues.delayed_gauge import DelayedGauge
 
 WINDOW_ENTRIES_MAX = 4096
@@ -140,6 +141,7 @@ class LocalQueue(Measured):
         self.parent = parent
         self.subqueues: list[LocalQueue] = []
         self.own_journal: LocalQueue | None = None
+        self.retry: RetryPolicy | None = None  # for messages that applications fail to process
         self.delayed: DelayedGauge | None = None  # messages for it that are delayed
         self.is_journal = is_journal
         if parent is not None:

@@ -42,6 +42,7 @@ _SMALL_TABLES = (
     "unconfirmed",
     "unaddressed",
     "delayed",
+    *("retry_policy", "retry"),
     "owed",
     "sealing_key",
     # A reservation without its message has no effect.

@@ -56,6 +56,8 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "publication": (str, int, int, int),
     "unaddressed": (bytes, int, bytes, int),
     "owed": (int, int, bytes, int),
+    "retry_policy": (int, int, int, float, int, float, str),
+    "retry": (int,),
     "delayed": (int, int, str, int, str, int, bytes, int),
     "sealing_key": (bytes, int),
 }

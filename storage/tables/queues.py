@@ -10,7 +10,7 @@ import sqlite3
 from typing import Any, NamedTuple
 
 from storage.errors import NoSuchQueue, QueueExists, SystemQueue, TooManyQueues
-from storage.tables import access, counters, messages, sequences
+from storage.tables import access, counters, messages, retries, sequences
 from storage.tables.keys import QUEUE_ID_MAX, queue_range
 from storage.tables.pages import Totals
 
@@ -165,6 +165,7 @@ def delete(db: sqlite3.Connection, queue_id: int) -> Totals:
     children = db.execute("SELECT id FROM queue WHERE parent_id = ?", (queue_id,)).fetchall()
     deleted = [messages.delete_all(db, each) for each in (queue_id, *(id_ for (id_,) in children))]
     db.execute("DELETE FROM queue WHERE id = :id OR parent_id = :id", {"id": queue_id})
+    retries.remove_policy(db, queue_id)
     sequences.leave(db, row.name, queue_id)
     access.forget(db, row.name.casefold())
     return Totals(sum(each.messages for each in deleted), sum(each.bytes for each in deleted))
