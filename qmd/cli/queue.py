@@ -10,6 +10,7 @@ from qmd.cli.choice import dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
+from qmd.cli.retry_options import retry_options, take_retry
 
 if TYPE_CHECKING:
     from qmd.client import Choice
@@ -44,10 +45,12 @@ def queue() -> None:
     show_default=True,
     help="body: take only encrypted messages of other hosts; none: only plain ones.",
 )
+@retry_options
 @json_option
 @pass_configuration
 def create(
     configuration: Configuration,
+    /,
     name: str,
     transactional: bool,
     label: str,
@@ -58,10 +61,12 @@ def create(
     authenticate: bool,
     privacy: str,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Create the private queue NAME; or, with --public, a public one."""
     from qmd.cli.output import print_json
 
+    retry = take_retry(given)
     made = configuration.ask(
         lambda qm: qm.create_queue(
             name,
@@ -73,6 +78,7 @@ def create(
             public=public,
             authenticate=authenticate,
             privacy=privacy,
+            retry=retry,
         )
     )
     if as_json:
@@ -99,10 +105,15 @@ def create(
     type=click.Choice(("none", "optional", "body")),
     help="body: take only encrypted messages of other hosts; none: only plain ones.",
 )
+@retry_options
+@click.option(
+    "--no-retry", is_flag=True, help="Remove the retry policy: failed messages return at once."
+)
 @json_option
 @pass_configuration
 def set_(
     configuration: Configuration,
+    /,
     name: str,
     quota: int | None,
     journal_quota: int | None,
@@ -111,6 +122,7 @@ def set_(
     authenticate: bool | None,
     privacy: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Change the properties of a queue that are given.
 
@@ -119,12 +131,14 @@ def set_(
     """
     from qmd.cli.output import print_facts
 
+    retry = take_retry(given)
     if all(
-        change is None for change in (quota, journal_quota, journal, label, authenticate, privacy)
+        change is None
+        for change in (quota, journal_quota, journal, label, authenticate, privacy, retry)
     ):
         raise click.UsageError(
             "give a change: --quota, --journal-quota, --journal, --no-journal, --label,"
-            " --authenticate, --no-authenticate or --privacy"
+            " --authenticate, --no-authenticate, --privacy, one of --retry or --no-retry"
         )
     changed = configuration.ask(
         lambda qm: qm.set_queue(
@@ -135,6 +149,7 @@ def set_(
             label=label,
             authenticate=authenticate,
             privacy=privacy,
+            retry=retry,
         )
     )
     print_facts(changed, as_json=as_json)

@@ -46,7 +46,7 @@ from qmd.client.sent_id import SentId, copies_of
 from qmd.client.signing import Signer
 from qmd.client.transaction import Transaction
 from qmd.client.two_phase import Database
-from qmd.control_protocol.messages import UNLIMITED, Choice
+from qmd.control_protocol.messages import UNLIMITED, Choice, RetryProperties
 
 __all__ = [
     "UNLIMITED",
@@ -79,6 +79,7 @@ __all__ = [
     "QueueManager",
     "QueueManagerError",
     "ReadOnly",
+    "RetryProperties",
     "Sender",
     "SentId",
     "SequencePosition",

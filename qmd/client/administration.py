@@ -16,7 +16,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.delayed import CancelDelayed, ListDelayed
 from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
-from qmd.control_protocol.messages import EVERY_MESSAGE, Choice
+from qmd.control_protocol.messages import EVERY_MESSAGE, Choice, RetryProperties
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 from qmd.control_protocol.tls import ForgetTlsPeer, ListTlsPeers
 
@@ -142,6 +142,7 @@ class Administration:
         public: bool = False,
         authenticate: bool = False,
         privacy: str = "optional",
+        retry: RetryProperties | None = None,
     ) -> Facts:
         r"""Create a private queue (`private$\orders` or `orders`).
 
@@ -151,6 +152,8 @@ class Administration:
         directory.
         `authenticate`: refuse unsigned messages of other hosts.  `privacy`: "body" refuses plain
         ones, "none" encrypted ones.
+        `retry`: what happens to messages that an application fails to process; by default they
+        return to their place at once.
         """
         return await self._change(
             operator_frames.CreateQueue,
@@ -163,6 +166,7 @@ class Administration:
             public,
             authenticate,
             privacy,
+            retry,
         )
 
     async def set_queue(
@@ -175,14 +179,16 @@ class Administration:
         label: str | None = None,
         authenticate: bool | None = None,
         privacy: str | None = None,
+        retry: RetryProperties | None = None,
     ) -> Facts:
         """Change the properties of a queue; None leaves a property unchanged.
 
-        A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.
+        A quota of `UNLIMITED` means no quota.  Messages that exceed a smaller quota stay.  The
+        fields of `retry` that are None stay too; `RetryProperties(off=True)` removes the policy.
         """
         return await self._change(
             operator_frames.SetQueue,
-            *(name, quota_bytes, journal_quota_bytes, journal, label, authenticate, privacy),
+            *(name, quota_bytes, journal_quota_bytes, journal, label, authenticate, privacy, retry),
         )
 
     async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:

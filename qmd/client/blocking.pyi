@@ -19,7 +19,7 @@ from qmd.client.signing import Signer
 from qmd.client.two_phase import Database
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.bulk import Attempt, Filter, Rows
-from qmd.control_protocol.messages import Choice, NewMessage
+from qmd.control_protocol.messages import Choice, NewMessage, RetryProperties
 
 T = TypeVar("T")
 
@@ -181,6 +181,7 @@ class QueueManager:
         public: bool = ...,
         authenticate: bool = ...,
         privacy: str = ...,
+        retry: RetryProperties | None = ...,
     ) -> Facts: ...
     def set_queue(
         self,
@@ -192,6 +193,7 @@ class QueueManager:
         label: str | None = ...,
         authenticate: bool | None = ...,
         privacy: str | None = ...,
+        retry: RetryProperties | None = ...,
     ) -> Facts: ...
     def delete_queue(self, name: str, *, dry_run: bool = ...) -> int: ...
     def purge_queue(self, name: str, choice: Choice = ..., *, dry_run: bool = ...) -> int: ...
@@ -277,7 +279,9 @@ class Transaction:
     ) -> list[Message]: ...
     def enlist(self, database: Database) -> Any: ...
     def commit(self) -> list[str]: ...
-    def abort(self, reason: str = ..., *, unread: bool = ...) -> None: ...
+    def abort(
+        self, reason: str = ..., *, unread: bool = ..., retry: RetryProperties | None = ...
+    ) -> None: ...
     def __enter__(self) -> Transaction: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
@@ -391,7 +395,14 @@ class AccessControl:
 
 class Pipeline:
     def open_reader(
-        self, reader: str, queues: Sequence[str], *, shared: bool = ..., start: str = ...
+        self,
+        reader: str,
+        queues: Sequence[str],
+        *,
+        shared: bool = ...,
+        start: str = ...,
+        starts: Mapping[str, str] | None = ...,
+        fence: int = ...,
     ) -> Run: ...
     def reserve(
         self,
@@ -402,6 +413,8 @@ class Pipeline:
         messages_max: int = ...,
         bytes_max: int = ...,
         one_always: bool = ...,
+        until: int = ...,
+        until_ms: int | None = ...,
     ) -> Reserved: ...
     def read_range(
         self,

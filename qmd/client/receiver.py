@@ -123,7 +123,8 @@ class Taken:
     async def give_back(self, *, failed: bool = False, reason: str = "") -> None:
         """Return messages that were not removed to their old place.
 
-        `failed`: their processing failed, which counts as an attempt.
+        `failed`: the application has failed to process them.  That raises their abort counts, and
+        the retry policy of the queue applies; `reason` is for the history of the messages.
         """
         if not self._is_settled:
             await self._give_back(self._lookup_ids, failed, reason)

@@ -41,6 +41,7 @@ from qmd.client.two_phase import Branch, Branches, Database
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.control_protocol.messages import RetryProperties
 
 
 class Transaction:
@@ -236,11 +237,14 @@ class Transaction:
         await self._end_branches(commit=True)
         return self.sent
 
-    async def abort(self, reason: str = "", *, unread: bool = False) -> None:
+    async def abort(
+        self, reason: str = "", *, unread: bool = False, retry: RetryProperties | None = None
+    ) -> None:
         """Abort the transaction.  `reason` is for the log and the history of its messages.
 
         `unread`: the application has not looked at the messages that it received, so this was no
-        attempt: their abort counts stay unchanged.
+        attempt: their abort counts stay unchanged.  `retry` replaces the retry policies of their
+        queues.
         """
         if self._is_over:
             return
@@ -250,7 +254,7 @@ class Transaction:
         if self._connection is not None and not self._connection.is_lost:
             # A connection that ends aborts it as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
-                await self._connection.ask(transaction_frames.Abort, self.id, reason, unread)
+                await self._connection.ask(transaction_frames.Abort, self.id, reason, unread, retry)
         await self._end_branches(commit=False)
 
     async def __aenter__(self) -> Transaction:

@@ -305,6 +305,15 @@ def _in_queue(place: Value, now_ms: int) -> tuple[str, str]:
             " application gets it before it is removed or given back, or that client ends.",
             "If that program hangs, end it: the message then returns to its place.",
         )
+    if place.get("retry_at_ms") is not None:
+        left_s = max((place["retry_at_ms"] - now_ms) / 1000, 0)
+        why = f", because {place['moved_because']}" if place["moved_because"] else ""
+        parent = queue.partition(";")[0]
+        return (
+            f"It is in {queue} since {since}{why}. It returns to its place in {parent} in"
+            f" {span(left_s)}.",
+            f"To try it now: qmd move '{queue}' '{parent}' --lookup-id {place['lookup_id']}",
+        )
     if place["moved_because"]:
         parent = queue.partition(";")[0]
         return (

@@ -18,7 +18,7 @@ from qmd.message.shared_packet import head_of, whole_message
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.transfer import sequence_renewal
-from storage.tables import whereabouts
+from storage.tables import retries, whereabouts
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ class LocalPlaces:
             found.ahead,
             row.expires_at_s,
         )
+        if queue.parent is not None:
+            due_ms = await self._services.storage.read(partial(retries.find, key=key))
+            ahead_s = self._services.environment.time() - self._services.clock.now
+            place["retry_at_ms"] = None if due_ms is None else due_ms + int(ahead_s * 1000)
         return (source_of(packet), message_number(packet)), place
 
     def _place(

@@ -160,7 +160,7 @@ class Redelivery:
                 self._send_away(reader, queue, POISON, [lookup_id], why, transaction, None)
             else:
                 self._reject(reader, queue, lookup_id, why)
-            log.warning("message_given_up", queue=queue.name, lookup_id=lookup_id, reason=why)
+            log.info("message_given_up", queue=queue.name, lookup_id=lookup_id, reason=why)
         self.waited_count += len(waiting)
         self.ended_count += len(ended)
         return staying
@@ -224,7 +224,7 @@ class Redelivery:
             messages = [queue.taken[each] for each in lookup_ids if each in queue.taken]
             self._mover.check(queue, target, messages)
         except Refusal as refusal:
-            log.warning("retry_not_delayed", queue=queue.name, reason=refusal.text)
+            log.info("retry_not_delayed", queue=queue.name, reason=refusal.text)
             self._receiver.return_held(holder, queue, lookup_ids)
             return
         self._move(holder, queue, target, lookup_ids, why, transaction, seconds)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from qmd.control_protocol.messages import NewMessage
+from qmd.errors import Refusal
 from qmd.naming.fan_out import Several
 from qmd.queues.local_queue import LocalQueue, Reader
+
+if TYPE_CHECKING:
+    from qmd.runtime.budget import Budget
 
 MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
 
@@ -15,6 +20,18 @@ MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
 def kept_bytes(new: NewMessage) -> int:
     """Return the bytes of memory that a message takes until its transaction ends."""
     return MESSAGE_BYTES + len(new.body) + len(new.extension) + 4 * len(new.label)
+
+
+def too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
+    """Return the refusal of a message for which the transactions have no memory."""
+    return Refusal(
+        "transactions_full",
+        f"the messages of all transactions under way take {memory.used_bytes} of"
+        f" {memory.limit_bytes} bytes of memory, those of this connection {memory.of(owner)} of"
+        f" {memory.share_bytes}, and {more_bytes} more are needed",
+        "Commit or abort some, or set transactions in the section [memory] of the configuration"
+        " higher.",
+    )
 
 
 @dataclass(slots=True, eq=False)

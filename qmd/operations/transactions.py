@@ -34,7 +34,7 @@ from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Copies
 from qmd.operations.sealed_tokens import ALL_CONNECTIONS
-from qmd.operations.transaction import Transaction, kept_bytes
+from qmd.operations.transaction import Transaction, kept_bytes, too_much
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
-    from qmd.runtime.budget import Budget
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
@@ -141,7 +140,7 @@ class Transactions:
             )
         memory, kept = self._services.memory.transactions, sum(map(kept_bytes, messages))
         if not memory.allows(transaction, owner, kept):
-            raise _too_much(memory, owner, kept)
+            raise too_much(memory, owner, kept)
         for new in messages:
             if new.delivery not in (AUTOMATIC, TRANSACTIONAL):
                 raise Refusal(
@@ -490,17 +489,6 @@ def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue
     for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
         found.setdefault((queue, what), []).append(lookup_id)
     return found
-
-
-def _too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
-    return Refusal(
-        "transactions_full",
-        f"the messages of all transactions under way take {memory.used_bytes} of"
-        f" {memory.limit_bytes} bytes of memory, those of this connection {memory.of(owner)} of"
-        f" {memory.share_bytes}, and {more_bytes} more are needed",
-        "Commit or abort some, or set transactions in the section [memory] of the configuration"
-        " higher.",
-    )
 
 
 def _seconds(duration_s: float) -> str:

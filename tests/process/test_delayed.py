@@ -47,7 +47,7 @@ def test_a_delayed_message_is_listed_cancelled_and_delivered(daemon: Daemon):
     assert (show["messages"], show["delayed_messages"]) == (0, 1)
 
 
-def test_what_was_cancelled_or_sent_cannot_be_cancelled(daemon: Daemon):
+def test_a_sent_message_cannot_be_cancelled(daemon: Daemon):
     daemon.create("orders")
     sent = daemon.send("orders", b"1")
     failed = daemon.cli("delayed", "cancel", sent, "--yes", check=False)
