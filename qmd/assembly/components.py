@@ -159,7 +159,7 @@ class Assembly(TransferLayer):
         self.redelivery = Redelivery(
             services, self.mover, self.dead_letters, self.message_receiver, self.queues
         )
-        self.message_receiver.connect(self.redelivery)
+        self.message_receiver.connect(self.redelivery.failed)
         self.queues.on_ready = self.message_receiver.serve
 
     def _make_transactions(self) -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from qmd.core.retry_policy import RetryPolicy
     from qmd.events.recorder import Recorder
     from qmd.message.shared_packet import Parts
-    from qmd.operations.redelivery import Redelivery
     from qmd.outcomes.dead_letter import DeadLetters
     from qmd.queues.quarantine import Damage
     from qmd.queues.registry import LocalQueues
@@ -67,9 +66,9 @@ class MessageReceiver:
         self._queues = queues
         self._recorder = recorder
 
-    def connect(self, redelivery: Redelivery) -> None:
-        """Set the collaborator that is created later."""
-        self._redelivery = redelivery
+    def connect(self, redeliver: Callable[..., list[int]]) -> None:
+        """Set `Redelivery.failed`, which is created later."""
+        self._redeliver = redeliver
 
     def take(
         self,
@@ -307,7 +306,7 @@ class MessageReceiver:
             keys = [queue.id << LOOKUP_BITS | lookup_id for lookup_id in lookup_ids]
             self._services.storage.batch.run(partial(message_rows.count_abort, keys=keys))
         if queue.retry is not None or policy is not None:
-            staying = self._redelivery.failed(
+            staying = self._redeliver(
                 reader, queue, lookup_ids, reason, transaction, policy, counted=counted
             )
         self._put_back(reader, queue, staying, aborted=counted)
