@@ -36,7 +36,8 @@ CREATE TABLE queue (
     parent_id           INTEGER,                 -- of a subqueue or journal: its queue
     directory_guid      BLOB,                    -- of a public queue: its object in the directory
     authenticate        INTEGER NOT NULL DEFAULT 0,  -- takes signed messages only
-    privacy             INTEGER NOT NULL DEFAULT 1   -- 0 none, 1 optional, 2 encrypted bodies only
+    privacy             INTEGER NOT NULL DEFAULT 1,  -- 0 none, 1 optional, 2 encrypted bodies only
+    grouped             INTEGER NOT NULL DEFAULT 0   -- a group's messages go to one reader at a time
 );
 
 -- [MS-MQDMPR] 3.1.1.2: a queue's transactional property is fixed when it is created.

@@ -46,6 +46,7 @@ def queue() -> None:
     help="body: take only encrypted messages of other hosts; none: only plain ones.",
 )
 @retry_options
+@click.option("--groups", is_flag=True, help="Give messages of a group to one receiver at a time.")
 @json_option
 @pass_configuration
 def create(
@@ -60,6 +61,7 @@ def create(
     public: bool,
     authenticate: bool,
     privacy: str,
+    groups: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -79,6 +81,7 @@ def create(
             authenticate=authenticate,
             privacy=privacy,
             retry=retry,
+            groups=groups,
         )
     )
     if as_json:
@@ -109,6 +112,9 @@ def create(
 @click.option(
     "--no-retry", is_flag=True, help="Remove the retry policy: failed messages return at once."
 )
+@click.option(
+    "--groups/--no-groups", default=None, help="Give messages of a group to one receiver at a time."
+)
 @json_option
 @pass_configuration
 def set_(
@@ -121,6 +127,7 @@ def set_(
     label: str | None,
     authenticate: bool | None,
     privacy: str | None,
+    groups: bool | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -132,13 +139,12 @@ def set_(
     from qmd.cli.output import print_facts
 
     retry = take_retry(given)
-    if all(
-        change is None
-        for change in (quota, journal_quota, journal, label, authenticate, privacy, retry)
-    ):
+    changes = (quota, journal_quota, journal, label, authenticate, privacy, retry, groups)
+    if all(change is None for change in changes):
         raise click.UsageError(
             "give a change: --quota, --journal-quota, --journal, --no-journal, --label,"
-            " --authenticate, --no-authenticate, --privacy, one of --retry or --no-retry"
+            " --authenticate, --no-authenticate, --privacy, --groups, --no-groups, one of --retry"
+            " or --no-retry"
         )
     changed = configuration.ask(
         lambda qm: qm.set_queue(
@@ -150,6 +156,7 @@ def set_(
             authenticate=authenticate,
             privacy=privacy,
             retry=retry,
+            groups=groups,
         )
     )
     print_facts(changed, as_json=as_json)

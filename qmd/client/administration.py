@@ -143,6 +143,7 @@ class Administration:
         authenticate: bool = False,
         privacy: str = "optional",
         retry: RetryProperties | None = None,
+        groups: bool = False,
     ) -> Facts:
         r"""Create a private queue (`private$\orders` or `orders`).
 
@@ -154,6 +155,7 @@ class Administration:
         ones, "none" encrypted ones.
         `retry`: what happens to messages that an application fails to process; by default they
         return to their place at once.
+        `groups`: give the messages of a group to one receiver at a time.
         """
         return await self._change(
             operator_frames.CreateQueue,
@@ -167,6 +169,7 @@ class Administration:
             authenticate,
             privacy,
             retry,
+            groups,
         )
 
     async def set_queue(
@@ -180,6 +183,7 @@ class Administration:
         authenticate: bool | None = None,
         privacy: str | None = None,
         retry: RetryProperties | None = None,
+        groups: bool | None = None,
     ) -> Facts:
         """Change the properties of a queue; None leaves a property unchanged.
 
@@ -189,6 +193,7 @@ class Administration:
         return await self._change(
             operator_frames.SetQueue,
             *(name, quota_bytes, journal_quota_bytes, journal, label, authenticate, privacy, retry),
+            groups,
         )
 
     async def delete_queue(self, name: str, *, dry_run: bool = False) -> int:

@@ -182,6 +182,7 @@ class QueueManager:
         authenticate: bool = ...,
         privacy: str = ...,
         retry: RetryProperties | None = ...,
+        groups: bool = ...,
     ) -> Facts: ...
     def set_queue(
         self,
@@ -194,6 +195,7 @@ class QueueManager:
         authenticate: bool | None = ...,
         privacy: str | None = ...,
         retry: RetryProperties | None = ...,
+        groups: bool | None = ...,
     ) -> Facts: ...
     def delete_queue(self, name: str, *, dry_run: bool = ...) -> int: ...
     def purge_queue(self, name: str, choice: Choice = ..., *, dry_run: bool = ...) -> int: ...

@@ -89,7 +89,12 @@ def _take(connection: ControlConnection, request: frames.Take) -> None:
     connection.components.selective_receiver.check_share(queue, connection)
     limit, wait_s = checked.limit(request.limit), checked.wait_s(request.wait_s)
     answer = partial(connection.done, request.number)
-    if request.transaction:
+    if queue.groups is not None:
+        every = frames.TakeChosen(
+            request.number, request.queue, frames.EVERY_MESSAGE, limit, wait_s, request.transaction
+        )
+        _take_chosen(connection, every)
+    elif request.transaction:
         connection.components.transactions.take(
             request.transaction, connection, queue, limit, wait_s, answer
         )

@@ -72,6 +72,7 @@ async def _create(connection: ControlConnection, request: operator_frames.Create
         quota_bytes=request.quota_bytes,
         journal_quota_bytes=request.journal_quota_bytes,
         security=Security(request.authenticate, request.privacy),
+        groups=request.groups,
         public=request.public,
         owner=rights.principal,
         owned_max=None if rights.are_all else settings.queues_max,
@@ -94,6 +95,7 @@ async def _set(
         quota_bytes=request.quota_bytes,
         journal_quota_bytes=request.journal_quota_bytes,
         security=Security(request.authenticate, request.privacy),
+        groups=request.groups,
         journal=request.journal,
         label=request.label,
     )

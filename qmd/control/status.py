@@ -222,6 +222,8 @@ def queue(queue: LocalQueue) -> Value:
         "journal_quota_bytes": queue.journal_quota_bytes,
         "authenticate": queue.authenticate,
         "privacy": queue.privacy,
+        "groups": queue.groups is not None,
+        "groups_owned": 0 if queue.groups is None else queue.groups.owned,
         "quota_used_bytes": queue.payer.bytes,
         "parent": None if queue.parent is None else queue.parent.name,
         "subqueues": [

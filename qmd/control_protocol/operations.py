@@ -29,6 +29,7 @@ class CreateQueue(Request, tag="create_queue", frozen=True):
     authenticate: bool = False  # it takes signed messages only
     privacy: str = "optional"  # or none, body: the encrypted messages that it takes
     retry: RetryProperties | None = None  # None: failed messages return to their place at once
+    groups: bool = False  # the messages of a group go to one reader at a time
 
 
 class SetQueue(Request, tag="set_queue", frozen=True):
@@ -42,6 +43,7 @@ class SetQueue(Request, tag="set_queue", frozen=True):
     authenticate: bool | None = None
     privacy: str | None = None
     retry: RetryProperties | None = None
+    groups: bool | None = None
 
 
 class DeleteQueue(Request, tag="delete_queue", frozen=True):

@@ -84,7 +84,7 @@ class Locks:
         lock = self._open(lock_id, rights.owner)
         lock.waiting += 1
         try:
-            if choice == EVERY_MESSAGE and not queue.is_grouped:
+            if choice == EVERY_MESSAGE and queue.groups is None:
                 messages = await self._take_first(lock, queue, limit, wait_s)
             else:
                 messages = await self._selective_receiver.take(

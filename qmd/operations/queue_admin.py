@@ -14,6 +14,7 @@ from qmd.directory import registration as registration
 from qmd.directory.interface import PRIVACY_OPTIONAL
 from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
+from qmd.queues.groups import Groups
 from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
 from storage.errors import QueueExists, StoredError, TooManyOwned, TooManyQueues
 from storage.tables import access as access_rows
@@ -74,6 +75,7 @@ class _NewQueue(NamedTuple):
     quota_bytes: int | None
     journal_quota_bytes: int | None
     security: Security
+    groups: bool
     guid: bytes | None = None  # from the directory
     owner: Principal | None = None
     owned_max: int | None = None  # queues that the owner may have
@@ -88,6 +90,7 @@ class _Change(NamedTuple):
     quota_bytes: int | None
     journal_quota_bytes: int | None
     security: Security
+    groups: bool | None
     now_s: int
     for_directory: DirectoryChange | None
 
@@ -126,6 +129,7 @@ class QueueAdministration:
         journal_quota_bytes: int | None = None,
         public: bool = False,
         security: Security = SAME,
+        groups: bool = False,
         owner: Principal | None = None,
         owned_max: int | None = None,
     ) -> LocalQueue:
@@ -144,6 +148,7 @@ class QueueAdministration:
             _quota(quota_bytes, quotas.queue_bytes),
             _quota(journal_quota_bytes, quotas.journal_bytes),
             security,
+            groups,
             owner=owner,
             owned_max=owned_max,
         )
@@ -209,6 +214,7 @@ class QueueAdministration:
         journal: bool | None = None,
         label: str | None = None,
         security: Security = SAME,
+        groups: bool | None = None,
     ) -> LocalQueue:
         """Change properties of a queue; those that are None stay, and UNLIMITED removes a quota.
 
@@ -216,7 +222,7 @@ class QueueAdministration:
         """
         _check_changeable(
             queue,
-            only_quota=(journal_quota_bytes, journal, label) == (None, None, None)
+            only_quota=(journal_quota_bytes, journal, label, groups) == (None, None, None, None)
             and security == SAME,
         )
         if label is not None:
@@ -232,6 +238,7 @@ class QueueAdministration:
             quota_bytes,
             journal_quota_bytes,
             security,
+            groups,
             int(self._services.environment.time()),
             for_directory,
         )
@@ -260,6 +267,10 @@ class QueueAdministration:
         queue.label, queue.journal = row.label, row.journal
         queue.authenticate, queue.privacy = row.authenticate, PRIVACY_LEVELS[row.privacy]
         queue.journal_quota_bytes = row.journal_quota_bytes
+        if row.grouped != (queue.groups is not None):
+            # Messages that are taken already count for no group.
+            queue.groups = Groups(queue.scouts) if row.grouped else None
+            queue.wake_readers()
         queue.set_quota(self._queues.quota_of(row))
         if journal_row is not None and queue.own_journal is None and not queue.deleted:
             self._queues.adopt(journal_row, 0, 0)
@@ -295,6 +306,7 @@ def _store_new(
         directory_guid=new.guid,
         authenticate=bool(new.security.authenticate),
         privacy=_level(new.security, 1),
+        grouped=new.groups,
     )
     if new.owner is not None:
         access_rows.set_owner(db, owner_row(row.name, new.owner))
@@ -326,6 +338,7 @@ def _store_change(
         if change.security.authenticate is None
         else change.security.authenticate,
         privacy=_level(change.security, row.privacy),
+        grouped=row.grouped if change.groups is None else change.groups,
     )
     if change.for_directory is not None:
         directory_changes.note(db, change.for_directory)

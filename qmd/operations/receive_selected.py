@@ -17,6 +17,7 @@ from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.errors import Refusal
 from qmd.message.shared_packet import Held, whole_message
 from qmd.operations.receive import stored_message
+from qmd.queues.groups import GroupPass, Groups, group_of
 from qmd.queues.local_queue import LocalQueue, Reader
 from qmd.queues.scout import Scout
 from storage.tables import messages as message_rows
@@ -73,15 +74,16 @@ class SelectiveReceiver:
     ) -> list[StoredMessage]:
         """Take chosen messages at the places that the scout has noted."""
         start, noted = scout.places()
-        if start is None and noted and choice.lookup_ids:
-            start, noted = 0, []
+        if noted and (choice.lookup_ids or (start is not None and queue.groups is not None)):
+            # Ids that the choice names are looked up at once. In a group no message may overtake.
+            start, noted = min(start or 0, noted[0]), []
         if noted:
-            taken = await self._take_now(reader, queue, choice, limit, among=noted)
+            taken = await self._take_now(reader, queue, choice, limit, scout, among=noted)
             if taken:
                 return taken
         if start is None or queue.deleted:
             return []
-        return await self._take_now(reader, queue, choice, limit, start=start)
+        return await self._take_now(reader, queue, choice, limit, scout, start=start)
 
     async def _take_now(
         self,
@@ -89,21 +91,39 @@ class SelectiveReceiver:
         queue: LocalQueue,
         choice: Choice,
         limit: int,
+        scout: Scout,
         *,
         start: int = 0,
         among: Sequence[int] = (),
     ) -> list[StoredMessage]:
         while True:
+            groups, returns = queue.groups, queue.returns
+            admits = None if groups is None else GroupPass(groups, reader, scout).admits
             try:
                 chosen = await self._selection.choose(
-                    queue, choice, Piece(limit, start), among=among
+                    queue, choice, Piece(limit, start), among=among, admits=admits
                 )
             except Refusal as refusal:
                 if refusal.code in ("no_such_message", "message_taken"):
                     return []  # it may arrive later, or be given back
                 raise
+            if groups is not None:
+                if queue.returns != returns:
+                    # A message is ready again that this pass has passed: none may overtake it.
+                    start, among = 0, ()
+                    continue
+                if (freed := scout.pending_start()) is not None:
+                    # The same for one that was left out, and of which the group is free now.
+                    start, among = min(among[0] if among else start, freed), ()
+                    continue
             picker = Reader()  # `reader` gets only messages that are known to be on disk
-            held = [each for each in chosen.messages if queue.hold(picker, each.lookup_id)]
+            held = [
+                each
+                for each in chosen.messages
+                if _may_take(groups, reader, each, scout)
+                and queue.hold(picker, each.lookup_id)
+                and _claim(groups, reader, each)
+            ]
             found = await self._still_there(queue, held)
             taken: list[StoredMessage] = []
             for message in held:
@@ -116,6 +136,8 @@ class SelectiveReceiver:
                 else:
                     queue.taken[lookup_id] = found.get(lookup_id, message)
                     reader.taken.setdefault(queue, set()).add(lookup_id)
+                    reader.took_at_s = self._services.clock.now_s
+                    queue.takers.add(reader)
                     taken.append(queue.taken[lookup_id])
             if held and not taken:
                 queue.wake_readers()
@@ -197,6 +219,21 @@ class SelectiveReceiver:
         """End all exclusive access of a connection that has ended."""
         for queue in [queue for queue, other in self._exclusive.items() if other is owner]:
             del self._exclusive[queue]
+
+
+def _may_take(groups: Groups | None, reader: Reader, message: StoredMessage, scout: Scout) -> bool:
+    """Return whether no other reader owns the group of a message."""
+    if groups is None or groups.may_take(group := group_of(message.packet), reader):
+        return True
+    scout.skip(group, message.lookup_id)
+    return False
+
+
+def _claim(groups: Groups | None, reader: Reader, message: StoredMessage) -> bool:
+    """Make a reader the owner of the group of a message that is held for it."""
+    if groups is not None:
+        groups.claim(message.lookup_id, group_of(message.packet), reader)
+    return True
 
 
 def _sharing_violation(queue: LocalQueue) -> Refusal:

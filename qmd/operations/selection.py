@@ -6,7 +6,7 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PIECE_MESSAGES = 1024  # in one commit, for which other requests wait
 PIECE_BYTES = 16 * 1024 * 1024
 PAGE_ROWS = 256  # read at once
+FIRST_ROWS = 16
 SELECTORS_KEPT = 256  # parsed ones
 SHOWN_CHARACTERS = 100  # of a selector, in an error
 
@@ -72,11 +73,13 @@ class Selection:
         *,
         bytes_max: int = PIECE_BYTES,
         among: Sequence[int] = (),
+        admits: Callable[[int, bytes], bool] | None = None,
     ) -> Chosen:
         """Return one piece of the messages of `choice`, in order.  Raises Refusal.
 
         Messages that are named one by one must all be there, and no reader must have taken them.
-        `among`: look at these lookup ids only; `choice` must name none then.
+        `among`: look at these lookup ids only; `choice` must name none then.  `admits` is asked for
+        each message, by its lookup id and packet, in order.
         """
         if piece.limit < 1:
             raise Refusal(
@@ -96,8 +99,11 @@ class Selection:
         found: list[StoredMessage] = []
         taken = size = 0
         start: int | None = piece.start
+        # Without a condition the first rows are the right ones, but for those that are taken.
+        rows_max = PAGE_ROWS if _has_filter(choice) else min(PAGE_ROWS, 2 * limit + FIRST_ROWS)
         while start is not None:
-            page = await self._page(queue, named, start, matches)
+            page = await self._page(queue, named, start, matches, rows_max)
+            rows_max = PAGE_ROWS
             beyond = LOOKUP_MASK + 1 if page.last is None else page.last + 1
             rows = self._damage.whole_messages(queue, page.rows)
             messages = [stored_message(row) for row in rows]
@@ -114,6 +120,8 @@ class Selection:
                     continue
                 if message.expires_at_s is not None and message.expires_at_s < now_s:
                     continue  # it has expired, and will be ended
+                if admits is not None and not admits(message.lookup_id, message.packet):
+                    continue
                 if found and (len(found) == limit or size + len(message.packet) > bytes_max):
                     chosen = Chosen(found, taken, message.lookup_id, until)
                     self._check(queue, choice, piece, chosen)
@@ -126,7 +134,7 @@ class Selection:
         return chosen
 
     async def _page(
-        self, queue: LocalQueue, named: list[int], start: int, matches: Matches
+        self, queue: LocalQueue, named: list[int], start: int, matches: Matches, rows_max: int
     ) -> _Page:
         if named:
             ahead = [each for each in named if each >= start]
@@ -140,7 +148,7 @@ class Selection:
 
         def look(db: sqlite3.Connection) -> _Page:
             """Read and filter one page on the thread for reading."""
-            rows = message_rows.page(db, queue_id, start, PAGE_ROWS)
+            rows = message_rows.page(db, queue_id, start, rows_max)
             last = rows[-1].key & LOOKUP_MASK if rows else None
             return _Page(
                 [row for row in rows if not row.is_whole or matches(stored_message(row))], last

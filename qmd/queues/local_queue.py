@@ -25,6 +25,7 @@ from qmd.core.ready_window import ReadyWindow
 from qmd.message.build import QueueAddress
 from qmd.message.shared_packet import Held, once_more_aborted, whole_message
 from qmd.queues.express_messages import ExpressMessages
+from qmd.queues.groups import Groups, group_of
 from qmd.queues.reservations import QueueReservations
 from qmd.queues.scout import Scout
 from qmd.queues.usage import Gauge, Measured, Usage
@@ -72,6 +73,8 @@ class Reader:
         mine.difference_update(lookup_ids)
         other.taken.setdefault(queue, set()).update(lookup_ids)
         queue.takers.add(other)
+        if queue.groups is not None:
+            queue.groups.hand_over(lookup_ids, other)
         if not mine:
             queue.takers.discard(self)
 
@@ -135,7 +138,6 @@ class LocalQueue(Measured):
         # Messages of other hosts that it refuses: unsigned ones, and plain or encrypted ones.
         self.authenticate = row.authenticate
         self.privacy = PRIVACY_LEVELS[row.privacy]
-        self.is_grouped = False  # the messages of a group go to one reader at a time
         self.is_system = row.system
         self.created_at_s = row.created_at_s
         self.parent = parent
@@ -166,6 +168,9 @@ class LocalQueue(Measured):
         self.waiters: deque[Waiter] = deque()
         self.watchers: set[asyncio.Future[None]] = set()  # completed when a message arrives
         self.scouts: set[Scout] = set()  # searches that wait
+        #: Set if the messages of a group go to one reader at a time.
+        self.groups = Groups(self.scouts) if row.grouped else None
+        self.returns = 0  # messages that became ready again at their old places
         #: Called when there may be messages for the waiting readers.
         self.on_ready: Callable[[LocalQueue], None] = _ignore_ready
         # A subqueue uses the quota of its queue; a journal has its own.
@@ -256,11 +261,14 @@ class LocalQueue(Measured):
             entry = window.peek()
             if entry is None or (messages and size + len(entry[1].packet) > TAKE_BYTES_MAX):
                 break
-            window.pop()
             lookup_id, held = entry
             message = whole_message(held)
+            if self.groups is not None and not self._claims_first(reader, message):
+                break
+            window.pop()
             if message.expires_at_s is not None and now_s > message.expires_at_s:
                 self.expired.append(message)
+                self._release((lookup_id,))
                 continue
             messages.append(message)
             size += len(message.packet)
@@ -271,6 +279,18 @@ class LocalQueue(Measured):
             reader.took_at_s = now_s
             self.takers.add(reader)
         return messages
+
+    def _claims_first(self, reader: Reader, message: StoredMessage) -> bool:
+        """Make a reader the owner of the group of a message; return False if another one is.
+
+        Requests that take groups in parallel search the queue: SelectiveReceiver.
+        """
+        assert self.groups is not None
+        group = group_of(message.packet)
+        if not self.groups.may_take(group, reader):
+            return False
+        self.groups.claim(message.lookup_id, group, reader)
+        return True
 
     def expire_express(self, now_s: int, messages_max: int) -> int:
         """Move expired express messages, at most `messages_max`, to `expired`; return their count.
@@ -311,7 +331,7 @@ class LocalQueue(Measured):
         """Whether the commit of a removal is under way for any of its messages."""
         return bool(self.leaving) or any(each is HELD for each in self.taken.values())
 
-    def forget(self, lookup_ids: Iterable[int]) -> None:
+    def forget(self, lookup_ids: Sequence[int]) -> None:
         """Forget taken messages after the commit of their removal."""
         express = self.express
         count = size = 0
@@ -325,6 +345,13 @@ class LocalQueue(Measured):
                 count += 1
                 size += len(message.packet)
         self.count_out(count, size)
+        self._release(lookup_ids)
+
+    def _release(self, lookup_ids: Iterable[int]) -> None:
+        """Note that messages are not taken any more; readers may wait for their groups."""
+        groups = self.groups
+        if groups is not None and any([groups.release(each) for each in lookup_ids]):
+            self.on_ready(self)
 
     def count_out(self, messages: int, size: int) -> None:
         """Count messages that have left the queue; `size` is the bytes of their packets."""
@@ -341,14 +368,16 @@ class LocalQueue(Measured):
         lookup_id = message.lookup_id
         del self.taken[lookup_id]
         if is_there:
+            self.returns += 1
             self._note((lookup_id,))
             held = self.express.get(lookup_id, message)
             self.window.put_back(lookup_id, held, len(held.packet))
         else:
             self.window.remove(lookup_id)
+        self._release((lookup_id,))
 
     def put_back(
-        self, reader: Reader, lookup_ids: Iterable[int], now_s: int, *, aborted: bool = False
+        self, reader: Reader, lookup_ids: Sequence[int], now_s: int, *, aborted: bool = False
     ) -> int:
         """Put the messages that `reader` has back to their old places; return their count.
 
@@ -357,9 +386,11 @@ class LocalQueue(Measured):
         """
         mine = reader.taken.get(self, set())
         count = 0
+        lookup_ids = [lookup_id for lookup_id in lookup_ids if lookup_id in mine]
         for lookup_id in lookup_ids:
             if lookup_id in mine:
                 mine.remove(lookup_id)
+                self.returns += 1
                 self._note((lookup_id,))
                 message = self.taken.pop(lookup_id)
                 held = self.express.get(lookup_id, message)
@@ -376,6 +407,9 @@ class LocalQueue(Measured):
                 count += 1
         if not mine:
             self.takers.discard(reader)
+        if self.groups is not None:
+            for lookup_id in lookup_ids:  # the caller wakes the readers
+                self.groups.release(lookup_id)
         return count
 
 

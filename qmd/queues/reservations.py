@@ -85,6 +85,7 @@ class QueueReservations(dict[int, int]):
                 del self[lookup_id]
                 del queue.taken[lookup_id]
                 free.append(lookup_id)
+        queue.returns += len(free)
         if not are_there:
             for lookup_id in free:
                 queue.window.remove(lookup_id)

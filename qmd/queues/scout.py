@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 NOTED_MAX = 1024  # lookup ids; more mean a search through the queue
+SKIPPED_MAX = 1024  # groups; the end of another one means a search through the queue
 
 
 class Scout:
     """The places where a waiting search has to look."""
 
-    __slots__ = ("_noted", "_start")
+    __slots__ = ("_noted", "_skipped", "_start")
 
     def __init__(self) -> None:
         self._noted: set[int] = set()
+        self._skipped: dict[str, int] = {}  # groups that other readers own, with a first place
         self._start: int | None = 0  # search from here on; None: only the noted messages
 
     def note(self, lookup_ids: Iterable[int]) -> None:
@@ -33,6 +35,23 @@ class Scout:
         self._start = start if self._start is None else min(self._start, start)
         if not start:
             self._noted.clear()
+
+    def skip(self, group: str, lookup_id: int) -> None:
+        """Note a message that was left out because another reader owns its group."""
+        if group in self._skipped or len(self._skipped) < SKIPPED_MAX:
+            self._skipped[group] = min(self._skipped.get(group, lookup_id), lookup_id)
+
+    def freed(self, group: str) -> None:
+        """Search again from the first message that was left out for this group."""
+        if group in self._skipped:
+            self.search(self._skipped.pop(group))
+        elif len(self._skipped) >= SKIPPED_MAX:
+            self.search(0)
+
+    def pending_start(self) -> int | None:
+        """Return where to search from, and forget it; None: nowhere."""
+        start, self._start = self._start, None
+        return start
 
     def places(self) -> tuple[int | None, list[int]]:
         """Return where to search from (None: nowhere) and the noted messages, which are forgotten.

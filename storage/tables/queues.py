@@ -43,6 +43,7 @@ class QueueRow(NamedTuple):
     directory_guid: bytes | None = None  # of a public queue: its object in the directory
     authenticate: bool = False  # it takes signed messages only
     privacy: int = 1  # 0: no encrypted messages, 1: both, 2: encrypted messages only
+    grouped: bool = False  # the messages of a group go to one reader at a time
 
 
 COLUMNS = ", ".join(QueueRow._fields)
@@ -62,6 +63,7 @@ def create(
     directory_guid: bytes | None = None,
     authenticate: bool = False,
     privacy: int = 1,
+    grouped: bool = False,
 ) -> QueueRow:
     """Create a queue with a path such as `private$\\orders`; `parent_id` for a subqueue or journal.
 
@@ -86,6 +88,7 @@ def create(
         directory_guid=directory_guid,
         authenticate=authenticate,
         privacy=privacy,
+        grouped=grouped,
     )
     _insert(db, row)
     sequences.take_over(db, row.name, row.id)
@@ -137,14 +140,15 @@ def change(
     now_s: int,
     authenticate: bool = False,
     privacy: int = 1,
+    grouped: bool = False,
 ) -> QueueRow:
     """Set all properties of a queue that can be changed.  Raises NoSuchQueue."""
     db.execute(
         "UPDATE queue SET label = ?, journal = ?, quota_bytes = ?, journal_quota_bytes = ?,"
-        " authenticate = ?, privacy = ?, modified_at_s = ? WHERE id = ?",
+        " authenticate = ?, privacy = ?, grouped = ?, modified_at_s = ? WHERE id = ?",
         (
             *(label, journal, quota_bytes, journal_quota_bytes),
-            *(authenticate, privacy, now_s, queue_id),
+            *(authenticate, privacy, grouped, now_s, queue_id),
         ),
     )
     return get(db, queue_id)
@@ -219,4 +223,5 @@ def _queue(columns: tuple[Any, ...]) -> QueueRow:
         journal=bool(row.journal),
         system=bool(row.system),
         authenticate=bool(row.authenticate),
+        grouped=bool(row.grouped),
     )
