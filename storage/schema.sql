@@ -128,6 +128,9 @@ CREATE TABLE incoming_sequence (
     last_message INTEGER NOT NULL DEFAULT 0,     -- message number of the last accepted; 0: unknown
     origin      TEXT NOT NULL DEFAULT '',        -- of the source: origins.py; empty: not known
     host        TEXT NOT NULL DEFAULT '',        -- the address that its first message came from
+    first_number  INTEGER NOT NULL DEFAULT 0,    -- of the first accepted message; 0: not known
+    first_message INTEGER NOT NULL DEFAULT 0,    -- its message number
+    first_digest  INTEGER NOT NULL DEFAULT 0,    -- of its content: sequence_order.py
     UNIQUE (queue_id, source, name, origin)      -- queue_id first: also finds whether an id is used
 );
 

@@ -98,7 +98,8 @@ class Ledger:
         self.sizes: dict[Message, int] = {}
         self.plain_arrivals: set[Message] = set()  # these must be known when they arrive again
         self._plain: set[Message] = set()
-        self._positions: dict[tuple[str, bytes, int], int] = {}  # the highest received position
+        #: The highest received position, by queue, source, sequence id and origin.
+        self._positions: dict[tuple[str, bytes, int, str], int] = {}
         self._left: set[Elsewhere] = set()  # messages that were recorded as outgoing
         self._has_started = self._has_restarted = False
 
@@ -175,7 +176,9 @@ class Ledger:
 
     def _follow(self, event: Event, message: Message, position: int) -> None:
         """Check the order of a stream: each message arrives once, behind the earlier ones."""
-        stream = event.queue, event.source, event.sequence_id
+        # Another host that states the GUID of the source may have a stream with the same id.
+        stated_by = event.peer.partition(", stated by ")[2]
+        stream = event.queue, event.source, event.sequence_id, stated_by
         before = self._positions.get(stream, 0)
         if position <= before:
             self._wrong(event, message, f"came at {position}, behind {before}")
@@ -186,15 +189,15 @@ class Ledger:
 
     def ahead_of(self, db: sqlite3.Connection) -> list[str]:
         """Return the streams that have not reached their recorded position."""
-        stored = {
-            (source, int.from_bytes(sequence_id)): number
-            for source, sequence_id, number in db.execute(
-                "SELECT source, sequence_id, number FROM incoming_sequence"
-            )
-        }
+        stored: dict[tuple[bytes, int], int] = {}
+        for source, sequence_id, number in db.execute(
+            "SELECT source, sequence_id, number FROM incoming_sequence"
+        ):
+            key = source, int.from_bytes(sequence_id)
+            stored[key] = max(number, stored.get(key, 0))
         return [
             f"{queue} is at {stored[source, sequence_id]} of {source.hex()[:8]}; log: {reported}"
-            for (queue, source, sequence_id), reported in self._positions.items()
+            for (queue, source, sequence_id, _), reported in self._positions.items()
             if stored.get((source, sequence_id), reported) < reported
         ]
 

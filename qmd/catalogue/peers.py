@@ -332,4 +332,15 @@ ENTRIES = (
         "Take a hostile address out of [peers] allow. Pin a genuine queue manager (`qmd peer pin`):"
         " its sequences are kept.",
     ),
+    Entry(
+        1638,
+        "sequence_held",
+        "A transactional message was not accepted: its sequence may be that of another host (log).",
+        "It has the sequence id of a stream of its source from another address, and nothing proves"
+        " which of the two hosts is the source: a session with the other one is open, or many wrong"
+        " ids came in the name of the source.",
+        "Its sender keeps the message and sends it again. If the other address is false, take it"
+        " out of [peers] allow and run `qmd session forget GUID`; if the source has moved, end the"
+        " session with its former address.",
+    ),
 )

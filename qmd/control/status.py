@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.control.components import Components
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
     from storage.tables.awaiting import AwaitingRow
 
 Value = dict[str, Any]

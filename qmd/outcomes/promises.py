@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qmd.message.shared_packet import Held
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.peer_session import PeerSession
     from qmd.runtime.services import Services

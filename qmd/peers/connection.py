@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qmd.core.peer_instance import Instance
     from qmd.peers.admission import Admission
     from qmd.peers.dial_gate import QueuesOfLink
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services

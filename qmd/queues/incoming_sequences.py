@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings, is_plausible
+from qmd.queues.incoming_stream import Beginning, IncomingStream, Place
 from qmd.queues.stream_claims import Claim, StreamClaims
 from qmd.queues.stream_names import NOT_KNOWN, Name, read_name, write_name
 from qmd.runtime.shares import owner_of
@@ -31,126 +32,11 @@ if TYPE_CHECKING:
 
 STREAMS_MAX = 100_000  # of all sources
 FORGOTTEN_PART = 100  # this part of a full table is forgotten at once
-# Message numbers of a stream that are remembered; up to as many older ones as well.
-RECENT_MAX = 64
 RECENT_IN_ALL_MAX = 1_000_000
 NAMES_MAX = 100  # of one queue, in use by one origin of a source
 # `qmd session forget` ends sequences that are ahead of the clock by more. Senders with many queues
 # are ahead by some hours (`OutgoingIds.next_sequence_id`).
 FORGOTTEN_AHEAD_S = 86_400
-
-#: The GUID of a source, the id of our queue, the name, the origin of the source.
-_Place = tuple[bytes, int, Name, str]
-
-
-class IncomingStream:
-    """A transactional sequence from one origin of a source to a queue of ours, by one name of it.
-
-    A source that uses two names for a queue has two outgoing queues for it, with independent
-    sequences. [MS-MQDMPR] 3.1.1.5. One sequence is one stream, even if its source changes the
-    spelling of the name.
-    """
-
-    __slots__ = (
-        "_earlier",
-        "_recent",
-        "_recent_id",
-        "by_direct_name",
-        "contradictions",
-        "host",
-        "id",
-        "is_forgotten",
-        "last_host",
-        "last_message",
-        "name",
-        "origin",
-        "places",
-        "queue",
-        "return_path",
-        "seen_s",
-        "sequence",
-        "sequence_id",
-        "source",
-    )
-
-    def __init__(
-        self,
-        id: int,
-        source: bytes,
-        queue: LocalQueue,
-        name: Name,
-        sequence: IncomingSequence,
-        *,
-        origin: str,
-        host: str,
-    ) -> None:
-        self.id = id
-        self.source = source
-        self.origin = origin  # of the source; "": not known
-        self.host = host  # the address that its first message came from
-        self.seen_s = 0  # when its row was last stored before the start
-        self.queue = queue
-        self.name = name
-        self.sequence = sequence
-        self.sequence_id = 0  # by which `IncomingStreams` finds it
-        self.places: list[_Place] = []  # at which `IncomingStreams` finds it
-        self.is_forgotten = False  # it has no row any more
-        self.return_path: PeerSession | None = None  # the session of its last message
-        self.contradictions = 0  # messages with the position of another message
-        self.last_message = 0  # the number of the last accepted message; 0: not known
-        self._recent_id = 0  # the sequence id of the positions in `_recent` and `_earlier`
-        self._recent: dict[int, int] = {}  # position -> message number
-        self._earlier: dict[int, int] = {}
-        self.last_host = ""  # the address of the peer that sent the last accepted message
-        # Whether order acks are addressed by a direct name, as the messages are. [MS-MQQB] 3.1.7.17
-        self.by_direct_name = True
-
-    def accepted(self, message: int, host: str) -> int:
-        """Remember the message number and the peer's address of the position just accepted.
-
-        Returns by how many the number of remembered messages has grown; it may be negative.
-        """
-        self.last_message, self.last_host = message, host
-        forgotten = 0
-        if self._recent_id != self.sequence.accepted_id:
-            self._recent_id = self.sequence.accepted_id
-            forgotten = self.forget_recent()
-        elif len(self._recent) >= RECENT_MAX:
-            forgotten = len(self._earlier)
-            self._earlier, self._recent = self._recent, {}
-        self._recent[self.sequence.accepted_number] = message
-        return 1 - forgotten
-
-    def forget_recent(self) -> int:
-        """Forget all messages but the last one; return how many."""
-        forgotten = len(self._recent) + len(self._earlier)
-        self._recent, self._earlier = {}, {}
-        return forgotten
-
-    def contradicts(self, sequence_id: int, number: int, message: int) -> bool:
-        """Return whether a different message was accepted at this position.
-
-        If the accepted one is not known any more, the message counts as its duplicate: False.
-        """
-        sequence = self.sequence
-        known = 0
-        if (sequence_id, number) == (sequence.accepted_id, sequence.accepted_number):
-            known = self.last_message
-        elif sequence_id == self._recent_id:
-            known = self._recent.get(number) or self._earlier.get(number, 0)
-        return known not in (0, message)
-
-    def state(self, at_s: int) -> tuple[int, int, int, int, int, int]:
-        """Return the columns of its row after the id; the same commit stores the messages."""
-        sequence = self.sequence
-        return (
-            sequence.accepted_id,
-            sequence.accepted_number,
-            at_s,
-            sequence.rejects,
-            self.contradictions,
-            self.last_message,
-        )
 
 
 class Origins(Protocol):
@@ -181,7 +67,7 @@ class IncomingStreams:
     def __init__(self, services: Services) -> None:
         self._services = services
         delivery = services.settings.delivery
-        self._streams: dict[_Place, IncomingStream] = {}
+        self._streams: dict[Place, IncomingStream] = {}
         self._all: dict[IncomingStream, None] = {}
         #: By the GUID of the source, the id of our queue, and the accepted sequence id.
         self._by_sequence: dict[tuple[bytes, int, int], list[IncomingStream]] = {}
@@ -230,6 +116,7 @@ class IncomingStreams:
         )
         stream.seen_s = row.last_seen_s
         stream.contradictions, stream.last_message = row.contradictions, row.last_message
+        stream.beginning = Beginning(row.first_number, row.first_message, row.first_digest)
         self._know(stream, name, row.origin)
         self._index(stream)
 
@@ -279,23 +166,41 @@ class IncomingStreams:
         return len(blocked)
 
     def find(
-        self, source: bytes, queue: LocalQueue, name: Name, origin: str, sequence_id: int
+        self,
+        source: bytes,
+        queue: LocalQueue,
+        name: Name,
+        origin: str,
+        sequence_id: int,
+        beginning: Beginning | None = None,
     ) -> IncomingStream | None:
-        """Return the stream that a message belongs to; None: it would begin a new one."""
+        """Return the stream that a message belongs to; None: it would begin a new one.
+
+        `beginning` is given for the first message of a sequence from a host without a key.
+        """
         place = (source, queue.id, name, origin)
         stream = self._streams.get(place)
         if stream is not None and stream.sequence.accepted_id == sequence_id:
             return stream
-        for each in self._by_sequence.get((source, queue.id, sequence_id), ()):
+        for each in self._alike(source, queue, sequence_id):
             if not each.origin and stream is not None and stream.sequence.accepted_id > sequence_id:
                 continue  # its source has given that sequence up
+            if beginning is not None and each.beginning.contradicts(beginning):
+                continue  # another program has begun a sequence with that id before
             if self._claims.judge(source, each.origin, origin) is Claim.CONTINUES:
                 if stream is None:  # another spelling of its name, or another origin
                     self._continue(each, name, origin)
                 return each
         return self._of_unknown_origin(place, sequence_id) or stream
 
-    def is_held(self, source: bytes, queue: LocalQueue, origin: str, sequence_id: int) -> bool:
+    def is_held(
+        self,
+        source: bytes,
+        queue: LocalQueue,
+        origin: str,
+        sequence_id: int,
+        beginning: Beginning | None = None,
+    ) -> bool:
         """Return whether a sequence that this origin has not sent before may be that of another.
 
         Nothing of its message is accepted then, because it may have been accepted before.
@@ -304,6 +209,7 @@ class IncomingStreams:
         return any(
             self._claims.judge(source, each.origin, origin) is Claim.HELD
             for each in self._by_sequence.get((source, queue.id, sequence_id), ())
+            if beginning is None or not each.beginning.contradicts(beginning)
         )
 
     def may_be_old(self, source: bytes, queue: LocalQueue, name: Name, sequence_id: int) -> bool:
@@ -352,6 +258,15 @@ class IncomingStreams:
 
     # Within.
 
+    def _alike(self, source: bytes, queue: LocalQueue, sequence_id: int) -> list[IncomingStream]:
+        """Return the streams with a sequence id, that of the primary origin first: a program that
+        has begun a stream with the id of another one does not get its messages."""
+        found = self._by_sequence.get((source, queue.id, sequence_id), [])
+        if len(found) > 1:
+            primary = self._origins.primary(source)
+            return sorted(found, key=lambda each: each.origin != primary)
+        return found
+
     def _continue(self, stream: IncomingStream, name: Name, origin: str) -> None:
         """Let a stream be found by another spelling of its name, or for another origin.
 
@@ -377,7 +292,7 @@ class IncomingStreams:
             stream.id, write_name(stored_name), stored_origin
         )
 
-    def _of_unknown_origin(self, place: _Place, sequence_id: int) -> IncomingStream | None:
+    def _of_unknown_origin(self, place: Place, sequence_id: int) -> IncomingStream | None:
         """Return the stream of a source before its origin was known; for the primary one only.
 
         An earlier sequence may be one that an older version accepted by another name, or for
@@ -439,7 +354,7 @@ class IncomingStreams:
         if not of_host:
             del self._by_host[_owner(stream)]
 
-    def _remove_place(self, place: _Place) -> None:
+    def _remove_place(self, place: Place) -> None:
         del self._streams[place]
         source, queue_id, name, origin = place
         names = self._names[source, queue_id, origin]
@@ -489,7 +404,7 @@ def _idle_order(stream: IncomingStream) -> tuple[bool, float, int]:
     return seen is not None, stream.seen_s if seen is None else seen, stream.id
 
 
-def _is_as_definite(place: _Place, of: _Place) -> bool:
+def _is_as_definite(place: Place, of: Place) -> bool:
     """Return whether a place is as definite as another one: it has a name and an origin too."""
     return (place[2] != NOT_KNOWN or of[2] == NOT_KNOWN) and bool(place[3] or not of[3])
 

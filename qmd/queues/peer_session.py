@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from qmd.core.session import Session
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
 
 
 class PeerSession(Protocol):

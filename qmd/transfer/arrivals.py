@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from qmd.events.recorder import Recorder
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.reports import Reports
-    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams
+    from qmd.queues.incoming_sequences import IncomingStreams
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.message_id_history import KnownMessages
     from qmd.runtime.services import Services

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from protocol.message_class import MessageClass
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.local_queue import LocalQueue
 
 

@@ -8,21 +8,27 @@ row, and no order ack, which would disclose a sequence id to a program that only
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 from protocol import DirectQueueName, UserMessage
 from protocol.identifiers import guid_text
 from protocol.message_class import MessageClass
 from qmd.core.sequence import is_plausible
+from qmd.queues.incoming_stream import NO_BEGINNING, Beginning
 from qmd.transfer.decision import Decision, Verdict
 
 if TYPE_CHECKING:
     from qmd.peers.connection import PeerConnection
     from qmd.peers.identity_conflicts import IdentityConflicts
-    from qmd.queues.incoming_sequences import IncomingStream, IncomingStreams
+    from qmd.queues.incoming_sequences import IncomingStreams
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.stream_names import Name
     from qmd.runtime.services import Services
+
+
+DIGEST_BYTES_MAX = 1024  # of a body: large ones would take too long
 
 
 class SequenceOrder:
@@ -63,19 +69,36 @@ class SequenceOrder:
         source = message.user.source_queue_manager
         name, origin = _name_of(message), connection.origin_for(source)
         streams = self._incoming_streams
-        stream = streams.find(source, queue, name, origin, position[0])
+        beginning = None
+        if connection.peer_key is None and not transaction.previous_number:
+            beginning = Beginning(position[1], number, _digest(message))
+        stream = streams.find(source, queue, name, origin, position[0], beginning)
         is_new = stream is None or stream.sequence.accepted_id != position[0]
-        if is_new and streams.is_held(source, queue, origin, position[0]):
-            return Decision(Verdict.OUT_OF_ORDER, queue)
+        if is_new and streams.is_held(source, queue, origin, position[0], beginning):
+            return self._reject(
+                connection, message, queue, "sequence_held", sequence_id=position[0]
+            )
         if stream is None:
-            return self._begin(connection, message, queue, name, now, can_be_taken=can_be_taken)
+            return self._begin(
+                connection, message, queue, name, now, beginning, can_be_taken=can_be_taken
+            )
         self._return_over(connection, stream, message)
         sequence = stream.sequence
         if not can_be_taken and sequence.is_next(*position, transaction.previous_number):
             return Decision(Verdict.ACCEPTED, queue, stream)
+        before = sequence.accepted_id, sequence.accepted_number
         if sequence.offer(*position, transaction.previous_number, now):
+            if is_new:
+                stream.beginning, stream.gaps = beginning or NO_BEGINNING, []
+            elif connection.peer_key is None and position[1] > before[1] + 1:
+                stream.skipped(before[1] + 1, position[1] - 1)
             return Decision(Verdict.ACCEPTED, queue, stream)
-        if stream.contradicts(*position, number):
+        begins_otherwise = (
+            beginning is not None
+            and position[0] == sequence.accepted_id
+            and stream.beginning.contradicts(beginning)
+        )
+        if begins_otherwise or stream.contradicts(*position, number):
             stream.contradictions += 1
             detail = self._identities.contradiction(
                 connection, stream.source, stream.queue.name, stream.last_host
@@ -93,6 +116,7 @@ class SequenceOrder:
         queue: LocalQueue,
         name: Name,
         now: float,
+        beginning: Beginning | None,
         *,
         can_be_taken: bool,
     ) -> Decision:
@@ -118,6 +142,7 @@ class SequenceOrder:
             transaction.sequence_id, transaction.sequence_number, 0, now
         )
         assert accepted, "it is the first message"
+        stream.beginning = beginning or NO_BEGINNING
         self._return_over(connection, stream, message)
         return Decision(Verdict.ACCEPTED, queue, stream)
 
@@ -148,6 +173,16 @@ class SequenceOrder:
             **facts,
         )
         return Decision(Verdict.OUT_OF_ORDER, queue)
+
+
+def _digest(message: UserMessage) -> int:
+    """Return a digest of the content of a message, which a program cannot guess with its number."""
+    properties = message.properties
+    content = hashlib.blake2b(properties.label, digest_size=7)
+    content.update(properties.correlation_id)
+    content.update(properties.body[:DIGEST_BYTES_MAX])
+    content.update(b"%d %d" % (len(properties.body), message.user.sent_time))
+    return int.from_bytes(content.digest(), "big")
 
 
 def _name_of(message: UserMessage) -> Name:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qmd.control_protocol.messages import StoredMessage
     from qmd.peers.connection import PeerConnection
-    from qmd.queues.incoming_sequences import IncomingStream
+    from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.local_queue import LocalQueue
     from storage.tables.events import Event
 

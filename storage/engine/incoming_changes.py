@@ -55,13 +55,17 @@ class IncomingChanges:
         rejected: int = 0,
         contradictions: int = 0,
         last_message: int = 0,
+        first_number: int = 0,
+        first_message: int = 0,
+        first_digest: int = 0,
     ) -> None:
-        """Set the last accepted number of a sequence, and its rejections.
+        """Set the last accepted number of a sequence, its rejections, and its first message.
 
         `IncomingSequenceRow` describes the fields.
         """
         at = (encode_sequence_id(sequence_id), number, at_s)
-        state = (*at, rejected, contradictions, last_message, incoming_id)
+        first = first_number, first_message, first_digest
+        state = (*at, rejected, contradictions, last_message, *first, incoming_id)
         self._states[incoming_id] = state
         self._load.count(1)
 

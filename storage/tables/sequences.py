@@ -26,6 +26,9 @@ class IncomingSequenceRow(NamedTuple):
     last_message: int = 0  # the number of the last accepted message; 0: not known
     origin: str = ""  # of the source; empty: not known
     host: str = ""  # the address that its first message came from; empty: not known
+    first_number: int = 0  # of the first accepted message of the sequence; 0: not known
+    first_message: int = 0  # the message number of that
+    first_digest: int = 0  # of its content
 
 
 class NewSequence(NamedTuple):
@@ -40,8 +43,9 @@ class NewSequence(NamedTuple):
     host: str
 
 
-#: Sequence id (8 bytes), number, last seen in s, rejected, contradictions, last message, row id.
-SequenceState = tuple[bytes, int, int, int, int, int, int]
+#: Sequence id (8 bytes), number, last seen in s, rejected, contradictions, last message, number,
+#: message and digest of the first one, row id.
+SequenceState = tuple[bytes, int, int, int, int, int, int, int, int, int]
 
 
 def encode_sequence_id(sequence_id: int) -> bytes:
@@ -79,7 +83,8 @@ def remove(db: sqlite3.Connection, ids: Iterable[int]) -> None:
 def set_states(db: sqlite3.Connection, states: Sequence[SequenceState]) -> None:
     changed = db.executemany(
         "UPDATE incoming_sequence SET sequence_id = ?, number = ?, last_seen_s = ?, rejected = ?,"
-        " contradictions = ?, last_message = ? WHERE id = ?",
+        " contradictions = ?, last_message = ?, first_number = ?, first_message = ?,"
+        " first_digest = ? WHERE id = ?",
         states,
     )
     assert changed.rowcount == len(states), "the state of an unknown sequence would be lost"
@@ -114,7 +119,8 @@ def of_queue(db: sqlite3.Connection, queue_id: int) -> list[IncomingSequenceRow]
 def list_all(db: sqlite3.Connection) -> list[IncomingSequenceRow]:
     rows = db.execute(
         "SELECT id, source, queue_id, sequence_id, number, last_seen_s, name, rejected,"
-        " contradictions, last_message, origin, host FROM incoming_sequence ORDER BY id"
+        " contradictions, last_message, origin, host, first_number, first_message, first_digest"
+        " FROM incoming_sequence ORDER BY id"
     )
     return [
         IncomingSequenceRow._make((*row[:3], decode_sequence_id(row[3]), *row[4:])) for row in rows

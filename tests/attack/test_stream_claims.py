@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from protocol.message_class import MessageClass
 from tests.attack.test_identity import eventually
 from tests.process.harness import Daemon, Hosts
 from tests.process.peer import Peer
@@ -38,14 +41,17 @@ def test_a_guessed_sequence_id_does_not_advance_the_stream_of_a_host_with_a_sess
     false_peer = false.connect(daemon.port, source=ATTACKER)
 
     false_peer.send(pushed(false, sequence))
-    # A copy of the first message would begin a stream: its order ack would tell the position.
-    false_peer.send(false.transactional("orders", sequence, 1, recoverable=True, message_id=9))
-    false_peer.wait_stored()
+    # Another first message begins a stream of its own: its order ack tells its own position.
+    false_peer.send(
+        false.transactional("orders", sequence, 1, body=b"false", recoverable=True, message_id=9)
+    )
+    false_peer.wait_order_ack(sequence, 1)
+    false_peer.send(pushed(false, sequence))
+    false_peer.wait_order_ack(sequence, 1 << 30)
     peer.send(genuine.transactional("orders", sequence, 2, recoverable=True))
     peer.wait_order_ack(sequence, 2)
 
-    assert daemon.bodies("orders") == [b"1", b"2"]
-    assert false.order_acked == {}
+    assert daemon.bodies("orders") == [b"1", b"false", b"pushed", b"2"]
 
 
 def test_sequence_ids_cannot_be_tried_without_end_while_a_host_has_no_session(
@@ -79,3 +85,79 @@ def test_a_host_continues_its_sequence_from_another_address(hosts: Hosts) -> Non
     elsewhere.wait_order_ack(sequence, 2)
 
     assert daemon.bodies("orders") == [b"1", b"2"]
+
+
+def first(remote: RemoteQueueManager, sequence: int, number: int, body: bytes) -> bytes:
+    """Return the first message of a sequence, with the number in it and the id of its sender."""
+    return remote.transactional("orders", sequence, number, 0, body, recoverable=True)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["", "restarted"])
+@pytest.mark.parametrize("number", [1, 1 << 30])
+@pytest.mark.parametrize("stays", [False, True], ids=["gone", "with a session"])
+def test_a_sequence_that_another_address_begins_first_loses_no_message_of_the_host(
+    hosts: Hosts, number: int, is_restarted: bool, stays: bool
+) -> None:
+    daemon, genuine, peer, sequence = begin(hosts)
+    false = hosts.remote(genuine.guid)
+    false_peer = false.connect(daemon.port, source=ATTACKER)
+
+    false.next_id()
+    false_peer.send(first(false, sequence + 1, number, b"false"))
+    false_peer.wait_order_ack(sequence + 1, number)
+    if is_restarted:
+        daemon.restart()
+    if stays and is_restarted:
+        false.connect(daemon.port, source=ATTACKER)
+    if not stays:
+        false_peer.close()
+        eventually(
+            lambda: all(each["address"] != ATTACKER for each in daemon.json("session", "list")),
+            "the end of the false session",
+        )
+    if is_restarted:
+        peer = genuine.connect(daemon.port, source=VICTIM)
+    peer.send_many([first(genuine, sequence + 1, 1, b"a")])
+    peer.send(genuine.transactional("orders", sequence + 1, 2, 1, b"b", recoverable=True))
+    peer.wait_order_ack(sequence + 1, 2)
+    # The same again, as after a lost acknowledgment: nothing is doubled.
+    peer.send(genuine.transactional("orders", sequence + 1, 2, 1, b"b", recoverable=True))
+    peer.wait_stored()
+
+    assert daemon.bodies("orders") == [b"1", b"false", b"a", b"b"]
+
+
+def test_the_first_message_of_a_host_that_has_moved_is_not_doubled(hosts: Hosts) -> None:
+    daemon, genuine, peer, sequence = begin(hosts)
+    peer.close()
+    eventually(lambda: daemon.json("session", "list") == [], "the end of the session")
+    message = first(genuine, sequence + 1, 1, b"once")
+    elsewhere = genuine.connect(daemon.port, source="127.0.0.4")
+    elsewhere.send(message)
+    elsewhere.wait_order_ack(sequence + 1, 1)
+    elsewhere.close()
+    daemon.restart()
+
+    back = genuine.connect(daemon.port, source=VICTIM)
+    back.send(message)
+    back.wait_stored()
+
+    assert daemon.bodies("orders") == [b"1", b"once"]
+
+
+def test_positions_that_a_false_message_has_skipped_are_refused_and_not_lost(hosts: Hosts) -> None:
+    daemon, genuine, peer, sequence = begin(hosts)
+    peer.close()
+    eventually(lambda: daemon.json("session", "list") == [], "the end of the session")
+    false = hosts.remote(genuine.guid)
+    false_peer = false.connect(daemon.port, source=ATTACKER)
+    false_peer.send(pushed(false, sequence))
+    false_peer.wait_order_ack(sequence, 1 << 30)
+    false_peer.close()
+
+    peer = genuine.connect(daemon.port, source=VICTIM)
+    peer.send(genuine.transactional("orders", sequence, 2, recoverable=True))
+    peer.wait(lambda: bool(peer.final_acks), what="the refusal of its message")
+
+    assert peer.final_acks[0].message_class == MessageClass.NACK_DELETED
+    assert daemon.json("status")[0]["two_of_one_identity"]

@@ -61,7 +61,27 @@ def test_every_kind_of_act_is_stored_by_one_commit(folder: Path) -> None:
             assert await storage.read(look) == (
                 [key(2)],
                 [message_key(7, 8, 3)],
-                [(1, SOURCE, 16, 2**64 - 1, 5, 8, b"\5q", 0, 0, 0, "10.0.0.1", "10.0.0.1")],
+                [
+                    *[
+                        (
+                            1,
+                            SOURCE,
+                            16,
+                            2**64 - 1,
+                            5,
+                            8,
+                            b"\5q",
+                            0,
+                            0,
+                            0,
+                            "10.0.0.1",
+                            "10.0.0.1",
+                            0,
+                            0,
+                            0,
+                        )
+                    ]
+                ],
                 [(2**64 - 2, 3, 4)],
                 [(segment, [(11, 12)])],
                 b"result",

@@ -19,11 +19,11 @@ def test_a_sequence_begins_without_a_number_and_advances(db: sqlite3.Connection)
             sequences.NewSequence(2, SOURCE, 17, b"\5q", 100, "", ""),
         ],
     )
-    sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 3, 4, 5, 2)])
+    sequences.set_states(db, [(encode_sequence_id(2**64 - 1), 9, 200, 3, 4, 5, 6, 7, 8, 2)])
 
     assert sequences.list_all(db) == [
         IncomingSequenceRow(1, SOURCE, 16, 0, 0, 100, b""),
-        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200, b"\5q", 3, 4, 5),
+        IncomingSequenceRow(2, SOURCE, 17, 2**64 - 1, 9, 200, b"\5q", 3, 4, 5, "", "", 6, 7, 8),
     ]
 
 
@@ -33,7 +33,7 @@ def test_a_state_without_its_sequence_is_reported_as_a_bug(
     sequences.add(db, [sequences.NewSequence(1, SOURCE, 16, b"", 100, "", "")])
 
     with pytest.raises(AssertionError):
-        sequences.set_states(db, [(encode_sequence_id(1), 1, 1, 0, 0, 0, each) for each in (1, 2)])
+        sequences.set_states(db, [(encode_sequence_id(1), 1, 1, *[0] * 6, each) for each in (1, 2)])
 
 
 def test_one_source_has_one_sequence_to_a_queue(db: sqlite3.Connection) -> None:
