@@ -80,6 +80,7 @@ class AcknowledgmentOracle:
         for message in self._requesting:
             if (
                 not message.confirmed
+                or message.refused  # cancelled before it was sent
                 or message.delivery == "express"
                 or message.may_be_lost
                 or message.number <= self._unacknowledged_to.get(message.source, 0)

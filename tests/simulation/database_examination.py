@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 
+import msgspec
+
 from tests.ledger import Message, disagreements
 from tests.process import wire
 from tests.simulation import acknowledgments, vfs
@@ -144,6 +146,7 @@ class _Examination:
         for queue_id, packet in packets(database, "awaiting", "queue_id"):
             awaiting.add(queue_id, packet)
             self._see(packet, "awaiting", names[queue_id])
+        self._see_delayed()
         return Found(
             self._places,
             queues.totals(),
@@ -152,6 +155,21 @@ class _Examination:
             copies=self._copies,
             aborts=self._aborts,
         )
+
+    def _see_delayed(self) -> None:
+        """Read the messages that wait for their time, with all of their copies."""
+        ((own_id,),) = self._database.execute("SELECT queue_manager FROM identity")
+        for names, data in self._database.execute("SELECT queue, data FROM delayed"):
+            number = marked(data)
+            if number is None:
+                continue
+            _, ids = msgspec.msgpack.decode(data)
+            if number not in self._marks_of_copies:
+                self._places[number].append(Place(self._host, "delayed", names))
+                continue
+            for name, each in zip(names.split(","), ids, strict=True):
+                copy = CopyFound.delayed(number, (own_id, each), name, self._host, self._hosts)
+                self._copies.append(copy)
 
     def _see(self, packet: bytes, kind: str, queue: str) -> None:
         number = marked(packet)

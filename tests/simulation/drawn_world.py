@@ -51,6 +51,13 @@ LIMITS_OF_LISTS = {
     "qmd.runtime.fair_scheduler.DISK_WAITS_MAX": (1, 4),
 }
 
+# In some worlds writers delay some of their messages, and cancel some of these.
+DELAYS_PROBABILITY = 0.4
+LIMITS_OF_DELAYS = {
+    "qmd.maintenance.delayed_release.PIECE_MESSAGES": (1, 3, 256),
+    "qmd.maintenance.delayed_release.RETRY_S": (0.2,),
+}
+
 # In some worlds messages go over relays.
 RELAYS_PROBABILITY = 0.3
 # The room of a relay that has little: less than a configuration may say, for one message of the
@@ -137,6 +144,11 @@ class DrawnWorld:
         if self.has_lists and self.lists_random.random() < 0.5:
             for limit, values in LIMITS_OF_LISTS.items():
                 self.limits[limit] = self.lists_random.choice(values)
+        delays_random = random.Random(f"delays {seed}")
+        self.has_delays = delays_random.random() < DELAYS_PROBABILITY
+        if self.has_delays:
+            for limit, values in LIMITS_OF_DELAYS.items():
+                self.limits[limit] = delays_random.choice(values)
         self.queues = self._draw_queues()
         names = {queue.name for queue in self.queues} | {"missing"}
         self.kinds = [kind for kind in KINDS if kind.queue in names]

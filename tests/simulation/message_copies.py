@@ -56,6 +56,15 @@ class CopyFound(NamedTuple):
         host, _, queue = name.partition(":")[2].partition("\\")
         return cls(mark, identity, hosts[host], queue, place)
 
+    @classmethod
+    def delayed(
+        cls, mark: int, identity: Identity, name: str, host: str, hosts: Mapping[str, str]
+    ) -> CopyFound:
+        """Return a copy that waits on `host` for its time; `name` is the name of its queue."""
+        where, _, queue = name.casefold().partition(":")[2].partition("\\")
+        target = host if where == "." else hosts[where]
+        return cls(mark, identity, target, queue, (host, "delayed", name))
+
 
 class Copies:
     """The copies of one message."""

@@ -56,6 +56,7 @@ class Sent:
     requested_acks: int = 0  # the acknowledgments that it asked for, as flags
     lifetime_s: int | None = None  # to reach its queue, or to be received
     rejected_in: int | None = None  # the life of the target's disk in which it was rejected
+    not_before_s: float = 0.0  # no reader may receive it before this time of the world
     confirmed: bool = False
     refused: bool = False  # the queue manager reported that it was not sent
     received: list[int | None] = field(default_factory=list)  # lives of the target's daemon
@@ -80,7 +81,7 @@ class Place(NamedTuple):
     """
 
     host: str
-    kind: str  # "queue", "dead", "journal", "kept", "outgoing", "relayed", "awaiting"
+    kind: str  # "queue", "dead", "journal", "kept", "outgoing", "relayed", "awaiting", "delayed"
     queue: str
 
 

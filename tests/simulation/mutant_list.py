@@ -1318,6 +1318,32 @@ MUTANTS = (
         "{runs}{last}",
     ),
     Mutant(
+        "the release of a delayed message keeps its row",
+        "qmd/maintenance/delayed_release.py",
+        "self._services.storage.batch.run(partial(rows.delete, numbers=[row.number]))",
+        "pass",
+    ),
+    Mutant(
+        "the release of a delayed message is another commit than its deletion",
+        "qmd/maintenance/delayed_release.py",
+        "        self._delete(row)\n        self._send(new, ways[0], numbers)",
+        "        self._send(new, ways[0], numbers)\n"
+        "        self._services.loop.call_later(0.05, self._delete, row)",
+    ),
+    Mutant(
+        "a cancellation does not wait for the release",
+        "qmd/operations/delayed.py",
+        "        self._released.clear()\n",
+        "",
+        "tests/integration/maintenance/test_delayed_release.py",
+    ),
+    Mutant(
+        "delayed messages are due too early",
+        "qmd/core/delay.py",
+        "return Due(OWN, now.own_ms + delay_ms)",
+        "return Due(OWN, now.own_ms + delay_ms // 2)",
+    ),
+    Mutant(
         "expiry does not check express messages",
         "qmd/maintenance/expiry.py",
         "ended = self._reap_express(now_s)",

@@ -46,6 +46,7 @@ class Oracle:
         self.acknowledgments = AcknowledgmentOracle(self.state)
         self.messages = self.state.messages
         self.copies: dict[int, Copies] = {}  # by the mark that they carry
+        self.now: Callable[[], float] = lambda: 0.0  # the time of the world
         #: False where plain messages may take several routes, and so overtake each other.
         self.is_order_of_plain_kept = True
         self._places = PlaceChecks(self.state)
@@ -110,6 +111,10 @@ class Oracle:
         if message is None:
             self._fail(f"message {number} was received and never sent")
             return
+        if message.not_before_s > self.now() > 0:
+            self._fail(
+                f"message {number} was received {message.not_before_s - self.now():.3f} s early"
+            )
         disk_life = self.state.disk_lives[host]
         if message.rejected_in == disk_life and message.delivery != "express":
             self._fail(f"message {number} was received after it had been rejected")

@@ -38,7 +38,11 @@ class PlaceChecks:
                 self._fail(f"message {number} is in {place} twice")
         for host in {place.host for place in places}:
             kinds = [place.kind for place in places if place.host == host]
-            held = [kind for kind in kinds if kind in ("queue", "dead", "outgoing", "awaiting")]
+            held = [
+                kind
+                for kind in kinds
+                if kind in ("queue", "dead", "outgoing", "awaiting", "delayed")
+            ]
             # The source makes its journal copy when it releases the message.
             if len(held) > 1 or (
                 "journal" in kinds and not {"outgoing", "awaiting"}.isdisjoint(held)
@@ -149,6 +153,8 @@ class PlaceChecks:
 
     def _check_source(self, message: Sent, places: list[Place], kinds: Counter[str]) -> None:
         """Check that no outgoing queue holds the message any more, nor its source."""
+        if kinds["delayed"]:
+            self._fail(f"message {message.number} was not released: {places}")
         if kinds["outgoing"] or kinds["relayed"]:
             self._fail(f"message {message.number} was not delivered: {places}")
         if kinds["awaiting"] and not self._state.has_lost_disk:
@@ -170,7 +176,7 @@ def is_clearly_in_place(message: Sent, places: list[Place]) -> bool:
     ):
         return False
     (place,) = places
-    return place.kind == "outgoing" or (
+    return place.kind in ("outgoing", "delayed") or (
         place.kind == "queue"
         and message.outcome is not Outcome.REFUSED
         and place.host == message.target

@@ -181,6 +181,10 @@ class Population:
             dead_letter=source.choice((None, None, True, False)),
             retry=source.random() < 0.8,
             requested_acks=self._requested_acks(),
+            delays=random.Random(f"delays {drawn.seed} {len(self.writers)}")
+            if drawn.has_delays
+            else None,
+            delay_s_max=3.0 * drawn.time_scale,
         )
 
     def _requested_acks(self) -> int:

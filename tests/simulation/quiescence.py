@@ -62,6 +62,8 @@ class Quiescence:
             else:
                 activity += self._undelivered(host.name, state.queues, state.outgoing)
                 activity += self._awaited(host, state)
+                if state.status["delayed_messages"]:
+                    activity.append(f"{host.name} has {state.status['delayed_messages']} delayed")
             activity += [
                 f"{writer.name} writes"
                 for writer in population.writers

@@ -86,6 +86,7 @@ class SeedRun:
             life_of=lambda name: world.hosts[name].daemon_life if name in world.hosts else 0,
             was_full=lambda name: name in world.hosts and world.hosts[name].disk.was_full,
         )
+        self.oracle.now = lambda: world.now
         self._topology = topology = drawn.topology
         if topology is not None:
             self.oracle.state.relays = topology.relays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,13 @@ from tests.simulation.applications import (
     Sending,
     attempt,
 )
-from tests.simulation.message_records import Sent, mark
+from tests.simulation.message_records import Outcome, Sent, mark
 from tests.simulation.oracle import Oracle
 from tests.simulation.world import Host
 
+DELAYED_PROBABILITY, CANCELLED_PROBABILITY = 0.3, 0.3
+# The clock of a host may be slower than that of the world.
+SLOWEST_CLOCK = 0.9
 PAUSE_S_MAX = 120.0  # between two requests of a writer
 
 
@@ -43,6 +47,8 @@ class WriterSettings:
     dead_letter: bool | None
     retry: bool
     requested_acks: int = 0  # flags
+    delays: random.Random | None = None  # some messages are delayed, and some of them cancelled
+    delay_s_max: float = 3.0
 
 
 class Writer:
@@ -110,6 +116,25 @@ class Writer:
             for sending, sent_id in zip(sent, ids, strict=True):
                 sending.confirmed(self._oracle, sent_id)
             self.host.world.notify_confirmation(self.host)
+            for sending, sent_id in zip(sent, ids, strict=True):
+                await self._cancel(client, sending, sent_id)
+
+    async def _cancel(self, client: QueueManager, sending: Sending, sent_id: str) -> None:
+        """Cancel some of the delayed messages."""
+        delays = self._settings.delays
+        if delays is None or "delay_s" not in sending.properties or len(sending.messages) > 1:
+            return
+        if delays.random() >= CANCELLED_PROBABILITY:
+            return
+        (message,) = sending.messages
+        # Until the answer, and if there is none:
+        message.outcome, message.may_be_lost = Outcome.ANY, True
+        delay_s = sending.properties["delay_s"]
+        if delay_s < 1 and delays.random() < 0.5:  # the worst moment is that of its release
+            await asyncio.sleep(max(delay_s + delays.uniform(-0.01, 0.01), 0))
+        if await client.cancel_delayed(sent_id):
+            self.host.world.happened("message cancelled", self.host.name)
+            self._oracle.refused(message)  # it must not be anywhere, nor be received
 
     async def _send_stream(self, client: QueueManager, count: int) -> None:
         """Send messages one after the other without waiting for confirmations."""
@@ -165,10 +190,25 @@ class Writer:
             "time_to_reach_queue_s": kind.lifetime_s,
             "time_to_be_received_s": kind.receive_within_s,
         }
+        self._delay(messages, properties)
         if settings.requested_acks:
             properties["acknowledge"] = settings.requested_acks
             properties["admin_queue"] = f"DIRECT=OS:{self.host.name}\\private$\\{ACKNOWLEDGMENTS}"
         return Sending(messages, destination, mark(number) + bytes(size), properties)
+
+    def _delay(self, messages: list[Sent], properties: dict[str, Any]) -> None:
+        """Delay some messages; the oracle learns when they may be received first."""
+        delays, delivery = self._settings.delays, properties["delivery"]
+        # An express message is not one any more when it is delayed.
+        if delays is None or delivery == "express" or delays.random() >= DELAYED_PROBABILITY:
+            return
+        delay_s = delays.random() * self._settings.delay_s_max
+        properties["delay_s"] = delay_s
+        world = self.host.world
+        world.happened("message delayed", self.host.name)
+        for message in messages:
+            message.is_ordered = False  # others overtake it
+            message.not_before_s = world.now + SLOWEST_CLOCK * delay_s
 
     def _message(
         self,

@@ -283,6 +283,26 @@ async def test_a_cancel_and_a_release_at_once_have_one_winner(hosts: Hosts) -> N
 
 
 @hosted
+async def test_nothing_is_cancelled_between_the_reading_of_a_message_and_its_release(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    (sent,) = await a.send("orders", b"1", delay_ms=1000)
+    a.world.ahead_s += 2
+    found = await a.delayed.due((), 10, 1 << 20)
+    assert len(found) == 1
+    cancelling = asyncio.create_task(a.delayed.cancel([sent], lambda row: None))
+    for _ in range(5):
+        await a.settled()
+    assert not cancelling.done()
+    a.delayed.release_ends()
+    assert await cancelling == [sent]
+    await released(a)
+    assert await a.receive("orders") == []
+
+
+@hosted
 async def test_delayed_messages_count_towards_the_quota_of_their_queue(hosts: Hosts) -> None:
     a = await hosts.start()
     queue = await a.create("orders", quota_bytes=10_000)
