@@ -34,6 +34,18 @@ class AccessChecks:
         #: Number of refused requests since the start.
         self.refused_count = 0
 
+    @property
+    def administrator_ids(self) -> frozenset[tuple[str, int]]:
+        """The users and groups that an entry lets administer access: kind and id of each."""
+        return frozenset(
+            (entry.principal.kind, entry.principal.number)
+            for level in self._register.host.levels
+            for entry in level.entries
+            if entry.allows
+            and ADMINISTER_ACCESS in entry.rights
+            and entry.principal.number is not None
+        )
+
     def require(self, caller: Caller, demand: Demand, things: Iterable[Thing], verb: str) -> None:
         """Raise Refusal if the caller lacks a right on one of the things, and MustAsk."""
         for subject, right in self._asked(demand, things):

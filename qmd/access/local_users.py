@@ -42,6 +42,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+UNKNOWN = 2**32 - 1  # the user of a program without credentials
 CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 SO_PEERGROUPS, SO_PEERPIDFD = 59, 77
 GROUPS_BYTES = 1024  # the most that Python asks a socket for
@@ -103,6 +104,11 @@ class LocalClient(NamedTuple):
 
     credentials: Credentials
     service: str
+
+    @property
+    def shown(self) -> str:
+        """The process, for people."""
+        return f"a connection of process {self.credentials.process} of user {self.credentials.user}"
 
 
 def client_of(connected: socket.socket | None) -> LocalClient | None:
@@ -210,6 +216,30 @@ class LocalUsers:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="names")
         self._own_user = os.geteuid()
         self._administrators = _administrators(services.settings.access.administrators)
+        #: Those of the configuration by their ids, which are looked up once.
+        self._operators: frozenset[tuple[str, int]] = frozenset()
+        if self._administrators:
+            self._threads.submit(self._look_up_operators)
+
+    def _look_up_operators(self) -> None:
+        found = filter(None, map(numbered, self._administrators))
+        ids = {(each.kind, each.number) for each in found if each.number is not None}
+        self._operators = frozenset(ids)
+
+    def is_operator(self, client: LocalClient | None) -> bool:
+        """Return whether a program gets one of the places that are reserved for operators.
+
+        Root, the daemon's user, administrators of the configuration, and users and groups with the
+        right to administer access do.  It is decided by ids, without a look-up, and gives nothing
+        but the place.
+        """
+        if client is None:
+            return False
+        user, groups = client.credentials.user, client.credentials.groups
+        if user in (0, self._own_user):
+            return True
+        ids = {(USER, user), *((GROUP, each) for each in groups)}
+        return bool(ids & self._operators) or bool(ids & self._checks.administrator_ids)
 
     def at_once(self, client: LocalClient | None) -> Rights | None:
         """Return the rights of a program that need no look-up, or None.

@@ -96,7 +96,8 @@ def forget(
     """Forget FACT about the GUID QUEUE_MANAGER, or all facts.  Asks first, or needs --yes.
 
     The next queue manager that sends an accepted message with this GUID, or answers where this one
-    connects, becomes its primary origin.
+    connects, becomes its primary origin.  Without FACT its key for TLS, and that it has TLS, are
+    forgotten too.
     """
     from qmd.cli.output import print_json, printable
 

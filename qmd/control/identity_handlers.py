@@ -69,9 +69,11 @@ async def _pin(components: Components, request: PinPeer) -> Value:
 async def _forget(components: Components, request: ForgetPeer) -> Value:
     guid = _guid(request.queue_manager)
     count = components.origins.forget(guid, _fact(request.fact) if request.fact else ALL)
+    # All that is known of it includes the key for TLS, and that it has TLS.
+    tls = not request.fact and components.tls.forget(guid_text(guid))
     components.identities.resolve(guid)
     await components.services.storage.batch.barrier()
-    return {"queue_manager": guid_text(guid), "forgotten": count}
+    return {"queue_manager": guid_text(guid), "forgotten": count, "tls_forgotten": tls}
 
 
 def _row(components: Components, row: PeerOrigin) -> Value:

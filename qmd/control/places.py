@@ -7,8 +7,8 @@ places are taken, a newcomer gets the place of
     another one                            ──► of the account with the most clients, if it has more
                                                than the newcomer's would have; an idle one first
 
-Some places are for operators only (root, the user of the daemon, tokens of administrators), as
-PostgreSQL has `superuser_reserved_connections`.
+Some places are for operators only (root, the user of the daemon, users and tokens that administer),
+as PostgreSQL has `superuser_reserved_connections`.
 """
 
 from __future__ import annotations

@@ -233,6 +233,9 @@ class RemoteConnection(ControlConnection):
     # The login.
 
     def _log_in(self, request: frames.Request) -> None:
+        if self.components.services.lifecycle.stopping:
+            self._loop.call_soon(self.close)  # the stop has ended all connections that it knew
+            raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         if not isinstance(request, frames.Login) or self._logging_in:
             raise Refusal(
                 "login_first",

@@ -17,13 +17,12 @@ import msgspec
 
 from protocol.errors import InvalidName
 from qmd.access.checks import not_answered
-from qmd.access.local_users import LocalClient, client_of
+from qmd.access.local_users import UNKNOWN, LocalClient, client_of
 from qmd.access.rights import NO_RIGHTS, Rights
 from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
-from qmd.control.local_socket import credentials
 from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
@@ -91,16 +90,17 @@ class ControlConnection(asyncio.Protocol):
         if self.components.services.lifecycle.stopping:
             self._transport.abort()  # it was accepted before the stop
             return
-        client = credentials(self._transport)
-        owner = Owner(("user", client.user), client.process)
-        if not self._server.places.admit(self, owner, is_operator=client.is_operator):
-            self.components.services.log_limited(
-                "too_many_clients", str(client.user), client=client.shown
-            )
+        client = client_of(self._transport.get_extra_info("socket"))
+        user, process = (UNKNOWN, 0) if client is None else client.credentials[1::-1]
+        shown = "" if client is None else client.shown
+        is_operator = self.components.local_users.is_operator(client)
+        owner = Owner(("user", user), process)
+        if not self._server.places.admit(self, owner, is_operator=is_operator):
+            self.components.services.log_limited("too_many_clients", str(user), client=shown)
             self._transport.abort()
             return
-        self._join(owner.group, client.shown)
-        self._identify()
+        self._join(owner.group, shown)
+        self._identify(client)
 
     def change_account(self, owner: Owner, shown: str) -> bool:
         """Serve the client as one of another account; return False if there is no place for it."""
@@ -200,15 +200,15 @@ class ControlConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
+        """End the connection after the answers so far; requests that have not begun do not."""
+        self._backlog.clear()
         if self._transport is not None:
             self._transport.close()
 
     # Internal methods.
 
-    def _identify(self) -> None:
+    def _identify(self, client: LocalClient | None) -> None:
         """Find the rights of the client; its requests wait until they are known."""
-        assert self._transport is not None
-        client = client_of(self._transport.get_extra_info("socket"))
         rights = self.components.local_users.at_once(client)
         self.rights = rights or NO_RIGHTS
         if rights is None and client is not None:

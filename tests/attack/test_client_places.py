@@ -163,6 +163,22 @@ def test_a_user_with_all_places_gives_some_up_for_another_user_and_for_operators
 
 
 @needs_root
+@pytest.mark.parametrize("principal", [f"user:{SECOND}", f"group:{SECOND}"])
+def test_a_user_who_may_administer_access_has_a_place_of_the_operators(
+    daemon: Daemon, user: Callable[[int, Daemon], Callable[..., Any]], principal: str
+):
+    daemon.cli("acl", "grant", principal, "administer-access", "host")
+    attacker, other = user(FIRST, daemon), user(SECOND, daemon)
+    attacker("connect", CLIENTS_MAX)
+    assert attacker("ask") == CLIENTS_MAX
+
+    other("connect", 5)
+
+    assert other("ask") == 5
+    assert attacker("ask") == CLIENTS_MAX
+
+
+@needs_root
 def test_a_user_cannot_make_others_leave_by_many_connections(
     daemon: Daemon, user: Callable[[int, Daemon], Callable[..., Any]]
 ):

@@ -109,7 +109,10 @@ def test_a_key_is_bound_on_first_use(pair: tuple[Daemon, Daemon]):
     assert receiver.count("q") == 1
 
 
-def test_an_operator_can_let_a_queue_manager_have_a_new_key(pair: tuple[Daemon, Daemon]):
+@pytest.mark.parametrize("command", ["tls", "peer"])
+def test_an_operator_can_let_a_queue_manager_have_a_new_key(
+    pair: tuple[Daemon, Daemon], command: str
+):
     sender, receiver = pair
     sender.send(direct(receiver.port, "q"), b"1")
     receiver.wait_for("q", 1)
@@ -118,7 +121,8 @@ def test_an_operator_can_let_a_queue_manager_have_a_new_key(pair: tuple[Daemon, 
     sender.send(direct(receiver.port, "q"), b"2")
     problem(sender, "another key than the queue manager")
 
-    sender.cli("tls", "forget", guid_of(receiver))
+    options = ("--yes",) if command == "peer" else ()
+    sender.cli(command, "forget", guid_of(receiver), *options)
 
     receiver.wait_for("q", 2)
 
