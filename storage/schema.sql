@@ -427,3 +427,19 @@ CREATE TABLE access_entry (
     rights    TEXT NOT NULL,                     -- comma-separated; of an owner ''
     PRIMARY KEY (object, effect, principal)
 ) WITHOUT ROWID;
+
+-- Names of which messages go to several queues, by selectors: storage/tables/topics.py.
+CREATE TABLE topic (
+    key       TEXT PRIMARY KEY,                  -- the casefolded name
+    name      TEXT NOT NULL,
+    unmatched TEXT NOT NULL                      -- for messages of no subscription; '': refused
+) WITHOUT ROWID;
+
+CREATE TABLE subscription (
+    topic       TEXT NOT NULL,                   -- the key of the topic
+    key         TEXT NOT NULL,                   -- the casefolded name
+    name        TEXT NOT NULL,
+    destination TEXT NOT NULL,                   -- in any spelling
+    selector    TEXT NOT NULL,                   -- '': all messages
+    PRIMARY KEY (topic, key)
+) WITHOUT ROWID;

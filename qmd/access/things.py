@@ -13,6 +13,7 @@ from qmd.access.demands import EVERYTHING, NOT_A_NAME, TO_PEEK, Thing
 from qmd.access.rights import Rights
 from qmd.directory.spelling import AliasPath, ListPath, QueuePath
 from qmd.errors import Refusal
+from qmd.naming.topics import PREFIX, is_topic, topic_key
 
 if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage
@@ -36,7 +37,10 @@ class ThingFinder:
         self._resolver = resolver
 
     def named(self, text: str) -> Iterator[Thing]:
-        """Yield the queues that a name stands for; lists and aliases by their own names."""
+        """Yield the queues that a name stands for; lists, aliases and topics by their own names."""
+        if is_topic(text):
+            yield Thing(f"{PREFIX}{topic_key(text)}", text)
+            return
         try:
             name = parse_destination(text, local_host=".")
         except InvalidName:

@@ -43,6 +43,7 @@ from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
 from qmd.maintenance.retry_release import RetryRelease
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
+from qmd.naming.topics import Topics
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
 from qmd.operations.locks import Locks
@@ -123,13 +124,14 @@ class Assembly(TransferLayer):
             self.security_answers,
         )
         self.delayed = DelayedMessages(services, self.usage, self.queues, self.recorder)
+        self.topics = Topics(services)
         self.message_sender = MessageSender(
             services,
             self.send_checks,
             CopySender(services, self.composer, self.send_outcomes, self.parts),
             self._begin_batch,
             self.outgoing_release.release,
-            self.message_protection.protect,
+            self.topics.before(self.message_protection.protect),
             self.delayed,
         )
 

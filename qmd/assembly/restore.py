@@ -28,6 +28,7 @@ from storage.tables import refused_letters as letter_rows
 from storage.tables import sequences as sequence_rows
 from storage.tables import stages as stage_rows
 from storage.tables import tls_peers as tls_rows
+from storage.tables import topics as topic_rows
 from storage.tables import ways_back as way_rows
 from storage.tables.pages import EMPTY, Totals
 
@@ -58,6 +59,7 @@ async def restore(assembly: Assembly) -> None:
             create = partial(queue_rows.create_journal, parent=row, now_s=now_s)
             assembly.queues.adopt(await services.storage.batch.run(create), 0, 0)
     assembly.access_register.restore(state.access_entries)
+    assembly.topics.restore(state.topics, state.subscriptions)
     awaited: dict[int, list[int]] = {}
     for outgoing_id, sequence_id in state.awaited:
         awaited.setdefault(outgoing_id, []).append(sequence_id)
@@ -126,6 +128,8 @@ class _State(NamedTuple):
     next_due: delayed.NextDue
     retry_policies: list[retries.PolicyRow]
     next_retry_ms: int | None
+    topics: list[topic_rows.TopicRow]
+    subscriptions: list[topic_rows.SubscriptionRow]
 
 
 def _read_state(db: sqlite3.Connection) -> _State:
@@ -156,4 +160,6 @@ def _read_state(db: sqlite3.Connection) -> _State:
         delayed.next_due(db),
         retries.list_policies(db),
         retries.next_due_ms(db),
+        topic_rows.topics(db),
+        topic_rows.subscriptions(db),
     )

@@ -42,6 +42,7 @@ COMMANDS = {
     "events": "qmd.cli.events:events",
     "directory": "qmd.cli.host.directory:directory",
     "dl": "qmd.cli.dl:dl",
+    "topic": "qmd.cli.topic:topic",
     "alias": "qmd.cli.alias:alias",
     "acl": "qmd.cli.acl:acl",
     "reader": "qmd.cli.reader:reader",

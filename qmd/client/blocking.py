@@ -19,6 +19,7 @@ from qmd.client import (
     queue_manager,
     receiver,
     sender,
+    topics,
     transaction,
 )
 from qmd.client.facing import Blocking, LoopThread, connect, face_of, facing
@@ -32,6 +33,7 @@ Queue = face_of(queue.Queue)
 Cursor = face_of(queue.Cursor)
 Directory = face_of(directory.Directory)
 AccessControl = face_of(access.AccessControl)
+Topics = face_of(topics.Topics)
 Pipeline = face_of(pipeline.Pipeline)
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "QueueManager",
     "Sender",
     "Taken",
+    "Topics",
     "Transaction",
     "connect",
     "facing",

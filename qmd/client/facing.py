@@ -26,6 +26,7 @@ from qmd.client.queue_manager import RECONNECT_S, QueueManager
 from qmd.client.queue_manager import connect as connect_async
 from qmd.client.receiver import Taken
 from qmd.client.sender import Sender
+from qmd.client.topics import Topics
 from qmd.client.transaction import Transaction
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ _FACED = frozenset(
         Cursor,
         Directory,
         AccessControl,
+        Topics,
         Pipeline,
     )
 )

@@ -34,6 +34,7 @@ from qmd.client.receiver import Receiver, Taken
 from qmd.client.sender import WINDOW_MESSAGES, Sender
 from qmd.client.sent_id import sent_ids
 from qmd.client.signing import Signer, signed_by
+from qmd.client.topics import Topics
 from qmd.client.transaction import Transaction
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
@@ -92,6 +93,8 @@ class QueueManager(Administration):
         self.pipeline = Pipeline(self._caller)
         #: Public queues, distribution lists, computers, and the meaning of names.
         self.directory = Directory(self._caller)
+        #: Names of which messages go to the queues of matching subscriptions.
+        self.topics = Topics(self._caller)
         #: The rights of users, groups and tokens on queues and on the host.
         self.access = AccessControl(self._caller)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.naming.destinations import Destinations
+    from qmd.naming.topics import Topics
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
     from qmd.operations.locks import Locks
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from qmd.operations.resend import Resender
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import SendChecks
     from qmd.operations.send_once import OnceSender
     from qmd.operations.transactions import Transactions
     from qmd.operations.two_phase_commit import Branches
@@ -114,6 +116,7 @@ class Components:
     peers: Peers
     purger: Purger
     selective_receiver: SelectiveReceiver
+    send_checks: SendChecks
     refused_letters: RefusedLetters
     recorder: Recorder
     registration: Registration
@@ -144,6 +147,7 @@ class Components:
     things: ThingFinder
     token_logins: TokenLogins
     tls: TlsPeers
+    topics: Topics
     transactions: Transactions
     undeliverable: Undeliverable
     usage: Usage

@@ -38,6 +38,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
 from qmd.control_protocol import tls as tls_frames
+from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Request
 from qmd.control_protocol.once import SendOnce
@@ -354,6 +355,24 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
     **_rows((_DIRECTORY,), directory_frames.PublishKeys),
+    # Topics: a sender needs the right to send to the topic, not to the queues.
+    **_rows((_ALL_READ,), topic_frames.ListTopics, topic_frames.ShowTopic),
+    **_rows((_DIRECTORY,), topic_frames.DeleteTopic, topic_frames.Unsubscribe),
+    **_rows(
+        (_DIRECTORY, Need(Demand(ADMIN, (access.SEND,)), _named("destination"), "the queue")),
+        topic_frames.Subscribe,
+    ),
+    **_rows(
+        (
+            _DIRECTORY,
+            Need(
+                Demand(ADMIN, (access.SEND,)),
+                _named("unmatched", optional=True),
+                "the queue of other messages",
+            ),
+        ),
+        topic_frames.CreateTopic,
+    ),
     # Rights.
     **_rows(
         (Need(Demand(READ, (access.GET_PERMISSIONS,)), _object, "the object"),),

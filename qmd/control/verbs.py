@@ -16,6 +16,7 @@ from qmd.control import (
     operator_handlers,
     routing_handlers,
     tls_handlers,
+    topic_handlers,
 )
 from qmd.control import status as overview
 from qmd.control.handler import Handler
@@ -54,6 +55,7 @@ HANDLERS: dict[type, Handler] = {
     **routing_handlers.HANDLERS,
     **identity_handlers.HANDLERS,
     **tls_handlers.HANDLERS,
+    **topic_handlers.HANDLERS,
     **explain_name.HANDLERS,
     **access_handlers.HANDLERS,
 }

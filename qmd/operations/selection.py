@@ -7,7 +7,7 @@ commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import UserMessage, parse_user_message
@@ -15,13 +15,12 @@ from protocol.identifiers import correlation_bytes, correlation_text
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.core.packet_fields import message_number, source_of
-from qmd.core.selectors.parser import Selector, parse_selector
-from qmd.core.selectors.tokens import BadSelector
 from qmd.errors import Refusal
 from qmd.message.shared_packet import whole_message
 from qmd.operations.receive import Matches, stored_message
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.message_values import StoredValues
+from qmd.queues.selectors import selector_of
 from storage.tables import messages as message_rows
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
 from storage.tables.messages import MessageRow
@@ -36,8 +35,6 @@ PIECE_MESSAGES = 1024  # in one commit, for which other requests wait
 PIECE_BYTES = 16 * 1024 * 1024
 PAGE_ROWS = 256  # read at once
 FIRST_ROWS = 16
-SELECTORS_KEPT = 256  # parsed ones
-SHOWN_CHARACTERS = 100  # of a selector, in an error
 
 
 class Chosen(NamedTuple):
@@ -275,24 +272,6 @@ def filter_of(choice: Choice) -> Matches:
         return label in text.casefold()
 
     return matches
-
-
-@lru_cache(SELECTORS_KEPT)
-def selector_of(text: str) -> Selector:
-    """Return the selector of a text.  Raises Refusal."""
-    try:
-        return parse_selector(text)
-    except BadSelector as error:
-        raise Refusal(
-            "bad_selector",
-            f"the selector {shortened(text)} is not valid: {error}",
-            "Write, for example, region = 'east' AND weight > 3: see docs/client.md.",
-        ) from error
-
-
-def shortened(text: str) -> str:
-    """Return the beginning of a selector for an error."""
-    return repr(text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}...")
 
 
 def _class_number(name: str) -> int | None:

@@ -58,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.events": {BELOW, "structlog"},
     "qmd.queues": {BELOW, "structlog"},
     "qmd.directory": {BELOW, "structlog"},
-    "qmd.naming": {BELOW, "structlog"},
+    "qmd.naming": {BELOW, "msgspec", "structlog"},
     "qmd.access": {BELOW, "msgspec", "structlog"},
     "qmd.outcomes": {BELOW, "structlog"},
     "qmd.tls": {BELOW, "cryptography", "OpenSSL"},

@@ -24,6 +24,7 @@ from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
+from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, Refused, Request
@@ -276,6 +277,24 @@ async def test_a_token_can_use_its_own_queues(hosts: Hosts) -> None:
         await mine.done(pipeline.Stage, "q", 2, 0, "a", 0, [to(MINE)])
         assert (await mine.done(pipeline.DiscardStages, "q"))["rows"] == 1
         await mine.done(operator.DeleteQueue, "orders")
+        await still_whole(world)
+
+
+@hosted
+async def test_the_right_to_send_to_a_topic_is_a_right_of_its_own(hosts: Hosts) -> None:
+    async with others(hosts) as world:
+        writer = await world.log_in(READ, WRITE, queues=("topic:news",))
+        before = world.host.queue(SECRET).messages
+        reply = await writer.ask(frames.Send, [to(SECRET)])
+        assert isinstance(reply, Refused)
+        assert reply.code == "queue_not_granted"
+        await writer.done(frames.Send, [to("Topic:NEWS", delivery=frames.TRANSACTIONAL)])
+        assert world.host.queue(SECRET).messages == before + 1
+        # A subscription needs the right to send to its queue.
+        admin = await world.log_in(ADMIN, queues=("topic:*",))
+        reply = await admin.ask(topic_frames.Subscribe, "news", "more", SECRET)
+        assert isinstance(reply, Refused)
+        assert reply.code == "queue_not_granted"
         await still_whole(world)
 
 

@@ -26,6 +26,7 @@ from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
+from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, NewMessage, Refused, Request
@@ -145,7 +146,7 @@ def _rows(db: sqlite3.Connection) -> dict[str, Any]:
     tables = (
         *("message", "outgoing", "queue", "outgoing_queue", "outcome", "branch", "awaiting"),
         *("reader", "reader_queue", "reservation", "stage", "publication", "peer_origin"),
-        *("access_entry", "delayed"),
+        *("access_entry", "topic", "subscription", "delayed"),
     )
     return {table: db.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall() for table in tables}
 
@@ -181,6 +182,8 @@ async def others(hosts: Hosts) -> AsyncIterator[World]:
     await local.done(frames.Take, SECRET, 1, 0.0, world.transaction)
     await local.done(frames.Send, [NewMessage(SECRET, b"more")], b"", world.transaction)
     await local.done(lock_frames.TakeLocked, SECRET, LOCK, 3600.0)
+    await local.done(topic_frames.CreateTopic, "news")
+    await local.done(topic_frames.Subscribe, "news", "secret", SECRET)
     try:
         yield world
     finally:
@@ -219,6 +222,7 @@ TRIES: dict[type[Request], list[Try]] = {
         about(frames.Send, [to(MINE), to("DIRECT=OS:.\\private$\\SECRET")]),
         about(frames.Send, [to(SEVERAL)]),
         about(frames.Send, [to(f"{MINE},list:all")]),
+        about(frames.Send, [to("topic:news")]),
         about(frames.Send, [to(ELSEWHERE)]),
         about(frames.Send, [to(MINE, dead_letter_queue=SECRET)]),
         about(frames.Send, [to(MINE, admin_queue=SECRET, acknowledge=5)]),
@@ -267,6 +271,15 @@ TRIES: dict[type[Request], list[Try]] = {
             NONE_SUCH,
         ),
     ],
+    topic_frames.CreateTopic: [
+        about(topic_frames.CreateTopic, "news"),
+        about(topic_frames.CreateTopic, "mine", SECRET),
+    ],
+    topic_frames.DeleteTopic: [about(topic_frames.DeleteTopic, "news")],
+    topic_frames.Subscribe: [about(topic_frames.Subscribe, "news", "s", SECRET)],
+    topic_frames.Unsubscribe: [about(topic_frames.Unsubscribe, "news", "secret")],
+    topic_frames.ShowTopic: [about(topic_frames.ShowTopic, "news")],
+    topic_frames.ListTopics: [about(topic_frames.ListTopics)],
     frames.OpenExclusive: [about(frames.OpenExclusive, "secret2")],
     frames.CloseExclusive: [about(frames.CloseExclusive, "secret2")],
     delayed.ListDelayed: [about(delayed.ListDelayed, SECRET), about(delayed.ListDelayed)],

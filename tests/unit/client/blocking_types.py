@@ -25,6 +25,7 @@ FACED = {
     "queue": ["Queue", "Cursor"],
     "directory": ["Directory"],
     "access": ["AccessControl"],
+    "topics": ["Topics"],
     "pipeline": ["Pipeline"],
 }
 #: The base class with further methods of a class, by its module in `qmd.client`.
