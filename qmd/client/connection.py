@@ -79,6 +79,14 @@ class Connection(asyncio.Protocol):
         """Wait until the socket accepts more data: bounds the memory of a fast sender."""
         await self._may_write.wait()
 
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after the connection has ended, for any reason."""
+        self._closed.add_done_callback(lambda _: callback())
+
+    def abort(self) -> None:
+        """End the connection, without waiting for its end."""
+        self._transport.abort()
+
     async def close(self) -> None:
         """End the connection; messages that were taken and not settled return to their queue.
 

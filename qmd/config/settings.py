@@ -819,6 +819,70 @@ class MessageSecuritySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AmqpSettings:
+    """The door for AMQP 1.0: `qmd door amqp`; docs/amqp.md."""
+
+    enabled: bool = setting(Flag(), True, "Whether `qmd serve --doors` starts it.")
+    address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
+    port: int = setting(
+        Whole(0, 65535), 5672, "The TCP port without TLS. 0: any free one, for tests."
+    )
+    tls_port: int = setting(
+        Whole(0, 65535), 5671, "The TCP port with TLS; it needs a certificate. 0: any free one."
+    )
+    certificate: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The certificate (PEM), with those between it and its authority. Empty: no port with TLS.",
+    )
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates. With it, clients may log in by EXTERNAL.",
+    )
+    users: Path = setting(
+        Location(),
+        "door-users",
+        "The users of doors and the proofs of their passwords; see `qmd door user`.",
+    )
+    anonymous: bool = setting(
+        Flag(), True, "Whether programs of this computer may connect without a login."
+    )
+    passwords_on_loopback: bool = setting(
+        Flag(), False, "Whether programs of this computer may log in by password without TLS."
+    )
+    connections_max: int = setting(Whole(1, 65_535), 2000, "Connections at once.")
+    sessions_max: int = setting(Whole(1, 65_535), 256, "Sessions of one connection.")
+    links_max: int = setting(Whole(1, 65_535), 1024, "Links of one connection.")
+    credit: int = setting(
+        Whole(1, 100_000),
+        1000,
+        "Messages that a client may send over a link before the first is accepted.",
+    )
+    unsettled_max: int = setting(
+        Whole(1, 1_000_000),
+        10_000,
+        "Messages that one connection has received and not settled; then it gets no more.",
+    )
+    frame_bytes: int = setting(Size("512B", "16MiB"), "64KiB", "The largest frame.")
+    message_bytes: int = setting(
+        Size("1KiB", "64MiB"), "8MiB", "The largest message, with all its sections."
+    )
+    waiting_bytes: int = setting(
+        Size("1MiB", "4GiB"),
+        "16MiB",
+        "Messages of one connection that wait for their commit; then it is not read.",
+    )
+    idle_timeout_s: float = setting(
+        Duration("1s", "1h"), "60s", "How long a client may send nothing, not even a heartbeat."
+    )
+    login_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the handshake and the login may take together."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """The log, written to standard error."""
 
@@ -855,6 +919,7 @@ class Settings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
     message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
+    amqp: AmqpSettings = field(default_factory=AmqpSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -878,6 +943,7 @@ SECTIONS: dict[str, type[Any]] = {
     "storage": StorageSettings,
     "events": EventsSettings,
     "message_security": MessageSecuritySettings,
+    "amqp": AmqpSettings,
     "log": LogSettings,
 }
 

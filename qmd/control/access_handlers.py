@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qmd.control.acting import act_for
 from qmd.control_protocol import access as frames
 
 if TYPE_CHECKING:
@@ -48,10 +47,6 @@ def _import(connection: ControlConnection, request: frames.ImportAccess) -> None
     connection.change(request.number, work)
 
 
-def _act_for(connection: ControlConnection, request: frames.ActFor) -> None:
-    connection.done(request.number, act_for(connection, request.principals))
-
-
 HANDLERS: dict[type, Handler] = {
     frames.ShowAccess: _show,
     frames.ChangeAccess: _change,
@@ -59,5 +54,4 @@ HANDLERS: dict[type, Handler] = {
     frames.TestAccess: _test,
     frames.ExportAccess: _export,
     frames.ImportAccess: _import,
-    frames.ActFor: _act_for,
 }

@@ -32,6 +32,7 @@ from qmd.control_protocol import access as access_frames
 from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import delayed as delayed_frames
 from qmd.control_protocol import directory as directory_frames
+from qmd.control_protocol import doors as door_frames
 from qmd.control_protocol import identities as identity_frames
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
@@ -221,6 +222,7 @@ TABLE: dict[type, Row] = {
     **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
+    **_rows((_RECEIVE,), door_frames.StopWaiting, door_frames.Adopt),
     **_rows(
         (_TAKE_AWAY, Need(Demand(ADMIN, (access.SEND,)), _named("target"), "the target")),
         frames.Move,

@@ -9,6 +9,7 @@ from qmd.control import (
     bulk_handlers,
     delayed_handlers,
     directory_handlers,
+    door_handlers,
     explain_name,
     identity_handlers,
     lock_handlers,
@@ -58,4 +59,5 @@ HANDLERS: dict[type, Handler] = {
     **topic_handlers.HANDLERS,
     **explain_name.HANDLERS,
     **access_handlers.HANDLERS,
+    **door_handlers.HANDLERS,
 }

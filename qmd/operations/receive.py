@@ -336,6 +336,15 @@ class MessageReceiver:
                 self._services.timers.cancel(waiter)
                 waiter.answer([])
 
+    def stop_waiting_at(self, reader: Reader, queue: LocalQueue) -> int:
+        """Answer the requests of `reader` that wait at one queue with no messages."""
+        ended = [waiter for waiter in queue.waiters if waiter.reader is reader]
+        for waiter in ended:
+            queue.waiters.remove(waiter)
+            self._services.timers.cancel(waiter)
+            waiter.answer([])
+        return len(ended)
+
     def give_back(
         self,
         reader: Reader,

@@ -89,7 +89,12 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.control_protocol.messages", "qmd.properties", "protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.
-    "qmd.doors": {"qmd", "structlog"},
+    "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},
+    "qmd.doors.amqp": {
+        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.settings"),
+        *("qmd.control_protocol", "qmd.doors", "qmd.properties", "qmd.runtime.systemd"),
+        *("protocol", "msgspec", "structlog", "uvloop", "proton", "cproton"),
+    },
     "qmd.doors.http": {
         *("qmd.catalogue", "qmd.client", "qmd.config.settings", "qmd.control_protocol"),
         *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
@@ -97,14 +102,8 @@ LAYERS: dict[str, set[str]] = {
     },
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
-        *(
-            "qmd.cli",
-            "qmd.client",
-            "qmd.control_protocol.messages",
-            "qmd.daemon",
-            "qmd.doors",
-            "qmd.service",
-        ),
+        *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
+        "qmd.service",
         *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
         *("qmd.tls", "storage.rescue"),

@@ -1,0 +1,39 @@
+"""Handlers of the verbs that doors need besides those of all applications."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qmd.control.acting import act_for
+from qmd.control_protocol import doors as frames
+from qmd.control_protocol.access import ActFor
+
+if TYPE_CHECKING:
+    from qmd.control.handler import Handler
+    from qmd.control.server import ControlConnection
+
+
+def _act_for(connection: ControlConnection, request: ActFor) -> None:
+    connection.done(request.number, act_for(connection, request.principals))
+
+
+def _stop_waiting(connection: ControlConnection, request: frames.StopWaiting) -> None:
+    queue = connection.components.destinations.find_queue(request.queue)
+    count = connection.components.message_receiver.stop_waiting_at(connection.reader, queue)
+    connection.done(request.number, count)
+
+
+def _adopt(connection: ControlConnection, request: frames.Adopt) -> None:
+    components = connection.components
+    queue = components.destinations.find_queue(request.queue)
+    count = components.transactions.adopt(
+        request.transaction, connection, connection.reader, queue, request.lookup_ids
+    )
+    connection.done(request.number, count)
+
+
+HANDLERS: dict[type, Handler] = {
+    ActFor: _act_for,
+    frames.StopWaiting: _stop_waiting,
+    frames.Adopt: _adopt,
+}

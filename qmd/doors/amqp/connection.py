@@ -1,0 +1,257 @@
+"""The socket of one client: its login, its engine, and the bytes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import ssl
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from qmd.doors.amqp.conditions import LIMIT, Failure, condition_of
+from qmd.doors.amqp.conversation import Conversation
+from qmd.doors.amqp.engine import Engine, Limits
+from qmd.doors.amqp.login import Login, Peer
+
+if TYPE_CHECKING:
+    from qmd.doors.amqp.door import Door
+
+log = structlog.get_logger()
+
+WRITE_BYTES = 1024 * 1024  # in one turn
+ENGINE_BYTES_HIGH = 4 * 1024 * 1024  # of output that waits in the engine
+FAILURE_DELAY_S = 0.5  # before a connection with a wrong login is closed
+CLOSE_S = 5.0  # for the client to answer the end of the connection
+
+
+class ClientConnection(asyncio.Protocol):
+    """The connection of one client of the door."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._login: Login | None = None
+        self._engine: Engine | None = None
+        self._conversation: Conversation | None = None
+        self._flush_due = False
+        self._is_paused = False  # the socket accepts no more bytes
+        self._is_read = True
+        self._timer: asyncio.TimerHandle | None = None
+        self.shown = ""
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = peer_of(self._transport)
+        self.shown = peer.address
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._timer = self._loop.call_later(self._door.login_s, self._took_too_long)
+        self._login = Login(
+            peer,
+            self._door.rules,
+            self._door.users,
+            self._door.executor,
+            self._transport.write,
+            self._logged_in,
+            self._not_logged_in,
+        )
+        self._door.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._engine is not None:
+            self._engine.receive(data)
+            self._work()
+        elif self._login is not None:
+            self._login.receive(data)
+
+    def eof_received(self) -> bool:
+        if self._engine is not None:
+            self._engine.end_of_input()
+            self._work()
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._write()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._login is not None:
+            self._login.close()
+        if self._conversation is not None:
+            self._conversation.end()
+        self._transport = None
+        self._door.gone(self)
+
+    # The login.
+
+    def _logged_in(self, principals: tuple[str, ...], rest: bytes) -> None:
+        limits = self._door.limits
+        self._login = None
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
+        self.shown = f"{principals[0]} at {self.shown}"
+        self._engine = Engine(
+            self._door.container, Limits(limits.frame_bytes, limits.sessions, limits.idle_s)
+        )
+        self._conversation = Conversation(
+            self._door, self._engine, principals, self._flush_soon, limits
+        )
+        self._door.logged_in(self)
+        log.info("amqp_client", client=self.shown)
+        self._engine.receive(rest)
+        if self._door.is_full:
+            text = f"the door has {self._door.connections_max} connections"
+            self._refuse(Failure(LIMIT, text))
+        self._work()
+
+    def _refuse(self, failure: Failure) -> None:
+        """Open the connection only to close it with an error condition."""
+        assert self._engine is not None
+        self._engine.connection.open()
+        self._engine.connection.condition = condition_of(failure)
+        self._engine.connection.close()
+        assert self._conversation is not None
+        self._conversation.end()
+
+    def _not_logged_in(self, reason: str) -> None:
+        self._door.not_logged_in(self.shown, reason)
+        self._loop.call_later(FAILURE_DELAY_S, self.abort_gently)
+
+    def _took_too_long(self) -> None:
+        self._door.not_logged_in(self.shown, "the login took too long")
+        self.abort()
+
+    # The engine.
+
+    def _work(self) -> None:
+        conversation = self._conversation
+        assert conversation is not None
+        try:
+            conversation.work()
+        except Exception as bug:
+            log.error("amqp_client_failed", client=self.shown, exc_info=bug)
+            self.abort()
+            return
+        self._write()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._transport is not None and self._engine is not None:
+            self._work()
+
+    def _write(self) -> None:
+        """Write what the engine has, as long as the client reads."""
+        engine, transport = self._engine, self._transport
+        if engine is None or transport is None or self._is_paused:
+            return
+        data = engine.output(WRITE_BYTES)
+        if data:
+            transport.write(data)
+        if len(data) >= WRITE_BYTES:
+            self._flush_soon()
+        elif engine.is_finished:
+            transport.close()
+        elif self._timer is None:
+            self._tick()
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Take no more messages for a client that does not read, and read no more from one of
+        which many messages wait for their commit."""
+        conversation, transport = self._conversation, self._transport
+        if conversation is None or transport is None or transport.is_closing():
+            return
+        was_slow, conversation.is_slow = conversation.is_slow, self._is_paused
+        if was_slow and not conversation.is_slow:
+            conversation.more_room()
+        must_read = conversation.outbox.bytes < conversation.limits.waiting_bytes
+        if must_read != self._is_read:
+            self._is_read = must_read
+            if must_read:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _tick(self) -> None:
+        """Let the engine send its heartbeats, and end the connection of a silent client."""
+        self._timer = None
+        if self._engine is None or self._transport is None:
+            return
+        now_s = self._loop.time()
+        due_s = self._engine.tick(now_s)
+        if due_s:
+            self._timer = self._loop.call_later(max(0.01, due_s - now_s), self._ticked)
+
+    def _ticked(self) -> None:
+        self._timer = None
+        if self._engine is not None and self._transport is not None:
+            self._tick()
+            self._work()
+
+    # The end.
+
+    def close(self, failure: Failure) -> None:
+        """End the connection with an error condition; after a while without an answer, at once."""
+        if self._conversation is None:
+            self.abort()
+            return
+        self._conversation.fail(failure)
+        self._loop.call_later(CLOSE_S, self.abort)
+
+    def abort_gently(self) -> None:
+        """Close the socket after everything was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def peer_of(transport: asyncio.Transport) -> Peer:
+    """Return the other end of a connection, with the principals of its certificate."""
+    name: Any = transport.get_extra_info("peername")
+    host = name[0] if isinstance(name, tuple) and name else "127.0.0.1"
+    host = host.partition("%")[0].removeprefix("::ffff:")
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificates: tuple[str, ...] = ()
+    if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
+        certificates = certificate_principals(certificate, tls.getpeercert())
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    return Peer(host, is_loopback, tls is not None, certificates)
+
+
+def certificate_principals(certificate: bytes, fields: Any) -> tuple[str, ...]:
+    """Return the principals of a verified certificate, its common name first.
+
+    A name that looks like a fingerprint is left out: it would be taken for another certificate.
+    """
+    pairs = [pair for part in (fields or {}).get("subject", ()) for pair in part]
+    names = [value for key, value in pairs if key == "commonName"]
+    usable = [
+        each
+        for each in names
+        if each.isprintable() and each == each.strip() and not each.casefold().startswith("sha256:")
+    ]
+    fingerprint = hashlib.sha256(certificate).hexdigest()
+    return (*(f"cert:{each}" for each in usable), f"cert:sha256:{fingerprint}")

@@ -1,0 +1,272 @@
+"""The conversation with one client: its links, and the connection that acts for it.
+
+Events of the engine come in; requests to the daemon and changes of the engine go out.  Answers of
+the daemon change the engine later, and `flush` then writes the effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import proton
+import structlog
+
+from qmd.client.errors import ClientError, NotConnected
+from qmd.control_protocol import messages as frames
+from qmd.doors.amqp import engine as engines
+from qmd.doors.amqp.arriving import Arrived
+from qmd.doors.amqp.conditions import FORCED, LIMIT, NOT_IMPLEMENTED, Failure, condition_of
+from qmd.doors.amqp.engine import Engine
+from qmd.doors.amqp.limits import ClientLimits
+from qmd.doors.amqp.opening import Opening
+from qmd.doors.amqp.removals import Removals
+from qmd.doors.amqp.sending import Outbox, Producer
+from qmd.doors.amqp.transactions import Transactions
+from qmd.doors.control import UserConnection
+
+if TYPE_CHECKING:
+    from qmd.doors.amqp.door import Door
+
+log = structlog.get_logger()
+
+DEFAULT_SESSIONS_WINDOW = 8 * 1024 * 1024  # bytes of a session that have not been processed
+CAPABILITIES = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY")
+
+
+class Conversation:
+    """One client, from the opening of its AMQP connection to its end."""
+
+    def __init__(
+        self,
+        door: Door,
+        engine: Engine,
+        principals: tuple[str, ...],
+        flush: Callable[[], None],
+        limits: ClientLimits,
+    ) -> None:
+        self.door = door
+        self.engine = engine
+        self.limits = limits
+        self.principals = principals
+        self.control = UserConnection(door.socket, principals, self._lost)
+        self.outbox = Outbox(self)
+        self.removals = Removals(self)
+        self.transactions = Transactions(self)
+        #: The links by proton's pointers: objects with the methods that their events need.
+        self.links: dict[Any, Any] = {}
+        self.opening = Opening(self)
+        self.unsettled_count = 0
+        self.is_slow = False  # the client does not read, or the engine holds much for it
+        self.is_over = False
+        self._flush = flush
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def container(self) -> str:
+        """The container id of the client."""
+        return self.engine.connection.remote_container or ""
+
+    @property
+    def unsettled_room(self) -> int:
+        """How many more messages may be sent before the client settles some."""
+        return self.limits.unsettled - self.unsettled_count
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine as long as the conversation."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("amqp_client_failed", exc_info=error)
+            self.fail(Failure("amqp:internal-error", "the door failed: see its log"))
+
+    def flush(self) -> None:
+        """Write soon what the engine has for the client."""
+        self._flush()
+
+    # Events of the engine.
+
+    def work(self) -> None:
+        """Process the events of the engine, and begin the requests that they cause."""
+        for kind, event in self.engine.events():
+            if kind == engines.DELIVERY:
+                self._delivery(event)
+            elif kind == engines.FLOW:
+                self._flow(event)
+            else:
+                self._other(event)
+        self.outbox.start()
+        self.removals.start()
+
+    def _delivery(self, delivery: Any) -> None:
+        link = self.links.get(engines.link_of(delivery))
+        if link is None:
+            return
+        if isinstance(link, Producer):
+            link.delivered(delivery)
+        else:
+            link.updated(delivery)
+
+    def _flow(self, pointer: Any) -> None:
+        link = self.links.get(pointer)
+        if link is not None and not isinstance(link, Producer):
+            link.flow()
+
+    def _other(self, event: Any) -> None:
+        match event.type:
+            case proton.Event.CONNECTION_REMOTE_OPEN:
+                self._open(event.connection)
+            case proton.Event.CONNECTION_REMOTE_CLOSE:
+                self.spawn(self._close())
+            case proton.Event.SESSION_REMOTE_OPEN:
+                event.session.incoming_capacity = DEFAULT_SESSIONS_WINDOW
+                event.session.open()
+            case proton.Event.SESSION_REMOTE_CLOSE:
+                self._close_session(event.session)
+            case proton.Event.LINK_REMOTE_OPEN:
+                self._attach(event.link)
+            case proton.Event.LINK_REMOTE_CLOSE | proton.Event.LINK_REMOTE_DETACH:
+                closed = event.type == proton.Event.LINK_REMOTE_CLOSE
+                self._detach(event.link, closed=closed)
+            case proton.Event.TRANSPORT_ERROR | proton.Event.TRANSPORT_TAIL_CLOSED:
+                self.end()
+
+    def _open(self, connection: Any) -> None:
+        connection.offered_capabilities = [proton.symbol(each) for each in CAPABILITIES]
+        connection.properties = {
+            proton.symbol("product"): "qmd",
+            proton.symbol("version"): self.door.version,
+        }
+        connection.open()
+
+    def _attach(self, link: Any) -> None:
+        if len(self.links) >= self.limits.links:
+            text = f"a connection may have {self.limits.links} links"
+            self.opening.refuse(link, Failure(LIMIT, text))
+            return
+        self.opening.begin(link)
+
+    def _detach(self, link: Any, *, closed: bool) -> None:
+        served = self.links.pop(link._impl, None)
+        self.opening.forget(link)
+        if served is not None:
+            served.close()
+            if closed:
+                self.opening.gone(served)
+        if link.state & proton.Endpoint.LOCAL_ACTIVE:
+            if isinstance(served, Producer) and self.outbox.bytes:
+                self.spawn(self._detach_later(link, closed=closed))
+            else:
+                _end(link, closed=closed)
+        elif link.state & proton.Endpoint.LOCAL_CLOSED:
+            link.free()
+
+    async def _detach_later(self, link: Any, *, closed: bool) -> None:
+        """Answer the end of a link after its messages were committed and acknowledged."""
+        await self.outbox.barrier()
+        if not self.is_over:
+            _end(link, closed=closed)
+            self.flush()
+
+    def _close_session(self, session: Any) -> None:
+        link = self.engine.connection.link_head(0)
+        while link is not None:
+            following = link.next(0)
+            if link.session == session:
+                served = self.links.pop(link._impl, None)
+                self.opening.forget(link)
+                if served is not None:
+                    served.close()
+                    self.opening.gone(served)
+            link = following
+        session.close()
+
+    # Effects that several parts have.
+
+    def more_room(self) -> None:
+        """Take more messages: some were settled, or written."""
+        if not self.is_over:
+            for link in list(self.links.values()):
+                if not isinstance(link, Producer):
+                    link.take()
+            self.flush()
+
+    def delayed(self, message: frames.NewMessage, found: Arrived) -> frames.NewMessage:
+        """Return a message that is to be delivered later.  Raises Failure."""
+        raise Failure(NOT_IMPLEMENTED, "delayed delivery is not available")
+
+    def dropped(self, item: Any, condition: proton.Condition) -> None:
+        """Log a message that was refused, and of which the sender expects no answer."""
+        log.warning(
+            "amqp_message_dropped",
+            client=self.principals[0],
+            queue=item.producer.address,
+            reason=condition.description,
+        )
+
+    def fail(self, failure: Exception) -> None:
+        """Close the connection with an error condition."""
+        if not self.is_over:
+            self.end()
+            self.engine.connection.condition = condition_of(failure)
+            self.engine.connection.close()
+            self.flush()
+
+    def _lost(self, error: NotConnected) -> None:
+        """End: the daemon has ended, so that the outcome of messages under way is not known."""
+        self.fail(Failure(FORCED, f"{error.text}; connect again"))
+
+    async def _close(self) -> None:
+        """Answer the end of the connection, after everything that came before it."""
+        self.outbox.start()
+        self.removals.start()
+        await self.outbox.barrier()
+        await self.removals.finished()
+        self.end()
+        self.engine.connection.close()
+        self.flush()
+
+    def end(self) -> None:
+        """Return all messages that are not settled: the client has left.
+
+        Messages that it has settled are removed, as it expects.  Messages that it has sent, and
+        that were not passed on yet, are dropped if it expects an answer: it will send them again.
+        """
+        if self.is_over:
+            return
+        self.is_over = True
+        self.opening.close()
+        self.links.clear()
+        self.outbox.drop_unanswered()
+        self.outbox.start()
+        self.removals.start()
+        self.spawn(self._finish())
+
+    async def _finish(self) -> None:
+        await self.outbox.barrier()
+        await self.removals.finished()
+        self.control.close()
+
+    async def connected(self) -> None:
+        """Open the connection to the daemon.  Raises ClientError."""
+        try:
+            await self.control.open()
+        except ClientError as error:
+            log.warning("amqp_client_refused", client=self.principals[0], reason=str(error))
+            raise
+
+
+def _end(link: Any, *, closed: bool) -> None:
+    """Answer the end of a link; with `closed` also its state ends."""
+    if closed:
+        link.close()
+        link.free()
+    else:
+        link.detach()
+        link.free()

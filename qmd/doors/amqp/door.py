@@ -1,0 +1,174 @@
+"""The door: its listening sockets, and the state that its clients share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from qmd.client.errors import ClientError
+from qmd.control_protocol import operations as operator_frames
+from qmd.doors.amqp.conditions import FORCED, Failure
+from qmd.doors.amqp.connection import ClientConnection
+from qmd.doors.amqp.limits import ClientLimits
+from qmd.doors.amqp.login import Rules
+from qmd.doors.control import UserConnection
+from qmd.doors.users import Users
+
+if TYPE_CHECKING:
+    from qmd.config.settings import AmqpSettings
+
+log = structlog.get_logger()
+
+BACKLOG = 1024
+ARRIVALS_MAX = 256  # connections that have not logged in
+THREADS = 2  # that check passwords
+STOP_S = 5.0
+
+
+class Door:
+    """The door for AMQP."""
+
+    def __init__(self, settings: AmqpSettings, control: Path, name: str) -> None:
+        """`control`: the control socket; `name`: of this host, for clients."""
+        self.settings = settings
+        self.socket = control
+        self.container = name
+        self.version = metadata.version("qmd-msmq")
+        self.users = Users(settings.users)
+        self.rules = Rules(settings.anonymous, settings.passwords_on_loopback)
+        self.executor = ThreadPoolExecutor(THREADS, thread_name_prefix="passwords")
+        self.login_s = settings.login_timeout_s
+        self.connections_max = settings.connections_max
+        self.limits = ClientLimits(
+            frame_bytes=settings.frame_bytes,
+            message_bytes=settings.message_bytes,
+            sessions=settings.sessions_max,
+            links=settings.links_max,
+            credit=settings.credit,
+            unsettled=settings.unsettled_max,
+            waiting_bytes=settings.waiting_bytes,
+            idle_s=settings.idle_timeout_s,
+        )
+        #: The links by user, container, name and role: a name belongs to one link.
+        self.names: dict[tuple[str, ...], Any] = {}
+        self._arrivals: dict[ClientConnection, None] = {}
+        self._clients: dict[ClientConnection, None] = {}
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._empty = asyncio.Event()  # no client is left after `close`
+        self.addresses: list[tuple[str, int]] = []
+
+    async def open(self) -> None:
+        """Listen.  Raises OSError, ssl.SSLError."""
+        settings = self.settings
+        await self._listen(settings.port, None)
+        if settings.certificate is not None:
+            await self._listen(settings.tls_port, _context(settings))
+
+    async def _listen(self, port: int, context: ssl.SSLContext | None) -> None:
+        address = self.settings.address
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(self),
+            sock=listening,
+            ssl=context,
+            ssl_handshake_timeout=self.login_s if context else None,
+            backlog=BACKLOG,
+        )
+        self._servers.append(server)
+        bound = listening.getsockname()[:2]
+        self.addresses.append(bound)
+        log.info("amqp_door_open", address=f"{bound[0]}:{bound[1]}", tls=context is not None)
+
+    async def close(self) -> None:
+        """Close all connections; clients that settle or resume lose nothing."""
+        for server in self._servers:
+            server.close()
+        for client in [*self._arrivals, *self._clients]:
+            client.close(Failure(FORCED, "the door is closing"))
+        self._is_closing = True
+        self._check_empty()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self._empty.wait()
+        for client in [*self._arrivals, *self._clients]:
+            client.abort()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    # Clients.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are more clients than allowed."""
+        return len(self._clients) > self.connections_max
+
+    def arrived(self, client: ClientConnection) -> None:
+        """Note a new connection; the oldest that has not logged in may have to leave."""
+        self._arrivals[client] = None
+        if len(self._arrivals) > ARRIVALS_MAX:
+            oldest = next(iter(self._arrivals))
+            self.not_logged_in(oldest.shown, "too many connections have not logged in")
+            oldest.abort()
+
+    def logged_in(self, client: ClientConnection) -> None:
+        """Note that a client has logged in."""
+        self._arrivals.pop(client, None)
+        self._clients[client] = None
+
+    def gone(self, client: ClientConnection) -> None:
+        """Note the end of a connection."""
+        self._arrivals.pop(client, None)
+        self._clients.pop(client, None)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self._is_closing and not (self._clients or self._tasks):
+            self._empty.set()
+
+    def not_logged_in(self, client: str, reason: str) -> None:
+        """Log a failed login."""
+        log.warning("amqp_login_failed", client=client, reason=reason)
+
+    def delete_queues(self, principals: Sequence[str], queues: Sequence[str]) -> None:
+        """Delete dynamic queues of a client that has left."""
+        task = asyncio.get_running_loop().create_task(self._delete(principals, queues))
+        self._tasks.add(task)
+        task.add_done_callback(self._deleted)
+
+    def _deleted(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._check_empty()
+
+    async def _delete(self, principals: Sequence[str], queues: Sequence[str]) -> None:
+        control = UserConnection(self.socket, principals, lambda error: None)
+        try:
+            await control.open()
+            for queue in queues:
+                await control.ask(operator_frames.DeleteQueue, queue)
+        except ClientError as error:
+            log.warning("amqp_queue_not_deleted", queues=list(queues), reason=str(error))
+        finally:
+            control.close()
+
+
+def _context(settings: AmqpSettings) -> ssl.SSLContext:
+    """Return the context of the port for TLS.  Raises OSError, ssl.SSLError."""
+    assert settings.certificate is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.certificate, settings.key)
+    if settings.client_ca is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.load_verify_locations(settings.client_ca)
+    return context

@@ -1,0 +1,161 @@
+"""The protocol engine of one connection: qpid-proton without its own input and output.
+
+Bytes go in and out, events come out.  Events of deliveries are read by proton's C functions,
+because each message causes several; all others by proton's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import proton
+from cproton import ffi, lib
+
+OUTPUT_BYTES = 64 * 1024
+DELIVERY, FLOW = int(lib.PN_DELIVERY), int(lib.PN_LINK_FLOW)
+ACCEPTED, REJECTED = int(lib.PN_ACCEPTED), int(lib.PN_REJECTED)
+RELEASED, MODIFIED = int(lib.PN_RELEASED), int(lib.PN_MODIFIED)
+DECLARED, TRANSACTIONAL = 0x33, 0x34
+TERMINAL = (ACCEPTED, REJECTED, RELEASED, MODIFIED)
+
+_output = ffi.new("char[]", OUTPUT_BYTES)  # the event loop has one thread
+
+
+class Limits(NamedTuple):
+    """The limits of one connection that the engine announces and enforces."""
+
+    frame_bytes: int
+    sessions: int
+    idle_s: float
+
+
+class Engine:
+    """A connection of AMQP, without its socket."""
+
+    def __init__(self, container: str, limits: Limits) -> None:
+        self.transport = proton.Transport(proton.Transport.SERVER)
+        self.connection = proton.Connection()
+        self._collector = proton.Collector()
+        self.connection.collect(self._collector)
+        self.connection.container = container
+        self.transport.max_frame_size = limits.frame_bytes
+        self.transport.channel_max = limits.sessions - 1
+        self.transport.idle_timeout = limits.idle_s
+        self.transport.bind(self.connection)
+
+    def receive(self, data: bytes) -> None:
+        """Process bytes of the client; `events` then has their effects."""
+        implementation = self.transport._impl
+        source, at = ffi.from_buffer(data), 0
+        while at < len(data):
+            room = lib.pn_transport_capacity(implementation)
+            if room <= 0:
+                return  # closed: proton ignores the rest
+            count = lib.pn_transport_push(implementation, source + at, min(room, len(data) - at))
+            if count <= 0:
+                return
+            at += count
+
+    def end_of_input(self) -> None:
+        """Note that the client sends nothing more."""
+        lib.pn_transport_close_tail(self.transport._impl)
+
+    def output(self, limit: int) -> bytes:
+        """Return up to about `limit` bytes for the client."""
+        implementation = self.transport._impl
+        chunks: list[bytes] = []
+        size = 0
+        while size < limit:
+            pending = lib.pn_transport_pending(implementation)
+            if pending <= 0:
+                break
+            count = lib.pn_transport_peek(implementation, _output, min(pending, OUTPUT_BYTES))
+            if count <= 0:
+                break
+            chunks.append(ffi.unpack(_output, count))
+            lib.pn_transport_pop(implementation, count)
+            size += count
+        return b"".join(chunks)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will be written."""
+        return bool(lib.pn_transport_pending(self.transport._impl) < 0)
+
+    def tick(self, now_s: float) -> float:
+        """Let time pass; return the time of the next call, or 0."""
+        return float(self.transport.tick(now_s))
+
+    def events(self) -> Iterator[tuple[int, Any]]:
+        """Yield the events: those of deliveries and flows with proton's pointer, others as
+        `proton.Event`."""
+        collector = self._collector._impl
+        while (event := lib.pn_collector_peek(collector)) != ffi.NULL:
+            kind = lib.pn_event_type(event)
+            if kind == DELIVERY:
+                yield kind, lib.pn_event_delivery(event)
+            elif kind == FLOW:
+                yield kind, lib.pn_event_link(event)
+            else:
+                yield kind, self._collector.peek()
+            lib.pn_collector_pop(collector)
+
+
+# Deliveries, by proton's pointers.
+
+
+def link_of(delivery: Any) -> Any:
+    """Return the pointer of the link of a delivery."""
+    return lib.pn_delivery_link(delivery)
+
+
+def read(link: Any, delivery: Any) -> bytes:
+    """Return the bytes of a delivery that have arrived."""
+    size = lib.pn_delivery_pending(delivery)
+    if size <= 0:
+        return b""
+    buffer = ffi.new("char[]", size)
+    count = lib.pn_link_recv(link, buffer, size)
+    return bytes(ffi.unpack(buffer, count)) if count > 0 else b""
+
+
+def tag_of(delivery: Any) -> bytes:
+    """Return the tag of a delivery."""
+    tag = lib.pn_delivery_tag(delivery)
+    return bytes(ffi.unpack(tag.start, tag.size)) if tag.size else b""
+
+
+def accept(delivery: Any) -> None:
+    """Settle a delivery as accepted."""
+    lib.pn_delivery_update(delivery, ACCEPTED)
+    lib.pn_delivery_settle(delivery)
+
+
+def settle(delivery: Any) -> None:
+    """Settle a delivery, without a further state."""
+    lib.pn_delivery_settle(delivery)
+
+
+def update(delivery: Any, state: int, *, data: Any = None, condition: Any = None) -> None:
+    """Set the state of a delivery, with its fields or its error condition."""
+    wrapped = proton.Delivery.wrap(delivery)
+    if data is not None:
+        wrapped.local.data = data
+    if condition is not None:
+        wrapped.local.condition = condition
+    wrapped.update(state)
+
+
+def reject(delivery: Any, condition: proton.Condition) -> None:
+    """Settle a delivery as rejected."""
+    update(delivery, REJECTED, condition=condition)
+    lib.pn_delivery_settle(delivery)
+
+
+def send(link: Any, tag: bytes, data: bytes) -> Any:
+    """Send a message over a link; return its delivery."""
+    delivery = lib.pn_delivery(link, (len(tag), ffi.from_buffer(tag)))
+    lib.pn_link_send(link, ffi.from_buffer(data), len(data))
+    lib.pn_link_advance(link)
+    return delivery

@@ -1,0 +1,171 @@
+"""Messages that a client receives: from the properties of MSMQ to the sections of AMQP."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import proton
+
+from protocol.body_type import BodyType
+from qmd.bodies.active_x import read_active_x
+from qmd.bodies.errors import UnreadableBody
+from qmd.client.message import Message
+from qmd.control_protocol import messages as frames
+from qmd.doors.amqp import sections as parts
+from qmd.doors.amqp.arriving import (
+    AS_NULL,
+    AS_SECTIONS,
+    BODY,
+    DEFAULT_PRIORITY,
+    DURABLE,
+    OWN,
+    PRIORITY,
+    SHOWN_PRIORITIES,
+    STANDARD,
+)
+from qmd.doors.amqp.values import EPOCH, MILLISECOND, from_value, symbols
+from qmd.properties import values as names
+from qmd.properties.block import read_extension
+from qmd.properties.values import MessageProperties, Value, plain
+
+_TEXTS = (BodyType.VT_LPWSTR, BodyType.VT_BSTR, BodyType.VT_LPSTR)
+_UINT_MAX = (1 << 32) - 1
+
+
+def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
+    """Return a message of a queue as AMQP; `queue_manager` is the GUID of its queue manager.
+
+    Raises MalformedPacket.
+    """
+    message = Message(stored)
+    properties, extension = read_extension(message.packet.properties.extension)
+    return b"".join(
+        (
+            _header(message, properties),
+            _annotations(message, properties, extension),
+            _properties(message, properties, queue_manager),
+            _map(parts.APPLICATION, {key: from_value(each) for key, each in
+                                     properties.application.items()}),
+            _body(message, properties),
+            _map(parts.FOOTER, symbols(properties.footer)),
+        )
+    )  # fmt: skip
+
+
+def _map(code: int, values: dict[Any, Any]) -> bytes:
+    return parts.encode(code, values) if values else b""
+
+
+def _header(message: Message, properties: MessageProperties) -> bytes:
+    durable = message.delivery != "express" and properties.more.get(DURABLE) is not False
+    priority = properties.more.get(PRIORITY)
+    if not isinstance(priority, int):
+        priority = SHOWN_PRIORITIES[message.priority]
+    ttl_ms, count = _left_ms(message), min(message.abort_count, _UINT_MAX)
+    fields = [
+        durable,
+        proton.ubyte(priority) if priority != DEFAULT_PRIORITY else None,
+        None if ttl_ms is None else proton.uint(min(ttl_ms, _UINT_MAX)),
+        None,
+        proton.uint(count) if count else None,
+    ]
+    while fields and fields[-1] is None:
+        fields.pop()
+    return parts.encode(parts.HEADER, fields)
+
+
+def _left_ms(message: Message) -> int | None:
+    """Return the rest of its lifetime; None: it has no limit."""
+    lifetime_s = message.time_to_be_received
+    if lifetime_s is None:
+        return None
+    ends_ms = (message.packet.user.sent_time + lifetime_s) * 1000
+    return max(0, ends_ms - int(time.time() * 1000))
+
+
+def _properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
+    given = dict(properties.standard)
+    given.setdefault(names.MESSAGE_ID, message.id)
+    if message.label:
+        given.setdefault(names.SUBJECT, message.label)
+    if (correlation := message.correlation_id) is not None:
+        given.setdefault(names.CORRELATION_ID, correlation)
+    response = message.response_queue
+    if response is not None and (names.REPLY_TO not in given or message.source != queue_manager):
+        given[names.REPLY_TO] = response  # the sender's own spelling is one of its computer
+    if (destination := message.destination) is not None:
+        given.setdefault(names.TO, destination)
+    given.setdefault(names.CREATED_AT, message.sent_at)
+    fields = [_standard(name, given.get(name)) for name in STANDARD]
+    while fields and fields[-1] is None:
+        fields.pop()
+    return parts.encode(parts.PROPERTIES, fields)
+
+
+def _standard(name: str, value: Value) -> Any:
+    """Return a field of the section with the type that the specification gives it."""
+    if value is None:
+        return None
+    if name in (names.CONTENT_TYPE, names.CONTENT_ENCODING):
+        return proton.symbol(plain(value))
+    if name == names.GROUP_SEQUENCE:
+        number = plain(value)
+        return proton.uint(number & _UINT_MAX) if isinstance(number, int) else None
+    if name == names.USER_ID and isinstance(value, str):
+        return value.encode()
+    return from_value(value)
+
+
+def _annotations(message: Message, properties: MessageProperties, extension: bytes) -> bytes:
+    found = symbols(properties.annotations)
+    packet_properties = message.packet.properties
+    own: dict[str, Any] = {
+        "message-id": message.id if names.MESSAGE_ID in properties.standard else None,
+        "admin-queue": message.admin_queue,
+        "acknowledge": ",".join(message.acknowledge) or None,
+        "body-type": proton.uint(message.body_type) if message.body_type else None,
+        "application-tag": proton.uint(message.application_tag) or None,
+        "extension": extension or None,
+        "class": None if message.message_class == "normal" else message.message_class,
+        "reason": message.reason,
+        "journal": message.journal or None,
+        "dead-letter": None if message.dead_letter else False,
+        "connector-type": message.connector_type,
+        "report-queue": message.report_queue,
+        "sender-id": message.sender_id_text,
+        "authenticated": message.authenticated or None,
+        "delivery": "transactional" if message.transactional else None,
+    }
+    if names.CORRELATION_ID in properties.standard and any(packet_properties.correlation_id):
+        own["correlation-id"] = message.correlation_id
+    for name, value in own.items():
+        if value is not None:
+            found[proton.symbol(OWN + name)] = value
+    if message.reason is not None or message.message_class != "normal":
+        arrived = proton.timestamp((message.arrived_at - EPOCH) // MILLISECOND)
+        found[proton.symbol(OWN + "arrived-time")] = arrived
+    return _map(parts.ANNOTATIONS, found)
+
+
+def _body(message: Message, properties: MessageProperties) -> bytes:
+    form, body = properties.more.get(BODY), message.body
+    if form == AS_NULL and not body:
+        return parts.NULL_SECTION
+    if form == AS_SECTIONS and _is_sections(body):
+        return body
+    if message.body_type in _TEXTS:
+        try:
+            return parts.text_section(read_active_x(body, message.body_type))
+        except UnreadableBody:
+            pass  # the type does not fit: as bytes
+    return parts.data_section(body)
+
+
+def _is_sections(body: bytes) -> bool:
+    """Return whether a body holds sections of AMQP: any program can set the mark for it."""
+    try:
+        found = parts.split(body)
+    except parts.BadMessage:
+        return False
+    return bool(found) and all(each.code in parts.BODIES for each in found)

@@ -1,0 +1,245 @@
+"""The opening of links: addresses, rights, and the object that serves each link."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import proton
+from cproton import lib
+
+from qmd.client.errors import ClientError, QueueManagerError
+from qmd.control_protocol import access as access_frames
+from qmd.control_protocol import operations as operator_frames
+from qmd.doors.amqp.browsing import Browser
+from qmd.doors.amqp.conditions import (
+    INVALID,
+    NOT_IMPLEMENTED,
+    STOLEN,
+    UNAUTHORIZED,
+    Failure,
+    condition_of,
+)
+from qmd.doors.amqp.receiving import Consumer
+from qmd.doors.amqp.sending import Producer
+from qmd.doors.amqp.transactions import Coordinator
+
+if TYPE_CHECKING:
+    from qmd.doors.amqp.conversation import Conversation
+
+COORDINATOR = proton.Terminus.COORDINATOR
+COPY = proton.Terminus.DIST_MODE_COPY
+SETTLED = proton.Link.SND_SETTLED
+SECOND = proton.Link.RCV_SECOND
+SELECTOR_CODES = (0x0000468C00000004, "apache.org:selector-filter:string")
+DYNAMIC_PREFIX = "amqp-reply-"
+
+
+class Opening:
+    """The links of one conversation that are being opened, and their names."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._wanted: set[Any] = set()  # pointers of links that are being opened
+        self._names: dict[Any, tuple[str, ...]] = {}
+        self._dynamic: dict[Any, str] = {}  # queues that end with their link
+
+    def begin(self, link: Any) -> None:
+        """Open a link that the client has attached."""
+        self._wanted.add(link._impl)
+        self._conversation.spawn(self._open(link))
+
+    async def _open(self, link: Any) -> None:
+        try:
+            await self._conversation.connected()
+            served = await self._served(link)
+        except (ClientError, Failure) as error:
+            if link._impl in self._wanted and not self._conversation.is_over:
+                self.refuse(link, error)
+            return
+        if link._impl not in self._wanted or self._conversation.is_over:
+            return  # the client has detached it meanwhile
+        self._wanted.discard(link._impl)
+        self._take_over(link)
+        self._conversation.links[link._impl] = served
+        link.snd_settle_mode = link.remote_snd_settle_mode
+        link.rcv_settle_mode = link.remote_rcv_settle_mode
+        if link.is_receiver:
+            link.max_message_size = self._conversation.limits.message_bytes
+        link.open()
+        if link.is_receiver:
+            served.start()
+        else:
+            served.flow()  # credit may have come before
+        self._conversation.flush()
+
+    async def _served(self, link: Any) -> Any:
+        """Return the object for a link.  Raises ClientError, Failure."""
+        if link.is_receiver:
+            return await self._for_sender(link)
+        return await self._for_receiver(link)
+
+    async def _for_sender(self, link: Any) -> Any:
+        remote = link.remote_target
+        if remote.type == COORDINATOR:
+            link.source.copy(link.remote_source)
+            link.target.copy(remote)
+            return Coordinator(self._conversation, link)
+        address = remote.address or ""
+        if remote.dynamic:
+            address = await self._create_dynamic(link)
+        link.source.copy(link.remote_source)
+        link.target.copy(remote)
+        if remote.dynamic:
+            link.target.address = address
+            link.target.dynamic = True
+        if address:
+            await self._check("send", address)
+        return Producer(self._conversation, link, address)
+
+    async def _for_receiver(self, link: Any) -> Any:
+        remote = link.remote_source
+        address = remote.address or ""
+        if remote.dynamic:
+            address = await self._create_dynamic(link)
+        if not address:
+            raise Failure(INVALID, "the source of the link has no address")
+        selector = _selector(remote)
+        browses = remote.distribution_mode == COPY
+        await self._check("peek" if browses else "receive", address)
+        link.source.copy(remote)
+        link.target.copy(link.remote_target)
+        if remote.dynamic:
+            link.source.address = address
+            link.source.dynamic = True
+        if selector:
+            raise Failure(NOT_IMPLEMENTED, "selectors are not available")
+        if browses:
+            return Browser(self._conversation, link, address)
+        settles = link.remote_snd_settle_mode == SETTLED
+        return Consumer(self._conversation, link, address, settles=settles)
+
+    async def _check(self, right: str, address: str) -> None:
+        """Raise an error if the queue does not exist, or the client lacks the right to it.
+
+        A name for which this cannot be decided now is checked with each message.
+        """
+        try:
+            found = await self._conversation.control.request(
+                access_frames.TestAccess, "", right, address
+            )
+        except QueueManagerError as error:
+            if condition_of(error).name in ("amqp:not-found", INVALID, UNAUTHORIZED):
+                raise
+            return
+        if not found["allowed"]:
+            raise Failure(
+                UNAUTHORIZED,
+                f"{found['principal']} does not have the right {right} on {found['object']}:"
+                f" {found['reason']}; an administrator can grant it: qmd acl grant"
+                f" {found['principal']} {right} '{found['object']}'",
+            )
+
+    async def _create_dynamic(self, link: Any) -> str:
+        """Create the queue of a dynamic link; it is deleted with the link."""
+        name = f"{DYNAMIC_PREFIX}{os.urandom(12).hex()}"
+        control = self._conversation.control
+        await control.request(operator_frames.CreateQueue, name)
+        if link._impl not in self._wanted or self._conversation.is_over:
+            await control.request(operator_frames.DeleteQueue, name)
+        else:
+            self._dynamic[link._impl] = name
+        return name
+
+    def refuse(self, link: Any, error: Exception) -> None:
+        """Answer the attach of a link with its detach and an error condition."""
+        self._wanted.discard(link._impl)
+        if link.is_receiver:
+            link.source.copy(link.remote_source)
+        else:
+            link.target.copy(link.remote_target)
+        link.open()
+        link.condition = condition_of(error)
+        link.close()
+        self._conversation.flush()
+
+    # Names.
+
+    def _take_over(self, link: Any) -> None:
+        """End another link with the same name, of the same container and user."""
+        conversation = self._conversation
+        role = "receiver" if link.is_receiver else "sender"
+        name = (conversation.principals[0], conversation.container, link.name, role)
+        self._names[link._impl] = name
+        other = conversation.door.names.get(name)
+        conversation.door.names[name] = conversation, link
+        if other is not None:
+            holder, stolen = other
+            holder.opening.steal(stolen)
+
+    def steal(self, link: Any) -> None:
+        """End a link: another one with its name was attached."""
+        conversation = self._conversation
+        served = conversation.links.pop(link._impl, None)
+        self._names.pop(link._impl, None)
+        if served is not None and not conversation.is_over:
+            served.close()
+            link.condition = condition_of(Failure(STOLEN, "a link with this name was attached"))
+            link.close()
+            conversation.flush()
+
+    def forget(self, link: Any) -> None:
+        """Free the name of a link that has ended."""
+        self._wanted.discard(link._impl)
+        name = self._names.pop(link._impl, None)
+        names = self._conversation.door.names
+        if name is not None and names.get(name, (None,))[0] is self._conversation:
+            del names[name]
+
+    def gone(self, served: Any) -> None:
+        """Delete the dynamic queue of a link that was closed."""
+        queue = self._dynamic.pop(served.link._impl, None)
+        if queue is not None:
+            self._conversation.spawn(self._delete(queue))
+
+    async def _delete(self, queue: str) -> None:
+        try:
+            await self._conversation.control.request(operator_frames.DeleteQueue, queue)
+        except ClientError:
+            return  # it has gone
+
+    def close(self) -> None:
+        """Free all names, and delete the dynamic queues: the client has left."""
+        names = self._conversation.door.names
+        for name in self._names.values():
+            if names.get(name, (None,))[0] is self._conversation:
+                del names[name]
+        self._names.clear()
+        self._wanted.clear()
+        if self._dynamic:
+            self._conversation.door.delete_queues(
+                self._conversation.principals, list(self._dynamic.values())
+            )
+            self._dynamic.clear()
+
+
+def _selector(source: Any) -> str:
+    """Return the selector of a source, or "".  Raises Failure for another filter."""
+    filters = source.filter
+    filters.rewind()
+    if filters.next() is None:
+        return ""
+    found = filters.get_object()
+    if not isinstance(found, dict):
+        return ""
+    for each in found.values():
+        if isinstance(each, proton.Described):
+            if each.descriptor in SELECTOR_CODES and isinstance(each.value, str):
+                return str(each.value)
+            raise Failure(NOT_IMPLEMENTED, f"the filter {each.descriptor} is not known")
+    return ""
+
+
+def unsettled(link: Any) -> int:
+    """Return the number of unsettled deliveries of a link."""
+    return int(lib.pn_link_unsettled(link._impl))

@@ -1,0 +1,42 @@
+"""The process of the door: it runs until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import structlog
+import uvloop
+
+from qmd.doors.amqp.door import Door
+from qmd.doors.supervision import notify
+
+if TYPE_CHECKING:
+    from qmd.config.settings import Settings
+
+log = structlog.get_logger()
+
+
+def serve(settings: Settings) -> None:
+    """Serve clients until SIGTERM or SIGINT.  Raises OSError, ssl.SSLError."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    name = settings.queue_manager.name or socket.gethostname()
+    door = Door(settings.amqp, settings.control.socket, name)
+    await door.open()
+    gc.freeze()  # the modules stay
+    notify("READY=1")
+    await stopped.wait()
+    notify("STOPPING=1")
+    log.info("amqp_door_closing")
+    await door.close()

@@ -1,0 +1,216 @@
+"""Messages from queues to clients: taken while there is credit, settled by the client.
+
+    credit ──► take ──► transfer ──► accepted ──► remove ──► (commit) ──► settled
+                                     rejected ──► dead-letter queue
+                                     released, modified, link or connection ends ──► back in place
+
+A link that receives only settled messages gets each one after the commit that removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cproton import lib
+
+from protocol.errors import MalformedPacket
+from qmd.client.errors import ClientError
+from qmd.control_protocol import doors as door_frames
+from qmd.control_protocol import messages as frames
+from qmd.doors.amqp import engine
+from qmd.doors.amqp.conditions import condition_of
+from qmd.doors.amqp.leaving import encoded
+
+if TYPE_CHECKING:
+    from qmd.doors.amqp.conversation import Conversation
+
+TAKE_MAX = 128  # messages in one request: consumers of a queue share it
+OUTPUT_BYTES_HIGH = 2 * 1024 * 1024  # that wait in the engine; no more are taken meanwhile
+
+
+class Consumer:
+    """A link over which a client receives the messages of a queue."""
+
+    def __init__(self, conversation: Conversation, link: Any, queue: str, *, settles: bool) -> None:
+        """`settles`: messages are sent settled, so that each is delivered at most once."""
+        self._conversation = conversation
+        self.link = link  # of proton
+        self.queue = queue
+        self._pointer = link._impl
+        self._settles = settles
+        self._is_taking = False
+        self._is_over = False
+        self._removing = 0  # messages that are being removed before they are sent
+        #: The lookup ids of messages that the client has not settled, by their deliveries.
+        self.unsettled: dict[Any, int] = {}
+
+    # Credit.
+
+    def flow(self) -> None:
+        """Act on new credit, or on a request to use it up."""
+        self.take()
+        if lib.pn_link_get_drain(self._pointer) and self._credit > 0:
+            self._conversation.spawn(self._drain())
+
+    @property
+    def _credit(self) -> int:
+        return int(lib.pn_link_credit(self._pointer))
+
+    def take(self) -> None:
+        """Take messages, if the client has given credit and takes what is sent."""
+        room = min(self._credit - self._removing, TAKE_MAX, self._conversation.unsettled_room)
+        if self._is_taking or self._is_over or room <= 0 or self._conversation.is_slow:
+            return
+        self._is_taking = True
+        try:
+            answer = self._ask(room)
+        except ClientError as error:
+            self._failed(error)
+            return
+        answer.add_done_callback(self._taken)
+
+    def _ask(self, limit: int) -> asyncio.Future[Any]:
+        return self._conversation.control.ask(frames.Take, self.queue, limit, frames.FOREVER)
+
+    def _taken(self, answer: asyncio.Future[Any]) -> None:
+        self._is_taking = False
+        error = None if answer.cancelled() else answer.exception()
+        if answer.cancelled() or self._conversation.is_over:
+            return
+        if error is not None:
+            self._failed(error)
+            return
+        self._arrived(frames.stored_messages(answer.result()))
+        self.take()
+        self._conversation.flush()
+
+    def _arrived(self, messages: Sequence[frames.StoredMessage]) -> None:
+        room = 0 if self._is_over else max(0, self._credit - self._removing)
+        if len(messages) > room:  # the client has taken its credit back
+            self.give_back([each.lookup_id for each in messages[room:]])
+            messages = messages[:room]
+        if not messages:
+            return
+        if self._settles:
+            self._removing += len(messages)
+            self._conversation.spawn(self._remove_and_send(messages))
+        else:
+            for each in messages:
+                self._send(each)
+
+    def _send(self, stored: frames.StoredMessage) -> None:
+        try:
+            data = encoded(stored, self._conversation.control.queue_manager)
+        except MalformedPacket as error:
+            self._conversation.removals.reject(
+                self, [stored.lookup_id], f"it cannot be read: {error}"
+            )
+            return
+        delivery = engine.send(self._pointer, b"%d" % stored.lookup_id, data)
+        if self._settles:
+            engine.settle(delivery)
+        else:
+            self.unsettled[delivery] = stored.lookup_id
+            self._conversation.unsettled_count += 1
+
+    async def _remove_and_send(self, messages: Sequence[frames.StoredMessage]) -> None:
+        try:
+            ids = [each.lookup_id for each in messages]
+            await self._conversation.control.ask(frames.Remove, self.queue, ids)
+        except ClientError as error:
+            self._failed(error)
+            return
+        finally:
+            self._removing -= len(messages)
+        if not self._is_over:
+            for each in messages:
+                self._send(each)
+            self._conversation.flush()
+
+    async def _drain(self) -> None:
+        """Answer a request to use up the credit: the queue has nothing for it now."""
+        if self._is_taking:
+            await self._stop_waiting()
+        if not self._is_over and lib.pn_link_get_drain(self._pointer) and not self._removing:
+            lib.pn_link_drained(self._pointer)
+            self._conversation.flush()
+
+    async def _stop_waiting(self) -> None:
+        """Have the request for messages answered at once."""
+        try:
+            await self._conversation.control.ask(door_frames.StopWaiting, self.queue)
+        except ClientError:
+            return  # the connection has ended, or the queue: the request is answered as well
+        await asyncio.sleep(0)  # its answer came first, and its callback has run
+
+    def _failed(self, error: BaseException) -> None:
+        """End the link: its queue is gone, or the right to it."""
+        self._is_taking = False
+        if not self._is_over and not self._conversation.is_over and isinstance(error, ClientError):
+            self.close()
+            self.link.condition = condition_of(error)
+            self.link.close()
+            self._conversation.flush()
+
+    # Settlement.
+
+    def updated(self, delivery: Any) -> None:
+        """Act on the state that the client has given a delivery."""
+        lookup_id = self.unsettled.get(delivery)
+        if lookup_id is None:
+            return
+        state, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
+        if state == engine.TRANSACTIONAL:
+            self._conversation.transactions.retire(self, delivery, lookup_id, settled=bool(settled))
+        elif state == engine.ACCEPTED:
+            self._conversation.removals.remove(self, self.forget(delivery), delivery, settled)
+        elif state == engine.REJECTED:
+            reason = _reason(delivery)
+            self._conversation.removals.reject(self, [self.forget(delivery)], reason)
+            self._settle(delivery, state, settled)
+        elif settled or state in (engine.RELEASED, engine.MODIFIED):
+            self.forget(delivery)
+            self._back([lookup_id], delivery if state == engine.MODIFIED else None)
+            self._settle(delivery, state, settled)
+
+    def _settle(self, delivery: Any, state: int, settled: bool) -> None:
+        if not settled:
+            lib.pn_delivery_update(delivery, state)
+        engine.settle(delivery)
+
+    def forget(self, delivery: Any) -> int:
+        """Remove a delivery from those that are not settled; return its lookup id."""
+        self._conversation.unsettled_count -= 1
+        return self.unsettled.pop(delivery)
+
+    def _back(self, lookup_ids: list[int], modified: Any) -> None:
+        self.give_back(lookup_ids)
+
+    def give_back(self, lookup_ids: list[int]) -> None:
+        """Return messages to their places."""
+        self._conversation.removals.give_back(self.queue, lookup_ids)
+
+    def close(self) -> None:
+        """Return all messages that are not settled: the link, or its connection, has ended."""
+        if self._is_over:
+            return
+        self._is_over = True
+        lookup_ids = sorted(self.unsettled.values())
+        self._conversation.unsettled_count -= len(lookup_ids)
+        self.unsettled.clear()
+        if lookup_ids:
+            self.give_back(lookup_ids)
+        if self._is_taking:
+            self._conversation.spawn(self._stop_waiting())
+
+
+def _reason(delivery: Any) -> str:
+    """Return the reason of a client that rejects a message."""
+    import proton
+
+    condition = proton.Delivery.wrap(delivery).remote.condition
+    if condition is None:
+        return "rejected by its receiver over AMQP"
+    return f"{condition.name}: {condition.description or ''}".rstrip(": ")[:200]

@@ -1,0 +1,273 @@
+"""Messages from clients to queues: batches of them, each acknowledged after its commit.
+
+    delivery ──► outbox ──► one request at a time ──► (commit) ──► accepted
+                                    └──► refused: each message alone ──► accepted or rejected
+
+While a batch is being committed, further messages gather for the next one.  One request at a time
+keeps the order of the messages of a batch that is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from cproton import lib
+
+from qmd.client.errors import ClientError, QueueManagerError, WrongDelivery
+from qmd.control_protocol import messages as frames
+from qmd.doors.amqp import engine
+from qmd.doors.amqp.arriving import arrived
+from qmd.doors.amqp.conditions import (
+    DECODE,
+    INVALID,
+    OVER_CREDIT,
+    PRECONDITION,
+    TOO_LARGE,
+    Failure,
+    condition_of,
+)
+from qmd.doors.amqp.sections import BadMessage
+
+if TYPE_CHECKING:
+    from qmd.doors.amqp.conversation import Conversation
+
+BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
+
+
+class Item:
+    """One message under way; `delivery` is None when its sender expects no answer."""
+
+    __slots__ = ("delivery", "error", "message", "producer", "size", "token", "transaction")
+
+    def __init__(
+        self, producer: Producer, delivery: Any, message: frames.NewMessage, size: int
+    ) -> None:
+        self.producer = producer
+        self.delivery = delivery
+        self.message = message
+        self.size = size
+        self.transaction = b""
+        self.token = b""
+        self.error: Exception | None = None
+
+
+class Outbox:
+    """The messages of one connection that are not committed yet, in their order."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._items: deque[Item] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self.bytes = 0  # of the messages that wait or are under way
+        self._added = self._done = 0  # messages, since the beginning
+        self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def add(self, item: Item) -> None:
+        """Add a message; `start` begins to send."""
+        self._items.append(item)
+        self.bytes += item.size
+        self._added += 1
+
+    def start(self) -> None:
+        """Send the messages that wait, unless some are under way."""
+        if self._items and self._task is None:
+            self._task = self._conversation.spawn(self._run())
+
+    async def barrier(self) -> None:
+        """Wait until all messages that were added before have been committed or refused."""
+        if self._done < self._added:
+            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((self._added, passed))
+            await passed
+
+    async def _run(self) -> None:
+        try:
+            while self._items:
+                batch = self._next()
+                await self._send(batch)
+                for item in batch:
+                    self.bytes -= item.size
+                    item.producer.finished(item)
+                self._pass(len(batch))
+                self._conversation.flush()
+        finally:
+            self._task = None
+
+    def drop_unanswered(self) -> None:
+        """Drop the messages that were not passed on, of senders that expect an answer."""
+        kept = [item for item in self._items if item.delivery is None]
+        dropped = len(self._items) - len(kept)
+        self._items = deque(kept)
+        self._pass(dropped)
+
+    def _pass(self, count: int) -> None:
+        self._done += count
+        while self._barriers and self._barriers[0][0] <= self._done:
+            _, passed = self._barriers.popleft()
+            if not passed.done():
+                passed.set_result(None)
+
+    def _next(self) -> list[Item]:
+        """Return the next messages for one request: of one transaction, or with one token."""
+        first = self._items.popleft()
+        batch, size = [first], first.size
+        while self._items and not first.token and len(batch) < BATCH_MESSAGES:
+            item = self._items[0]
+            if (
+                item.transaction != first.transaction
+                or item.token
+                or size + item.size > BATCH_BYTES
+            ):
+                break
+            batch.append(self._items.popleft())
+            size += item.size
+        return batch
+
+    async def _send(self, batch: list[Item]) -> None:
+        """Send a batch; the errors are in its items afterwards."""
+        error = await self._ask(batch)
+        if error is None:
+            return
+        if batch[0].transaction or not isinstance(error, QueueManagerError):
+            for item in batch:
+                item.error = error
+            return
+        for item in batch:
+            item.error = await self._ask([item]) if len(batch) > 1 else error
+            if _may_need_a_transactional_queue(item):
+                item.message = msgspec.structs.replace(item.message, delivery=frames.AUTOMATIC)
+                item.error = await self._ask([item])
+
+    async def _ask(self, batch: list[Item]) -> Exception | None:
+        messages = [item.message for item in batch]
+        try:
+            await self._conversation.control.ask(
+                frames.Send, messages, batch[0].token, batch[0].transaction
+            )
+        except ClientError as error:
+            return error
+        return None
+
+
+class Producer:
+    """A link over which a client sends messages to a queue, or to the queues that they name."""
+
+    def __init__(self, conversation: Conversation, link: Any, address: str) -> None:
+        self._conversation = conversation
+        self.link = link  # of proton
+        self.address = address
+        self._pointer = link._impl
+        self._partial = bytearray()
+        self._under_way = 0
+        self._window = conversation.limits.credit
+        self._is_refused = False
+        self.tokens: Any = None  # of deliveries that a sender may resume
+
+    def start(self) -> None:
+        """Give the client its first credit."""
+        lib.pn_link_flow(self._pointer, self._window)
+
+    def delivered(self, delivery: Any) -> None:
+        """Process bytes of a delivery, or its end."""
+        if self._is_refused:
+            return
+        if lib.pn_delivery_aborted(delivery):
+            self._partial.clear()
+            engine.settle(delivery)
+            self._restore_credit()
+            return
+        if not lib.pn_delivery_readable(delivery) and lib.pn_delivery_updated(delivery):
+            return
+        data = engine.read(self._pointer, delivery)
+        limit = self._conversation.limits.message_bytes
+        if len(self._partial) + len(data) > limit:
+            text = f"a message may have {limit} bytes"
+            self.refuse(Failure(TOO_LARGE, text))
+        elif lib.pn_delivery_partial(delivery):
+            self._partial += data
+        else:
+            if self._partial:
+                data = bytes(self._partial) + data
+                self._partial.clear()
+            lib.pn_link_advance(self._pointer)
+            self._complete(delivery, data)
+
+    def refuse(self, failure: Failure) -> None:
+        """End the link, because its client does not keep the protocol or a limit."""
+        self._is_refused = True
+        self._partial.clear()
+        self.link.condition = condition_of(failure)
+        self.link.close()
+
+    def _complete(self, delivery: Any, data: bytes) -> None:
+        if self._under_way >= self._window:
+            self.refuse(Failure(OVER_CREDIT, f"more than {self._window} messages came at once"))
+            return
+        self._under_way += 1
+        settled = bool(lib.pn_delivery_settled(delivery))
+        item = Item(self, None if settled else delivery, None, len(data))  # type: ignore[arg-type]
+        try:
+            self._prepare(item, delivery, data, settled=settled)
+        except (BadMessage, Failure) as error:
+            item.error = Failure(DECODE, str(error)) if isinstance(error, BadMessage) else error
+        if settled:
+            engine.settle(delivery)
+        if item.error is None:
+            self._conversation.outbox.add(item)
+        else:
+            self.finished(item)
+
+    def _prepare(self, item: Item, delivery: Any, data: bytes, *, settled: bool) -> None:
+        """Set the message of an item.  Raises BadMessage, Failure."""
+        found = arrived(data, self.address, settled=settled, now_ms=int(time.time() * 1000))
+        item.message = found.message
+        if not self.address:
+            if not found.to:
+                raise Failure(INVALID, "neither the link nor the message names a queue")
+            item.message = msgspec.structs.replace(found.message, destination=found.to)
+        if found.deliver_at_ms is not None or found.delay_ms is not None:
+            item.message = self._conversation.delayed(item.message, found)
+        state = lib.pn_delivery_remote_state(delivery)
+        if state == engine.TRANSACTIONAL:
+            item.transaction = self._conversation.transactions.of_delivery(delivery)
+            if item.message.delivery == frames.EXPRESS:
+                raise Failure(PRECONDITION, "an express message cannot be part of a transaction")
+        elif self.tokens is not None and not settled:
+            item.token = self.tokens.token(engine.tag_of(delivery))
+
+    def finished(self, item: Item) -> None:
+        """Settle a delivery: it was committed, or refused."""
+        self._under_way -= 1
+        if self._conversation.is_over:
+            return
+        delivery = item.delivery
+        if delivery is not None:
+            if item.error is not None:
+                if item.transaction:
+                    self._conversation.transactions.spoil(item.transaction, item.error)
+                engine.reject(delivery, condition_of(item.error))
+            elif item.transaction:
+                self._conversation.transactions.accept(delivery, item.transaction)
+            else:
+                engine.accept(delivery)
+        elif item.error is not None:
+            self._conversation.dropped(item, condition_of(item.error))
+        self._restore_credit()
+
+    def _restore_credit(self) -> None:
+        left = lib.pn_link_credit(self._pointer) + self._under_way
+        if left <= self._window // 2 and not self._is_refused:
+            lib.pn_link_flow(self._pointer, self._window - left)
+
+
+def _may_need_a_transactional_queue(item: Item) -> bool:
+    """Return whether a refused message is express only because its sender wants no answer."""
+    return (
+        item.delivery is None
+        and item.message.delivery == frames.EXPRESS
+        and isinstance(item.error, WrongDelivery)
+    )
