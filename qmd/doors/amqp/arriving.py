@@ -185,8 +185,9 @@ _READERS: dict[int, Callable[[_Fields, Any], None]] = {
 
 def _body(fields: _Fields, raw: bytes, bodies: list[Section]) -> bytes:
     """Return the body: the contents of one data section, a text, or the sections themselves."""
-    if not bodies:
-        raise BadMessage("the message has no body")
+    if not bodies:  # proton omits the body of a message without a value
+        fields.more[BODY] = AS_NULL
+        return b""
     section = bodies[0]
     if len(bodies) == 1:
         if section.code == parts.DATA:

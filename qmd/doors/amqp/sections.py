@@ -105,12 +105,27 @@ def decode(raw: bytes | memoryview, *, described: bool = False) -> Any:
     try:
         count = data.decode(bytes(raw))
         data.next()
-        found = data.get_object()
+        found = _owned(data.get_object())
     except (proton.ProtonException, ValueError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"a section cannot be decoded: {error}") from None
     if count != len(raw):
         raise BadMessage("a section has more bytes than its value")
     return found if described or not isinstance(found, proton.Described) else found.value
+
+
+def _owned(found: Any) -> Any:
+    """Return a value with its own bytes: those of proton's end with its object."""
+    if isinstance(found, memoryview):
+        return bytes(found)
+    if isinstance(found, dict):
+        return {_owned(key): _owned(each) for key, each in found.items()}
+    if isinstance(found, list):
+        return [_owned(each) for each in found]
+    if isinstance(found, proton.Array):
+        return proton.Array(_owned(found.descriptor), found.type, *map(_owned, found.elements))
+    if isinstance(found, proton.Described):
+        return proton.Described(_owned(found.descriptor), _owned(found.value))
+    return found
 
 
 def encode(code: int, value: Any) -> bytes:
