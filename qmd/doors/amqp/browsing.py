@@ -15,7 +15,7 @@ from qmd.doors.amqp.conditions import condition_of
 from qmd.doors.amqp.leaving import encoded
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
 
 LOOK_MAX = 64  # messages in one request
 WAIT_S = 20.0  # of one request for messages that have not arrived yet
@@ -24,7 +24,7 @@ WAIT_S = 20.0  # of one request for messages that have not arrived yet
 class Browser:
     """A link over which a client gets copies of the messages of a queue, in their order."""
 
-    def __init__(self, conversation: Conversation, link: Any, queue: str) -> None:
+    def __init__(self, conversation: Context, link: Any, queue: str) -> None:
         self._conversation = conversation
         self.link = link  # of proton
         self.queue = queue

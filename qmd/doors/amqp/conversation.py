@@ -27,7 +27,7 @@ from qmd.doors.amqp.transactions import Transactions
 from qmd.doors.control import UserConnection
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.door import Door
+    from qmd.doors.amqp.context import DoorContext
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class Conversation:
 
     def __init__(
         self,
-        door: Door,
+        door: DoorContext,
         engine: Engine,
         principals: tuple[str, ...],
         flush: Callable[[], None],

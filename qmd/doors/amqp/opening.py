@@ -25,7 +25,7 @@ from qmd.doors.amqp.sending import Producer
 from qmd.doors.amqp.transactions import Coordinator
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
 
 COORDINATOR = proton.Terminus.COORDINATOR
 COPY = proton.Terminus.DIST_MODE_COPY
@@ -38,7 +38,7 @@ DYNAMIC_PREFIX = "amqp-reply-"
 class Opening:
     """The links of one conversation that are being opened, and their names."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
         self._wanted: set[Any] = set()  # pointers of links that are being opened
         self._names: dict[Any, tuple[str, ...]] = {}

@@ -24,7 +24,7 @@ from qmd.doors.amqp.conditions import condition_of
 from qmd.doors.amqp.leaving import encoded
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
 
 TAKE_MAX = 128  # messages in one request: consumers of a queue share it
 OUTPUT_BYTES_HIGH = 2 * 1024 * 1024  # that wait in the engine; no more are taken meanwhile
@@ -33,7 +33,7 @@ OUTPUT_BYTES_HIGH = 2 * 1024 * 1024  # that wait in the engine; no more are take
 class Consumer:
     """A link over which a client receives the messages of a queue."""
 
-    def __init__(self, conversation: Conversation, link: Any, queue: str, *, settles: bool) -> None:
+    def __init__(self, conversation: Context, link: Any, queue: str, *, settles: bool) -> None:
         """`settles`: messages are sent settled, so that each is delivered at most once."""
         self._conversation = conversation
         self.link = link  # of proton

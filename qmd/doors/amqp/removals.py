@@ -12,14 +12,14 @@ from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
     from qmd.doors.amqp.receiving import Consumer
 
 
 class Removals:
     """The settled messages of one connection."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
         self._accepted: dict[str, list[tuple[int, Any]]] = {}
         self._returned: dict[str, list[int]] = {}

@@ -33,7 +33,7 @@ from qmd.doors.amqp.conditions import (
 from qmd.doors.amqp.sections import BadMessage
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
 
 BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
 
@@ -58,7 +58,7 @@ class Item:
 class Outbox:
     """The messages of one connection that are not committed yet, in their order."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
         self._items: deque[Item] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -156,7 +156,7 @@ class Outbox:
 class Producer:
     """A link over which a client sends messages to a queue, or to the queues that they name."""
 
-    def __init__(self, conversation: Conversation, link: Any, address: str) -> None:
+    def __init__(self, conversation: Context, link: Any, address: str) -> None:
         self._conversation = conversation
         self.link = link  # of proton
         self.address = address

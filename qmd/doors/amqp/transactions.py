@@ -28,7 +28,7 @@ from qmd.doors.amqp.conditions import (
 from qmd.doors.amqp.sections import BadMessage
 
 if TYPE_CHECKING:
-    from qmd.doors.amqp.conversation import Conversation
+    from qmd.doors.amqp.context import Context
     from qmd.doors.amqp.receiving import Consumer
 
 DECLARE, DISCHARGE = 0x31, 0x32
@@ -42,7 +42,7 @@ LIVE_MAX = 100  # of one client
 class Transactions:
     """The transactions of one client that are not discharged."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
         self._live: dict[bytes, Exception | None] = {}  # with the first error in each
 
@@ -155,7 +155,7 @@ class Transactions:
 class Coordinator:
     """The link over which a client begins and ends its transactions."""
 
-    def __init__(self, conversation: Conversation, link: Any) -> None:
+    def __init__(self, conversation: Context, link: Any) -> None:
         self._conversation = conversation
         self.link = link
         self._pointer = link._impl
