@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-DEFAULT_SESSIONS_WINDOW = 8 * 1024 * 1024  # bytes of a session that have not been processed
 CAPABILITIES = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY")
 
 
@@ -125,7 +124,6 @@ class Conversation:
             case proton.Event.CONNECTION_REMOTE_CLOSE:
                 self.spawn(self._close())
             case proton.Event.SESSION_REMOTE_OPEN:
-                event.session.incoming_capacity = DEFAULT_SESSIONS_WINDOW
                 event.session.open()
             case proton.Event.SESSION_REMOTE_CLOSE:
                 self._close_session(event.session)

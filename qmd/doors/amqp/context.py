@@ -1,0 +1,76 @@
+"""The context of links: the parts of a conversation and of its door that they use.
+
+These are types only.  The classes are `qmd.doors.amqp.conversation.Conversation` and
+`qmd.doors.amqp.door.Door`, which know the links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from qmd.control_protocol import messages as frames
+from qmd.doors.amqp.arriving import Arrived
+from qmd.doors.amqp.limits import ClientLimits
+from qmd.doors.control import UserConnection
+
+
+class DoorContext(Protocol):
+    """The state that the clients of a door share."""
+
+    socket: Path
+    version: str
+    names: dict[tuple[str, ...], Any]
+
+    def delete_queues(self, principals: Sequence[str], queues: Sequence[str]) -> None:
+        """Delete dynamic queues of a client that has left."""
+
+
+class Context(Protocol):
+    """The conversation with one client."""
+
+    door: DoorContext
+    engine: Any  # Engine
+    limits: ClientLimits
+    principals: tuple[str, ...]
+    control: UserConnection
+    outbox: Any  # Outbox
+    removals: Any  # Removals
+    transactions: Any  # Transactions
+    opening: Any  # Opening
+    links: dict[Any, Any]
+    unsettled_count: int
+    is_slow: bool
+    is_over: bool
+
+    @property
+    def container(self) -> str:
+        """The container id of the client."""
+        ...
+
+    @property
+    def unsettled_room(self) -> int:
+        """How many more messages may be sent before the client settles some."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine as long as the conversation."""
+        ...
+
+    def flush(self) -> None:
+        """Write soon what the engine has for the client."""
+
+    def more_room(self) -> None:
+        """Take more messages: some were settled, or written."""
+
+    async def connected(self) -> None:
+        """Open the connection to the daemon.  Raises ClientError."""
+
+    def delayed(self, message: frames.NewMessage, found: Arrived) -> frames.NewMessage:
+        """Return a message that is to be delivered later.  Raises Failure."""
+        ...
+
+    def dropped(self, item: Any, condition: Any) -> None:
+        """Log a message that was refused, and of which the sender expects no answer."""
