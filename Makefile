@@ -64,6 +64,8 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 $(TOOLS): requirements-dev.lock $(READY)
 	@echo "adding tools and optional libraries, among them Spark: some minutes ..."
 	@$(PIP) --require-hashes -r requirements-dev.lock
+	@$(PIP) --require-hashes -r requirements-amqp.lock || \
+	  echo "the door for AMQP is left out: qpid-proton needs a C compiler and the headers of Python"
 	@touch $@
 
 run: setup ## start one queue manager in the foreground, with its data in ./run

@@ -23,17 +23,7 @@ def _stop_waiting(connection: ControlConnection, request: frames.StopWaiting) ->
     connection.done(request.number, count)
 
 
-def _adopt(connection: ControlConnection, request: frames.Adopt) -> None:
-    components = connection.components
-    queue = components.destinations.find_queue(request.queue)
-    count = components.transactions.adopt(
-        request.transaction, connection, connection.reader, queue, request.lookup_ids
-    )
-    connection.done(request.number, count)
-
-
 HANDLERS: dict[type, Handler] = {
     ActFor: _act_for,
     frames.StopWaiting: _stop_waiting,
-    frames.Adopt: _adopt,
 }

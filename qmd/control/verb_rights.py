@@ -222,7 +222,7 @@ TABLE: dict[type, Row] = {
     **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
-    **_rows((_RECEIVE,), door_frames.StopWaiting, door_frames.Adopt),
+    **_rows((_RECEIVE,), door_frames.StopWaiting),
     **_rows(
         (_TAKE_AWAY, Need(Demand(ADMIN, (access.SEND,)), _named("target"), "the target")),
         frames.Move,

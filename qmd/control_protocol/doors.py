@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qmd.control_protocol.messages import LookupIds, Request, TransactionId, add_verbs
+from qmd.control_protocol.messages import Request, add_verbs
 
 
 class StopWaiting(Request, tag="stop_waiting", frozen=True):
@@ -14,17 +14,4 @@ class StopWaiting(Request, tag="stop_waiting", frozen=True):
     queue: str
 
 
-class Adopt(Request, tag="adopt", frozen=True):
-    """Make messages that this connection took part of a transaction of it. -> their number
-
-    Its commit removes them; its abort returns them to their places and counts it.
-    """
-
-    transaction: TransactionId
-    queue: str
-    lookup_ids: LookupIds
-
-
-DoorRequest = StopWaiting | Adopt
-
-add_verbs(DoorRequest)
+add_verbs(StopWaiting)

@@ -86,16 +86,6 @@ class Reader:
             queue.takers.discard(self)
         queue.leaving.update(lookup_ids)
 
-    def hand_over(self, queue: LocalQueue, lookup_ids: Iterable[int], other: Reader) -> None:
-        """Give messages that it has taken to another reader."""
-        mine = self.taken.get(queue, set())
-        mine.difference_update(lookup_ids)
-        if not mine:
-            queue.takers.discard(self)
-        other.taken.setdefault(queue, set()).update(lookup_ids)
-        other.took_at_s = max(other.took_at_s, self.took_at_s)
-        queue.takers.add(other)
-
 
 @dataclass(slots=True, eq=False)
 class Waiter:

@@ -49,9 +49,6 @@ class Arrived(NamedTuple):
 
     message: frames.NewMessage
     to: str
-    is_durable: bool
-    deliver_at_ms: int | None = None  # not before this time
-    delay_ms: int | None = None  # or not before this time has passed
 
 
 class _Fields:
@@ -68,8 +65,6 @@ class _Fields:
         self.lives_ms: int | None = None
         self.to = ""
         self.is_durable = False
-        self.deliver_at_ms: int | None = None
-        self.delay_ms: int | None = None
 
 
 def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arrived:
@@ -104,7 +99,7 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
     except BadProperty as error:
         raise BadMessage(str(error)) from None
     message = frames.NewMessage(destination, body, extension=extension, **fields.new)
-    return Arrived(message, fields.to, fields.is_durable, fields.deliver_at_ms, fields.delay_ms)
+    return Arrived(message, fields.to)
 
 
 # Sections.
@@ -277,11 +272,14 @@ def _extension(fields: _Fields, value: Any) -> None:
 def _deliver_at(fields: _Fields, value: Any) -> None:
     if isinstance(value, datetime):
         value = (value - EPOCH) // MILLISECOND
-    fields.deliver_at_ms = _number(value, DELIVERY_TIME)
+    at_ms = _number(value, DELIVERY_TIME)
+    if at_ms > frames.MOMENT_MS_MAX:
+        raise BadMessage(f"{DELIVERY_TIME} is after the year 9999")
+    fields.new["deliver_at_ms"] = at_ms
 
 
 def _delay(fields: _Fields, value: Any) -> None:
-    fields.delay_ms = _number(value, DELIVERY_DELAY)
+    fields.new["delay_ms"] = min(_number(value, DELIVERY_DELAY), frames.MOMENT_MS_MAX)
 
 
 _OWN: dict[str, Callable[[_Fields, Any], None]] = {

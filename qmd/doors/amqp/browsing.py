@@ -24,10 +24,11 @@ WAIT_S = 20.0  # of one request for messages that have not arrived yet
 class Browser:
     """A link over which a client gets copies of the messages of a queue, in their order."""
 
-    def __init__(self, conversation: Context, link: Any, queue: str) -> None:
+    def __init__(self, conversation: Context, link: Any, queue: str, selector: str) -> None:
         self._conversation = conversation
         self.link = link  # of proton
         self.queue = queue
+        self._selector = selector
         self._pointer = link._impl
         self._next = 0  # the first lookup id that the client has not got
         self._is_looking = False
@@ -64,7 +65,7 @@ class Browser:
 
     async def _page(self, limit: int, wait_s: float) -> list[frames.StoredMessage]:
         answer = await self._conversation.control.ask(
-            frames.Peek, self.queue, self._next, limit, wait_s
+            frames.Peek, self.queue, self._next, limit, wait_s, self._selector
         )
         return frames.stored_messages(answer)
 

@@ -11,8 +11,6 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from qmd.control_protocol import messages as frames
-from qmd.doors.amqp.arriving import Arrived
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.control import UserConnection
 
@@ -67,10 +65,6 @@ class Context(Protocol):
 
     async def connected(self) -> None:
         """Open the connection to the daemon.  Raises ClientError."""
-
-    def delayed(self, message: frames.NewMessage, found: Arrived) -> frames.NewMessage:
-        """Return a message that is to be delivered later.  Raises Failure."""
-        ...
 
     def dropped(self, item: Any, condition: Any) -> None:
         """Log a message that was refused, and of which the sender expects no answer."""

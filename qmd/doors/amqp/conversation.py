@@ -14,10 +14,8 @@ import proton
 import structlog
 
 from qmd.client.errors import ClientError, NotConnected
-from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine as engines
-from qmd.doors.amqp.arriving import Arrived
-from qmd.doors.amqp.conditions import FORCED, LIMIT, NOT_IMPLEMENTED, Failure, condition_of
+from qmd.doors.amqp.conditions import FORCED, LIMIT, Failure, condition_of
 from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.opening import Opening
@@ -194,10 +192,6 @@ class Conversation:
                 if not isinstance(link, Producer):
                     link.take()
             self.flush()
-
-    def delayed(self, message: frames.NewMessage, found: Arrived) -> frames.NewMessage:
-        """Return a message that is to be delivered later.  Raises Failure."""
-        raise Failure(NOT_IMPLEMENTED, "delayed delivery is not available")
 
     def dropped(self, item: Any, condition: proton.Condition) -> None:
         """Log a message that was refused, and of which the sender expects no answer."""

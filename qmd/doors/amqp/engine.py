@@ -126,6 +126,15 @@ def tag_of(delivery: Any) -> bytes:
     return bytes(ffi.unpack(tag.start, tag.size)) if tag.size else b""
 
 
+def has_failed(delivery: Any) -> bool:
+    """Return whether a receiver that modifies a delivery has failed at it."""
+    disposition = lib.pn_delivery_remote(delivery)
+    return bool(
+        lib.pn_disposition_is_failed(disposition)
+        or lib.pn_disposition_is_undeliverable(disposition)
+    )
+
+
 def accept(delivery: Any) -> None:
     """Settle a delivery as accepted."""
     lib.pn_delivery_update(delivery, ACCEPTED)

@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import proton
-from cproton import lib
 
 from qmd.client.errors import ClientError, QueueManagerError
 from qmd.control_protocol import access as access_frames
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 COORDINATOR = proton.Terminus.COORDINATOR
 COPY = proton.Terminus.DIST_MODE_COPY
 SETTLED = proton.Link.SND_SETTLED
-SECOND = proton.Link.RCV_SECOND
 SELECTOR_CODES = (0x0000468C00000004, "apache.org:selector-filter:string")
 DYNAMIC_PREFIX = "amqp-reply-"
 
@@ -112,12 +110,10 @@ class Opening:
         if remote.dynamic:
             link.source.address = address
             link.source.dynamic = True
-        if selector:
-            raise Failure(NOT_IMPLEMENTED, "selectors are not available")
         if browses:
-            return Browser(self._conversation, link, address)
+            return Browser(self._conversation, link, address, selector)
         settles = link.remote_snd_settle_mode == SETTLED
-        return Consumer(self._conversation, link, address, settles=settles)
+        return Consumer(self._conversation, link, address, settles=settles, selector=selector)
 
     async def _check(self, right: str, address: str) -> None:
         """Raise an error if the queue does not exist, or the client lacks the right to it.
@@ -238,8 +234,3 @@ def _selector(source: Any) -> str:
                 return str(each.value)
             raise Failure(NOT_IMPLEMENTED, f"the filter {each.descriptor} is not known")
     return ""
-
-
-def unsettled(link: Any) -> int:
-    """Return the number of unsettled deliveries of a link."""
-    return int(lib.pn_link_unsettled(link._impl))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import structlog
 import uvloop
 
 from qmd.doors.amqp.door import Door
-from qmd.doors.supervision import notify
+from qmd.runtime.systemd import ServiceManager
 
 if TYPE_CHECKING:
     from qmd.config.settings import Settings
@@ -35,8 +36,9 @@ async def _serve(settings: Settings) -> None:
     door = Door(settings.amqp, settings.control.socket, name)
     await door.open()
     gc.freeze()  # the modules stay
-    notify("READY=1")
+    manager = ServiceManager(os.environ)
+    manager.notify("READY=1")
     await stopped.wait()
-    notify("STOPPING=1")
+    manager.notify("STOPPING=1")
     log.info("amqp_door_closing")
     await door.close()

@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
 
 TAKE_MAX = 128  # messages in one request: consumers of a queue share it
-OUTPUT_BYTES_HIGH = 2 * 1024 * 1024  # that wait in the engine; no more are taken meanwhile
+CHOOSE_S = 15.0  # of one request for messages that match a selector
 
 
 class Consumer:
     """A link over which a client receives the messages of a queue."""
 
-    def __init__(self, conversation: Context, link: Any, queue: str, *, settles: bool) -> None:
+    def __init__(
+        self, conversation: Context, link: Any, queue: str, *, settles: bool, selector: str = ""
+    ) -> None:
         """`settles`: messages are sent settled, so that each is delivered at most once."""
         self._conversation = conversation
         self.link = link  # of proton
         self.queue = queue
         self._pointer = link._impl
         self._settles = settles
+        self._choice = frames.Choice(where=selector) if selector else None
         self._is_taking = False
         self._is_over = False
         self._removing = 0  # messages that are being removed before they are sent
@@ -71,8 +74,12 @@ class Consumer:
             return
         answer.add_done_callback(self._taken)
 
-    def _ask(self, limit: int) -> asyncio.Future[Any]:
-        return self._conversation.control.ask(frames.Take, self.queue, limit, frames.FOREVER)
+    def _ask(self, limit: int, *, waits: bool = True) -> asyncio.Future[Any]:
+        control = self._conversation.control
+        if self._choice is None:
+            return control.ask(frames.Take, self.queue, limit, frames.FOREVER)
+        wait_s = CHOOSE_S if waits else frames.NO_WAIT
+        return control.ask(frames.TakeChosen, self.queue, self._choice, limit, wait_s)
 
     def _taken(self, answer: asyncio.Future[Any]) -> None:
         self._is_taking = False
@@ -138,8 +145,16 @@ class Consumer:
             self._conversation.flush()
 
     async def _stop_waiting(self) -> None:
-        """Have the request for messages answered at once."""
+        """Have the request for messages answered at once.
+
+        A search by a selector goes on for a while; messages that it finds later are returned.
+        """
         try:
+            if self._choice is not None:
+                if not self._is_over:
+                    answer = await self._ask(self._credit, waits=False)
+                    self._arrived(frames.stored_messages(answer))
+                return
             await self._conversation.control.ask(door_frames.StopWaiting, self.queue)
         except ClientError:
             return  # the connection has ended, or the queue: the request is answered as well
@@ -172,7 +187,10 @@ class Consumer:
             self._settle(delivery, state, settled)
         elif settled or state in (engine.RELEASED, engine.MODIFIED):
             self.forget(delivery)
-            self._back([lookup_id], delivery if state == engine.MODIFIED else None)
+            if state == engine.MODIFIED and engine.has_failed(delivery):
+                self._conversation.removals.fail(self.queue, lookup_id)
+            else:
+                self.give_back([lookup_id])
             self._settle(delivery, state, settled)
 
     def _settle(self, delivery: Any, state: int, settled: bool) -> None:
@@ -184,9 +202,6 @@ class Consumer:
         """Remove a delivery from those that are not settled; return its lookup id."""
         self._conversation.unsettled_count -= 1
         return self.unsettled.pop(delivery)
-
-    def _back(self, lookup_ids: list[int], modified: Any) -> None:
-        self.give_back(lookup_ids)
 
     def give_back(self, lookup_ids: list[int]) -> None:
         """Return messages to their places."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from qmd.client.errors import ClientError
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import transactions as transaction_frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
 
@@ -50,6 +53,29 @@ class Removals:
     def reject(self, consumer: Consumer, lookup_ids: list[int], reason: str) -> None:
         """Reject messages, with the reason."""
         self._spawn(self._reject(consumer, lookup_ids, reason))
+
+    def fail(self, queue: str, lookup_id: int) -> None:
+        """Return a message to its place, and count an attempt at it."""
+        self._spawn(self._fail(queue, lookup_id))
+
+    async def _fail(self, queue: str, lookup_id: int) -> None:
+        """End a transaction with the message without success: that counts."""
+        transaction = os.urandom(16)
+        control = self._conversation.control
+        try:
+            answers = [
+                control.ask(transaction_frames.Begin, transaction),
+                control.ask(lock_frames.Enroll, transaction, queue, [lookup_id]),
+                control.ask(
+                    transaction_frames.Abort, transaction, "its receiver over AMQP has failed"
+                ),
+            ]
+            results = await asyncio.gather(*answers, return_exceptions=True)
+        except ClientError:
+            return  # the connection has ended, and the message is at its place
+        if isinstance(results[1], Exception):
+            await self._ask(frames.GiveBack, queue, [lookup_id])
+        self._conversation.more_room()
 
     def start(self) -> None:
         """Make the requests of this turn."""

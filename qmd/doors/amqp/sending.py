@@ -229,8 +229,6 @@ class Producer:
             if not found.to:
                 raise Failure(INVALID, "neither the link nor the message names a queue")
             item.message = msgspec.structs.replace(found.message, destination=found.to)
-        if found.deliver_at_ms is not None or found.delay_ms is not None:
-            item.message = self._conversation.delayed(item.message, found)
         state = lib.pn_delivery_remote_state(delivery)
         if state == engine.TRANSACTIONAL:
             item.transaction = self._conversation.transactions.of_delivery(delivery)

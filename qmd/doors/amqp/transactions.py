@@ -1,6 +1,6 @@
 """Transactions of a client (AMQP 1.0, part 4): one of AMQP is one of the queue manager.
 
-declare ──► begin      sends with its id ──► part of it      accepted with its id ──► adopt
+declare ──► begin      sends with its id ──► part of it      accepted with its id ──► enroll
 discharge ──► commit, after the messages before it          discharge (fail) ──► abort
 """
 
@@ -13,7 +13,7 @@ import proton
 from cproton import lib
 
 from qmd.client.errors import ClientError
-from qmd.control_protocol import doors as door_frames
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import transactions as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp import sections as parts
@@ -118,15 +118,15 @@ class Transactions:
         if outcome not in (ACCEPTED, REJECTED):
             consumer.give_back([lookup_id])
             return
-        work = self._adopt(transaction, consumer.queue, lookup_id, rejected=outcome == REJECTED)
+        work = self._enroll(transaction, consumer.queue, lookup_id, rejected=outcome == REJECTED)
         self._conversation.spawn(work)
 
-    async def _adopt(
+    async def _enroll(
         self, transaction: bytes, queue: str, lookup_id: int, *, rejected: bool
     ) -> None:
         control = self._conversation.control
         try:
-            answers = [control.ask(door_frames.Adopt, transaction, queue, [lookup_id])]
+            answers = [control.ask(lock_frames.Enroll, transaction, queue, [lookup_id])]
             if rejected:
                 reason = "rejected by its receiver over AMQP"
                 answers.append(

@@ -21,7 +21,7 @@ import msgspec
 from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
-from qmd.control_protocol import access, delayed, directory, identities, routing, tls
+from qmd.control_protocol import access, delayed, directory, doors, identities, routing, tls
 from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
@@ -444,6 +444,7 @@ TRIES: dict[type[Request], list[Try]] = {
         about(access.TestAccess, "everyone", "create-queue", "host"),
     ],
     access.ExportAccess: [about(access.ExportAccess)],
+    doors.StopWaiting: [about(doors.StopWaiting, SECRET)],
     access.ActFor: [about(access.ActFor, ["sasl:ann"]), about(access.ActFor, ["anonymous"])],
     access.ImportAccess: [
         about(access.ImportAccess, []),
