@@ -45,7 +45,7 @@ _OF_FAMILIES = {
 }
 
 
-class Failure(Exception):
+class AmqpFault(Exception):
     """An error of this door, with its condition."""
 
     def __init__(self, condition: str, text: str) -> None:
@@ -55,7 +55,7 @@ class Failure(Exception):
 
 def condition_of(error: Exception) -> proton.Condition:
     """Return the condition of an error: its name, its text, and its id, cause and remedy."""
-    if isinstance(error, Failure):
+    if isinstance(error, AmqpFault):
         return proton.Condition(error.condition, str(error))
     if not isinstance(error, ClientError):
         return proton.Condition(INTERNAL, f"the door failed: {type(error).__name__}")

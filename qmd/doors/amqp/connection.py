@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from qmd.doors.amqp.conditions import LIMIT, Failure, condition_of
+from qmd.doors.amqp.conditions import LIMIT, AmqpFault, condition_of
 from qmd.doors.amqp.conversation import Conversation
 from qmd.doors.amqp.engine import Engine, Limits
 from qmd.doors.amqp.login import Login, Peer
@@ -112,10 +112,10 @@ class ClientConnection(asyncio.Protocol):
         self._engine.receive(rest)
         if self._door.is_full:
             text = f"the door has {self._door.connections_max} connections"
-            self._refuse(Failure(LIMIT, text))
+            self._refuse(AmqpFault(LIMIT, text))
         self._work()
 
-    def _refuse(self, failure: Failure) -> None:
+    def _refuse(self, failure: AmqpFault) -> None:
         """Open the connection only to close it with an error condition."""
         assert self._engine is not None
         self._engine.connection.open()
@@ -206,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
 
     # The end.
 
-    def close(self, failure: Failure) -> None:
+    def close(self, failure: AmqpFault) -> None:
         """End the connection with an error condition; after a while without an answer, at once."""
         if self._conversation is None:
             self.abort()

@@ -15,7 +15,7 @@ import structlog
 
 from qmd.client.errors import ClientError, NotConnected
 from qmd.doors.amqp import engine as engines
-from qmd.doors.amqp.conditions import FORCED, LIMIT, Failure, condition_of
+from qmd.doors.amqp.conditions import FORCED, LIMIT, AmqpFault, condition_of
 from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.opening import Opening
@@ -81,7 +81,7 @@ class Conversation:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("amqp_client_failed", exc_info=error)
-            self.fail(Failure("amqp:internal-error", "the door failed: see its log"))
+            self.fail(AmqpFault("amqp:internal-error", "the door failed: see its log"))
 
     def flush(self) -> None:
         """Write soon what the engine has for the client."""
@@ -144,7 +144,7 @@ class Conversation:
     def _attach(self, link: Any) -> None:
         if len(self.links) >= self.limits.links:
             text = f"a connection may have {self.limits.links} links"
-            self.opening.refuse(link, Failure(LIMIT, text))
+            self.opening.refuse(link, AmqpFault(LIMIT, text))
             return
         self.opening.begin(link)
 
@@ -212,7 +212,7 @@ class Conversation:
 
     def _lost(self, error: NotConnected) -> None:
         """End: the daemon has ended, so that the outcome of messages under way is not known."""
-        self.fail(Failure(FORCED, f"{error.text}; connect again"))
+        self.fail(AmqpFault(FORCED, f"{error.text}; connect again"))
 
     async def _close(self) -> None:
         """Answer the end of the connection, after everything that came before it."""

@@ -16,7 +16,7 @@ import structlog
 
 from qmd.client.errors import ClientError
 from qmd.control_protocol import operations as operator_frames
-from qmd.doors.amqp.conditions import FORCED, Failure
+from qmd.doors.amqp.conditions import FORCED, AmqpFault
 from qmd.doors.amqp.connection import ClientConnection
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.login import Rules
@@ -96,7 +96,7 @@ class Door:
         for server in self._servers:
             server.close()
         for client in [*self._arrivals, *self._clients]:
-            client.close(Failure(FORCED, "the door is closing"))
+            client.close(AmqpFault(FORCED, "the door is closing"))
         self._is_closing = True
         self._check_empty()
         with contextlib.suppress(TimeoutError):

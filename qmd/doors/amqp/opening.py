@@ -16,7 +16,7 @@ from qmd.doors.amqp.conditions import (
     NOT_IMPLEMENTED,
     STOLEN,
     UNAUTHORIZED,
-    Failure,
+    AmqpFault,
     condition_of,
 )
 from qmd.doors.amqp.receiving import Consumer
@@ -51,7 +51,7 @@ class Opening:
         try:
             await self._conversation.connected()
             served = await self._served(link)
-        except (ClientError, Failure) as error:
+        except (ClientError, AmqpFault) as error:
             if link._impl in self._wanted and not self._conversation.is_over:
                 self.refuse(link, error)
             return
@@ -72,7 +72,7 @@ class Opening:
         self._conversation.flush()
 
     async def _served(self, link: Any) -> Any:
-        """Return the object for a link.  Raises ClientError, Failure."""
+        """Return the object for a link.  Raises ClientError, AmqpFault."""
         if link.is_receiver:
             return await self._for_sender(link)
         return await self._for_receiver(link)
@@ -101,7 +101,7 @@ class Opening:
         if remote.dynamic:
             address = await self._create_dynamic(link)
         if not address:
-            raise Failure(INVALID, "the source of the link has no address")
+            raise AmqpFault(INVALID, "the source of the link has no address")
         selector = _selector(remote)
         browses = remote.distribution_mode == COPY
         await self._check("peek" if browses else "receive", address)
@@ -129,7 +129,7 @@ class Opening:
                 raise
             return
         if not found["allowed"]:
-            raise Failure(
+            raise AmqpFault(
                 UNAUTHORIZED,
                 f"{found['principal']} does not have the right {right} on {found['object']}:"
                 f" {found['reason']}; an administrator can grant it: qmd acl grant"
@@ -180,7 +180,7 @@ class Opening:
         self._names.pop(link._impl, None)
         if served is not None and not conversation.is_over:
             served.close()
-            link.condition = condition_of(Failure(STOLEN, "a link with this name was attached"))
+            link.condition = condition_of(AmqpFault(STOLEN, "a link with this name was attached"))
             link.close()
             conversation.flush()
 
@@ -220,7 +220,7 @@ class Opening:
 
 
 def _selector(source: Any) -> str:
-    """Return the selector of a source, or "".  Raises Failure for another filter."""
+    """Return the selector of a source, or "".  Raises AmqpFault for another filter."""
     filters = source.filter
     filters.rewind()
     if filters.next() is None:
@@ -232,5 +232,5 @@ def _selector(source: Any) -> str:
         if isinstance(each, proton.Described):
             if each.descriptor in SELECTOR_CODES and isinstance(each.value, str):
                 return str(each.value)
-            raise Failure(NOT_IMPLEMENTED, f"the filter {each.descriptor} is not known")
+            raise AmqpFault(NOT_IMPLEMENTED, f"the filter {each.descriptor} is not known")
     return ""

@@ -27,7 +27,7 @@ from qmd.doors.amqp.conditions import (
     OVER_CREDIT,
     PRECONDITION,
     TOO_LARGE,
-    Failure,
+    AmqpFault,
     condition_of,
 )
 from qmd.doors.amqp.sections import BadMessage
@@ -186,7 +186,7 @@ class Producer:
         limit = self._conversation.limits.message_bytes
         if len(self._partial) + len(data) > limit:
             text = f"a message may have {limit} bytes"
-            self.refuse(Failure(TOO_LARGE, text))
+            self.refuse(AmqpFault(TOO_LARGE, text))
         elif lib.pn_delivery_partial(delivery):
             self._partial += data
         else:
@@ -196,7 +196,7 @@ class Producer:
             lib.pn_link_advance(self._pointer)
             self._complete(delivery, data)
 
-    def refuse(self, failure: Failure) -> None:
+    def refuse(self, failure: AmqpFault) -> None:
         """End the link, because its client does not keep the protocol or a limit."""
         self._is_refused = True
         self._partial.clear()
@@ -205,15 +205,15 @@ class Producer:
 
     def _complete(self, delivery: Any, data: bytes) -> None:
         if self._under_way >= self._window:
-            self.refuse(Failure(OVER_CREDIT, f"more than {self._window} messages came at once"))
+            self.refuse(AmqpFault(OVER_CREDIT, f"more than {self._window} messages came at once"))
             return
         self._under_way += 1
         settled = bool(lib.pn_delivery_settled(delivery))
         item = Item(self, None if settled else delivery, None, len(data))  # type: ignore[arg-type]
         try:
             self._prepare(item, delivery, data, settled=settled)
-        except (BadMessage, Failure) as error:
-            item.error = Failure(DECODE, str(error)) if isinstance(error, BadMessage) else error
+        except (BadMessage, AmqpFault) as error:
+            item.error = AmqpFault(DECODE, str(error)) if isinstance(error, BadMessage) else error
         if settled:
             engine.settle(delivery)
         if item.error is None:
@@ -222,18 +222,18 @@ class Producer:
             self.finished(item)
 
     def _prepare(self, item: Item, delivery: Any, data: bytes, *, settled: bool) -> None:
-        """Set the message of an item.  Raises BadMessage, Failure."""
+        """Set the message of an item.  Raises BadMessage, AmqpFault."""
         found = arrived(data, self.address, settled=settled, now_ms=int(time.time() * 1000))
         item.message = found.message
         if not self.address:
             if not found.to:
-                raise Failure(INVALID, "neither the link nor the message names a queue")
+                raise AmqpFault(INVALID, "neither the link nor the message names a queue")
             item.message = msgspec.structs.replace(found.message, destination=found.to)
         state = lib.pn_delivery_remote_state(delivery)
         if state == engine.TRANSACTIONAL:
             item.transaction = self._conversation.transactions.of_delivery(delivery)
             if item.message.delivery == frames.EXPRESS:
-                raise Failure(PRECONDITION, "an express message cannot be part of a transaction")
+                raise AmqpFault(PRECONDITION, "an express message cannot be part of a transaction")
         elif self.tokens is not None and not settled:
             item.token = self.tokens.token(engine.tag_of(delivery))
 

@@ -22,7 +22,7 @@ from qmd.doors.amqp.conditions import (
     LIMIT,
     ROLLED_BACK,
     UNKNOWN_TRANSACTION,
-    Failure,
+    AmqpFault,
     condition_of,
 )
 from qmd.doors.amqp.sections import BadMessage
@@ -47,9 +47,9 @@ class Transactions:
         self._live: dict[bytes, Exception | None] = {}  # with the first error in each
 
     async def declare(self) -> bytes:
-        """Begin a transaction; return its id.  Raises ClientError, Failure."""
+        """Begin a transaction; return its id.  Raises ClientError, AmqpFault."""
         if len(self._live) >= LIVE_MAX:
-            raise Failure(LIMIT, f"a connection may have {LIVE_MAX} transactions under way")
+            raise AmqpFault(LIMIT, f"a connection may have {LIVE_MAX} transactions under way")
         transaction = os.urandom(16)
         self._live[transaction] = None
         try:
@@ -60,7 +60,7 @@ class Transactions:
         return transaction
 
     async def discharge(self, transaction: bytes, *, fail: bool) -> None:
-        """Commit a transaction, or abort it.  Raises ClientError, Failure."""
+        """Commit a transaction, or abort it.  Raises ClientError, AmqpFault."""
         if transaction not in self._live:
             raise _unknown(transaction)
         await self._conversation.outbox.barrier()
@@ -71,7 +71,7 @@ class Transactions:
         else:
             await control.ask(frames.Commit, transaction)
         if error is not None and not fail:
-            raise Failure(ROLLED_BACK, f"a part of the transaction was refused: {error}")
+            raise AmqpFault(ROLLED_BACK, f"a part of the transaction was refused: {error}")
 
     def abort_all(self) -> None:
         """Abort all transactions: the link of their coordinator has ended."""
@@ -81,13 +81,13 @@ class Transactions:
     async def _abort(self, transaction: bytes) -> None:
         try:
             await self.discharge(transaction, fail=True)
-        except (ClientError, Failure):
+        except (ClientError, AmqpFault):
             return  # it has ended
 
     # Parts of transactions.
 
     def of_delivery(self, delivery: Any) -> bytes:
-        """Return the transaction of a message that a client sends.  Raises Failure."""
+        """Return the transaction of a message that a client sends.  Raises AmqpFault."""
         return self._state(delivery)[0]
 
     def spoil(self, transaction: bytes, error: Exception) -> None:
@@ -105,7 +105,7 @@ class Transactions:
         """Make a message that a client has received part of a transaction."""
         try:
             transaction, outcome = self._state(delivery)
-        except Failure as failure:
+        except AmqpFault as failure:
             consumer.forget(delivery)
             consumer.give_back([lookup_id])
             engine.reject(delivery, condition_of(failure))
@@ -139,7 +139,7 @@ class Transactions:
         self._conversation.more_room()
 
     def _state(self, delivery: Any) -> tuple[bytes, int]:
-        """Return the transaction and the outcome in the state of a delivery.  Raises Failure."""
+        """Return the transaction and the outcome in the state of a delivery.  Raises AmqpFault."""
         fields = proton.Delivery.wrap(delivery).remote.data or [b""]
         given = fields[0] if isinstance(fields, list) else b""
         transaction = bytes(given) if isinstance(given, bytes | memoryview) else b""
@@ -171,7 +171,7 @@ class Coordinator:
             return
         self._data += engine.read(self._pointer, delivery)
         if len(self._data) > REQUEST_BYTES:
-            self.link.condition = condition_of(Failure(LIMIT, "the request is too large"))
+            self.link.condition = condition_of(AmqpFault(LIMIT, "the request is too large"))
             self.link.close()
             return
         if lib.pn_delivery_partial(delivery):
@@ -192,10 +192,10 @@ class Coordinator:
                 fail = bool(fields[1]) if len(fields) > 1 else False
                 await self._conversation.transactions.discharge(transaction, fail=fail)
                 engine.accept(delivery)
-        except (BadMessage, ClientError, Failure) as error:
+        except (BadMessage, ClientError, AmqpFault) as error:
             if self._conversation.is_over:
                 return
-            failure = Failure(DECODE, str(error)) if isinstance(error, BadMessage) else error
+            failure = AmqpFault(DECODE, str(error)) if isinstance(error, BadMessage) else error
             engine.reject(delivery, condition_of(failure))
         if lib.pn_link_credit(self._pointer) < CREDIT // 2:
             lib.pn_link_flow(self._pointer, CREDIT // 2)
@@ -226,7 +226,7 @@ def _request(data: bytes) -> tuple[int, list[Any]]:
     raise BadMessage("the request is neither a declare nor a discharge")
 
 
-def _unknown(transaction: bytes) -> Failure:
-    return Failure(
+def _unknown(transaction: bytes) -> AmqpFault:
+    return AmqpFault(
         UNKNOWN_TRANSACTION, f"there is no transaction {transaction.hex()} on this connection"
     )
