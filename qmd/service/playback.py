@@ -1,12 +1,14 @@
 """Playback: calls leave the queue, each in one transaction, and their operations are run.
 
-    receive ─► known, and tried too often? ─► wait in `;retry`, or end as poison
+    receive ─► known, and tried too often? ─► end as poison
        │
        └► run the operation ─► success: commit
-                            └► exception: abort; the call returns to its place and is retried
+                            └► exception: abort, with the retry policy of the service: the call
+                               returns to its place at once, or after a wait in `;retry`
 
 The number of attempts of a call is its abort count, which the queue manager keeps; the number of
-cycles is half of its move count.  So neither is lost with this process.
+cycles is half of its move count.  So neither is lost with this process.  The queue manager also
+ends the waits (`qmd/operations/redelivery.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from qmd.client import (
     NoSuchMessage,
     NoSuchQueue,
     QueueManager,
+    RetryProperties,
     Transaction,
     TransactionAborted,
     chosen,
@@ -46,6 +49,7 @@ log = structlog.get_logger()
 
 DRAIN_S = 30.0
 RETRY_LOOK_S_MIN, RETRY_LOOK_S_MAX = 0.05, 60.0
+RETRY_DELAY_S_MIN = 0.001  # a call that waits lets others pass
 UNREACHABLE_PAUSE_S = 1.0
 BRING_BACK_MESSAGES = 256  # in one commit
 REASON_CHARACTERS_MAX = 1000  # limit of the queue manager
@@ -219,8 +223,9 @@ class Player:
                     self._failures[message.id] = failure
                     if len(self._failures) > FAILURES_KEPT_MAX:
                         self._failures.popitem(last=False)
-                    await transaction.abort(_cut(failure))
+                    await transaction.abort(_cut(failure), retry=self._policy)
                     self._tell_failure(operation, call, error, "it will be played again")
+                    self._tell_delay(message, message.abort_count + 1)
                 else:
                     self.counts.played += 1
                     self._failures.pop(message.id, None)
@@ -337,20 +342,44 @@ class Player:
             self._failures.pop(message.id, None)
             await self._end_poison(transaction, message, _cut(failures))
             return True
-        again = f"it waits for {service.retry_delay_s:g} s, and is retried: {failures}"
-        await transaction.move(
-            self._queue, [message.lookup_id], self.retry_queue, reason=_cut(again)
+        # Its last failure was the end of its process, which did not say how long it waits.
+        await transaction.abort(_cut(failures), unread=True, retry=self._policy)
+        self._tell_delay(message, message.abort_count)
+        return True
+
+    @property
+    def _policy(self) -> RetryProperties | None:
+        """The retry policy that the options of the service stand for; the service itself ends calls
+        that have failed in all cycles."""
+        service = self._service
+        if self._is_system:
+            return None  # such a queue has no subqueues
+        tries = service.receive_retries + 1
+        delay_s = max(service.retry_delay_s, RETRY_DELAY_S_MIN)
+        return RetryProperties(
+            attempts=tries * (service.retry_cycles + 1),
+            immediate=service.receive_retries,
+            delay_s=delay_s,
+            delay_max_s=delay_s,
+            factor=1.0,
+            jitter=0.0,
+            end="stay",
         )
-        await transaction.commit()
+
+    def _tell_delay(self, message: Message, failures: int) -> None:
+        """Log that a call waits, if it does so after this number of failures."""
+        service = self._service
+        cycle, rest = divmod(failures, service.receive_retries + 1)
+        if rest or cycle > service.retry_cycles or self._is_system:
+            return
         self.counts.delayed += 1
         log.warning(
             "call_delayed",
             message_id=message.id,
-            attempts=message.abort_count,
-            cycle=cycles,
+            attempts=failures,
+            cycle=cycle,
             again_in_s=service.retry_delay_s,
         )
-        return True
 
     def _waited(self, message: Message) -> int:
         """Return the number of cycles that it has waited for: each moves it away and back."""
@@ -399,7 +428,11 @@ class Player:
         return "Correct the cause; the caller has to call again."
 
     async def _bring_back(self) -> None:
-        """Move calls that have waited long enough in `;retry` back to the queue, until `stop`."""
+        """Move calls that have been in `;retry` for long enough back to the queue, until `stop`.
+
+        The queue manager does so with those that failed; others were moved there by hand, or by an
+        earlier version.
+        """
         while not self._stopping.is_set():
             pause_s = min(self._service.retry_delay_s, RETRY_LOOK_S_MAX)
             try:
