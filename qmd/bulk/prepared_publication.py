@@ -25,6 +25,7 @@ from qmd.control_protocol.messages import NewMessage
 from qmd.core.sequence import NUMBER_MAX
 from qmd.directory.resolver import MustAsk
 from qmd.message.template import Row, shape
+from qmd.operations.delayed import is_delayed
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quotas import queue_refusal
@@ -80,7 +81,7 @@ class PreparedPublication:
             await asyncio.sleep(0)
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
-        if len(self._shapes) >= SHAPES_MAX:
+        if len(self._shapes) >= SHAPES_MAX or is_delayed(example):
             raise NotUniform
         return self._shape_builder.build(example, self._sent_s)
 

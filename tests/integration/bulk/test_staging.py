@@ -54,6 +54,20 @@ async def test_an_epoch_is_published_once_even_after_retries_and_restarts(hosts:
 
 
 @hosted
+async def test_published_messages_can_be_delayed(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    attempt = await stage(a, 0, 0, "a", b"0", b"1", delay_ms=3_600_000)
+    assert await publish(a, 0, attempt) == (True, 2)
+    assert await contents(a) == []
+    assert a.delayed.totals[0] == 2
+    a.world.ahead_s += 3601
+    while await a.delayed_release.release():
+        pass
+    assert await contents(a) == [b"0", b"1"]
+
+
+@hosted
 async def test_a_restarted_query_needs_a_new_name(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
