@@ -28,7 +28,9 @@ from typing import (
 
 import msgspec
 
-from qmd.client import Message
+from qmd.client import Message, RetryProperties
+
+RETRY_DELAY_S_MIN = 0.001  # a call that waits lets others pass
 
 Playback = Literal["participate", "ignore", "own"]
 Poison = Literal["move", "reject", "drop", "fault"]
@@ -281,6 +283,22 @@ def _check(service: type[Service]) -> None:
         raise ServiceError(f"{name}: the numbers of retries and their delay cannot be negative")
     if sum(each.takes_everything for each in service.operations.values()) > 1:
         raise ServiceError(f"{name}: only one operation can take everything")
+
+
+def retry_policy(service: Service) -> RetryProperties:
+    """Return the retry policy that the options of a service stand for; the service itself ends
+    calls that have failed in all cycles."""
+    tries = service.receive_retries + 1
+    delay_s = max(service.retry_delay_s, RETRY_DELAY_S_MIN)
+    return RetryProperties(
+        attempts=tries * (service.retry_cycles + 1),
+        immediate=service.receive_retries,
+        delay_s=delay_s,
+        delay_max_s=delay_s,
+        factor=1.0,
+        jitter=0.0,
+        end="stay",
+    )
 
 
 def check_against_queue(service: type[Service], queue: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ from qmd.service.contract import (
     Service,
     ServiceError,
     check_against_queue,
+    retry_policy,
 )
 from qmd.service.proxy import EXTENSION
 
@@ -49,7 +50,6 @@ log = structlog.get_logger()
 
 DRAIN_S = 30.0
 RETRY_LOOK_S_MIN, RETRY_LOOK_S_MAX = 0.05, 60.0
-RETRY_DELAY_S_MIN = 0.001  # a call that waits lets others pass
 UNREACHABLE_PAUSE_S = 1.0
 BRING_BACK_MESSAGES = 256  # in one commit
 REASON_CHARACTERS_MAX = 1000  # limit of the queue manager
@@ -103,6 +103,7 @@ class Player:
         self._queue = queue or service.queue
         self._stopping = asyncio.Event()
         self._is_system = False
+        self._retry: RetryProperties | None = None
         self._failures: OrderedDict[str, str] = OrderedDict()  # the last failure, by message id
         self.counts = Counts()
 
@@ -174,6 +175,8 @@ class Player:
             raise ServiceError(f"{self.name} names no queue: set its queue, or run it with --queue")
         facts = await self._qm.show_queue(self._queue)
         self._is_system = bool(facts.get("system"))
+        if not self._is_system:  # such a queue has no subqueues
+            self._retry = retry_policy(self._service)
         if not self._is_system:
             check_against_queue(type(self._service), facts)
         elif self._service.poison not in ("drop", "fault"):
@@ -223,7 +226,7 @@ class Player:
                     self._failures[message.id] = failure
                     if len(self._failures) > FAILURES_KEPT_MAX:
                         self._failures.popitem(last=False)
-                    await transaction.abort(_cut(failure), retry=self._policy)
+                    await transaction.abort(_cut(failure), retry=self._retry)
                     self._tell_failure(operation, call, error, "it will be played again")
                     self._tell_delay(message, message.abort_count + 1)
                 else:
@@ -343,28 +346,9 @@ class Player:
             await self._end_poison(transaction, message, _cut(failures))
             return True
         # Its last failure was the end of its process, which did not say how long it waits.
-        await transaction.abort(_cut(failures), unread=True, retry=self._policy)
+        await transaction.abort(_cut(failures), unread=True, retry=self._retry)
         self._tell_delay(message, message.abort_count)
         return True
-
-    @property
-    def _policy(self) -> RetryProperties | None:
-        """The retry policy that the options of the service stand for; the service itself ends calls
-        that have failed in all cycles."""
-        service = self._service
-        if self._is_system:
-            return None  # such a queue has no subqueues
-        tries = service.receive_retries + 1
-        delay_s = max(service.retry_delay_s, RETRY_DELAY_S_MIN)
-        return RetryProperties(
-            attempts=tries * (service.retry_cycles + 1),
-            immediate=service.receive_retries,
-            delay_s=delay_s,
-            delay_max_s=delay_s,
-            factor=1.0,
-            jitter=0.0,
-            end="stay",
-        )
 
     def _tell_delay(self, message: Message, failures: int) -> None:
         """Log that a call waits, if it does so after this number of failures."""

@@ -17,7 +17,7 @@ from qmd.access.register import Holder, holder_of
 from qmd.access.rights import PrincipalRights
 from qmd.catalogue import find_by_code
 from qmd.control_protocol import bulk as pipeline
-from qmd.control_protocol import directory, routing
+from qmd.control_protocol import delayed, directory, routing
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
@@ -48,10 +48,11 @@ OPEN: set[type[Request]] = {
     *(transaction_frames.ListTransactions, transaction_frames.ListBranches),
     *(transaction_frames.ForgetBranch,),  # of an id that bears the mark of the user
     *(directory.DirectoryStatus, directory.DirectoryLookup, directory.ExplainName),
+    delayed.CancelDelayed,  # of no message at all
     *(directory.ShowList, directory.ExpandList, directory.ListLists, directory.ListAliases),
 }
 #: Requests that are permitted by default, and change only what is the user's own.
-PERMITTED = {(frames.Send, 4), (frames.Send, 8), (operator.CreateQueue, 0)}
+PERMITTED = {(frames.Send, 5), (frames.Send, 9), (operator.CreateQueue, 0)}
 
 
 class UserClient(Client):
