@@ -25,6 +25,7 @@ from protocol.security_marks import is_authenticated, sender_text, was_encrypted
 from protocol.signed_fields import SignatureStyle, signed_parts
 from protocol.user_message import build_user_message
 from qmd.message_security.algorithms import Policy, Unacceptable
+from qmd.message_security.decryption_failures import DecryptionFailures
 from qmd.message_security.encryption import check_cipher, decrypt, open_session_key
 from qmd.message_security.signatures import Signer, check_hash, signer_of, verify
 
@@ -108,6 +109,7 @@ class Checker:
         self._cache = cache
         self._old_signatures = old_signatures
         self._trust = trust
+        self._failures = DecryptionFailures()
         self._has_directory = has_directory
 
     def check(
@@ -117,12 +119,13 @@ class Checker:
         now: float,
         wall_s: float,
         registered: Registered = NONE_REGISTERED,
+        host: str = "",
     ) -> Checked:
         """Check a message with a SecurityHeader; the result has a class if it must be refused.
 
         now: a clock that only moves forward; wall_s: the wall clock, in seconds since 1970.
-        registered: the answers of the directory.  The result has `ask` if one is missing.  Raises
-        NotCheckable.
+        registered: the answers of the directory.  The result has `ask` if one is missing.  host:
+        the address that has sent the message.  Raises NotCheckable.
         """
         header = message.security
         assert header is not None, "the caller checks messages with a SecurityHeader"
@@ -133,7 +136,7 @@ class Checker:
         changed = message._replace(security=plain)
         try:
             if header.flags.body_encrypted:
-                body = self._plain_body(message, header, now)
+                body = self._tried_body(message, header, now, host)
                 properties = changed.properties
                 changed = changed._replace(
                     properties=properties._replace(
@@ -154,6 +157,21 @@ class Checker:
             return Checked(changed, build_user_message(changed))
         except MalformedPacket:  # nothing is left in the SecurityHeader
             return _without_header(changed)
+
+    def _tried_body(
+        self, message: UserMessage, header: SecurityHeader, now: float, host: str
+    ) -> bytes:
+        """Return the decrypted body unless too many could not be.  Raises Unacceptable."""
+        if self._failures.are_too_many(host, header.encryption_key, now):
+            raise Unacceptable(
+                MessageClass.NACK_BAD_ENCRYPTION,
+                f"too many bodies of {host} with this key could not be decrypted",
+            )
+        try:
+            return self._plain_body(message, header, now)
+        except Unacceptable:
+            self._failures.add(host, header.encryption_key, now)
+            raise
 
     def _plain_body(self, message: UserMessage, header: SecurityHeader, now: float) -> bytes:
         """Return the decrypted body.  Raises Unacceptable."""

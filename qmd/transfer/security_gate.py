@@ -128,7 +128,7 @@ class SecurityGate:
         self.checked_count += len(own)
         settings = self._services.settings.message_security
         now, wall_s = self._services.loop.time(), self._services.environment.time()
-        has_directory = self._answers.can_ask
+        has_directory, host = self._answers.can_ask, connection.host
         registered = self._registered([message for _, message, _ in own])
 
         def check() -> CheckedMessages:
@@ -136,7 +136,7 @@ class SecurityGate:
                 self._checker = make_checker(settings, self._keyring, has_directory=has_directory)
             checker = self._checker
             return {
-                index: checker.check(message, packet, now, wall_s, registered)
+                index: checker.check(message, packet, now, wall_s, registered, host)
                 for index, message, packet in own
             }
 

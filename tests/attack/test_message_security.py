@@ -11,6 +11,7 @@ from protocol import UserMessage, build_user_message, parse_user_message
 from protocol.errors import MalformedPacket
 from protocol.message_class import MessageClass
 from protocol.signed_fields import SignatureStyle, signed_parts
+from qmd.message_security.decryption_failures import FAILURES_MAX
 from qmd.message_security.keyring import Keyring, load_private_key, private_pem
 from qmd.message_security.signatures import sign, signer_of
 from tests.process.harness import DEADLETTER, Daemon, Hosts
@@ -116,6 +117,36 @@ def test_each_changed_field_of_an_encrypted_message_is_refused(
 
     assert daemon.count("plain") == 0
     assert classes(daemon) == [BAD_ENCRYPTION] * len(changed)
+
+
+def test_changed_copies_of_an_encrypted_message_disclose_nothing_of_its_body(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    daemon = start(hosts)
+    body = bytes(range(32))
+    genuine = encrypted(message(remote, "plain", body))
+    ciphertext = genuine.properties.body
+
+    def copy(number: int, guess: int) -> UserMessage:
+        """Return a copy of which the padding is right for one of 256 guesses."""
+        changed = bytearray(ciphertext)
+        changed[-17] ^= guess
+        properties = genuine.properties._replace(body=bytes(changed))
+        user = genuine.user._replace(message_number=(1 << 20) + number)
+        return genuine._replace(user=user, properties=properties)
+
+    false = hosts.remote(remote.guid)
+    peer = false.connect(daemon.port, source="127.0.0.3")
+    # The wrong guesses come first, as many as are tried; the right one is refused after them.
+    wrong = [each for each in range(1, 256) if 0x10 ^ each != 1][:FAILURES_MAX]
+    for at, guess in enumerate([*wrong, 0, 0x10 ^ 1]):
+        peer.send(build_user_message(copy(at, guess)))
+    peer.wait_stored()
+    deliver(daemon, remote, genuine)
+
+    assert daemon.bodies("plain") == [body]
+    assert set(classes(daemon)) == {BAD_ENCRYPTION}
+    assert daemon.count(DEADLETTER) == FAILURES_MAX + 2
 
 
 def test_queues_refuse_messages_that_are_less_protected_than_they_require(

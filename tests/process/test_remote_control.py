@@ -17,7 +17,15 @@ from pathlib import Path
 import pytest
 
 from qmd.access.tokens import create, format_time, parse_time, revoke
-from qmd.client import LoginRefused, NotConnected, QueueManagerError, blocking, new_message
+from qmd.client import (
+    LoginRefused,
+    NotConnected,
+    OutcomeUnknown,
+    QueueManagerError,
+    TransactionAborted,
+    blocking,
+    new_message,
+)
 from qmd.client.address import RemoteAddress
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
@@ -418,3 +426,30 @@ def test_without_tls_only_loopback_is_accepted_and_only_if_configured(tmp_path: 
     process = daemon.spawn()
     assert process.wait(PATIENCE_S) != 0
     assert "remote_not_secret" in daemon.log.read_text()
+
+
+def test_a_revoked_token_ends_its_transactions_and_gives_their_messages_back(
+    remote: Remote,
+) -> None:
+    token = remote.token("read", "write", name="spending")
+    with (
+        remote.connect(token) as qm,
+        blocking.connect(remote.folder / "qmd" / "qmd.sock") as local,
+    ):
+        local.create_queue("ledger", transactional=True)
+        local.send("ledger", b"first")
+        transaction = qm.transaction()
+        transaction.begin()
+        taken = transaction.receive("ledger")
+        transaction.send("ledger", b"never committed")
+        assert taken is not None
+        assert local.receive("ledger") is None
+
+        assert revoke(remote.tokens, "spending")
+        with pytest.raises((QueueManagerError, NotConnected, OutcomeUnknown, TransactionAborted)):
+            transaction.commit()
+        message = local.receive("ledger", timeout_s=PATIENCE_S)
+
+        assert message is not None
+        assert message.body == b"first"
+        assert local.receive("ledger") is None
