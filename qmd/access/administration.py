@@ -212,7 +212,7 @@ class AccessAdministration:
         if len(subjects) != 1:
             raise _not_a_queue(text)
         thing, subject = subjects[0]
-        if subject.kind is Kind.OUTGOING:
+        if subject.kind in (Kind.OUTGOING, Kind.TOPIC):
             return Object(Holder(subject.name, subject.kind), subject)
         queue = self._queues.by_key.get(thing.key)
         if queue is None:  # an alias, which has no entries of its own

@@ -29,6 +29,7 @@ from qmd.core.access import (
 )
 from qmd.core.principals import ALL, CERT, TOKEN, Principal, parse_principal
 from qmd.errors import Refusal
+from qmd.naming.topics import PREFIX, is_topic, topic_key
 from storage.errors import NoSuchQueue
 from storage.tables import access as rows
 from storage.tables.access import ALL_QUEUES, ALLOW, DENY, HOST, OWN, EntryRow
@@ -128,6 +129,8 @@ class AccessRegister:
         elif thing.by_entry or thing.key.startswith(_BY_ENTRY):
             for target in self._destinations.resolved(thing.shown).targets:
                 yield self._of_target(target)
+        elif is_topic(thing.key):
+            yield Subject(Kind.TOPIC, thing.key, None, (self._level(thing.key, thing.key),))
         elif "=" in thing.key:
             yield self.elsewhere(thing.key)
         else:
@@ -182,6 +185,11 @@ class AccessRegister:
             self._owners.pop(queue.id, None)
             self._entries.pop(key_of(queue), None)
             self._changed()
+
+    def topic_removed(self, name: str) -> None:
+        """Forget the entries of a topic that was deleted."""
+        self._entries.pop(f"{PREFIX}{topic_key(name)}", None)
+        self._changed()
 
     async def set_owner(self, queue: LocalQueue, owner: Principal) -> None:
         """Give a queue another owner.  Raises Refusal if it is deleted."""

@@ -33,7 +33,13 @@ def _create(connection: ControlConnection, request: frames.CreateTopic) -> None:
 
 
 def _delete(connection: ControlConnection, request: frames.DeleteTopic) -> None:
-    connection.change(request.number, connection.components.topics.delete(request.name))
+    connection.change(request.number, _delete_with_rights(connection, request.name))
+
+
+async def _delete_with_rights(connection: ControlConnection, name: str) -> object:
+    deleted = await connection.components.topics.delete(name)
+    connection.components.access_register.topic_removed(deleted["name"])
+    return deleted
 
 
 def _subscribe(connection: ControlConnection, request: frames.Subscribe) -> None:

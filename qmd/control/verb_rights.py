@@ -358,7 +358,7 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
     **_rows((_DIRECTORY,), directory_frames.PublishKeys),
     # Topics: a sender needs the right to send to the topic, not to the queues.
-    **_rows((_ALL_READ,), topic_frames.ListTopics, topic_frames.ShowTopic),
+    **_rows((_STATUS,), topic_frames.ListTopics, topic_frames.ShowTopic),
     **_rows((_DIRECTORY,), topic_frames.DeleteTopic, topic_frames.Unsubscribe),
     **_rows(
         (_DIRECTORY, Need(Demand(ADMIN, (access.SEND,)), _named("destination"), "the queue")),

@@ -74,6 +74,7 @@ class Kind(enum.Enum):
     DEAD_LETTER = "dead-letter queue"  # and the journal of the computer
     INTERNAL = "internal queue"
     OUTGOING = "outgoing queue"
+    TOPIC = "topic"
     ALL_QUEUES = "all queues"
     HOST = "host"
 
@@ -87,6 +88,8 @@ DEFAULTS: dict[Kind, frozenset[str]] = {
     Kind.DEAD_LETTER: frozenset({GET_PERMISSIONS}),
     Kind.INTERNAL: frozenset(),
     Kind.OUTGOING: frozenset({SEND, GET_PERMISSIONS}),
+    # Its queues may be closed to others, so that each sender needs an entry.
+    Kind.TOPIC: frozenset({GET_PERMISSIONS}),
     Kind.ALL_QUEUES: frozenset({GET_PERMISSIONS}),
     Kind.HOST: frozenset({CREATE_QUEUE, GET_PERMISSIONS}),
 }

@@ -3,6 +3,8 @@
 import sqlite3
 from typing import NamedTuple
 
+from storage.tables import access
+
 
 class TopicRow(NamedTuple):
     name: str
@@ -41,7 +43,8 @@ def store(db: sqlite3.Connection, row: TopicRow) -> None:
 
 
 def delete(db: sqlite3.Connection, key: str) -> None:
-    """Delete a topic with its subscriptions."""
+    """Delete a topic with its subscriptions and the rights on it."""
+    access.forget(db, f"topic:{key}")
     db.execute("DELETE FROM subscription WHERE topic = ?", (key,))
     db.execute("DELETE FROM topic WHERE key = ?", (key,))
 

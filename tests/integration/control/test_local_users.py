@@ -16,10 +16,12 @@ from protocol import parse_user_message
 from qmd.access.register import Holder, holder_of
 from qmd.access.rights import PrincipalRights
 from qmd.catalogue import find_by_code
+from qmd.control_protocol import access, delayed, directory, routing
 from qmd.control_protocol import bulk as pipeline
-from qmd.control_protocol import delayed, directory, routing
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
+from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, Refused, Request
@@ -50,9 +52,10 @@ OPEN: set[type[Request]] = {
     *(directory.DirectoryStatus, directory.DirectoryLookup, directory.ExplainName),
     delayed.CancelDelayed,  # of no message at all
     *(directory.ShowList, directory.ExpandList, directory.ListLists, directory.ListAliases),
+    lock_frames.ListLocks,
 }
 #: Requests that are permitted by default, and change only what is the user's own.
-PERMITTED = {(frames.Send, 5), (frames.Send, 9), (operator.CreateQueue, 0)}
+PERMITTED = {(frames.Send, 4), (frames.Send, 8), (operator.CreateQueue, 0)}
 
 
 class UserClient(Client):
@@ -96,6 +99,28 @@ async def close_to_others(host: Host, *names: str) -> None:
     for name in names:
         queue = host.queue(name)
         await host.access_register.revoke(holder_of(queue), ALL, DEFAULTS[Kind.ORDINARY])
+
+
+@hosted
+async def test_a_user_sends_to_a_topic_with_the_right_to_it_alone(hosts: Hosts) -> None:
+    async with others(hosts) as world:
+        await close_to_others(world.host, SECRET)
+        ann = await user(world.host, ANN)
+        send = frames.Send(0, [to("topic:news")])
+        reply = await ann.ask_as(send)
+        assert isinstance(reply, Refused)
+        assert reply.code == "right_missing"
+        await world.local.done(access.ChangeAccess, "grant", f"user:{ANN}", "send", "topic:NEWS")
+        before = world.host.queue(SECRET).messages
+        await ann.done(frames.Send, [to("topic:news")])
+        assert world.host.queue(SECRET).messages == before + 1
+        assert isinstance(await ann.ask(frames.Send, [to(SECRET)]), Refused)
+        # The rights end with the topic.
+        await world.local.done(topic_frames.DeleteTopic, "news")
+        await world.local.done(topic_frames.CreateTopic, "news")
+        await world.local.done(topic_frames.Subscribe, "news", "all", SECRET)
+        assert isinstance(await ann.ask_as(send), Refused)
+        ann.close()
 
 
 @hosted
