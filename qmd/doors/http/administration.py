@@ -6,6 +6,7 @@ from qmd.doors.http import shapes
 from qmd.doors.http.conversion import choice_of, queue_of
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response, of_json
+from qmd.doors.http.problems import Problem
 
 
 async def _list(call: Call) -> Response:
@@ -91,6 +92,21 @@ async def _resend(call: Call) -> Response:
 async def _dead_letters(call: Call) -> Response:
     groups = await call.session.qm.dead_letters(call.path["queue"])
     return of_json(shapes.DeadLetterGroups(groups=groups))
+
+
+async def _delayed(call: Call) -> Response:
+    query = call.query
+    page = await call.session.qm.list_delayed(query.queue, start=query.start, limit=query.limit)
+    for each in page["messages"]:
+        each.pop("body", None)
+    return of_json(shapes.DelayedPage(messages=page["messages"], next=page["next"]))
+
+
+async def _cancel(call: Call) -> Response:
+    message_id = call.path["message"]
+    if not await call.session.qm.cancel_delayed(message_id):
+        raise Problem(404, "no_such_message", f"no delayed message has the id {message_id}")
+    return Response(204)
 
 
 async def _status(call: Call) -> Response:
@@ -190,6 +206,25 @@ OPERATIONS = (
         "Summarize a dead-letter queue by reason and destination",
         _dead_letters,
         {200: Answer("The groups.", {JSON: shapes.DeadLetterGroups})},
+    ),
+    Operation(
+        "GET",
+        "/v1/delayed",
+        "listDelayed",
+        "Sending",
+        "List messages that are delivered later",
+        _delayed,
+        {200: Answer("A page.", {JSON: shapes.DelayedPage})},
+        query=shapes.DelayedQuery,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/delayed/{message}",
+        "cancelDelayed",
+        "Sending",
+        "Cancel a delayed message: it is never sent",
+        _cancel,
+        {204: Answer("It was removed.")},
     ),
     Operation(
         "GET",

@@ -72,6 +72,8 @@ def with_properties(
         return _made(destination, body, given, acknowledge, extension, content_type, properties)
     except BadProperty as error:
         raise Problem(400, "bad_property", str(error)) from error
+    except ValueError as error:  # a delay beyond the end of the calendar
+        raise Problem(400, "http_bad_body", str(error)) from error
 
 
 def _made(
@@ -105,6 +107,8 @@ def _made(
         acknowledge=acknowledge,
         report_queue=given.report_queue,
         dead_letter_queue=given.dead_letter_queue,
+        deliver_at=given.deliver_at,
+        delay_s=given.delay_s,
     )
 
 
@@ -183,6 +187,7 @@ def choice_of(given: shapes.Choice | None) -> frames.Choice:
         message_class=given.message_class,
         destination=given.destination,
         correlation_ids=given.correlation_ids,
+        where=given.where,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -55,6 +56,15 @@ class MessageProperties(Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     report_queue: OptionalQueue = ""
     dead_letter_queue: OptionalQueue = ""
     group: Annotated[str, Meta(max_length=1000, description="The id of its group.")] = ""
+    deliver_at: (
+        Annotated[
+            datetime, Meta(tz=True, description="Do not deliver before this time, by RFC 3339.")
+        ]
+        | None
+    ) = None
+    delay_s: Annotated[
+        float, Meta(ge=0, le=3_000_000_000, description="Do not deliver before so many seconds.")
+    ] = 0
 
 
 class NewMessage(MessageProperties, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -196,6 +206,10 @@ class Choice(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tru
     reason: Annotated[str, Meta(description="A part of the reason.")] = ""
     message_class: str = ""
     destination: Annotated[str, Meta(description="A part of the destination.")] = ""
+    where: Annotated[
+        str,
+        Meta(max_length=10_000, description="A selector (JMS), such as `region = 'east'`."),
+    ] = ""
 
 
 class ReceiveRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -225,6 +239,21 @@ class ResendRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     keep: Annotated[bool, Meta(description="Whether the old messages stay.")] = False
     limit: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None
     dry_run: bool = False
+
+
+class DelayedQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which delayed messages."""
+
+    queue: OptionalQueue = ""
+    start: LookupId = 0
+    limit: Batch = 100
+
+
+class DelayedPage(Struct, kw_only=True):
+    """A page of delayed messages; `next` is the start of the next page."""
+
+    messages: list[dict[str, Any]]
+    next: int | None
 
 
 class Moved(Struct, kw_only=True):
