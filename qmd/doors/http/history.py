@@ -57,13 +57,11 @@ async def _stream(call: Call, page: dict[str, Any]) -> AsyncIterator[bytes]:
     """Yield events; the id of each is the cursor with which the stream goes on after it."""
     yield b"retry: 2000\n\n"
     while True:
-        for event in page["events"]:
+        # A cursor is that of the first event that follows.
+        following = [*(event["cursor"] for event in page["events"][1:]), page["cursor"]]
+        for event, cursor in zip(page["events"], following, strict=False):
             kind = str(event.get("kind", "event"))
-            yield (
-                f"id: {event['cursor']}\nevent: {kind}\ndata: ".encode()
-                + encode_json(event)
-                + b"\n\n"
-            )
+            yield (f"id: {cursor}\nevent: {kind}\ndata: ".encode() + encode_json(event) + b"\n\n")
         if not page["events"]:
             yield f"id: {page['cursor']}\n: waiting\n\n".encode()
         try:

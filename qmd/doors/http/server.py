@@ -102,7 +102,7 @@ class HttpServer:
             await asyncio.sleep(pause_s)
             now = loop.time()
             for connection in list(self.registry.connections):
-                if connection.deadline <= now:
+                if min(connection.deadline, connection.write_by) <= now:
                     connection.is_late()
 
 
@@ -116,7 +116,8 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self.peer = Peer("")
-        self.deadline = _NEVER  # loop time
+        self.deadline = _NEVER  # loop time, for a request
+        self.write_by = _NEVER  # the same, for the client to read
         self._part = "head"  # that is expected: head, body, or "" while requests are answered
         self._head_bytes = 0
         self._ends = False  # nothing more is read
@@ -161,11 +162,11 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._may_write.clear()
-        self.deadline = self._loop.time() + self._limits.write_s
+        self.write_by = self._loop.time() + self._limits.write_s
 
     def resume_writing(self) -> None:
         self._may_write.set()
-        self.deadline = _NEVER
+        self.write_by = _NEVER
 
     def data_received(self, data: bytes) -> None:
         if self._ends:
@@ -197,6 +198,8 @@ class HttpConnection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        if len(self._url) > HEAD_BYTES_MAX:
+            self._fault(431, "http_head_too_large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
@@ -217,9 +220,12 @@ class HttpConnection(asyncio.Protocol):
             return
         self._part = "body"
         self.deadline = self._loop.time() + self._limits.body_s
-        headers, is_old = self._headers, self._parser.get_http_version() != "1.1"
+        headers, version = self._headers, self._parser.get_http_version()
+        is_old = version == "1.0"
         coding = headers.get("transfer-encoding")
-        if not is_old and "host" not in headers:
+        if version not in ("1.0", "1.1"):
+            self._fault(400, "http_malformed", f"the version {version} of HTTP is not known")
+        elif not is_old and "host" not in headers:
             self._fault(400, "http_malformed", "the header host is missing")
         elif coding is not None and (is_old or coding.lower() != "chunked"):
             self._fault(501, "http_malformed", f"the transfer coding {coding} is not known")
@@ -289,7 +295,8 @@ class HttpConnection(asyncio.Protocol):
     def is_late(self) -> None:
         """End the connection: its deadline is over."""
         self.deadline = _NEVER
-        if self._task is not None or not (self._part == "body" or self._head_bytes):
+        is_unread = self.write_by < _NEVER or self._transport is None or self._ends
+        if is_unread or self._task is not None or not (self._part == "body" or self._head_bytes):
             # It does not read its response, or has sent nothing.
             self.abort()
             return
@@ -393,7 +400,7 @@ class HttpConnection(asyncio.Protocol):
     def _close(self) -> None:
         """Close after the client has got the rest, or at the deadline."""
         if self._transport is not None:
-            self.deadline = self._loop.time() + self._limits.write_s
+            self.write_by = min(self.write_by, self._loop.time() + self._limits.write_s)
             self._transport.close()
 
 
