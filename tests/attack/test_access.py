@@ -23,13 +23,16 @@ from protocol.message_class import MessageClass
 from qmd.catalogue import find_by_code
 from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import directory
+from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
+from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Done, NewMessage, Refused, Request
 from tests.integration.control.test_local_users import OPEN, PERMITTED
 from tests.integration.control.verb_tries import (
     ELSEWHERE,
+    LOCK,
     MINE,
     QUERY,
     READER,
@@ -112,12 +115,17 @@ def fill(link: Link) -> SimpleNamespace:
     link.done(transaction_frames.Begin, transaction)
     link.done(frames.Take, SECRET, 1, 0.0, transaction)
     link.done(frames.Send, [NewMessage(SECRET, b"more")], b"", transaction)
+    (delayed_id,) = link.done(frames.Send, [NewMessage(SECRET, b"later", delay_ms=3_600_000)])
+    link.done(lock_frames.TakeLocked, SECRET, LOCK, 3600.0)
+    link.done(topic_frames.CreateTopic, "news")
+    link.done(topic_frames.Subscribe, "news", "secret", SECRET)
     readers = link.done(pipeline.ListReaders)
     return SimpleNamespace(
         transaction=transaction,
         committed=committed,
         message_id=ids[1],
         lookup_id=lookup_id,
+        delayed_id=delayed_id,
         fence=fence,
         positions=reserved["end"],
         host=SimpleNamespace(readers=SimpleNamespace(overview=lambda: readers)),
