@@ -52,6 +52,7 @@ time_option = click.option(
 @click.option("--count", type=click.IntRange(1, 4096), default=1, metavar="N", help="At most N.")
 @click.option("--timeout", type=duration, default="0s", help="The time to wait for a message.")
 @filter_options
+@json_option
 @pass_configuration
 @click.pass_context
 def take(
@@ -62,12 +63,14 @@ def take(
     count: int,
     timeout: float,
     filters: dict[str, Any],
+    as_json: bool,
 ) -> None:
     """Take messages of a queue under a new lock.
 
-    Prints a line of JSON for each message: its properties, and `lock`, the id of the lock.  Exit
-    code 6 when there was no message.
+    Prints the id of the lock, and the messages; with --json each message with its properties and
+    `lock`, the id of the lock.  Exit code 6 when there was no message.
     """
+    from qmd.cli.messages import Printer, Wanted
     from qmd.cli.output import print_json
     from qmd.client import chosen
 
@@ -75,8 +78,14 @@ def take(
     locked = configuration.ask(
         lambda qm: qm.take_locked(queue, count, lock_s=lock_s, timeout_s=timeout, choice=choice)
     )
-    for message in locked.messages:
-        print_json({"lock": locked.id.hex(), **message.to_json()})
+    if as_json:
+        for message in locked.messages:
+            print_json({"lock": locked.id.hex(), **message.to_json()})
+    elif locked.messages:
+        click.echo(f"lock {locked.id.hex()}, for {lock_s:g} s")
+        printer = Printer(Wanted(None, False, 0.0, False, False))
+        printer.print(locked.messages)
+        printer.end()
     if not locked.messages:
         context.exit(ExitCode.NOTHING_THERE)
 
