@@ -1,0 +1,170 @@
+# ruff: noqa: RUF009 (setting() is dataclasses.field with more arguments)
+"""Doors for other protocols, and pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qmd.config.settings.declaration import setting
+from qmd.config.value_types import (
+    Address,
+    Duration,
+    Flag,
+    Location,
+    Mode,
+    OptionalLocation,
+    OptionalSecretFile,
+    Size,
+    Whole,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The HTTP door: `qmd door http`, docs/http.md."""
+
+    enabled: bool = setting(Flag(), True, "Whether `qmd serve --doors` starts it.")
+    address: str = setting(
+        Address(), "127.0.0.1", "The address to listen on. Others than loopback need a certificate."
+    )
+    port: int = setting(Whole(0, 65535), 1808, "The TCP port. 0: any free one, for tests.")
+    socket: Path | None = setting(
+        OptionalLocation(), "", "A Unix socket to listen on instead of a port."
+    )
+    mode: int = setting(Mode(), "0660", "Permissions of that socket.")
+    certificate: Path | None = setting(
+        OptionalLocation(), "", "The certificate (PEM) for HTTPS. Empty: HTTP, on loopback only."
+    )
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates, which clients may have instead of a token.",
+    )
+    anonymous: bool = setting(
+        Flag(),
+        True,
+        "Whether programs on this computer may use it without a token, as the principal `anonymous`"
+        " of docs/access.md.",
+    )
+    connections_max: int = setting(Whole(1, 65_535), 1000, "Connections at once.")
+    connections_per_address_max: int = setting(
+        Whole(1, 65_535), 500, "Connections at once from one address."
+    )
+    request_bytes_max: int = setting(Size("1kB", "64MiB"), "16MiB", "One request's body.")
+    bodies_bytes_max: int = setting(
+        Size("1MB", "10GB"), "128MiB", "The bodies of all requests that are not answered."
+    )
+    head_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the head of a request may take."
+    )
+    body_timeout_s: float = setting(
+        Duration("10ms", "1h"), "60s", "How long the body of a request may take."
+    )
+    idle_timeout_s: float = setting(
+        Duration("10ms", "1h"), "75s", "How long a connection without requests is kept."
+    )
+    write_timeout_s: float = setting(
+        Duration("10ms", "1h"), "30s", "How long a client may not read its response."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmqpSettings:
+    """The door for AMQP 1.0: `qmd door amqp`; docs/amqp.md."""
+
+    enabled: bool = setting(Flag(), True, "Whether `qmd serve --doors` starts it.")
+    address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
+    port: int = setting(
+        Whole(0, 65535), 5672, "The TCP port without TLS. 0: any free one, for tests."
+    )
+    tls_port: int = setting(
+        Whole(0, 65535), 5671, "The TCP port with TLS; it needs a certificate. 0: any free one."
+    )
+    certificate: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The certificate (PEM), with those between it and its authority. Empty: no port with TLS.",
+    )
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of clients' certificates. With it, clients may log in by EXTERNAL.",
+    )
+    users: Path = setting(
+        Location(),
+        "door-users",
+        "The users of doors and the proofs of their passwords; see `qmd door user`.",
+    )
+    anonymous: bool = setting(
+        Flag(), True, "Whether programs of this computer may connect without a login."
+    )
+    passwords_on_loopback: bool = setting(
+        Flag(), False, "Whether programs of this computer may log in by password without TLS."
+    )
+    connections_max: int = setting(Whole(1, 65_535), 2000, "Connections at once.")
+    sessions_max: int = setting(Whole(1, 65_535), 256, "Sessions of one connection.")
+    links_max: int = setting(Whole(1, 65_535), 1024, "Links of one connection.")
+    credit: int = setting(
+        Whole(1, 100_000),
+        1000,
+        "Messages that a client may send over a link before the first is accepted.",
+    )
+    unsettled_max: int = setting(
+        Whole(1, 1_000_000),
+        10_000,
+        "Messages that one connection has received and not settled; then it gets no more.",
+    )
+    frame_bytes: int = setting(Size("512B", "16MiB"), "64KiB", "The largest frame.")
+    message_bytes: int = setting(
+        Size("1KiB", "64MiB"), "8MiB", "The largest message, with all its sections."
+    )
+    waiting_bytes: int = setting(
+        Size("1MiB", "4GiB"),
+        "16MiB",
+        "Messages of one connection that wait for their commit; then it is not read.",
+    )
+    idle_timeout_s: float = setting(
+        Duration("1s", "1h"), "60s", "How long a client may send nothing, not even a heartbeat."
+    )
+    login_timeout_s: float = setting(
+        Duration("10ms", "10m"), "10s", "How long the handshake and the login may take together."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """Data pipelines: ranges reserved for readers, rows staged for one publication."""
+
+    quiet_warning_s: float = setting(
+        Duration("1s", "3650d"),
+        "1d",
+        "A warning is logged about a reader with reserved messages that sends no request for "
+        "this time.",
+    )
+    reader_age_s: float = setting(
+        Duration("0s", "3650d"),
+        "90d",
+        "A reader without requests for this time ends, after a warning: its reserved messages are "
+        "ready again. 0s: never.",
+    )
+    stage_age_s: float = setting(
+        Duration("1m", "3650d"),
+        "1d",
+        "Stages that are not published within this time are removed.",
+    )
+    staged_bytes_max: int = setting(
+        Size("1MB", "1TB"),
+        "1GB",
+        "Limit of staged messages; they count in the computer quota too.",
+    )
+    published_rows_max: int = setting(
+        Whole(1, 1_000_000), 200_000, "Messages of one publication, which is one commit."
+    )
+    publication_age_s: float = setting(
+        Duration("1d", "3650d"),
+        "365d",
+        "How long the publications of a query are remembered after its last one.",
+    )
