@@ -16,6 +16,8 @@ COMMANDS = {
     "finish": "pipeline.commands.finish:finish",
     "run": "pipeline.commands.jobs:run",
     "generate": "pipeline.commands.jobs:generate",
+    "watch": "pipeline.commands.watch:watch",
+    "alert": "pipeline.commands.watch:alert",
 }
 
 

@@ -140,13 +140,18 @@ class Ship:
         *,
         dry_run: bool = False,
         new_epoch: bool = False,
+        is_primary: bool = True,
     ) -> None:
-        """Prepare a run.  `new_epoch`: write a history other than the target's beside it."""
+        """Prepare a run.  `new_epoch`: write a history other than the target's beside it.
+
+        Only a primary run tells the queue manager which events it need not keep any more.
+        """
         self._qm = qm
         self._target = target
         self._notes = notes
         self._dry_run = dry_run
         self._new_epoch = new_epoch
+        self._is_primary = is_primary
         self._reached = notes.read()
         self.host: str = qm.name
         self.done = Shipped()
@@ -183,7 +188,7 @@ class Ship:
                 waiting = rest
                 if page["end"]:
                     break
-        if not self._dry_run and block > shipped + 1:
+        if self._is_primary and not self._dry_run and block > shipped + 1:
             self._qm.pipeline.mark_shipped(block - 1)
 
     def _ship_events(self, own: str, epoch: int, first: int, events: list[dict[str, Any]]) -> None:

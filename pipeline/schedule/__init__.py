@@ -1,0 +1,1 @@
+"""Operators for schedulers; each module needs its scheduler.  docs/watch.md"""
