@@ -12,8 +12,8 @@
         )
 
 The operator runs `qmd pipeline run JOB` as a process of its own, so Airflow's environment needs
-none of the libraries of qmd.  The result of `--json` is the value of the task (XCom).  Findings fail the
-task without a retry, because a retry would find the same; every other failure may be retried.
+none of the libraries of qmd.  The result of `--json` is the value of the task (XCom).  Findings
+fail the task without a retry, which would find the same; every other failure may be retried.
 """
 
 from __future__ import annotations
