@@ -134,6 +134,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
     "pipeline.watch": {"pipeline.jobs", "pipeline.ship", "qmd.client"},
+    "pipeline.schedule": {"airflow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},
     # Commands of qmd that stand beside the code that they run.
     "pipeline.cli": {"qmd.cli", "click"},
