@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 
 import structlog.testing
 
@@ -169,6 +170,32 @@ async def test_made_up_sources_displace_each_other_only(hosts: Hosts) -> None:
 
         a = await hosts.restart(a)
         assert {SOURCE, guid(200)} <= {stream.source for stream in a.incoming_streams.all()}
+    finally:
+        incoming_streams.STREAMS_MAX = before
+
+
+@hosted
+async def test_a_full_table_forgets_streams_of_the_address_with_the_most(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    queue, streams = a.queue("orders"), a.incoming_streams
+    before, incoming_streams.STREAMS_MAX = incoming_streams.STREAMS_MAX, 20
+
+    def begin(source: int, host: str) -> bool:
+        if streams.limit(guid(source), queue, host) is not None:
+            return False
+        streams.begin(guid(source), queue, (7, b"name"), host, host)
+        return True
+
+    try:
+        assert all(begin(each, "10.0.0.1") for each in range(1, 5))
+        assert all(begin(each, "10.0.0.2") for each in range(5, 21))
+        assert all(begin(each, "10.0.0.3") for each in range(21, 25))
+
+        found = Counter(stream.host for stream in streams.all())
+        assert (found["10.0.0.1"], found["10.0.0.3"]) == (4, 4)
+        assert found["10.0.0.2"] <= 12
+        await a.settled()
     finally:
         incoming_streams.STREAMS_MAX = before
 
