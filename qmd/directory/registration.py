@@ -152,6 +152,11 @@ class Registration:
                     f"the directory has {entry.path} already, and there it is {kind}",
                     "Create it as the directory has it, or delete the entry there first.",
                 ) from None
+            # Senders must not refuse messages by the properties of an earlier queue.
+            properties = entry.label, entry.authenticate, entry.privacy
+            if properties != (new.label, new.authenticate, new.privacy):
+                update = directory.changes.update_queue(entry.guid, new)
+                await in_time(self._services, directory, update)
         self._resolver.forget()
         log.info("queue_registered", queue=entry.path, guid=guid_text(entry.guid))
         return entry.guid

@@ -97,6 +97,17 @@ def test_a_queue_that_wants_protection_is_known_to_senders_from_the_directory(st
     b.wait_for(".\\orders", 1)
 
 
+def test_a_queue_that_takes_over_an_entry_gives_it_its_own_protection(start, file):
+    b = start("hostb")
+    entry = "\n[[queue]]\npath = 'hostb\\orders'\nauthenticate = true\nprivacy = \"body\"\n"
+    write(b, file, file.read_text() + entry)
+
+    b.cli("queue", "create", "orders", "--public")
+
+    (found,) = b.json("directory", "lookup", "hostb\\orders")
+    assert (found["authenticate"], found["privacy"]) == (False, "optional")
+
+
 def test_a_certificate_in_the_directory_proves_its_sender(start, file, remote):
     b = start("hostb")
     b.create("orders")
