@@ -148,12 +148,19 @@ class Link:
         return any(not self._is_avoided(each) for each in self._next_hops.carriers(self))
 
     def leaves_over(self, connection: PeerConnection) -> bool:
-        """Return whether messages of this link leave over the other end of a session."""
+        """Return whether messages of this link leave over the other end of a session.
+
+        A hop without a session in this run may be the other end of any: after a restart, a relay
+        may connect, and bring acknowledgments, before this queue manager has connected to it.
+        """
         if self.connection is connection:
             return True
         assert connection.session is not None
         there = (connection.session.remote_id, connection.origin)
-        return any((way.remote_id, way.origin) == there for way in self._next_hops.carriers(self))
+        return any(
+            (way.remote_id, way.origin) == there or (way is not self and way.remote_id is None)
+            for way in self._next_hops.carriers(self)
+        )
 
     def add_acknowledger(self, guid: bytes) -> None:
         """Record that this queue manager has acknowledged messages of the link."""

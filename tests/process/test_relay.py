@@ -107,6 +107,36 @@ def test_a_peer_forwards_messages_between_two_daemons_and_acknowledgments_back(
         assert b.bodies("orders") == [b"1", b"2", b"3"]
 
 
+def test_a_relay_that_connects_first_after_a_restart_brings_acknowledgments(hosts: Hosts) -> None:
+    with RemoteQueueManager() as relay, RemoteQueueManager(relay.guid) as far_side:
+        far_side.relayed = True
+        listener = relay.listen()
+        route = {"routes": [f"*.example via 127.0.0.1:{listener.port}"]}
+        a = hosts.daemon(delivery=QUICK, routing=route, peers=FROM_RELAYS)
+        b = hosts.daemon(delivery=QUICK, peers=FROM_RELAYS)
+        b.create("orders", transactional=True)
+        a.send(DESTINATION, b"1", "--transactional", "--dead-letter")
+        (message,) = listener.accept().receive_many(1)
+        to_b = far_side.connect(b.port)
+        to_b.send(as_passed_on(message))
+        to_b.wait(lambda: bool(to_b.order_acks))
+        back = to_b.order_acks[-1]
+        b.json("receive", "orders")
+        to_b.wait(lambda: bool(to_b.final_acks))
+
+        listener.close()  # the daemon cannot connect to its relay
+        a.restart()
+        to_a = relay.connect(a.port)
+        to_a.send(as_passed_on(back))
+        until_sent(a, DESTINATION)
+        to_a.send(as_passed_on(to_b.final_acks[-1]))
+
+        deadline = time.monotonic() + END_S
+        while a.json("outgoing", "show", DESTINATION)[0]["awaiting"]:
+            assert time.monotonic() < deadline, "the final ack does not count"
+            time.sleep(0.05)
+
+
 def test_a_relay_that_is_killed_repeatedly_forwards_every_message_once(hosts: Hosts) -> None:
     b = hosts.daemon(delivery=QUICK, peers=FROM_RELAYS)
     relay = hosts.daemon(delivery=QUICK, routing=relay_to(b.port))
