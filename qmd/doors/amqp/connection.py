@@ -39,6 +39,7 @@ class ClientConnection(asyncio.Protocol):
         self._flush_due = False
         self._is_paused = False  # the socket accepts no more bytes
         self._is_read = True
+        self._is_finishing = False
         self._timer: asyncio.TimerHandle | None = None
         self.shown = ""
 
@@ -62,6 +63,8 @@ class ClientConnection(asyncio.Protocol):
         self._door.arrived(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_finishing:
+            return
         if self._engine is not None:
             self._engine.receive(data)
             self._work()
@@ -166,10 +169,23 @@ class ClientConnection(asyncio.Protocol):
         if len(data) >= WRITE_BYTES:
             self._flush_soon()
         elif engine.is_finished:
-            transport.close()
+            self._finish(transport)
         elif self._timer is None:
             self._tick()
         self._regulate()
+
+    def _finish(self, transport: asyncio.Transport) -> None:
+        """End the connection after the last frame.
+
+        With bytes of the client that were not read, a closed socket would make its system drop the
+        last frame, and with it the error condition.
+        """
+        if self._is_finishing:
+            return
+        self._is_finishing = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._loop.call_later(CLOSE_S, self.abort_gently)
 
     def _regulate(self) -> None:
         """Take no more messages for a client that does not read, and read no more from one of

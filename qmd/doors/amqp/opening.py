@@ -9,6 +9,7 @@ import proton
 
 from qmd.client.errors import ClientError, QueueManagerError
 from qmd.control_protocol import access as access_frames
+from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.doors.amqp.browsing import Browser
 from qmd.doors.amqp.conditions import (
@@ -19,6 +20,8 @@ from qmd.doors.amqp.conditions import (
     AmqpFault,
     condition_of,
 )
+from qmd.doors.amqp.management import ADDRESS as MANAGEMENT
+from qmd.doors.amqp.management import ManagementAnswers, ManagementRequests
 from qmd.doors.amqp.receiving import Consumer
 from qmd.doors.amqp.sending import Producer
 from qmd.doors.amqp.transactions import Coordinator
@@ -84,6 +87,10 @@ class Opening:
             link.target.copy(remote)
             return Coordinator(self._conversation, link)
         address = remote.address or ""
+        if address == MANAGEMENT:
+            link.source.copy(link.remote_source)
+            link.target.copy(remote)
+            return ManagementRequests(self._conversation, link)
         if remote.dynamic:
             address = await self._create_dynamic(link)
         link.source.copy(link.remote_source)
@@ -100,11 +107,17 @@ class Opening:
         address = remote.address or ""
         if remote.dynamic:
             address = await self._create_dynamic(link)
+        if address == MANAGEMENT:
+            link.source.copy(remote)
+            link.target.copy(link.remote_target)
+            return ManagementAnswers(self._conversation, link)
         if not address:
             raise AmqpFault(INVALID, "the source of the link has no address")
         selector = _selector(remote)
         browses = remote.distribution_mode == COPY
         await self._check("peek" if browses else "receive", address)
+        if selector:  # one that cannot be parsed is refused now
+            await self._conversation.control.request(frames.Peek, address, 0, 1, 0.0, selector)
         link.source.copy(remote)
         link.target.copy(link.remote_target)
         if remote.dynamic:

@@ -196,6 +196,11 @@ class Producer:
             lib.pn_link_advance(self._pointer)
             self._complete(delivery, data)
 
+    def close(self) -> None:
+        """Take no more messages: the link has ended."""
+        self._is_refused = True
+        self._partial.clear()
+
     def refuse(self, failure: AmqpFault) -> None:
         """End the link, because its client does not keep the protocol or a limit."""
         self._is_refused = True

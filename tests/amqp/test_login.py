@@ -1,0 +1,186 @@
+"""Logins at the door: mechanisms, passwords, certificates, and the rights of each user."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import socket
+import ssl
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.amqp.door import AmqpDoor, door_of, program_missing
+from tests.patience import END_S
+from tests.process.harness import Hosts
+from tests.process.test_remote_control import make_certificates
+
+proton = pytest.importorskip("proton")
+from proton import Message, SSLDomain  # noqa: E402
+from proton.utils import BlockingConnection, LinkDetached  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    program_missing("openssl"), reason="openssl is needed to make certificates"
+)
+SASL = b"AMQP\x03\x01\x00\x00"
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """Return a folder with an authority, a certificate of a server and one of a client."""
+    make_certificates(tmp_path)
+    new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=machine 7", "-keyout",
+           "client.key", "-out", "client.csr"]  # fmt: skip
+    sign = ["openssl", "x509", "-req", "-in", "client.csr", "-CA", "ca.crt", "-CAkey", "ca.key",
+            "-days", "30", "-CAcreateserial", "-out", "client.crt"]  # fmt: skip
+    for command in (new, sign):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    return {
+        "certificate": str(folder / "remote.crt"),
+        "key": str(folder / "remote.key"),
+        "client_ca": str(folder / "ca.crt"),
+    }
+
+
+def add_user(door: AmqpDoor, name: str, password: str) -> None:
+    door.daemon.cli("door", "user", "add", name, "--password-file", "-", input=password.encode())
+
+
+def connect(door: AmqpDoor, folder: Path, **options: Any) -> Any:
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    domain.set_trusted_ca_db(str(folder / "ca.crt"))
+    domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME, str(folder / "ca.crt"))
+    if options.pop("with_certificate", False):
+        domain.set_credentials(str(folder / "client.crt"), str(folder / "client.key"), None)
+    url = f"amqps://localhost:{door.tls_port}"
+    return BlockingConnection(url, timeout=END_S, ssl_domain=domain, **options)
+
+
+def test_a_user_has_its_own_rights_over_tls(hosts: Hosts, certificates: Path) -> None:
+    with door_of(hosts, "orders", amqp=settings(certificates)) as door:
+        for queue in ("mine", "hers"):
+            door.daemon.create(queue)
+        add_user(door, "ann", "se cret\u00e9")
+        door.daemon.cli("acl", "grant", "sasl:ann", "full", "mine")
+        assert [each["name"] for each in door.daemon.json("door", "user", "list")] == ["ann"]
+        connection = connect(door, certificates, user="ann", password="se cret\u00e9",
+                             allowed_mechs="PLAIN")  # fmt: skip
+        connection.create_sender("mine").send(Message(body="x", durable=True))
+        assert connection.create_receiver("mine").receive(timeout=END_S).body == "x"
+        with pytest.raises(LinkDetached, match="qmd acl grant sasl:ann receive"):
+            connection.create_receiver("hers")
+        connection.close()
+        for name, password in (("ann", "wrong"), ("bob", "se cret\u00e9"), ("ann", "")):
+            with pytest.raises(Exception, match=r"(?i)auth"):
+                connect(door, certificates, user=name, password=password, allowed_mechs="PLAIN")
+        door.daemon.cli("door", "user", "remove", "ann")
+        with pytest.raises(Exception, match=r"(?i)auth"):
+            connect(door, certificates, user="ann", password="se cret\u00e9",
+                    allowed_mechs="PLAIN")  # fmt: skip
+        assert "se cret" not in door.tail()
+
+
+def test_a_certificate_is_a_user(hosts: Hosts, certificates: Path) -> None:
+    with door_of(hosts, "orders", amqp=settings(certificates)) as door:
+        door.daemon.create("mine")
+        door.daemon.cli("acl", "grant", "cert:machine 7", "full", "mine")
+        connection = connect(door, certificates, with_certificate=True, allowed_mechs="EXTERNAL")
+        connection.create_sender("mine").send(Message(body="x", durable=True))
+        assert connection.create_receiver("mine").receive(timeout=END_S).body == "x"
+        connection.close()
+
+
+def test_passwords_are_not_offered_without_tls_nor_anonymous_when_it_is_off(hosts: Hosts) -> None:
+    with door_of(hosts, "orders", amqp={"anonymous": False}) as door:
+        with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
+            client.sendall(SASL)
+            received = client.recv(8, socket.MSG_WAITALL)
+            assert received == SASL
+            mechanisms = frame(client)
+            for word in (b"PLAIN", b"SCRAM", b"ANONYMOUS", b"EXTERNAL"):
+                assert word not in mechanisms
+        with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
+            client.sendall(b"AMQP\x00\x01\x00\x00")
+            assert client.recv(8, socket.MSG_WAITALL) == SASL
+            assert client.recv(100) == b""
+
+
+def frame(client: socket.socket) -> bytes:
+    """Return the body of the next frame."""
+    head = client.recv(8, socket.MSG_WAITALL)
+    (size,) = struct.unpack(">I", head[:4])
+    return client.recv(size - 8, socket.MSG_WAITALL)
+
+
+def sasl(code: int, *fields: bytes) -> bytes:
+    """Return a frame of the login."""
+    body = b"\x00\x53" + bytes((code,)) + b"\xd0"
+    inner = struct.pack(">I", len(fields)) + b"".join(fields)
+    body += struct.pack(">I", len(inner)) + inner
+    return struct.pack(">IBBH", 8 + len(body), 2, 1, 0) + body
+
+
+def binary(data: bytes) -> bytes:
+    return b"\xb0" + struct.pack(">I", len(data)) + data
+
+
+def scram(client: socket.socket, name: str, password: str) -> bytes:
+    """Log in by SCRAM-SHA-256 as RFC 5802 says; return the outcome."""
+    client.sendall(SASL)
+    assert client.recv(8, socket.MSG_WAITALL) == SASL
+    assert b"SCRAM-SHA-256" in frame(client)
+    bare = f"n={name},r=clientnonce"
+    client.sendall(sasl(0x41, b"\xa3\x0dSCRAM-SHA-256", binary(f"n,,{bare}".encode())))
+    challenge = frame(client)
+    text = challenge[challenge.index(b"r=") :].decode()
+    fields = dict(part.split("=", 1) for part in text.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        "sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    without = f"c=biws,r={fields['r']}"
+    signed = f"{bare},{text},{without}".encode()
+    signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True)))
+    client.sendall(sasl(0x43, binary(f"{without},p=".encode() + proof)))
+    outcome = frame(client)
+    server = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), signed, "sha256")
+    if b"v=" in outcome:
+        assert base64.b64encode(server) in outcome
+    return outcome
+
+
+def test_scram_proves_the_password_to_both_ends(hosts: Hosts) -> None:
+    with door_of(hosts, "orders", amqp={"passwords_on_loopback": True}) as door:
+        add_user(door, "ann", "secret")
+        outcomes = {}
+        for name, password in (("ann", "secret"), ("ann", "wrong"), ("bob", "secret")):
+            with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
+                outcomes[name, password] = scram(client, name, password)
+        assert b"v=" in outcomes["ann", "secret"]
+        assert b"v=" not in outcomes["ann", "wrong"]
+        assert outcomes["ann", "wrong"] == outcomes["bob", "secret"]
+
+
+def test_without_tls_a_client_of_the_tls_port_gets_nothing(
+    hosts: Hosts, certificates: Path
+) -> None:
+    with door_of(hosts, "orders", amqp=settings(certificates)) as door:
+        with socket.create_connection(("127.0.0.1", door.tls_port), timeout=END_S) as client:
+            client.sendall(SASL)
+            assert not client.recv(100).startswith(b"AMQP")
+        context = ssl.create_default_context(cafile=certificates / "ca.crt")
+        with (
+            socket.create_connection(("127.0.0.1", door.tls_port), timeout=END_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as client,
+        ):
+            client.sendall(SASL)
+            assert client.recv(8) == SASL
