@@ -116,6 +116,8 @@ class Conversation:
             link.flow()
 
     def _other(self, event: Any) -> None:
+        if self.is_over:
+            return  # the connection is closed at this end
         match event.type:
             case proton.Event.CONNECTION_REMOTE_OPEN:
                 self._open(event.connection)
