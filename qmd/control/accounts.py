@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 # Work of an account flows off at this rate, as a part of the time; an account with more work left
-# than `BUSY_S` is busy. At most `WORK_MAX_S` is remembered, so that it is soon no longer busy.
-SHARE, BUSY_S, WORK_MAX_S = 0.1, 0.003, 0.02
+# than `BUSY_S` is busy. At most `WORK_MAX_S` is remembered, so that it is not busy for ever.
+SHARE, BUSY_S, WORK_MAX_S = 0.1, 0.003, 0.5
 REQUEST_S, BYTE_S = 0.000_04, 1.5e-9  # the work of a request that is not timed, and of each byte
 WHOLE = 1.5  # all work for a request, as a multiple of the time until it has begun
 ACTIVE_S = 0.1  # an account counts as active for this time after a request has arrived

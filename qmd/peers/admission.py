@@ -5,12 +5,13 @@ all are taken, another connection gives its place up:
 
     no message of it was useful yet ──► the address with the most such sessions gives up its oldest
     the others                      ──► the address with the most sessions, if it has more than the
-                                        new one would have
+                                        new one would have; otherwise one without messages for a
+                                        minute, of the network with the most sessions, once a second
 
-Sessions of known hosts never give up their places to others. A host is known if it is configured,
-if this queue manager has connected to it, or if one of its sessions was useful (`KnownHosts`).
-Sessions that this queue manager has opened need no place. postscreen of Postfix and the reserved
-connections of PostgreSQL solve the same problem.
+Sessions of known hosts never give up their places to others while they have messages. A host is
+known if it is configured, if this queue manager has connected to it, or if one of its sessions was
+useful (`KnownHosts`). Sessions that this queue manager has opened need no place. postscreen of
+Postfix and the reserved connections of PostgreSQL solve the same problem.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from typing import TYPE_CHECKING, Protocol
 from qmd.runtime.shares import Shares, owner_of
 
 if TYPE_CHECKING:
+    from qmd.core.session import Session
     from qmd.peers.known_hosts import KnownHosts
     from qmd.runtime.services import Services
 
 # A session without a useful message is safe for this time from connections with an equal share: a
 # host that connects has messages, and sends them at once.
 PROVES_ITSELF_S = 5.0
+# A session without messages for so long gives its place up if none is left: it has nothing to lose,
+# and its host connects again when it has a message. Looked for once in `LOOK_AGAIN_S`.
+SILENT_S, LOOK_AGAIN_S = 60.0, 1.0
 
 
 class Place(Protocol):
@@ -33,6 +38,7 @@ class Place(Protocol):
 
     host: str
     opened_at: float  # loop time
+    session: Session | None
 
     def close(self, reason: str) -> None: ...
 
@@ -51,6 +57,7 @@ class Admission:
         self._unproven: Shares[Place] = Shares()
         self._proven: Shares[Place] = Shares()
         self._connections: Shares[Place] = Shares()  # all of them
+        self._look_again_at = float("-inf")
 
     def may_connect(self, host: str) -> bool:
         """Return whether the address has few enough connections to open another one."""
@@ -132,6 +139,8 @@ class Admission:
         victim = self._victim(connection.host)
         assert victim is not None
         self._services.log_limited("session_made_room", victim.host, address=victim.host)
+        if victim in self._proven:
+            self._look_again_at = self._services.loop.time() + LOOK_AGAIN_S
         victim.close("another host needs its place")
         return True
 
@@ -148,4 +157,21 @@ class Admission:
             return unproven
         if proven is not None and is_known and self._proven.is_smaller(owner, proven):
             return proven
+        return self._silent(now)
+
+    def _silent(self, now: float) -> Place | None:
+        """Return a session of the largest network that had no message for a long time, or None."""
+        if now < self._look_again_at:
+            return None
+        self._look_again_at = now + LOOK_AGAIN_S
+        longest = min(self._proven.largest_group(), key=_active_at, default=None)
+        if longest is not None and now - _active_at(longest) > SILENT_S:
+            self._look_again_at = now  # `has_room_for` asks before the place is needed
+            return longest
         return None
+
+
+def _active_at(place: Place) -> float:
+    """Return the loop time of its last message in either direction, or of its begin."""
+    active_at = None if place.session is None else place.session.last_active
+    return place.opened_at if active_at is None else active_at

@@ -15,7 +15,7 @@ a host that has been upgraded keeps its origin when it first proves a key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from enum import IntEnum
 from functools import partial
 from ipaddress import IPv6Address, ip_address
@@ -26,6 +26,7 @@ import structlog
 from protocol.identifiers import guid_text
 from qmd.core.peer_instance import Instance
 from qmd.runtime.identity_key import fingerprint
+from qmd.runtime.shares import owner_of
 from storage.tables import peer_origins
 from storage.tables.peer_origins import PeerOrigin
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 KNOWN_MAX = 50_000  # facts
+# Of them, those of hosts that this queue manager has not dialled: the others keep their own room.
+FIRST_USES_MAX = 40_000
+PER_NETWORK_MAX = 10_000  # of these, from one network (qmd/runtime/shares.py)
 PER_ADDRESS_MAX = 1000  # of them that one address may cause: hosts behind one NAT share an address
 SEEN_AGAIN_S = 86_400  # after which a fact is stored again with its new time
 # If there is no room for a new fact, those are forgotten that were not seen for so long. No fact
@@ -87,6 +91,8 @@ class Origins:
         self._primary: dict[bytes, PeerOrigin] = {}
         self._per_address: Counter[str] = Counter()  # facts that are no decision of an operator
         self._count = 0
+        self._first_uses = 0
+        self._per_network: Counter[Hashable] = Counter()  # of these
         self._look_again_at = 0.0
         #: Called with the GUID when its primary origin has changed.
         self.on_primary: Callable[[bytes], None] = lambda guid: None
@@ -235,7 +241,7 @@ class Origins:
                 bound = Bound.ANOTHER
             self.on_conflict(connection, primary)
         if row is None:
-            if bound < Bound.CONFIGURED and not self._has_room(connection.host):
+            if bound < Bound.CONFIGURED and not self._has_room(connection.host, bound):
                 self._services.log_limited(
                     "peer_not_recorded",
                     connection.host,
@@ -357,6 +363,9 @@ class Origins:
         facts[row.fact] = row
         self._count += 1
         self._per_address[_network(row.host)] += row.bound < Bound.CONFIGURED
+        if row.bound < Bound.DIALLED:
+            self._first_uses += 1
+            self._per_network[owner_of(row.host).group] += 1
         self._choose(row.queue_manager)
 
     def _uncount(self, row: PeerOrigin) -> None:
@@ -365,6 +374,12 @@ class Origins:
         self._per_address[network] -= row.bound < Bound.CONFIGURED
         if not self._per_address[network]:
             del self._per_address[network]
+        if row.bound < Bound.DIALLED:
+            group = owner_of(row.host).group
+            self._first_uses -= 1
+            self._per_network[group] -= 1
+            if not self._per_network[group]:
+                del self._per_network[group]
 
     def _choose(self, guid: bytes) -> None:
         """Find the primary fact of a queue manager: the one with the greatest binding."""
@@ -393,10 +408,9 @@ class Origins:
             if self.primary(guid) != before:
                 self.on_primary(guid)
 
-    def _has_room(self, host: str) -> bool:
+    def _has_room(self, host: str, bound: Bound) -> bool:
         """Return whether another fact may be stored that a session with this address causes."""
-        network = _network(host)
-        if self._count < KNOWN_MAX and self._per_address[network] < PER_ADDRESS_MAX:
+        if self._fits(host, bound):
             return True
         now = self._services.loop.time()
         if now < self._look_again_at:
@@ -410,7 +424,15 @@ class Origins:
                 if row.bound < Bound.CONFIGURED and row.last_seen_s < latest_s
             ]
         )
-        return self._count < KNOWN_MAX and self._per_address[network] < PER_ADDRESS_MAX
+        return self._fits(host, bound)
+
+    def _fits(self, host: str, bound: Bound) -> bool:
+        if self._count >= KNOWN_MAX or self._per_address[_network(host)] >= PER_ADDRESS_MAX:
+            return False
+        return bound >= Bound.DIALLED or (
+            self._first_uses < FIRST_USES_MAX
+            and self._per_network[owner_of(host).group] < PER_NETWORK_MAX
+        )
 
     def _now_s(self) -> int:
         return int(self._services.environment.time())

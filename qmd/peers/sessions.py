@@ -275,7 +275,7 @@ class Peers:
         assert guid is not None
         self.admission.opened(connection)
         if connection.link is not None:
-            self._known_hosts.add(connection.host)
+            self._known_hosts.add(connection.host, is_dialled=True)
         connection.handshake_done = True
         self._tls.opened(connection)
         self._by_origin.setdefault((guid, connection.origin), []).append(connection)

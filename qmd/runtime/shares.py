@@ -116,6 +116,13 @@ class Shares(Generic[T]):
         members = max(self._groups[group].values(), key=lambda each: len(each))
         return next(iter(members))
 
+    def largest_group(self) -> list[T]:
+        """Return the members of the group with the most, the oldest of each owner first."""
+        if not self._owners:
+            return []
+        group = max(self._sizes, key=self._sizes.__getitem__)
+        return [member for members in self._groups[group].values() for member in members]
+
     def is_smaller(self, owner: Owner, member: T) -> bool:
         """Return whether `owner`, with one more member, has a smaller share than that of `member`.
 

@@ -207,6 +207,8 @@ async def test_acknowledgments_have_half_of_the_ids_and_give_them_back(hosts: Ho
         )
         queue = b.queue(f"admin{number}")
         await until(lambda: queue.messages == 1, "its acknowledgment")  # noqa: B023
+        # Its outgoing queue gives the id back when the session has acknowledged it.
+        await until(lambda: not any(each.messages for each in a.outgoing.queues), "its release")
         await a.settled()
     assert a.outgoing.count <= 4
     assert len(await a.peek("orders")) == 30

@@ -291,6 +291,35 @@ def test_a_full_table_takes_no_new_facts_until_old_ones_are_long_unseen(
     assert world.origins.primary(b"p" * 16) == "10.0.0.99"
 
 
+def test_hosts_that_were_dialled_have_room_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origins_module, "FIRST_USES_MAX", 3)
+    for number in range(5):
+        guid = number.to_bytes(16, "big")
+        world.origins.accepted(world.session(f"10.0.{number}.1", guid=guid))
+    assert len(world.origins.facts()) == 3
+
+    world.origins.dialled(dialled := world.session("10.1.0.1"), is_configured=False)
+    assert world.origins.is_primary(dialled)
+
+    # A fact of a host that is dialled later leaves the room of the others.
+    world.origins.dialled(world.session("10.0.0.1", guid=bytes(16)), is_configured=False)
+    world.origins.accepted(late := world.session("10.0.9.1", guid=b"x" * 16))
+    assert world.origins.is_primary(late)
+
+
+def test_one_network_does_not_fill_the_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origins_module, "PER_NETWORK_MAX", 3)
+    for number in range(5):
+        guid = number.to_bytes(16, "big")
+        world.origins.accepted(world.session(f"127.0.{number}.1", guid=guid))
+    assert len(world.origins.facts()) == 3
+
+    world.origins.accepted(other := world.session("10.0.0.1"))
+    assert world.origins.is_primary(other)
+
+
 def test_the_guid_of_this_queue_manager_is_never_bound(world: World) -> None:
     world.origins.accepted(world.session("10.0.0.66", guid=HERE, key=KEY))
 
