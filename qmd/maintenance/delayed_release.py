@@ -60,6 +60,7 @@ log = structlog.get_logger()
 
 PIECE_MESSAGES = 256
 PIECE_BYTES = 4 * 1024 * 1024
+TURN_MESSAGES = 64  # released before other work has its turn: some 4 ms
 #: The clocks are compared so often while a message is delayed: the wall clock may be set.
 LOOK_S = 1.0
 RETRY_S = 5.0  # until a destination that had no room, or was unknown, is tried again
@@ -147,9 +148,11 @@ class DelayedRelease:
 
     async def _release(self, found: Sequence[DelayedRow]) -> None:
         answers = self._new_answers()
-        for row in found:
+        for index, row in enumerate(found):
             if self._services.lifecycle.stopping:
                 return
+            if index and not index % TURN_MESSAGES:
+                await asyncio.sleep(0)  # other work has its turn
             if row.queue in self._blocked:
                 continue
             if not row.is_whole:

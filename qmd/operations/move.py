@@ -196,7 +196,10 @@ class Mover:
             moving.append(_Moving(message, moved, is_express))
             if not is_express:
                 source.taken[lookup_id] = HELD
-        reader.taken[source].difference_update(lookup_ids)
+        mine = reader.taken[source]
+        mine.difference_update(lookup_ids)
+        if not mine:
+            source.takers.discard(reader)
         self._store(
             source,
             target,

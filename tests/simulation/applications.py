@@ -31,6 +31,7 @@ class Queue:
     transactional: bool
     quota_bytes: int | None = None
     journal: bool = False  # it keeps copies of received messages
+    retry_delay_s: float = 0.0  # how long a message waits that a transaction has aborted
 
     @property
     def key(self) -> str:

@@ -58,6 +58,9 @@ LIMITS_OF_DELAYS = {
     "qmd.maintenance.delayed_release.RETRY_S": (0.2,),
 }
 
+# In some worlds aborted messages wait before they are received again.
+RETRIES_PROBABILITY = 0.35
+
 # In some worlds messages go over relays.
 RELAYS_PROBABILITY = 0.3
 # The room of a relay that has little: less than a configuration may say, for one message of the
@@ -149,7 +152,15 @@ class DrawnWorld:
         if self.has_delays:
             for limit, values in LIMITS_OF_DELAYS.items():
                 self.limits[limit] = delays_random.choice(values)
+        retries_random = random.Random(f"retries {seed}")
+        self.has_retries = retries_random.random() < RETRIES_PROBABILITY
         self.queues = self._draw_queues()
+        if self.has_retries:
+            delay_s = retries_random.choice((0.01, 0.1, 0.5))
+            self.queues = tuple(
+                replace(queue, retry_delay_s=delay_s) if queue.name == "work" else queue
+                for queue in self.queues
+            )
         names = {queue.name for queue in self.queues} | {"missing"}
         self.kinds = [kind for kind in KINDS if kind.queue in names]
         self.has_rejecting_forwarders = self._draw(
@@ -158,6 +169,11 @@ class DrawnWorld:
         if self.has_rejecting_forwarders:
             self.kinds = [
                 replace(kind, outcome=Outcome.RECEIVED_OR_DEAD) if kind.queue == "work" else kind
+                for kind in self.kinds
+            ]
+        if self.has_retries:
+            self.kinds = [
+                replace(kind, is_ordered=False) if kind.queue == "work" else kind
                 for kind in self.kinds
             ]
         host_names: tuple[str, ...] = ("anna", "bert", "carl")[: source.choice((2, 2, 3))]

@@ -13,6 +13,7 @@ from qmd.client import (
     QueueExists,
     QueueManager,
     QueueManagerError,
+    RetryProperties,
     connect,
 )
 from tests.simulation.acknowledgments import QUEUE as ACKNOWLEDGMENTS
@@ -68,6 +69,7 @@ class Operator:
                     transactional=queue.transactional,
                     quota_bytes=queue.quota_bytes,
                     journal=queue.journal,
+                    retry=_retry(queue.retry_delay_s),
                 )
         if self.oracle is not None and not self._is_deleting:
             self.oracle.administration_queue_exists(self.host.name)
@@ -122,6 +124,13 @@ class ReportedState:
     outgoing: dict[str, Totals]
     status: dict[str, Any]
     awaiting_bytes: int  # of messages that arrived elsewhere and are not received
+
+
+def _retry(delay_s: float) -> RetryProperties | None:
+    """Return a policy without end, so that each message is received at last."""
+    if not delay_s:
+        return None
+    return RetryProperties(attempts=0, delay_s=delay_s, factor=1.5, delay_max_s=4 * delay_s)
 
 
 async def read_state(client: QueueManager) -> ReportedState:

@@ -86,7 +86,8 @@ class Quiescence:
         return [
             f"{queue}@{name} has {totals.messages}"
             for queue, totals in queues.items()
-            if totals.messages and queue.removesuffix(";sorted") in read  # but not in journals
+            if totals.messages
+            and queue.removesuffix(";sorted").removesuffix(";retry") in read  # but not in journals
         ] + [
             f"{name} has {totals.messages} for {destination}"
             for destination, totals in outgoing.items()
