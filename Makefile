@@ -24,6 +24,8 @@ FOLDERS ?= 2000
 KILLS ?= 200
 # Number of fleets with logs that `make soak-pipeline` audits, in any order and in parts.
 FLEETS ?= 6
+# Number of fleets that `make soak-pipeline` audits night after night, in any parts.
+NIGHTS ?= 300
 # The seeds of `make simulate`: how many, and the first one; or SEED: only this one, line by line.
 SEEDS ?= 1000
 FIRST ?= 1
@@ -100,6 +102,7 @@ routed: tools ## five daemons, one of them the only relay, cut off and killed: M
 soak-pipeline: tools ## kill two streams KILLS=200 times; then run jobs over FLEETS=6, in any order and parts
 	@$(PY) -m tests.pipeline.kills --kills $(KILLS) $(ARGS)
 	@QMD_SOAK=1 QMD_SOAK_SEEDS=$(FLEETS) $(PY) -m pytest -q tests/pipeline -k any_fleet
+	@$(PY) -W ignore -m tests.pipeline.nights --cases $(NIGHTS)
 
 fuzz: tools ## fuzz every parser, SECONDS=60 each
 	@if $(PY) -c 'import atheris' 2>/dev/null || $(PIP) \

@@ -39,6 +39,10 @@ class RowKind(IntEnum):
     UNREADABLE = 12  # a file; `text` is its path and the error
     ACKNOWLEDGED = 13  # first and last key, or number, of acknowledged or relayed messages
     NUMBERS = 14  # given by a source without a gap; `stream` is 1 for express messages, else 0
+    DEPARTED = (
+        15  # arrival numbers of a host whose messages left their queues; `source` is the host
+    )
+    DEPARTED_NUMBERS = 16  # numbers of a source whose messages did so; `stream` is the role
 
 
 class Row(NamedTuple):
@@ -138,6 +142,10 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
               key_first=dead.number, key_last=dead.role)  # fmt: skip
     left = of(Role.RECEIVED, Role.LEFT)
     yield _sums(RowKind.LEFT, left, left.host, left.queue, mixed(left.place, left.host))
+    placed = left.where(left.place >= 0)
+    yield _ranges(RowKind.DEPARTED, placed.host, np.zeros(len(placed.host), np.int64),
+                  placed.arrival)  # fmt: skip
+    yield _ranges(RowKind.DEPARTED_NUMBERS, left.source, left.role.astype(np.int64), left.number)
     came = of(Role.ACCEPTED, Role.PUT)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]
@@ -223,24 +231,23 @@ def _acknowledged(f: Facts) -> Row | None:
 
 def _numbers(f: Facts) -> Row | None:
     """Return the numbers that a source has given to messages, as ranges without gaps."""
-    n = len(f.role)
+    return _ranges(RowKind.NUMBERS, f.source, (f.grade == EXPRESS).astype(np.int64), f.number)
+
+
+def _ranges(what: RowKind, source: Array, kind: Array, number: Array) -> Row | None:
+    """Return the numbers of each `source` and `kind`, as ranges without gaps."""
+    n = len(source)
     if n == 0:
         return None
-    is_express = (f.grade == EXPRESS).astype(np.int64)
-    order = np.lexsort((f.number, is_express, f.source))
-    source, is_express, number = f.source[order], is_express[order], f.number[order]
+    order = np.lexsort((number, kind, source))
+    source, kind, number = source[order], kind[order], number[order]
     begins = np.ones(n, bool)
     begins[1:] = (
-        (source[1:] != source[:-1])
-        | (is_express[1:] != is_express[:-1])
-        | (number[1:] > number[:-1] + 1)
+        (source[1:] != source[:-1]) | (kind[1:] != kind[:-1]) | (number[1:] > number[:-1] + 1)
     )
     first = np.flatnonzero(begins)
     last = np.append(first[1:], n) - 1
-    return Row(
-        np.full(len(first), RowKind.NUMBERS), source[first], is_express[first],
-        number[first], number[last],
-    )  # fmt: skip
+    return Row(np.full(len(first), what), source[first], kind[first], number[first], number[last])
 
 
 def follows(key: Array, next_: Array) -> Array:

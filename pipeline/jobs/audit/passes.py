@@ -6,7 +6,7 @@ suspect_facts   the single events that the rules need, shuffled once by their me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine
-from pipeline.events import LogFile, Unreadable, pieces, read_piece, text_hashes
+from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
 from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
     COLUMNS,
@@ -35,9 +35,11 @@ from pipeline.jobs.audit.fingerprints import (
     mixed,
     unreadable,
 )
-from pipeline.jobs.audit.settled import Stretches, ends, in_pairs
+from pipeline.jobs.audit.settled import Numbers, Stretches, ends, in_pairs
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.survey import Survey
+from pipeline.jobs.incremental.known_events import no_stretches
+from pipeline.jobs.incremental.new_events import OnceReader, work_of
 
 Frame = Any
 
@@ -58,13 +60,19 @@ def fingerprints(engine: Engine, files: Sequence[LogFile], tasks: int, read: Str
     # A power of two: the samples of two runs overlap.
     sample_every = 1 << (sum(file.size for file in files) // _SAMPLE_BYTES).bit_length()
 
+    work, shared = work_of(files, tasks)
+
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
-        return print_rows(parts, sample_every, read)
+        return print_rows(parts, sample_every, read, shared)
 
-    return engine.collect(pieces(files, tasks), each, SCHEMA).to_pandas()
+    return engine.collect(work, each, SCHEMA).to_pandas()
 
 
-def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> Iterator[Any]:
+def print_rows(
+    parts: Iterator[Piece], sample_every: int, read: Stretches, shared: Collection[str] = ()
+) -> Iterator[Any]:
+    """Yield the fingerprints of pieces; files in `shared` may contain events of each other."""
+    once = OnceReader(no_stretches())
     named: set[int] = set()
     hosts: set[tuple[int, str]] = set()
     held: list[Any] = []
@@ -72,6 +80,8 @@ def print_rows(parts: Iterator[Piece], sample_every: int, read: Stretches) -> It
         of_part: list[Any] = []
         try:
             for table in read_piece(part, COLUMNS):
+                if part[0] in shared:
+                    table, _ = once.new_ones(table)
                 fresh: dict[int, str] = {}
                 facts = facts_of(table, fresh)
                 if (known := read.holds(facts)).any():
@@ -116,6 +126,9 @@ class EventSelection:
     queues: Any  # host and queue
     messages: Any  # source and number
     message_ids: Any  # the same as text
+    again_hosts: Any  # with messages that have left their place before
+    again_places: Numbers
+    again_numbers: Numbers
 
     @classmethod
     def of(cls, found: Survey, carried: Frame, *, full: bool) -> EventSelection:
@@ -135,11 +148,14 @@ class EventSelection:
             np.sort(_pair(found.suspect_queues)),
             np.sort(mixed(numbers.source.to_numpy(np.int64), numbers.number.to_numpy(np.int64))),
             pa.array(ids, pa.string()),
+            np.unique(found.again_places.frame.source.to_numpy(np.int64)),
+            found.again_places,
+            found.again_numbers,
         )
 
     def nothing(self) -> bool:
         return not self.full and not any(
-            map(len, (self.streams, self.plain, self.queues, self.messages))
+            map(len, (self.streams, self.plain, self.queues, self.messages, self.again_hosts))
         )
 
     def probe(self, table: Any) -> Any:
@@ -162,6 +178,9 @@ class EventSelection:
             at = np.flatnonzero(coded(table.column("kind"), _LEAVING, 0) == 1)
             host = text_hashes(table.column("queue_manager"))[at]
             chosen[at] |= _in(mixed(host, text_hashes(table.column("queue"))[at]), self.queues)
+        if len(self.again_hosts):
+            leaves = coded(table.column("kind"), _LEAVING, 0) == 1
+            chosen |= leaves & _in(text_hashes(table.column("queue_manager")), self.again_hosts)
         return chosen
 
     def choose(self, f: Facts) -> Any:
@@ -180,6 +199,15 @@ class EventSelection:
             | (moves & is_suspect)
             | ((moves | left) & _in(mixed(f.source, f.number), self.messages))
             | (left & _in(mixed(f.host, f.queue), self.queues))
+            | (left & (f.place >= 0) & self.left_before(f))
+        )
+
+    def left_before(self, f: Facts) -> Any:
+        """Return which messages had left the same place in files of an earlier run."""
+        if not len(self.again_hosts):
+            return np.zeros(len(f.role), bool)
+        return self.again_places.have(f.host, f.arrival, express=False) & self.again_numbers.have(
+            f.source, f.number, express=False
         )
 
 
@@ -227,21 +255,25 @@ def suspect_facts(
     if selection.nothing() and not len(kept):
         return False
     read = Stretches(state.covered)
+    whole = [] if selection.nothing() else [f for f in files if f.path not in found.unreadable]
+    work, shared = work_of(whole, tasks)
 
     def select(parts: Iterator[Piece]) -> Iterator[Any]:
+        once = OnceReader(no_stretches())
         for part in parts:
             for table in read_piece(part, COLUMNS, PROBE, selection.probe):
+                if part[0] in shared:
+                    table, _ = once.new_ones(table)
                 facts = facts_of(table)
                 some = facts.where(np.flatnonzero(selection.choose(facts) & ~read.holds(facts)))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS
                 )
 
-    whole = [] if selection.nothing() else [f for f in files if f.path not in found.unreadable]
     more = pa.Table.from_pandas(kept[list(Facts._fields)], _ARROW_FACTS, preserve_index=False)
     engine.create(
         "facts",
-        pieces(whole, tasks),
+        work,
         select,
         more,
         by="source",

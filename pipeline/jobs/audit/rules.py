@@ -170,6 +170,11 @@ _RULES = (
         _candidate("'delivered_and_dead'", **_MESSAGE),
         "(accepted > 0 AND ended > 0) OR (received > 0 AND dead_later > 0)",
     ),
+    # An earlier run may have read that it was received.
+    (
+        _candidate("'died_later'", **_MESSAGE),
+        "accepted > 0 AND ended = 0 AND received = 0 AND dead_later > 0",
+    ),
     (
         _candidate("'duplicated'", **_MESSAGE),
         f"accepted > 1 OR (is_suspect AND accepted = 1 AND NOT {_SAME_ACCEPTED} AND"
@@ -390,6 +395,15 @@ WHERE index >= 0 AND (
   (kept.how = 1) OR (kept.how = 2 AND role IN ({Role.RECEIVED}, {Role.LEFT}))
   OR (role = {Role.LEFT} AND source <> host)
 )
+"""
+
+#: Departures from places which messages had left in files of earlier runs.
+AGAIN = f"""
+SELECT facts.source, number, facts.host, queue, place, max(at_ms) AS at_ms FROM facts
+JOIN again_places p ON facts.host = p.source AND place & {ARRIVAL_MAX} BETWEEN p.first AND p.last
+JOIN again_numbers n ON facts.source = n.source AND number BETWEEN n.first AND n.last
+WHERE role IN ({Role.RECEIVED}, {Role.LEFT}) AND place >= 0
+GROUP BY facts.source, number, facts.host, queue, place
 """
 
 LEFT_TWICE = (

@@ -29,6 +29,8 @@ SEGMENT = [
 ]
 COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count", "at_sum"]
 NUMBERS = ["source", "is_express", "first", "last"]
+#: Departures that an earlier run has read once, and a later run once more.
+AGAIN = ["source", "number", "host", "queue", "place", "at_ms"]
 #: `index` of an event that represents a segment; no event of a log has it.
 OF_SEGMENT = -1
 
@@ -93,7 +95,11 @@ class Numbers:
         self.frame = frame[NUMBERS].astype(np.int64).reset_index(drop=True)
 
     def have(self, sources: Array, numbers: Array, *, express: bool) -> Array:
-        part = self.frame[self.frame.is_express == int(express)]
+        return self.of_kind(sources, numbers, int(express))
+
+    def of_kind(self, sources: Array, numbers: Array, kind: int) -> Array:
+        """Return which of the numbers are there; `kind` is the value of column `is_express`."""
+        part = self.frame[self.frame.is_express == kind]
         if len(part) == 0 or len(sources) == 0:
             return np.zeros(len(sources), bool)
         known = np.unique(part.source.to_numpy())
@@ -102,6 +108,23 @@ class Numbers:
         at = np.searchsorted(starts, _two(code, numbers), side="right") - 1
         source, last = part.source.to_numpy()[at], part["last"].to_numpy()[at]
         return (at >= 0) & (source == sources) & (numbers <= last)
+
+    def and_in(self, other: Numbers) -> Numbers:
+        """Return the numbers that both have, of the same source and kind."""
+        found = []
+        by = ["source", "is_express"]
+        ours = dict(list(self.frame.groupby(by)))
+        for pair, theirs in other.frame.groupby(by):
+            mine = ours.get(pair)
+            if mine is None:
+                continue
+            first, last = mine["first"].to_numpy(), mine["last"].to_numpy()
+            for row in theirs.itertuples():
+                for at in range(np.searchsorted(last, row.first), len(first)):
+                    if first[at] > row.last:
+                        break
+                    found.append((*pair, max(row.first, first[at]), min(row.last, last[at])))
+        return Numbers(pd.DataFrame(found, columns=NUMBERS, dtype=np.int64))
 
 
 def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:

@@ -4,6 +4,8 @@
     segments   the settled part of each stream: some rows for each (`settled.py`)
     carried    the events of every other message: open, or wrong, or ended
     numbers    the numbers that each source has given
+    departed   the messages that have left their queues: places of hosts, and numbers of sources
+    again      departures that a later run has read once more
     covered    the stretches of logs that were read
     runs       where streams lead, and which stream came after another
     streams    the counted messages of each stream, for the table
@@ -27,19 +29,22 @@ import pyarrow as pa
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import Facts
-from pipeline.jobs.audit.settled import COVERED, NUMBERS, SEGMENT
+from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 5
+VERSION = 6
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
     "carried": list(Facts._fields),
     "segments": SEGMENT,
     "numbers": NUMBERS,
+    "departed": NUMBERS,
+    "departed_numbers": NUMBERS,
+    "again": AGAIN,
     "covered": COVERED,
     "routes": ["host", "queue", "source"],
     "clock_bounds": BOUNDS,
@@ -63,6 +68,9 @@ class State:
         self.carried = _empty("carried")
         self.segments = _empty("segments")
         self.numbers = _empty("numbers")
+        self.departed = _empty("departed")
+        self.departed_numbers = _empty("departed_numbers")
+        self.again = _empty("again")
         self.covered = _empty("covered")
         self.routes = _empty("routes")
         self.clock_bounds = _empty("clock_bounds")
@@ -122,6 +130,9 @@ class State:
         self.numbers, self.segments, self.carried = found.numbers.frame, segments, kept
         self.clock_bounds = clocks.narrowed(self.clock_bounds, found.clock_bounds)
         self.samples = found.samples
+        self.departed = found.departed.frame
+        self.departed_numbers = found.departed_numbers.frame
+        self.again = found.again
 
 
 def _empty(name: str) -> Frame:

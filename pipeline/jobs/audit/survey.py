@@ -52,6 +52,11 @@ class Survey:
     covered: Frame  # stretches that were read
     segments: Frame  # settled parts of streams, including those that these files settle
     numbers: Numbers  # given by each source
+    departed: Numbers  # arrival numbers of each host
+    departed_numbers: Numbers  # numbers of each source; its kind is the role
+    again_places: Numbers  # of `departed`: earlier and in these files
+    again_numbers: Numbers  # of all roles
+    again: Frame  # settled.AGAIN, of earlier runs
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
     judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
     suspect_plain: set[int] = field(default_factory=set)
@@ -76,6 +81,9 @@ class EarlierState(Protocol):
     segments: Frame
     carried: Frame
     numbers: Frame
+    departed: Frame
+    departed_numbers: Frame
+    again: Frame
     samples: Frame
 
 
@@ -112,6 +120,8 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         covered,
         known.segments,
         new.numbers(known),
+        *new.departed(known),
+        known.again,
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         twice=twice,
         events=int(new.of(RowKind.COVERED).key_last.sum()),
@@ -161,6 +171,21 @@ class _Fingerprints:
         """Return the known and new numbers that sources gave to messages."""
         new = self.of(RowKind.NUMBERS)[["source", "stream", "key_first", "key_last"]]
         return Numbers(pd.concat([known.numbers, new.set_axis(NUMBERS, axis=1)]))
+
+    def departed(self, known: EarlierState) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Return the known and new departures by place and number, and those that are both."""
+        found, again = [], []
+        for kind, old in (
+            (RowKind.DEPARTED, known.departed),
+            (RowKind.DEPARTED_NUMBERS, known.departed_numbers),
+        ):
+            new = self.of(kind)[["source", "stream", "key_first", "key_last"]]
+            new = new.set_axis(NUMBERS, axis=1)
+            found.append(Numbers(pd.concat([old, new])))
+            again.append(
+                Numbers(new.assign(is_express=0)).and_in(Numbers(old.assign(is_express=0)))
+            )
+        return found[0], found[1], again[0], again[1]
 
 
 def _suspects(streams: Frame, hosts: dict[int, str]) -> set[tuple[int, int]]:

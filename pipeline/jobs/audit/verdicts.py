@@ -25,7 +25,7 @@ from pipeline.jobs.audit.findings import (
 )
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
-from pipeline.jobs.audit.settled import SEGMENT, Stretches, in_pairs, joined, keys_of
+from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, keys_of
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.survey import Survey
 
@@ -56,7 +56,7 @@ def judge(
         rows = pd.DataFrame(columns=rules.COLUMN_NAMES).astype(
             {name: "Int64" for name in rules.COLUMN_NAMES[1:]}
         )
-        return _conclude(rows, found, routes, state, settings)[0]
+        return _conclude(_with_again(rows, None, found), found, routes, state, settings)[0]
     engine.put("streams", _suspect_streams(found))
     engine.view("messages", rules.MESSAGES)
     # Two queries read it: candidates and segments.
@@ -70,6 +70,7 @@ def judge(
         queries.append(rules.LEFT_TWICE)
     # Hashes have 64 bits: columns with nulls must not become floating point.
     rows = whole_numbers(engine.query(" UNION ALL ".join(f"({query})" for query in queries)))
+    rows = _with_received(_with_again(rows, engine, found), found)
     ids, rows = _kept_ids(rows, found)
     judged, proved = _conclude(rows, found, routes, state, settings)
     judged.kept = _kept(engine, ids)
@@ -78,6 +79,45 @@ def judge(
     if settings.timelines:
         judged.timelines = _timelines(engine, proved, settings.timelines)
     return judged
+
+
+def _with_again(rows: Frame, engine: Engine | None, found: Survey) -> Frame:
+    """Add the messages that left a place again, after another run had read that they left it."""
+    again = found.again
+    if engine is not None and len(found.again_places.frame) and len(found.again_numbers.frame):
+        for name, numbers in (("places", found.again_places), ("numbers", found.again_numbers)):
+            table = pa.Table.from_pandas(numbers.frame, preserve_index=False)
+            engine.put(f"again_{name}", table)
+        new = plain_numbers(engine.query(rules.AGAIN))
+        again = pd.concat([new[AGAIN], again]).drop_duplicates(AGAIN[:-1], ignore_index=True)
+        found.again = again
+    if len(again) == 0:
+        return rows
+    place = AGAIN[:-1]
+    twice = rows[rows.kind == "ended_twice"][place].astype(np.int64).assign(there=True)
+    missing = again.merge(twice, on=place, how="left")
+    missing = missing[missing.there.isna()][AGAIN].astype("Int64")
+    if len(missing) == 0:
+        return rows
+    added = missing.assign(kind="ended_twice", stream=-1).reindex(columns=rules.COLUMN_NAMES)
+    added = added.astype({name: "Int64" for name in rules.COLUMN_NAMES[1:]})
+    return pd.concat([rows, added], ignore_index=True) if len(rows) else added
+
+
+def _with_received(rows: Frame, found: Survey) -> Frame:
+    """Make `died_later` a finding where another run has read that the message was received."""
+    died = (rows.kind == "died_later").to_numpy()
+    if not died.any():
+        return rows
+    source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
+    rows.loc[died, "kind"] = "delivered_and_dead"
+    return rows[~died | _was_received(source, number, found)].reset_index(drop=True)
+
+
+def _was_received(source: Any, number: Any, found: Survey) -> Any:
+    """Return which messages were received, and did not leave their queue in another way."""
+    received = found.departed_numbers.of_kind(source, number, Role.RECEIVED)
+    return received & ~found.departed_numbers.of_kind(source, number, Role.LEFT)
 
 
 def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
@@ -98,7 +138,8 @@ def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
         wrong = orphans[is_settled & (ended | later)].assign(
             kind="delivered_and_dead", stream=-1, key=pd.NA, until_key=pd.NA
         )
-        wrong.loc[ended[is_settled & (ended | later)], "covering"] = pd.NA
+        is_proved = ended | (later & _was_received(source, number, found))
+        wrong.loc[is_proved[is_settled & (ended | later)], "covering"] = pd.NA
         if len(wrong):
             rows = pd.concat([rows, wrong], ignore_index=True)
         ids.append(orphans[(is_settled & (ended | later)) | ~(is_settled | express)].assign(how=1))

@@ -16,7 +16,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.events import LogFile, hash_of, open_parquet, pieces, read_piece, text_hashes
+from pipeline.events import (
+    LogFile,
+    Unreadable,
+    hash_of,
+    open_parquet,
+    pieces,
+    read_piece,
+    text_hashes,
+)
 from pipeline.jobs.incremental.known_events import KnownEvents, overlapping, stretches_of
 
 Frame = Any
@@ -86,7 +94,7 @@ def _task(
     names: dict[int, str] = {}
     noted_stretches: list[Frame] = []
     for some, known in parts:
-        reader = _Reader(known)
+        reader = OnceReader(known)
         for piece in some:
             for events in read_piece(piece, columns):
                 table, stretches = reader.new_ones(events)
@@ -108,7 +116,7 @@ def _task(
         )
 
 
-class _Reader:
+class OnceReader:
     """Reader of tables that may share events with each other and with known stretches."""
 
     def __init__(self, known: Frame) -> None:
@@ -143,6 +151,34 @@ class _Reader:
             for each, top in last.items():
                 self._top[each] = max(top, self._top.get(each, -1))
         return table, stretches
+
+
+def work_of(files: Sequence[LogFile], tasks: int) -> tuple[list[list[Piece]], set[str]]:
+    """Return the pieces of files for each task, and the paths of files that may share events.
+
+    Files that may share events are read by one task.
+    """
+    cut = [piece for part in pieces(files, len(files) or 1) for piece in part]
+    with ThreadPoolExecutor(_READERS) as readers:
+        boxes = list(readers.map(_readable_boxes, cut))
+    groups = together(boxes)
+    sizes = {file.path: max(file.size, 1) for file in files}
+    total = sum(sizes[path] for path, *_ in cut)
+    work: list[list[Piece]] = [[] for _ in range(min(tasks, len(groups)))]
+    reached = 0
+    for group in groups:
+        work[min(len(work) - 1, reached * len(work) // max(total, 1))] += [cut[at] for at in group]
+        reached += sum(sizes[cut[at][0]] for at in group)
+    shared = {cut[at][0] for group in groups if len(group) > 1 for at in group}
+    return [each for each in work if each], shared
+
+
+def _readable_boxes(piece: Piece) -> list[Box]:
+    """Return the boxes of a piece; none for a damaged file, which no task will read."""
+    try:
+        return _boxes(piece)
+    except (OSError, ValueError, TypeError, ArithmeticError, Unreadable):
+        return []
 
 
 def _tasks(

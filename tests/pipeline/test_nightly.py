@@ -1,0 +1,21 @@
+"""Night after night, in any parts, an audit ends with what one run over everything says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+
+from tests.pipeline.nights import check
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+# `make soak-pipeline` runs hundreds of cases; these are one of each kind of fleet, and those that
+# failed once: a message that left its place, or died, after it was settled.
+@pytest.mark.parametrize("seed", [0, 1, 2, 7])
+def test_the_last_of_many_runs_says_what_one_run_says(seed: int, tmp_path: Path) -> None:
+    assert check(seed, tmp_path).problems == []
