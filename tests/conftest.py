@@ -31,7 +31,7 @@ WITHOUT_SESSION = tuple(
         *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
         *("bodies", "connect", "watch", "airflow", "first_audit"),
         *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),
-        *("nightly",),
+        *("nightly", "odd_messages"),
     )
 )
 

@@ -86,7 +86,7 @@ class Host:
                     "sequence_number": position[1],
                     "class": event.get("why"),
                     "delivery": event.get("delivery", ""),
-                    "bytes": 700,
+                    "bytes": event.get("bytes", 700),
                     **dict.fromkeys(("reason", "transaction", "label", "correlation_id"), ""),
                     "to_queue": event.get("to_queue", ""),
                 }

@@ -24,7 +24,7 @@ Array = Any
 
 COLUMNS = (
     *("host", "queue_manager", "block", "index", "at_ms", "kind", "message_id", "queue", "peer"),
-    *("lookup_id", "sequence_id", "sequence_number", "class", "delivery"),
+    *("lookup_id", "sequence_id", "sequence_number", "class", "delivery", "bytes"),
 )
 
 
@@ -45,6 +45,7 @@ class Role(IntEnum):
     RELAYED = 11  # a third queue manager has it now
     PUT = 12  # an application put it into a queue of its own host
     PASSED = 13  # a third queue manager has relayed it, and got the acknowledgment
+    IMPORTED = 14  # from a file, into a queue of the host
 
 
 _ENDS, _DEAD = 100, 101  # their meaning depends on whether the message is the host's own
@@ -56,7 +57,7 @@ _CODES = {
     "refused": Role.REFUSED,
     "received": Role.RECEIVED,
     "relayed": Role.RELAYED,
-    "imported": Role.PUT,
+    "imported": Role.IMPORTED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
     # For the host's own message to another host these are its end; for a message in a queue of the
@@ -102,6 +103,7 @@ class Facts(NamedTuple):
     queue: Array
     peer: Array
     grade: Array  # delivery (express and so on) of sent and accepted messages; -1: unknown
+    size: Array  # of its packet; 0: unknown
 
     @property
     def arrival(self) -> Array:
@@ -155,6 +157,7 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
         queue,
         peer,
         coded(column("delivery"), _GRADES, -1).astype(np.int64),
+        numbers("bytes", 0),
     )
 
 

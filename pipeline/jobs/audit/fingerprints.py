@@ -43,6 +43,8 @@ class RowKind(IntEnum):
         15  # arrival numbers of a host whose messages left their queues; `source` is the host
     )
     DEPARTED_NUMBERS = 16  # numbers of a source whose messages did so; `stream` is the role
+    ARRIVED = 17  # arrival numbers of a host that other events name; `source` is the host
+    IMPORTED = 18  # one message that was read from a file; `key_first` is its number
 
 
 class Row(NamedTuple):
@@ -124,13 +126,13 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     yield _runs(RowKind.ACCEPTED, of_streams, of_streams.arrival)
     for part in (sent, accepted):
         plain = part.where(part.stream < 0)
-        numbers = mixed(plain.number, plain.source)
+        numbers = mixed(mixed(plain.number, plain.source), plain.size)
         yield _sums(RowKind.PLAIN, plain, plain.source, plain.role, numbers)
     timed = np.concatenate(
         [at[role] for role in (Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED)]
     )
     yield _acknowledged(of(Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED))
-    given = of(Role.SENT, Role.PUT)
+    given = of(Role.SENT, Role.PUT)  # imported ones bear the numbers of their first life
     yield _numbers(given.where(given.source == given.host))
     some = timed[facts.number[timed] % sample_every == 0]
     yield Row(
@@ -146,7 +148,14 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     yield _ranges(RowKind.DEPARTED, placed.host, np.zeros(len(placed.host), np.int64),
                   placed.arrival)  # fmt: skip
     yield _ranges(RowKind.DEPARTED_NUMBERS, left.source, left.role.astype(np.int64), left.number)
-    came = of(Role.ACCEPTED, Role.PUT)
+    named = facts.where(
+        np.flatnonzero((facts.place >= 0) & ~np.isin(facts.role, (Role.RECEIVED, Role.LEFT)))
+    )
+    yield _ranges(RowKind.ARRIVED, named.host, np.zeros(len(named.host), np.int64), named.arrival)
+    imported = of(Role.IMPORTED)
+    yield Row(np.full(len(imported.role), RowKind.IMPORTED), imported.source,
+              key_first=imported.number)  # fmt: skip
+    came = of(Role.ACCEPTED, Role.PUT, Role.IMPORTED)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]
     host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
@@ -199,7 +208,7 @@ def _runs(what: RowKind, facts: Facts, place: Array) -> Row | None:
         f.host[first],
         f.queue[first],
         last - first + 1,
-        np.add.reduceat(mixed(f.number, f.key), first),
+        np.add.reduceat(mixed(mixed(f.number, f.key), f.size), first),
         np.add.reduceat(f.at_ms, first),
         f.at_ms[first],
         f.at_ms[last],

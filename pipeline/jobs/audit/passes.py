@@ -129,12 +129,15 @@ class EventSelection:
     again_hosts: Any  # with messages that have left their place before
     again_places: Numbers
     again_numbers: Numbers
+    unarrived_hosts: Any  # with messages that left a place, and never came there as far as known
+    unarrived: Numbers
 
     @classmethod
     def of(cls, found: Survey, carried: Frame, *, full: bool) -> EventSelection:
         """Select what `found` suspects; `carried`: events of messages that are still open."""
         dead = found.dead.rename(columns={"key_first": "number"})
-        numbers = pd.concat([each[["source", "number"]] for each in (dead, carried)])
+        imported = found.imported.rename(columns={"key_first": "number"})
+        numbers = pd.concat([each[["source", "number"]] for each in (dead, imported, carried)])
         numbers = numbers.drop_duplicates()
         ids = [
             f"{found.names.get(int(source), '')}\\{int(number)}"
@@ -151,11 +154,23 @@ class EventSelection:
             np.unique(found.again_places.frame.source.to_numpy(np.int64)),
             found.again_places,
             found.again_numbers,
+            np.unique(found.unarrived.frame.source.to_numpy(np.int64)),
+            found.unarrived,
         )
 
     def nothing(self) -> bool:
         return not self.full and not any(
-            map(len, (self.streams, self.plain, self.queues, self.messages, self.again_hosts))
+            map(
+                len,
+                (
+                    self.streams,
+                    self.plain,
+                    self.queues,
+                    self.messages,
+                    self.again_hosts,
+                    self.unarrived_hosts,
+                ),
+            )
         )
 
     def probe(self, table: Any) -> Any:
@@ -178,9 +193,10 @@ class EventSelection:
             at = np.flatnonzero(coded(table.column("kind"), _LEAVING, 0) == 1)
             host = text_hashes(table.column("queue_manager"))[at]
             chosen[at] |= _in(mixed(host, text_hashes(table.column("queue"))[at]), self.queues)
-        if len(self.again_hosts):
+        if len(self.again_hosts) or len(self.unarrived_hosts):
+            host = text_hashes(table.column("queue_manager"))
             leaves = coded(table.column("kind"), _LEAVING, 0) == 1
-            chosen |= leaves & _in(text_hashes(table.column("queue_manager")), self.again_hosts)
+            chosen |= leaves & (_in(host, self.again_hosts) | _in(host, self.unarrived_hosts))
         return chosen
 
     def choose(self, f: Facts) -> Any:
@@ -197,17 +213,18 @@ class EventSelection:
             ends
             | ((f.role == Role.LEFT) & (f.source != f.host))
             | (moves & is_suspect)
+            | (f.role == Role.IMPORTED)
             | ((moves | left) & _in(mixed(f.source, f.number), self.messages))
             | (left & _in(mixed(f.host, f.queue), self.queues))
-            | (left & (f.place >= 0) & self.left_before(f))
+            | (left & (f.place >= 0) & self.left_wrongly(f))
         )
 
-    def left_before(self, f: Facts) -> Any:
-        """Return which messages had left the same place in files of an earlier run."""
-        if not len(self.again_hosts):
-            return np.zeros(len(f.role), bool)
-        return self.again_places.have(f.host, f.arrival, express=False) & self.again_numbers.have(
-            f.source, f.number, express=False
+    def left_wrongly(self, f: Facts) -> Any:
+        """Return which left a place that they had left before, or to which they never came."""
+        again = self.again_places.have(f.host, f.arrival, express=False)
+        again &= self.again_numbers.have(f.source, f.number, express=False)
+        return again | (
+            (f.source != f.host) & self.unarrived.have(f.host, f.arrival, express=False)
         )
 
 
@@ -218,7 +235,8 @@ def _roles(*roles: Role) -> Any:
 
 
 _MOVES = _roles(
-    Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED
+    *(Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED, Role.RELAYED, Role.PASSED),
+    Role.IMPORTED,
 )
 _ENDS = _roles(Role.ENDED, Role.REFUSED, Role.DEAD_LATER)
 _LEAVES = _roles(Role.RECEIVED, Role.LEFT)

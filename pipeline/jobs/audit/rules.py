@@ -29,6 +29,8 @@ WITH each AS (
     min_by({_ARRIVAL}, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
     min(block) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_block,
     min(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at,
+    min(size) FILTER (WHERE role = {Role.SENT} AND size > 0) AS sent_size,
+    max(size) FILTER (WHERE role = {Role.ACCEPTED} AND size > 0) AS accepted_size,
     max(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at_last,
     min_by(host, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
     min_by(queue, {_FIRST}) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
@@ -48,12 +50,13 @@ WITH each AS (
   GROUP BY source, number
   HAVING max(stream) >= 0
 )
-SELECT /*+ BROADCAST(streams) */ each.*, coalesce(sent_key, accepted_key) AS key,
+SELECT /*+ BROADCAST(streams, destinations) */ each.*, coalesce(sent_key, accepted_key) AS key,
   streams.receiver, streams.following, streams.following_sent,
-  streams.old_sent, streams.old_accepted, streams.given,
+  streams.old_sent, streams.old_accepted, streams.given, destinations.queues,
   streams.stream IS NOT NULL AS is_suspect
 FROM each
 LEFT JOIN streams USING (source, stream)
+LEFT JOIN destinations ON sent_queue = destinations.sent_to
 """
 
 #: Each message with what was sent and accepted before and after it.
@@ -200,6 +203,15 @@ _RULES = (
         " AND (accepted_key <> sent_key OR accepted_stream <> stream)",
     ),
     (
+        _candidate("'other_size'", **_MESSAGE),
+        "sent = 1 AND accepted > 0 AND sent_size <> accepted_size",
+    ),
+    (
+        _candidate("'other_queue'", **_MESSAGE),
+        # Of a redirected message, the queue that its source knows is not the one of its host.
+        "sent > 0 AND accepted = 1 AND queues IS NOT NULL AND NOT array_contains(queues, queue)",
+    ),
+    (
         _candidate("'number_reused'", **_MESSAGE),
         "is_suspect AND sent > 0 AND (sent_before = sent_key OR"
         f" ({_WAS_SENT} AND NOT {_SAME_SENT}))",
@@ -262,6 +274,7 @@ _RULES = (
 _GOOD = f"""is_suspect AND sent = 1 AND accepted = 1 AND NOT is_settled
   AND accepted_key = sent_key AND accepted_stream = stream
   AND ended = 0 AND refused = 0 AND dead_later = 0
+  AND coalesce(sent_size = accepted_size, TRUE) AND coalesce(array_contains(queues, queue), TRUE)
   AND coalesce(overtaken_by < key, TRUE)
   AND coalesce(key_most_before < key, TRUE) AND coalesce(key_after > key, TRUE)
   AND NOT {_WAS_SENT} AND NOT {_WAS_ACCEPTED}"""
@@ -294,6 +307,8 @@ WITH plain AS (
     min(place) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
     min(host) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
     min(queue) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
+    min(size) FILTER (WHERE role = {Role.SENT} AND size > 0) AS sent_size,
+    max(size) FILTER (WHERE role = {Role.ACCEPTED} AND size > 0) AS accepted_size,
     count_if(role = {Role.SESSION_ACKED}) AS acked,
     min(at_ms) FILTER (WHERE role = {Role.SESSION_ACKED}) AS ack_at,
     count_if(role = {Role.ENDED}) AS ended,
@@ -313,6 +328,14 @@ WITH plain AS (
 _PLAIN_MESSAGE = _MESSAGE | {"grade": "grade"}
 _PLAIN_RULES = (
     (_candidate("'duplicated'", **_PLAIN_MESSAGE), "accepted > places"),
+    (
+        _candidate("'other_size'", **_PLAIN_MESSAGE),
+        "sent = 1 AND accepted > 0 AND sent_size <> accepted_size",
+    ),
+    (
+        _candidate("'other_queue'", **_PLAIN_MESSAGE),
+        "sent > 0 AND accepted = 1 AND queues IS NOT NULL AND NOT array_contains(queues, queue)",
+    ),
     (
         _candidate("'delivered_and_dead'", **_PLAIN_MESSAGE),
         f"accepted > 0 AND ended > 0 AND grade <> {EXPRESS}",
@@ -347,9 +370,15 @@ _PLAIN_RULES = (
 )
 _PLAIN_KEPT = (
     _candidate("'kept'", **_ID),
-    "NOT (sent = accepted AND accepted = places AND ended = 0 AND refused = 0)",
+    "NOT (sent = accepted AND accepted = places AND ended = 0 AND refused = 0)"
+    " OR sent_size <> accepted_size OR NOT array_contains(queues, queue)",
 )
-PLAIN = _PLAIN_MESSAGES + _found_in("plain", (*_PLAIN_RULES, _PLAIN_KEPT))
+PLAIN = (
+    _PLAIN_MESSAGES
+    + ", plain_to AS (SELECT /*+ BROADCAST(destinations) */ plain.*, destinations.queues FROM plain"
+    " LEFT JOIN destinations ON sent_queue = destinations.sent_to)\n"
+    + _found_in("plain_to", (*_PLAIN_RULES, _PLAIN_KEPT))
+)
 
 #: Messages that these files neither send nor store, from other hosts' events: they may be settled,
 #: or their log may be missing.  `key` is how often the message ended at its source, `until_key` how
@@ -405,6 +434,54 @@ JOIN again_numbers n ON facts.source = n.source AND number BETWEEN n.first AND n
 WHERE role IN ({Role.RECEIVED}, {Role.LEFT}) AND place >= 0
 GROUP BY facts.source, number, facts.host, queue, place
 """
+
+#: Messages that left a place to which they never came.
+UNARRIVED = (
+    _select(
+        "'received_unstored'",
+        source="facts.source",
+        number="number",
+        stream="-1",
+        host="facts.host",
+        queue="queue",
+        at_ms="min(at_ms)",
+        place="place",
+        covering="facts.host",
+        block_to="min(block)",
+    )
+    + f""" FROM facts
+JOIN unarrived p ON facts.host = p.source AND place & {ARRIVAL_MAX} BETWEEN p.first AND p.last
+WHERE role IN ({Role.RECEIVED}, {Role.LEFT}) AND place >= 0 AND facts.source <> facts.host
+GROUP BY facts.source, number, facts.host, queue, place"""
+)
+
+#: Messages that were read from a file more often than they left a queue in another way than to an
+#: application.
+IMPORTED_TWICE = (
+    _select(
+        "if(imports > 1 AND came - gone > 1, 'imported_twice', 'imported')",
+        source="source",
+        number="number",
+        stream="-1",
+        host="host",
+        queue="queue",
+        at_ms="imported_at",
+        covering="host",
+        clock_of="host",
+        at_from="imported_first",
+        at_to="imported_at",
+    )
+    + f""" FROM (
+  SELECT source, number, count_if(role = {Role.IMPORTED}) AS imports,
+    count_if(role IN ({Role.IMPORTED}, {Role.ACCEPTED})) AS came,
+    count_if(role = {Role.LEFT}) AS gone,
+    max(host) FILTER (WHERE role = {Role.IMPORTED}) AS host,
+    max(queue) FILTER (WHERE role = {Role.IMPORTED}) AS queue,
+    min(at_ms) FILTER (WHERE role = {Role.IMPORTED}) AS imported_first,
+    max(at_ms) FILTER (WHERE role = {Role.IMPORTED}) AS imported_at
+  FROM facts GROUP BY source, number
+) WHERE imports > 0"""
+)
 
 LEFT_TWICE = (
     _select(

@@ -109,6 +109,27 @@ class Numbers:
         source, last = part.source.to_numpy()[at], part["last"].to_numpy()[at]
         return (at >= 0) & (source == sources) & (numbers <= last)
 
+    def without(self, other: Numbers) -> Numbers:
+        """Return the numbers that `other` does not have, of the same source and kind."""
+        by = ["source", "is_express"]
+        theirs = {pair: part for pair, part in other.frame.groupby(by)}
+        found = []
+        for pair, part in self.frame.groupby(by):
+            known = theirs.get(pair)
+            starts = known["first"].to_numpy() if known is not None else np.zeros(0, np.int64)
+            ends_ = known["last"].to_numpy() if known is not None else starts
+            for row in part.itertuples():
+                begin = row.first
+                for at in range(np.searchsorted(ends_, row.first), len(starts)):
+                    if starts[at] > row.last:
+                        break
+                    if starts[at] > begin:
+                        found.append((*pair, begin, starts[at] - 1))
+                    begin = max(begin, ends_[at] + 1)
+                if begin <= row.last:
+                    found.append((*pair, begin, row.last))
+        return Numbers(pd.DataFrame(found, columns=NUMBERS, dtype=np.int64))
+
     def and_in(self, other: Numbers) -> Numbers:
         """Return the numbers that both have, of the same source and kind."""
         found = []
@@ -190,6 +211,7 @@ def ends(segments: Frame) -> Frame:
             "key": some[f"key_{end}"],
             "peer": 0,
             "grade": 0,
+            "size": 0,
         }
         parts.append(
             pd.DataFrame(

@@ -4,6 +4,7 @@
     segments   the settled part of each stream: some rows for each (`settled.py`)
     carried    the events of every other message: open, or wrong, or ended
     numbers    the numbers that each source has given
+    arrived    the arrival numbers of each host that events name, other than those of leaving
     departed   the messages that have left their queues: places of hosts, and numbers of sources
     again      departures that a later run has read once more
     covered    the stretches of logs that were read
@@ -43,6 +44,7 @@ _FRAMES: dict[str, list[str]] = {
     "segments": SEGMENT,
     "numbers": NUMBERS,
     "departed": NUMBERS,
+    "arrived": NUMBERS,
     "departed_numbers": NUMBERS,
     "again": AGAIN,
     "covered": COVERED,
@@ -69,6 +71,7 @@ class State:
         self.segments = _empty("segments")
         self.numbers = _empty("numbers")
         self.departed = _empty("departed")
+        self.arrived = _empty("arrived")
         self.departed_numbers = _empty("departed_numbers")
         self.again = _empty("again")
         self.covered = _empty("covered")
@@ -131,6 +134,7 @@ class State:
         self.clock_bounds = clocks.narrowed(self.clock_bounds, found.clock_bounds)
         self.samples = found.samples
         self.departed = found.departed.frame
+        self.arrived = found.arrived.frame
         self.departed_numbers = found.departed_numbers.frame
         self.again = found.again
 

@@ -5,6 +5,7 @@ Everything here is as large as the fleet (streams, queues, hosts), not as its lo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from pipeline.jobs.audit.settled import (
     keys_of,
     pairs_of,
 )
-from pipeline.jobs.audit.stream_links import link
+from pipeline.jobs.audit.stream_links import host_in, link, queue_in
 
 Frame = Any
 #: Times of events of messages; `stream` is the role.
@@ -52,8 +53,10 @@ class Survey:
     covered: Frame  # stretches that were read
     segments: Frame  # settled parts of streams, including those that these files settle
     numbers: Numbers  # given by each source
+    arrived: Numbers  # arrival numbers of each host
     departed: Numbers  # arrival numbers of each host
     departed_numbers: Numbers  # numbers of each source; its kind is the role
+    unarrived: Numbers = field(init=False)  # departed, and no other event names them
     again_places: Numbers  # of `departed`: earlier and in these files
     again_numbers: Numbers  # of all roles
     again: Frame  # settled.AGAIN, of earlier runs
@@ -62,6 +65,7 @@ class Survey:
     suspect_plain: set[int] = field(default_factory=set)
     suspect_queues: set[tuple[int, int]] = field(default_factory=set)
     dead: Frame = None  # source, number, role
+    imported: Frame = None  # source, number
     twice: set[int] = field(default_factory=set)  # hosts with some events in several files
     events: int = 0
     clock_bounds: Frame = None  # clocks.BOUNDS, of these files
@@ -81,6 +85,7 @@ class EarlierState(Protocol):
     segments: Frame
     carried: Frame
     numbers: Frame
+    arrived: Frame
     departed: Frame
     departed_numbers: Frame
     again: Frame
@@ -120,15 +125,19 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         covered,
         known.segments,
         new.numbers(known),
+        new.arrived(known),
         *new.departed(known),
         known.again,
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
+        imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
         twice=twice,
         events=int(new.of(RowKind.COVERED).key_last.sum()),
         clock_bounds=bounds,
         samples=samples,
         unreadable=dict(text.split("\n", 1) for text in new.of(RowKind.UNREADABLE).text),
     )
+    found.unarrived = found.departed.without(found.arrived)
+    streams["is_clean"] &= _goes_where_it_should(streams, names)
     found.suspect_streams = pairs_of(streams) if full else _suspects(streams, hosts) | orphans
     # A stream of these files is settled here only if it is not examined message by message.
     settled = _settled(streams[~in_pairs(streams, found.suspect_streams)], merged)
@@ -172,6 +181,11 @@ class _Fingerprints:
         new = self.of(RowKind.NUMBERS)[["source", "stream", "key_first", "key_last"]]
         return Numbers(pd.concat([known.numbers, new.set_axis(NUMBERS, axis=1)]))
 
+    def arrived(self, known: EarlierState) -> Numbers:
+        """Return the known and new arrival numbers of each host."""
+        new = self.of(RowKind.ARRIVED)[["source", "stream", "key_first", "key_last"]]
+        return Numbers(pd.concat([known.arrived, new.set_axis(NUMBERS, axis=1)]))
+
     def departed(self, known: EarlierState) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return the known and new departures by place and number, and those that are both."""
         found, again = [], []
@@ -186,6 +200,33 @@ class _Fingerprints:
                 Numbers(new.assign(is_express=0)).and_in(Numbers(old.assign(is_express=0)))
             )
         return found[0], found[1], again[0], again[1]
+
+
+def _goes_where_it_should(streams: Frame, names: dict[int, str]) -> Any:
+    """Return which streams were stored in the queue to which they were sent, as far as known."""
+    wanted = destinations(names, streams.sent_queue.unique().tolist())
+    right = (
+        queue == -1 or sent not in wanted or queue in wanted[sent]
+        for sent, queue in zip(streams.sent_queue, streams.accepted_queue, strict=True)
+    )
+    return np.fromiter(right, bool, len(streams))
+
+
+def destinations(names: dict[int, str], queues: Iterable[int]) -> dict[int, set[int]]:
+    """Return for direct names (as hashes) the hashes of the local names that are their queue.
+
+    Names of queues are the same in capitals.
+    """
+    by_name: dict[str, set[int]] = {}
+    for known, text in names.items():
+        by_name.setdefault(text.casefold(), set()).add(known)
+    found = {}
+    for each in queues:
+        name = names.get(each, "")
+        local = queue_in(name) if host_in(name) else ""
+        if local and ";" not in local:
+            found[each] = by_name.get(local.casefold(), set())
+    return found
 
 
 def _suspects(streams: Frame, hosts: dict[int, str]) -> set[tuple[int, int]]:

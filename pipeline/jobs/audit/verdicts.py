@@ -27,7 +27,7 @@ from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, keys_of
 from pipeline.jobs.audit.state import State
-from pipeline.jobs.audit.survey import Survey
+from pipeline.jobs.audit.survey import Survey, destinations
 
 Frame = Any
 
@@ -58,6 +58,7 @@ def judge(
         )
         return _conclude(_with_again(rows, None, found), found, routes, state, settings)[0]
     engine.put("streams", _suspect_streams(found))
+    engine.put("destinations", _destinations(found))
     engine.view("messages", rules.MESSAGES)
     # Two queries read it: candidates and segments.
     engine.keep("ordered", rules.ORDERED)
@@ -68,6 +69,11 @@ def judge(
         queries += [rules.PLAIN, rules.ORPHANS]
     if settings.full or found.suspect_queues or kept.role.isin(_LEAVING).any():
         queries.append(rules.LEFT_TWICE)
+    if len(found.unarrived.frame):
+        engine.put("unarrived", pa.Table.from_pandas(found.unarrived.frame, preserve_index=False))
+        queries.append(rules.UNARRIVED)
+    if len(found.imported) or (kept.role == Role.IMPORTED).any():
+        queries.append(rules.IMPORTED_TWICE)
     # Hashes have 64 bits: columns with nulls must not become floating point.
     rows = whole_numbers(engine.query(" UNION ALL ".join(f"({query})" for query in queries)))
     rows = _with_received(_with_again(rows, engine, found), found)
@@ -125,9 +131,10 @@ def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
     orphans = rows[rows.kind == "orphan"]
     ids = [
         rows[rows.kind == "kept"].assign(how=1),
-        rows[rows.kind == "ended_twice"].assign(how=2),
+        rows[rows.kind.isin(["imported", "imported_twice"])].assign(how=1),
+        rows[rows.kind.isin(["ended_twice", "received_unstored"])].assign(how=2),
     ]
-    rows = rows[~rows.kind.isin(["kept", "orphan"])]
+    rows = rows[~rows.kind.isin(["kept", "orphan", "imported"])]
     if len(orphans):
         source, number = (orphans[name].to_numpy(np.int64) for name in ("source", "number"))
         express = found.numbers.have(source, number, express=True)
@@ -199,6 +206,17 @@ def _timelines(engine: Engine, proved: Frame, most: int) -> list[FindingTimeline
         receiver = int(row.host) if pd.notna(row.host) else 0
         found.append(FindingTimeline(row.kind, int(row.source), receiver, int(row.key), messages))
     return found
+
+
+def _destinations(found: Survey) -> Any:
+    """Return the table of direct names: the queues that each may be at its destination."""
+    wanted = destinations(found.names, list(found.names))
+    return pa.table(
+        {
+            "sent_to": pa.array(list(wanted), pa.int64()),
+            "queues": pa.array([sorted(each) for each in wanted.values()], pa.list_(pa.int64())),
+        }
+    )
 
 
 def _suspect_streams(found: Survey) -> Any:
