@@ -163,3 +163,30 @@ def host_in(name: str) -> str:
 def queue_in(name: str) -> str:
     """Return the queue part of a direct format name; other names unchanged."""
     return name.partition("\\")[2] if host_in(name) else name
+
+
+def goes_where_it_should(streams: Frame, names: dict[int, str]) -> Any:
+    """Return which streams were stored in the queue to which they were sent, as far as known."""
+    wanted = destinations(names, streams.sent_queue.unique().tolist())
+    right = (
+        queue == -1 or sent not in wanted or queue in wanted[sent]
+        for sent, queue in zip(streams.sent_queue, streams.accepted_queue, strict=True)
+    )
+    return np.fromiter(right, bool, len(streams))
+
+
+def destinations(names: dict[int, str], queues: Iterable[int]) -> dict[int, set[int]]:
+    """Return for direct names (as hashes) the hashes of the local names that are their queue.
+
+    Names of queues are the same in capitals.
+    """
+    by_name: dict[str, set[int]] = {}
+    for known, text in names.items():
+        by_name.setdefault(text.casefold(), set()).add(known)
+    found = {}
+    for each in queues:
+        name = names.get(each, "")
+        local = queue_in(name) if host_in(name) else ""
+        if local and ";" not in local:
+            found[each] = by_name.get(local.casefold(), set())
+    return found

@@ -5,7 +5,6 @@ Everything here is as large as the fleet (streams, queues, hosts), not as its lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,7 +25,7 @@ from pipeline.jobs.audit.settled import (
     keys_of,
     pairs_of,
 )
-from pipeline.jobs.audit.stream_links import host_in, link, queue_in
+from pipeline.jobs.audit.stream_links import goes_where_it_should, link
 
 Frame = Any
 #: Times of events of messages; `stream` is the role.
@@ -137,7 +136,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         unreadable=dict(text.split("\n", 1) for text in new.of(RowKind.UNREADABLE).text),
     )
     found.unarrived = found.departed.without(found.arrived)
-    streams["is_clean"] &= _goes_where_it_should(streams, names)
+    streams["is_clean"] &= goes_where_it_should(streams, names)
     found.suspect_streams = pairs_of(streams) if full else _suspects(streams, hosts) | orphans
     # A stream of these files is settled here only if it is not examined message by message.
     settled = _settled(streams[~in_pairs(streams, found.suspect_streams)], merged)
@@ -200,33 +199,6 @@ class _Fingerprints:
                 Numbers(new.assign(is_express=0)).and_in(Numbers(old.assign(is_express=0)))
             )
         return found[0], found[1], again[0], again[1]
-
-
-def _goes_where_it_should(streams: Frame, names: dict[int, str]) -> Any:
-    """Return which streams were stored in the queue to which they were sent, as far as known."""
-    wanted = destinations(names, streams.sent_queue.unique().tolist())
-    right = (
-        queue == -1 or sent not in wanted or queue in wanted[sent]
-        for sent, queue in zip(streams.sent_queue, streams.accepted_queue, strict=True)
-    )
-    return np.fromiter(right, bool, len(streams))
-
-
-def destinations(names: dict[int, str], queues: Iterable[int]) -> dict[int, set[int]]:
-    """Return for direct names (as hashes) the hashes of the local names that are their queue.
-
-    Names of queues are the same in capitals.
-    """
-    by_name: dict[str, set[int]] = {}
-    for known, text in names.items():
-        by_name.setdefault(text.casefold(), set()).add(known)
-    found = {}
-    for each in queues:
-        name = names.get(each, "")
-        local = queue_in(name) if host_in(name) else ""
-        if local and ";" not in local:
-            found[each] = by_name.get(local.casefold(), set())
-    return found
 
 
 def _suspects(streams: Frame, hosts: dict[int, str]) -> set[tuple[int, int]]:

@@ -27,7 +27,8 @@ from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, keys_of
 from pipeline.jobs.audit.state import State
-from pipeline.jobs.audit.survey import Survey, destinations
+from pipeline.jobs.audit.stream_links import destinations
+from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 
