@@ -180,6 +180,53 @@ ENTRIES = (
         "Name a certificate and a key in the section [http], or listen on loopback.",
     ),
     Entry(
+        9224,
+        "push_not_valid",
+        "The definition of a push is not valid.",
+        "Its name, its URL or a number has another form or range than described.",
+        "`qmd push create --help` and docs/http.md describe it.",
+        "bad_request",
+    ),
+    Entry(
+        9225,
+        "push_exists",
+        "There is a push of that name already.",
+        "Names of pushes are unique.",
+        "Choose another name, or delete the push first: `qmd push delete`.",
+    ),
+    Entry(
+        9226,
+        "no_such_push",
+        "There is no push of that name.",
+        "It was deleted, or is spelt differently.",
+        "`qmd push list` lists them.",
+        "not_found",
+    ),
+    Entry(
+        9227,
+        "push_file",
+        "The file with the pushes cannot be read or written.",
+        "pushes in the section [http] names a file or folder that the user of this process "
+        "cannot use, or the file was edited.",
+        "Correct its owner and permissions, or its content.",
+    ),
+    Entry(
+        9228,
+        "push_waits",
+        "The HTTP door cannot take messages for a push now (in the log).",
+        "The daemon does not answer, the queue does not exist, or the user of the door lacks "
+        "the right to receive.",
+        "The reason says which; `qmd acl grant user:qmd-door receive,peek QUEUE` grants the right.",
+    ),
+    Entry(
+        9229,
+        "push_failed",
+        "A webhook did not accept a message (in the log).",
+        "The target does not answer, refuses it, or is not among the push_targets of the "
+        "section [http].",
+        "It is tried again; after the last attempt it becomes a dead letter with the reason.",
+    ),
+    Entry(
         9241,
         "door_cannot_listen",
         "A door cannot listen at its address.",

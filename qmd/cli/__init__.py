@@ -48,6 +48,7 @@ COMMANDS = {
     "stage": "qmd.cli.stage:stage",
     "remote": "qmd.cli.host.remote:remote",
     "door": "qmd.cli.host.door:door",
+    "push": "qmd.cli.host.push:push",
     "tls": "qmd.cli.host.tls:tls",
     "name": "qmd.cli.host.name:name",
     "pipeline": "pipeline.cli:pipeline",

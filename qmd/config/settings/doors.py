@@ -11,8 +11,10 @@ from qmd.config.value_types import (
     Address,
     Duration,
     Flag,
+    Hosts,
     Location,
     Mode,
+    Network,
     OptionalLocation,
     OptionalSecretFile,
     Size,
@@ -67,6 +69,15 @@ class HttpSettings:
     )
     write_timeout_s: float = setting(
         Duration("10ms", "1h"), "30s", "How long a client may not read its response."
+    )
+    pushes: Path = setting(
+        Location(), "pushes", "The queues that are delivered to URLs; see `qmd push`."
+    )
+    push_targets: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Hosts and networks that `qmd push` may deliver to. A name permits none of the addresses of"
+        " this computer.",
     )
 
 

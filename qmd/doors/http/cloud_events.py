@@ -171,11 +171,11 @@ def to_binary(message: Message) -> tuple[tuple[tuple[str, str], ...], str]:
     """Return the headers and the media type of a message as an event in binary mode."""
     attributes = attributes_of(message)
     media = str(attributes.pop("datacontenttype", "application/octet-stream"))
-    headers = tuple((f"ce-{name}", _header_value(value)) for name, value in attributes.items())
+    headers = tuple((f"ce-{name}", header_value(value)) for name, value in attributes.items())
     return headers, media if _is_plain(media) else "application/octet-stream"
 
 
-def _header_value(value: Any) -> str:
+def header_value(value: Any) -> str:
     """Return a value as a header: characters outside of ASCII, and % and quotes, are encoded."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
     return quote(text, safe=" !#$&'()*+,-./:;<=>?@[\\]^_`{|}~")

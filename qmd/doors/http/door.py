@@ -25,11 +25,13 @@ import uvloop
 
 from qmd.client.errors import NotConnected
 from qmd.config.settings import HttpSettings, Settings
-from qmd.doors.http import administration, history, receiving, sending
+from qmd.doors.http import administration, history, push_operations, receiving, sending
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response
 from qmd.doors.http.limits import Limits
 from qmd.doors.http.openapi import describe
+from qmd.doors.http.pusher import Pusher
+from qmd.doors.http.pushes import PushFile
 from qmd.doors.http.routes import Router
 from qmd.doors.http.server import HttpServer
 from qmd.doors.http.sessions import Sessions
@@ -54,13 +56,14 @@ class CannotServe(Exception):
         self.is_lasting = lasting  # a restart does not help
 
 
-def operations(ready: history.Ready) -> list[Operation]:
+def operations(ready: history.Ready, pushes: PushFile) -> list[Operation]:
     """Return all operations of the door."""
     found = [
         *sending.OPERATIONS,
         *receiving.OPERATIONS,
         *administration.OPERATIONS,
         *history.OPERATIONS,
+        *push_operations.operations(pushes),
         history.readiness(ready),
     ]
     description = b""
@@ -92,7 +95,9 @@ class Door:
         self._settings = settings.http
         self._socket = settings.control.socket
         self.sessions = Sessions(settings.control.socket, anonymous=settings.http.anonymous)
-        router = Router(operations(self._ready), self.sessions.of_request)
+        pushes = PushFile(settings.http.pushes)
+        self._pusher = Pusher(pushes, settings.http.push_targets, self.sessions.own)
+        router = Router(operations(self._ready, pushes), self.sessions.of_request)
         chosen = settings.http
         limits = Limits(
             chosen.connections_max,
@@ -112,7 +117,8 @@ class Door:
         context = tls_context(self._settings)
         sockets = service.sockets() or list(listening(self._settings, context))
         await self.server.start(sockets, context)
-        self._tasks = [asyncio.get_running_loop().create_task(self._look())]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._look()), loop.create_task(self._pusher.run())]
         return [shown(each, is_tls=context is not None) for each in sockets]
 
     async def stop(self) -> None:
@@ -120,6 +126,7 @@ class Door:
         await self.server.stop(DRAIN_S)
         for task in self._tasks:
             task.cancel()
+        await asyncio.wait(self._tasks)
         await self.sessions.close()
         if self._settings.socket is not None:
             remove_socket(self._settings.socket)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from qmd.client.connection import Connection
-from qmd.client.errors import NotConnected, QueueManagerError, Stopping
+from qmd.client.errors import ClientError, NotConnected, QueueManagerError, Stopping
 from qmd.client.message import Message
 from qmd.client.receiver import Taken
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.doors import StopWaiting
 from qmd.doors.http import cloud_events, shapes
 from qmd.doors.http.conversion import choice_of, shown, shown_locked
 from qmd.doors.http.declarations import RAW, Answer, Call, Operation
@@ -46,14 +48,27 @@ async def take(
             stored = frames.stored_messages(await asyncio.shield(answer))
         except asyncio.CancelledError:
             answer.add_done_callback(partial(_give_back, connection, queue))
+            _stop_waiting(connection, queue)
             raise
         except (NotConnected, Stopping):
             if left_s <= 0:
                 raise
             await asyncio.sleep(min(0.2, left_s))
             continue
-        if stored or part_s >= left_s:
+        # The wait may have ended early, with that of a client that has left.
+        if stored or now() >= until:
             return Taken(session.caller, connection, queue, [Message(each) for each in stored])
+
+
+def _stop_waiting(connection: Connection, queue: str) -> None:
+    """End the waiting requests of a connection, so that none takes a message for no client."""
+    with contextlib.suppress(ClientError):
+        connection.ask(StopWaiting, queue).add_done_callback(_ignore)
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _give_back(connection: Connection, queue: str, answer: asyncio.Future[Any]) -> None:

@@ -339,7 +339,7 @@ class HttpConnection(asyncio.Protocol):
         except asyncio.CancelledError:
             self._close()
         except Exception:
-            log.exception("http_fault")
+            log.exception("http_failed")
             await self._respond(None, problem_response(500, "http_failed", closes=True))
         finally:
             self._answered(request)

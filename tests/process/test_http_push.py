@@ -1,0 +1,230 @@
+"""Pushes of the HTTP door: queues that are delivered to a real web server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.patience import END_S
+from tests.process.http_door import HttpClient, HttpDoor, messages, open_door
+
+
+class Call(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Receiver:
+    """A web server that records requests; `statuses` are those of the next answers, then 200."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.statuses: list[int] = []
+        self._changed = threading.Condition()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                status = receiver._record(Call(self.path, headers, body))
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("location", "http://127.0.0.1:1/")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def _record(self, call: Call) -> int:
+        with self._changed:
+            self.calls.append(call)
+            self._changed.notify_all()
+            return self.statuses.pop(0) if self.statuses else 200
+
+    def wait_for(self, count: int) -> list[Call]:
+        """Return the calls when there are so many."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.calls) >= count, END_S), self.calls
+            return list(self.calls)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpDoor]:
+    folder = tmp_path_factory.mktemp("push")
+    yield from open_door(folder, "orders", push_targets=["127.0.0.0/8"])
+
+
+@pytest.fixture
+def client(door: HttpDoor) -> Iterator[HttpClient]:
+    client = door.client()
+    yield client
+    for each in client.json("GET", "/v1/pushes")["pushes"]:
+        client.json("DELETE", f"/v1/pushes/{each['name']}", status=204)
+    client.json("POST", "/v1/queues/orders/purge")
+    client.json("POST", "/v1/queues/dead-letter/purge")
+    door.close_clients()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+def push(client: HttpClient, url: str, **given: Any) -> str:
+    """Create a push of the queue; return its secret."""
+    new = {"name": "hook", "queue": "orders", "url": url, "first_pause_s": 0.01, **given}
+    return str(client.json("POST", "/v1/pushes", new, status=201)["secret"])
+
+
+def emptied(client: HttpClient, queue: str = "orders") -> None:
+    """Wait until a queue is empty: what was delivered has been removed."""
+    while client.json("GET", f"/v1/queues/{queue}")["messages"]:
+        pass
+
+
+def test_messages_are_delivered_in_order_and_signed(client: HttpClient, receiver: Receiver) -> None:
+    secret = push(client, f"{receiver.url}/hook?shop=1")
+    ids = [client.send("orders", str(each)) for each in range(20)]
+
+    calls = receiver.wait_for(20)
+    emptied(client)
+
+    assert [call.body for call in calls] == [str(each).encode() for each in range(20)]
+    assert [call.headers["webhook-id"] for call in calls] == ids
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    for path, headers, body in calls:
+        signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+        mac = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+        assert headers["webhook-signature"] == f"v1,{mac}"
+        assert (path, headers["qmd-attempt"]) == ("/hook?shop=1", "1")
+
+
+def test_a_failed_delivery_is_tried_again_before_the_next_message(
+    client: HttpClient, receiver: Receiver
+) -> None:
+    receiver.statuses = [500, 302, 503]
+    push(client, receiver.url)
+    for each in range(2):
+        client.send("orders", str(each))
+
+    calls = receiver.wait_for(5)
+    emptied(client)
+
+    assert [call.body for call in calls] == [b"0"] * 4 + [b"1"]
+    assert [call.headers["qmd-attempt"] for call in calls] == ["1", "2", "3", "4", "1"]
+    assert len({call.headers["webhook-id"] for call in calls}) == 2
+
+
+def test_after_the_last_attempt_a_message_is_a_dead_letter_with_the_reason(
+    client: HttpClient, receiver: Receiver
+) -> None:
+    receiver.statuses = [500, 500, 404]
+    push(client, receiver.url, attempts=3)
+    client.send("orders", "bad")
+    client.send("orders", "good")
+
+    calls = receiver.wait_for(4)
+    emptied(client)
+
+    assert calls[-1].body == b"good"
+    (letter,) = client.json("GET", messages("dead-letter"))["messages"]
+    assert letter["body"] == "bad"
+    assert "push hook: 3 attempts failed; the last one: the answer was 404" in letter["reason"]
+
+
+def test_a_target_that_is_not_permitted_is_never_called(
+    client: HttpClient, receiver: Receiver
+) -> None:
+    """The name of this computer is no network of the list, whatever address it has."""
+    port = receiver.url.rpartition(":")[2]
+    push(client, f"http://[::1]:{port}/", attempts=1)
+    client.send("orders", "1")
+
+    emptied(client)
+
+    (letter,) = client.json("GET", messages("dead-letter"))["messages"]
+    assert "not among the push_targets" in letter["reason"]
+    assert receiver.calls == []
+
+
+def test_a_door_that_is_killed_delivers_each_message_at_least_once_in_order(
+    door: HttpDoor, client: HttpClient, receiver: Receiver
+) -> None:
+    push(client, receiver.url)
+    for each in range(60):
+        client.send("orders", str(each))
+    for part in (10, 25, 40):
+        receiver.wait_for(part)
+        door.kill()
+        door.start()
+
+    while not receiver.calls or receiver.calls[-1].body != b"59":
+        pass
+    emptied(client)
+
+    first = list(dict.fromkeys(call.body for call in receiver.calls))
+    assert first == [str(each).encode() for each in range(60)]
+    ids = {call.body: set[str]() for call in receiver.calls}
+    for call in receiver.calls:
+        ids[call.body].add(call.headers["webhook-id"])
+    assert all(len(each) == 1 for each in ids.values()), "a repetition has the same id"
+
+
+def test_pushes_are_created_listed_and_deleted_by_commands(
+    door: HttpDoor, client: HttpClient, receiver: Receiver
+) -> None:
+    cli = door.daemon.cli
+    secret = cli("push", "create", "byhand", "--queue", "orders", "--url", receiver.url).stdout
+    again = cli("push", "create", "byhand", "--queue", "x", "--url", receiver.url, check=False)
+    wrong = cli("push", "create", "b", "--queue", "x", "--url", "file:///etc/passwd", check=False)
+    (listed,) = door.daemon.json("push", "list")
+    client.send("orders", "1")
+    receiver.wait_for(1)
+    emptied(client)
+    cli("push", "pause", "byhand")
+    assert client.json("GET", "/v1/pushes")["pushes"][0]["paused"] is True
+    cli("push", "delete", "byhand")
+
+    assert secret.startswith(b"whsec_")
+    assert b"QM-9225" in again.stderr
+    assert b"QM-9224" in wrong.stderr
+    assert listed["url"] == receiver.url
+    assert "secret" not in listed
+    assert cli("push", "delete", "byhand", check=False).returncode == 3
+    file = door.daemon.folder / "pushes"
+    assert Path(file).stat().st_mode & 0o077 == 0
+
+
+def test_only_administrators_define_pushes(door: HttpDoor, client: HttpClient) -> None:
+    new = {"name": "mine", "queue": "orders", "url": "http://127.0.0.1:1/"}
+    for token in (door.token("read", "write", name="some"), None):
+        other = door.client(token)
+        assert other.problem("POST", "/v1/pushes", new)[0] == 403
+        assert other.problem("GET", "/v1/pushes")[0] == 403
+        assert other.problem("DELETE", "/v1/pushes/mine")[0] == 403
+    for url in ("ftp://x/", "http://u:p@x/", "http:///x", "http://x:0/", "http://x/ y", "nonsense"):
+        found = client.problem("POST", "/v1/pushes", {**new, "url": url})
+        assert found == (400, "push_not_valid"), url
