@@ -42,23 +42,17 @@ def create(
     as_json: bool,
 ) -> None:
     """Create the push NAME. The key of its signatures is shown once."""
-    import msgspec
-
     from qmd.cli.output import print_json
-    from qmd.doors.http.pushes import Push, PushFile
+    from qmd.doors.http.pushes import PushFile, facts, parse
 
+    given: dict[str, object] = {
+        **{"name": name, "queue": queue, "url": url, "attempts": attempts},
+        **{"first_pause_s": first_pause, "last_pause_s": last_pause, "timeout_s": timeout},
+    }
     with _explained():
-        given = {
-            **{"name": name, "queue": queue, "url": url, "attempts": attempts},
-            **{"first_pause_s": first_pause, "last_pause_s": last_pause, "timeout_s": timeout},
-        }
-        try:
-            new = msgspec.convert(given, Push)
-        except msgspec.ValidationError as error:
-            raise Failure(ExitCode.USAGE, str(error), "push_not_valid") from error
-        made = PushFile(configuration.settings().http.pushes).create(new)
+        made = PushFile(configuration.settings().http.pushes).create(parse(given))
     if as_json:
-        print_json(msgspec.structs.asdict(made))
+        print_json(facts(made, with_secret=True))
     else:
         click.echo(made.secret)
 
@@ -68,16 +62,12 @@ def create(
 @pass_configuration
 def list_(configuration: Configuration, as_json: bool) -> None:
     """List the pushes."""
-    import msgspec
-
     from qmd.cli.output import print_rows
-    from qmd.doors.http.pushes import PushFile
+    from qmd.doors.http.pushes import PushFile, facts
 
     with _explained():
         found = PushFile(configuration.settings().http.pushes).read()
-    rows = [msgspec.structs.asdict(each) for each in found.values()]
-    for row in rows:
-        del row["secret"]
+    rows = [facts(each) for each in found.values()]
     columns = [
         *(("NAME", "name"), ("QUEUE", "queue"), ("URL", "url")),
         *(("ATTEMPTS", "attempts"), ("PAUSED", "paused")),

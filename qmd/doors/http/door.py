@@ -15,7 +15,7 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,16 @@ class CannotServe(Exception):
         self.is_lasting = lasting  # a restart does not help
 
 
-def operations(ready: history.Ready, pushes: PushFile) -> list[Operation]:
+def operations(
+    ready: history.Ready, pushes: PushFile, changed: Callable[[], None]
+) -> list[Operation]:
     """Return all operations of the door."""
     found = [
         *sending.OPERATIONS,
         *receiving.OPERATIONS,
         *administration.OPERATIONS,
         *history.OPERATIONS,
-        *push_operations.operations(pushes),
+        *push_operations.operations(pushes, changed),
         history.readiness(ready),
     ]
     description = b""
@@ -97,7 +99,9 @@ class Door:
         self.sessions = Sessions(settings.control.socket, anonymous=settings.http.anonymous)
         pushes = PushFile(settings.http.pushes)
         self._pusher = Pusher(pushes, settings.http.push_targets, self.sessions.own)
-        router = Router(operations(self._ready, pushes), self.sessions.of_request)
+        router = Router(
+            operations(self._ready, pushes, self._pusher.look), self.sessions.of_request
+        )
         chosen = settings.http
         limits = Limits(
             chosen.connections_max,

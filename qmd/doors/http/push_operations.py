@@ -15,6 +15,7 @@ from qmd.doors.http.pushes import Push, PushError, PushFile, StoredPush
 
 _STATUS = {"push_exists": 409, "no_such_push": 404, "push_not_valid": 400, "push_file": 503}
 _TAG = "Push"
+Handler = Callable[[Call], Awaitable[Response]]
 
 
 class NewPush(Push, kw_only=True):
@@ -29,8 +30,8 @@ class Pushes(Struct, kw_only=True):
     pushes: list[Push]
 
 
-def operations(file: PushFile) -> tuple[Operation, ...]:
-    """Return the operations on the pushes of a file."""
+def operations(file: PushFile, changed: Callable[[], None]) -> tuple[Operation, ...]:
+    """Return the operations on the pushes of a file; `changed()` is called after a change."""
 
     async def show(call: Call) -> Response:
         await _require_administrator(call)
@@ -39,66 +40,59 @@ def operations(file: PushFile) -> tuple[Operation, ...]:
     async def create(call: Call) -> Response:
         await _require_administrator(call)
         made = await asyncio.to_thread(file.create, call.body)
+        changed()
         return of_json(NewPush(**structs.asdict(made)), 201)
 
     async def delete(call: Call) -> Response:
         await _require_administrator(call)
         await asyncio.to_thread(file.delete, call.path["name"])
+        changed()
         return Response(204)
 
     async def pause(call: Call) -> Response:
         await _require_administrator(call)
         await asyncio.to_thread(file.pause, call.path["name"], paused=True)
+        changed()
         return Response(204)
 
     async def resume(call: Call) -> Response:
         await _require_administrator(call)
         await asyncio.to_thread(file.pause, call.path["name"], paused=False)
+        changed()
         return Response(204)
 
-    done = {204: Answer("Done; it is on disk.")}
-    return (
-        Operation(
-            "GET",
-            "/v1/pushes",
-            "listPushes",
-            _TAG,
-            "List the queues that are delivered to URLs",
-            _checked(show),
-            {200: Answer("The pushes.", {JSON: Pushes})},
-        ),
-        Operation(
-            "POST",
-            "/v1/pushes",
-            "createPush",
-            _TAG,
-            "Deliver a queue to a URL",
-            _checked(create),
-            {201: Answer("It begins within a second.", {JSON: NewPush})},
-            bodies={JSON: Push},
-        ),
-        Operation(
-            "DELETE", "/v1/pushes/{name}", "deletePush", _TAG, "End a push", _checked(delete), done
-        ),
-        Operation(
-            "POST",
-            "/v1/pushes/{name}/pause",
-            "pausePush",
-            _TAG,
-            "Pause a push",
-            _checked(pause),
-            done,
-        ),
-        Operation(
-            "POST",
-            "/v1/pushes/{name}/resume",
-            "resumePush",
-            _TAG,
-            "Resume a push",
-            _checked(resume),
-            done,
-        ),
+    listed = Operation(
+        "GET",
+        "/v1/pushes",
+        "listPushes",
+        _TAG,
+        "List the queues that are delivered to URLs",
+        _checked(show),
+        {200: Answer("The pushes.", {JSON: Pushes})},
     )
+    made = Operation(
+        "POST",
+        "/v1/pushes",
+        "createPush",
+        _TAG,
+        "Deliver a queue to a URL",
+        _checked(create),
+        {201: Answer("It has begun.", {JSON: NewPush})},
+        bodies={JSON: Push},
+    )
+    return (
+        listed,
+        made,
+        _change("DELETE", "", "deletePush", "End a push", delete),
+        _change("POST", "/pause", "pausePush", "Pause a push", pause),
+        _change("POST", "/resume", "resumePush", "Resume a push", resume),
+    )
+
+
+def _change(method: str, tail: str, name: str, summary: str, handler: Handler) -> Operation:
+    done = {204: Answer("Done; it is on disk.")}
+    path = f"/v1/pushes/{{name}}{tail}"
+    return Operation(method, path, name, _TAG, summary, _checked(handler), done)
 
 
 async def _require_administrator(call: Call) -> None:
@@ -112,9 +106,7 @@ def _shown(push: StoredPush) -> Push:
     return Push(**fields)
 
 
-def _checked(
-    handler: Callable[[Call], Awaitable[Response]],
-) -> Callable[[Call], Awaitable[Response]]:
+def _checked(handler: Handler) -> Handler:
     async def checked(call: Call) -> Response:
         try:
             return await handler(call)

@@ -95,11 +95,15 @@ class Pusher:
         """Follow the definitions until it is cancelled."""
         try:
             while True:
-                with contextlib.suppress(PushError):
-                    self.follow(self._file.read())
+                self.look()
                 await asyncio.sleep(LOOK_S)
         finally:
             self.follow({})
+
+    def look(self) -> None:
+        """Follow the definitions as they are now; a file that cannot be read changes nothing."""
+        with contextlib.suppress(PushError):
+            self.follow(self._file.read())
 
     def follow(self, pushes: dict[str, StoredPush]) -> None:
         """Start and stop loops, so that they are those of the definitions."""

@@ -56,6 +56,22 @@ class StoredPush(Push, kw_only=True):
         return base64.b64decode(self.secret.removeprefix(SECRET_PREFIX))
 
 
+def parse(given: dict[str, object]) -> Push:
+    """Return the push with these fields.  Raises PushError."""
+    try:
+        return msgspec.convert(given, Push)
+    except msgspec.ValidationError as error:
+        raise PushError(str(error)) from error
+
+
+def facts(push: StoredPush, *, with_secret: bool = False) -> dict[str, object]:
+    """Return the fields of a push."""
+    found = msgspec.structs.asdict(push)
+    if not with_secret:
+        del found["secret"]
+    return found
+
+
 def new_secret() -> str:
     """Return a random key of signatures, as Standard Webhooks write it."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
