@@ -19,7 +19,7 @@ from qmd.errors import Refusal
 from qmd.message.shared_packet import whole_message
 from qmd.operations.receive import Matches, stored_message
 from qmd.queues.local_queue import LocalQueue
-from qmd.queues.message_values import StoredValues
+from qmd.queues.message_values import StoredValues, has_properties
 from qmd.queues.selectors import selector_of
 from storage.tables import messages as message_rows
 from storage.tables.keys import ARRIVAL_MAX, LOOKUP_BITS, LOOKUP_MASK, TRANSACTIONAL_LEVEL
@@ -35,6 +35,7 @@ PIECE_MESSAGES = 1024  # in one commit, for which other requests wait
 PIECE_BYTES = 16 * 1024 * 1024
 PAGE_ROWS = 256  # read at once
 FIRST_ROWS = 16
+HEAD_BYTES = 4096  # of a packet: enough for its properties, mostly
 
 
 class Chosen(NamedTuple):
@@ -99,7 +100,9 @@ class Selection:
         # Without a condition the first rows are the right ones, but for those that are taken.
         rows_max = PAGE_ROWS if _has_filter(choice) else min(PAGE_ROWS, 2 * limit + FIRST_ROWS)
         while start is not None:
-            page = await self._page(queue, named, start, matches, rows_max)
+            page = await self._page(
+                queue, named, start, matches, rows_max, by_heads=_needs_heads(choice)
+            )
             rows_max = PAGE_ROWS
             beyond = LOOKUP_MASK + 1 if page.last is None else page.last + 1
             rows = self._damage.whole_messages(queue, page.rows)
@@ -131,7 +134,14 @@ class Selection:
         return chosen
 
     async def _page(
-        self, queue: LocalQueue, named: list[int], start: int, matches: Matches, rows_max: int
+        self,
+        queue: LocalQueue,
+        named: list[int],
+        start: int,
+        matches: Matches,
+        rows_max: int,
+        *,
+        by_heads: bool,
     ) -> _Page:
         if named:
             ahead = [each for each in named if each >= start]
@@ -142,6 +152,10 @@ class Selection:
             return _Page(rows, now[-1] if len(ahead) > PAGE_ROWS else None)
 
         queue_id = queue.id
+        if by_heads:
+            return await self._services.storage.read(
+                partial(page_by_heads, queue_id=queue_id, start=start, matches=matches)
+            )
 
         def look(db: sqlite3.Connection) -> _Page:
             """Read and filter one page on the thread for reading."""
@@ -192,6 +206,24 @@ def id_of(packet: bytes) -> bytes:
     return correlation_bytes(source_of(packet), message_number(packet))
 
 
+def page_by_heads(db: sqlite3.Connection, *, queue_id: int, start: int, matches: Matches) -> _Page:
+    """Read and filter one page on the thread for reading; only matching packets are read whole.
+
+    Bodies may be much longer than all properties before them.
+    """
+    wanted: list[int] = []
+    size, last = 0, None
+    for row, row_bytes in message_rows.heads_page(db, queue_id, start, PAGE_ROWS, HEAD_BYTES):
+        if wanted and size + row_bytes > PIECE_BYTES:
+            break
+        last = row.key & LOOKUP_MASK
+        if not has_properties(row.packet) or matches(stored_message(row)):
+            wanted.append(row.key)
+            size += row_bytes
+    rows = message_rows.find_all(db, wanted) if wanted else []
+    return _Page([row for row in rows if not row.is_whole or matches(stored_message(row))], last)
+
+
 def destination_of(message: UserMessage) -> str:
     """Return the destination of a packet as a format name; "" for none."""
     from protocol import DirectQueueName
@@ -229,6 +261,12 @@ def _is_taken(queue: LocalQueue, lookup_id: int) -> Refusal:
 
 def _has_filter(choice: Choice) -> bool:
     return choice != Choice(lookup_ids=choice.lookup_ids)
+
+
+def _needs_heads(choice: Choice) -> bool:
+    """Return whether the beginnings of packets show if they match: the others are parsed whole."""
+    parsed = choice.label or choice.destination or choice.message_class or choice.correlation_ids
+    return bool(choice.where) and not parsed
 
 
 def filter_of(choice: Choice) -> Matches:

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from protocol import properties_offset
+from protocol.errors import ProtocolError
 from protocol.identifiers import correlation_text, guid_text, message_id_text
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
@@ -128,6 +129,16 @@ class StoredValues(MessageValues):
         size = int.from_bytes(self._packet[at + _EXTENSION_SIZE : at + _LABEL], "little")
         start = at + _LABEL + 2 * self._label_length
         return self._packet[start : start + size]
+
+
+def has_properties(packet: bytes) -> bool:
+    """Return whether the beginning of a packet contains all that selectors can refer to."""
+    try:
+        at = properties_offset(packet)
+    except ProtocolError:
+        return False
+    size = int.from_bytes(packet[at + _EXTENSION_SIZE : at + _LABEL], "little")
+    return at + _LABEL + 2 * packet[at + 1] + size <= len(packet)
 
 
 class NewValues(MessageValues):

@@ -203,6 +203,25 @@ def page(
     return pages.take(cursor, MessageRow._make, bytes_max)
 
 
+def heads_page(
+    db: sqlite3.Connection, queue_id: int, from_lookup: int, rows_max: int, head_bytes: int
+) -> list[tuple[MessageRow, int]]:
+    """Return the next messages as `page` does, with the beginnings of their packets, and the sizes
+    of the whole packets in bytes.
+
+    The packet is empty if it is encrypted or shares its end with others.  No row can be checked.
+    """
+    cursor = db.execute(
+        "SELECT key, arrived_at_ms, expires_at_s, reason, abort_count, move_count, last_move_at_ms,"
+        " NULL, NULL, NULL,"
+        " CASE WHEN seal IS NULL AND part_id IS NULL THEN substr(packet, 1, ?) ELSE x'' END,"
+        " length(packet) + part_bytes"
+        " FROM message WHERE key BETWEEN ? AND ? ORDER BY key LIMIT ?",
+        (head_bytes, *queue_range(queue_id, from_lookup), rows_max),
+    )
+    return [(MessageRow._make(row[:-1]), row[-1]) for row in cursor]
+
+
 def beside(
     db: sqlite3.Connection,
     queue_id: int,

@@ -127,6 +127,27 @@ def test_a_selector_can_refer_to_any_property(tmp_path: Any, where: str, matches
 
 
 @hosted
+async def test_long_properties_and_copies_are_searched_as_well(hosts: Hosts) -> None:
+    """They are not among the first bytes of the row, which are read for others."""
+    a = await hosts.start()
+    for name in ("orders", "other"):
+        await a.create(name)
+    async with connect(a.socket) as qm:
+        long = {"before": "x" * 10_000, "n": 1}
+        await send(qm, b"b" * 100_000, properties=long)
+        await send(qm, b"b" * 100_000, properties={"n": 2})
+        both = new_message("orders,other", b"c" * 2000, properties={"n": 3})
+        await qm.send_many([both])
+        for where, size in (("n = 3", 2000), ("n = 1", 100_000), ("n > 0", 100_000)):
+            message = await qm.receive("orders", where=where)
+            assert message is not None
+            assert len(message.body) == size
+        choice = chosen(where="n = 3", label="x", message_class="normal")
+        assert await qm.receive_chosen("other", choice) == []
+        assert len(await qm.receive_chosen("other", chosen(where="n = 3"))) == 1
+
+
+@hosted
 async def test_a_bad_selector_is_refused_with_its_place(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
@@ -154,10 +175,10 @@ async def test_a_search_that_waits_looks_only_at_messages_that_become_ready(
     pages: list[int] = []
     look = a.selective_receiver._selection._page
 
-    async def counted(queue: Any, named: list[int], *rest: Any) -> Any:
-        if not named:
+    async def counted(queue: Any, listed: list[int], *rest: Any, **named: Any) -> Any:
+        if not listed:
             pages.append(1)
-        return await look(queue, named, *rest)
+        return await look(queue, listed, *rest, **named)
 
     async with connect(a.socket) as qm, connect(a.socket) as other:
         await qm.send_many([new_message("orders", b"x", properties={"n": 1})] * 1000)
