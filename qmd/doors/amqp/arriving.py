@@ -6,6 +6,7 @@ The table is in docs/amqp.md.  Properties without a field in MSMQ travel in the 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
@@ -45,10 +46,14 @@ AS_SECTIONS, AS_NULL = "sections", "null"  # values of BODY
 
 
 class Arrived(NamedTuple):
-    """A message of a client: `to` is the address in it, for links without an address."""
+    """A message of a client: `to` is the address in it, for links without an address.
+
+    `once` is not empty if the message is to be sent once, however often the client repeats it.
+    """
 
     message: frames.NewMessage
     to: str
+    once: bytes = b""
 
 
 class _Fields:
@@ -64,6 +69,7 @@ class _Fields:
         self.extension = b""
         self.lives_ms: int | None = None
         self.to = ""
+        self.once = b""
         self.is_durable = False
 
 
@@ -99,7 +105,7 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
     except BadProperty as error:
         raise BadMessage(str(error)) from None
     message = frames.NewMessage(destination, body, extension=extension, **fields.new)
-    return Arrived(message, fields.to)
+    return Arrived(message, fields.to, fields.once)
 
 
 # Sections.
@@ -269,6 +275,14 @@ def _extension(fields: _Fields, value: Any) -> None:
     fields.extension = value
 
 
+def _once(fields: _Fields, value: Any) -> None:
+    """Set the token of a message that is sent once; texts and bytes of any length are allowed."""
+    if not isinstance(value, str | bytes) or not value:
+        raise BadMessage("the annotation x-opt-msmq-once is neither text nor binary")
+    kind, data = (b"t", value.encode()) if isinstance(value, str) else (b"b", value)
+    fields.once = b"amqp" + hashlib.sha256(kind + data).digest()
+
+
 def _deliver_at(fields: _Fields, value: Any) -> None:
     if isinstance(value, datetime):
         value = (value - EPOCH) // MILLISECOND
@@ -299,6 +313,7 @@ _OWN: dict[str, Callable[[_Fields, Any], None]] = {
     f"{OWN}correlation-id": _parsed("correlation_id", parse_correlation),
     f"{OWN}delivery": _delivery,
     f"{OWN}extension": _extension,
+    f"{OWN}once": _once,
     DELIVERY_TIME: _deliver_at,
     DELIVERY_DELAY: _delay,
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -27,11 +29,19 @@ def serve(settings: Settings) -> None:
         runner.run(_serve(settings))
 
 
+def _allow_files() -> None:
+    """Allow as many open files as the system does: each client has two."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    _allow_files()
     name = settings.queue_manager.name or socket.gethostname()
     door = Door(settings.amqp, settings.control.socket, name)
     await door.open()

@@ -145,8 +145,9 @@ class Outbox:
     async def _ask(self, batch: list[Item]) -> Exception | None:
         messages = [item.message for item in batch]
         try:
+            token = batch[0].token
             await self._conversation.control.ask(
-                frames.Send, messages, batch[0].token, batch[0].transaction
+                frames.Send, messages, token, batch[0].transaction, bool(token)
             )
         except ClientError as error:
             return error
@@ -165,7 +166,6 @@ class Producer:
         self._under_way = 0
         self._window = conversation.limits.credit
         self._is_refused = False
-        self.tokens: Any = None  # of deliveries that a sender may resume
 
     def start(self) -> None:
         """Give the client its first credit."""
@@ -234,13 +234,16 @@ class Producer:
             if not found.to:
                 raise AmqpFault(INVALID, "neither the link nor the message names a queue")
             item.message = msgspec.structs.replace(found.message, destination=found.to)
+        item.token = found.once
         state = lib.pn_delivery_remote_state(delivery)
         if state == engine.TRANSACTIONAL:
             item.transaction = self._conversation.transactions.of_delivery(delivery)
             if item.message.delivery == frames.EXPRESS:
                 raise AmqpFault(PRECONDITION, "an express message cannot be part of a transaction")
-        elif self.tokens is not None and not settled:
-            item.token = self.tokens.token(engine.tag_of(delivery))
+            if item.token:
+                raise AmqpFault(
+                    PRECONDITION, "a message with x-opt-msmq-once cannot be part of one"
+                )
 
     def finished(self, item: Item) -> None:
         """Settle a delivery: it was committed, or refused."""
