@@ -29,7 +29,7 @@ WITHOUT_SESSION = tuple(
     for name in (
         *("cluster", "filters", "finish", "java", "kills", "options", "own_packages"),
         *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
-        *("bodies", "connect", "watch", "airflow", "first_audit"),
+        *("bodies", "connect", "watch", "airflow", "first_audit", "pages_browser"),
         *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),
         *("nightly", "odd_messages"),
     )

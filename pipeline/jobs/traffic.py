@@ -190,7 +190,7 @@ def _backlog(hours: Frame, until_ms: int, quota_bytes: int) -> dict[str, Any]:
     full = None
     if quota_bytes and size[-1] >= quota_bytes:
         full = datetime.fromtimestamp(at_ms[-1] / 1000, UTC).date()
-    elif quota_bytes and growth > 1:
+    elif quota_bytes and growth > 1 and messages[-1]:  # an empty queue keeps up: it does not fill
         days_left = (quota_bytes - size[-1]) / growth
         if days_left < 3650:
             full = datetime.fromtimestamp(at_ms[-1] / 1000 + days_left * 86_400, UTC).date()

@@ -15,7 +15,8 @@ Frame = Any
 
 _LOST = ("acked_not_stored", "lost")
 _TWICE = ("duplicated", "ended_twice")
-_SHORT = {
+#: The name of each kind, on every page and picture.
+SHORT = {
     "acked_not_stored": "acknowledged and not stored",
     "lost": "lost on the way",
     "duplicated": "stored twice",
@@ -172,7 +173,7 @@ def _add_kinds(page: Page, wrong: Mapping[str, int]) -> None:
         table(
             ["kind", "findings", "that is", "remedy"],
             [
-                (_SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
+                (SHORT[kind], wrong[kind], KINDS[kind], _REMEDIES[kind])
                 for kind in KINDS
                 if kind in wrong
             ],
@@ -185,9 +186,9 @@ def _add_undecided(page: Page, about_hosts: Frame, open_messages: Frame) -> None
         "Undecided messages, and the reasons",
         "A missing log is not a loss. When it arrives, the next audit reads it and decides.",
         table(
-            ["host", "what", "detail", "remedy"],
+            ["host", "kind", "detail", "remedy"],
             [
-                (row.host, _SHORT[row.kind], row.detail, _REMEDIES[row.kind])
+                (row.host, SHORT[row.kind], row.detail, _REMEDIES[row.kind])
                 for row in about_hosts.itertuples()
             ],
         )
@@ -208,17 +209,20 @@ def _add_findings(page: Page, findings: Frame) -> None:
         return
     page.section(
         "Every finding",
-        "`qmd pipeline run trace --message ID` shows the whole history of one.",
+        "The command explains a message, at the sending or the receiving host; `qmd pipeline run"
+        " trace --message ID` shows its whole history. All rows are in findings.parquet, beside"
+        " this page.",
         table(
-            ["what", "from", "to", "queue", "sequence, number", "message", "sent"],
+            ["kind", "from", "to", "queue", "sequence, number", "sent", "command"],
             [
                 (
-                    _SHORT[row.kind], row.from_host, row.to_host, row.queue,
-                    _position(row), row.message_id, moment(row.at_ms),
+                    SHORT[row.kind], row.from_host, row.to_host, row.queue,
+                    _position(row), moment(row.at_ms),
+                    f"qmd why '{row.message_id}'" if row.message_id else "",
                 )
                 for row in findings.itertuples()
             ],
-            code=["message"],
+            code=["command"],
             first=25,
         ),
     )  # fmt: skip
@@ -252,14 +256,14 @@ def _steps(
             f" ({count}); {len(places):,} routes have findings."
         )
         kind = next(kind for kind in KINDS if wrong.get(kind))
-        steps.append(f"First remedy, {_SHORT[kind]}: {_REMEDIES[kind]}")
+        steps.append(f"First remedy, {SHORT[kind]}: {_REMEDIES[kind]}")
     if undecided:
         for kind in ("no_log", "late_log", "log_hole", "broken_file"):
             hosts = sorted({str(host) for host in about_hosts.host[about_hosts.kind == kind]})
             if hosts:
                 rest = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
                 steps.append(
-                    f"{_SHORT[kind].capitalize()}: {', '.join(hosts[:5])}{rest}. {_REMEDIES[kind]}"
+                    f"{SHORT[kind].capitalize()}: {', '.join(hosts[:5])}{rest}. {_REMEDIES[kind]}"
                 )
     return steps
 

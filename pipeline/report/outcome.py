@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult
 from pipeline.jobs.audit.state import State
 from pipeline.report import plots
-from pipeline.report.audit_page import audit_page
+from pipeline.report.audit_page import SHORT, audit_page
 from pipeline.report.page import Page
 from pipeline.results.runs import Draft
 
@@ -105,18 +105,9 @@ def draw(picture: Any) -> str:
             "is_bad": [bool(each) for each in messages.is_bad],
         }
     )
-    titles = {
-        "acked_not_stored": "Acknowledged, and never stored",
-        "lost": "Lost: later messages were stored, this one was not",
-        "duplicated": "Stored twice",
-        "reordered": "Stored after a later one",
-        "delivered_and_dead": "Stored, and a dead letter of its sender (the square)",
-        "wrong_number": "Stored under another number",
-        "number_reused": "One number, two messages",
-        "never_sent": "Stored, and never sent",
-        "gap": "A number is missing after these",
-    }
-    title = f"{titles.get(picture.kind, picture.kind)}: number {picture.key & 0xFFFF_FFFF}"
+    name = SHORT.get(picture.kind, picture.kind).capitalize()
+    note = " (the square: its dead letter)" if picture.kind == "delivered_and_dead" else ""
+    title = f"{name}{note}: number {picture.key & 0xFFFF_FFFF}"
     return plots.timeline(frame, title, picture.from_host, picture.to_host)
 
 

@@ -54,8 +54,18 @@ code { font: 13px ui-monospace, monospace; background: var(--ground); padding: 1
 .figures { display: flex; flex-wrap: wrap; gap: 10px 28px; margin: 12px 0 0; }
 .figures div b { display: block; font-size: 22px; } .figures div span { color: var(--soft); }
 svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
-@media (max-width: 680px) { main { padding: 12px; } section { overflow-x: auto; }
-  svg { max-width: none; width: 680px; } }
+.scroll:focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
+@media (max-width: 680px) { main { padding: 12px; } section, .verdict { padding: 12px; }
+  .picture svg { max-width: none; width: 680px; }
+  thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  table, tbody, tr, td { display: block; } tr { border-bottom: 1px solid var(--line);
+  padding: 6px 0; } td, td:first-child { border: 0; padding: 2px 0; white-space: normal;
+  overflow-wrap: anywhere; } td[data-name] { display: flex; gap: 12px; text-align: left; }
+  td[data-name]::before { content: attr(data-name); flex: 0 0 34%; color: var(--soft); }
+  td:empty { display: none; } .over { border-bottom: 0; padding-bottom: 0; } }
+@media print { section, .verdict { border: 1px solid #999; } section h2 { break-after: avoid; }
+  tr, svg, .verdict { break-inside: avoid; } thead { display: table-header-group; }
+  .scroll { overflow: visible; } main { max-width: none; padding: 0; } }
 footer { color: var(--soft); font-size: 13px; } .scroll { overflow-x: auto; }
 details summary { cursor: pointer; color: var(--blue); padding: 8px 0 2px; }
 ul { margin: 8px 0 0; padding-left: 22px; } li { margin: 2px 0; }
@@ -90,6 +100,7 @@ class Page:
 
     def section(self, title: str, text: str = "", *parts: str) -> None:
         lead = f"<p>{_text(text)}</p>" if text else ""
+        parts = tuple(_picture(part, title) if part.startswith("<svg") else part for part in parts)
         self._parts.append(f"<section><h2>{_text(title)}</h2>{lead}{''.join(parts)}</section>")
 
     def html(self, made_of: str) -> str:
@@ -135,7 +146,9 @@ def table(
     ]
     beside = [at for at, name in enumerate(columns) if name not in below]
     under = [at for at, name in enumerate(columns) if name in below]
-    head = "".join(f"<th{_class(is_number[at])}>{_text(columns[at])}</th>" for at in beside)
+    head = "".join(
+        f'<th scope="col"{_class(is_number[at])}>{_text(columns[at])}</th>' for at in beside
+    )
 
     def cell(row: Sequence[Any], at: int) -> str:
         value = row[at]
@@ -143,7 +156,8 @@ def table(
 
     def line(row: Sequence[Any]) -> str:
         cells = "".join(
-            f"<td{_class(is_number[at], columns[at] in marked and row[at])}>{cell(row, at)}</td>"
+            f"<td{_named(columns[at])}{_class(is_number[at], columns[at] in marked and row[at])}>"
+            f"{cell(row, at)}</td>"
             for at in beside
         )
         if not under:
@@ -158,7 +172,10 @@ def table(
 
     def body(rows: Sequence[Sequence[Any]]) -> str:
         lines = "".join(map(line, rows))
-        return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
+        return (
+            f'<div class="scroll" tabindex="0" role="group" aria-label="Table: {_label(columns)}">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+        )
 
     folded = shown[first:]
     rest = (
@@ -167,6 +184,23 @@ def table(
     more = len(listed) - len(shown)
     rest += f"<p>{more:,} more are in the tables beside this page.</p>" if more else ""
     return body(shown[:first]) + rest
+
+
+def _picture(svg: str, title: str) -> str:
+    """Return a picture in a part of its own, which scrolls on narrow screens."""
+    return (
+        f'<div class="scroll picture" tabindex="0" role="group" aria-label="Picture:'
+        f' {_text(title)}">{svg}</div>'
+    )
+
+
+def _label(columns: Sequence[str]) -> str:
+    return _text(", ".join(column for column in columns if column))
+
+
+def _named(column: str) -> str:
+    """Return the attribute that shows the column's name beside the value on narrow screens."""
+    return f' data-name="{_text(column)}"' if column else ""
 
 
 def _class(number: bool, marked: Any = False) -> str:

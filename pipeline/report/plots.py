@@ -118,6 +118,10 @@ def flow_map(streams: Frame) -> str:
     return _svg(figure, f"{len(hosts)} hosts; those with findings: {', '.join(sorted(bad)[:40])}")
 
 
+#: Times below a timeline: more of them would overlap.
+TICKS_MAX = 8
+
+
 def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     """Draw a few messages of one stream: when each was sent, and when it was stored.
 
@@ -137,19 +141,22 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
     def x(ms: float) -> float:
         return step[ms]
 
-    for row in messages.itertuples():
+    for at, row in enumerate(messages.itertuples()):
         color = RED if row.is_bad else GREY
+        lift = 9 * (at % 2)  # neighbours are at two heights, so that long numbers do not overlap
         has_sent = row.sent_at == row.sent_at and row.sent_at is not None
         number = int(row.key) & 0xFFFF_FFFF
         if has_sent:
             axes.plot(x(row.sent_at), 1, "o", color=color, ms=5)
-            axes.annotate(str(number), (x(row.sent_at), 1), (0, 6), textcoords="offset points",
-                          ha="center", fontsize=8, color=color)  # fmt: skip
+            axes.annotate(
+                str(number), (x(row.sent_at), 1), (0, 6 + lift), textcoords="offset points",
+                ha="center", fontsize=8, color=color,
+            )  # fmt: skip
         for each in row.accepted_at:
             start = x(row.sent_at) if has_sent else x(each)
             axes.plot([start, x(each)], [1, 0], "-", color=color, lw=1.6 if row.is_bad else 0.9)
             axes.plot(x(each), 0, "o", color=color, ms=5)
-            axes.annotate(str(number), (x(each), 0), (0, -13), textcoords="offset points",
+            axes.annotate(str(number), (x(each), 0), (0, -13 - lift), textcoords="offset points",
                           ha="center", fontsize=8, color=color)  # fmt: skip
         if has_sent and not len(row.accepted_at):
             axes.plot([x(row.sent_at)] * 2, [1, 0.55], "--", color=color, lw=1.2)
@@ -157,11 +164,11 @@ def timeline(messages: Frame, title: str, from_host: str, to_host: str) -> str:
         if row.ended_at == row.ended_at and row.ended_at is not None:
             axes.plot(x(row.ended_at), 1, "s", color=AMBER, ms=7, zorder=4)
     axes.set(
-        ylim=(-0.35, 1.35),
+        ylim=(-0.5, 1.5),
         yticks=[1, 0],
         yticklabels=[f"sent by\n{from_host}", f"stored by\n{to_host}"],
     )
-    shown = moments[:: max(1, len(moments) // 8)]
+    shown = moments[:: max(1, -(-len(moments) // TICKS_MAX))]
     texts = [datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3] for ms in shown]
     axes.set_xticks([step[ms] for ms in shown], texts, fontsize=7)
     axes.set_title(title, loc="left", fontsize=10)

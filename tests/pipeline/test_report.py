@@ -19,6 +19,7 @@ pytest.importorskip("matplotlib", reason="the extra qmd-msmq[spark] is not insta
 import pandas as pd
 
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, AuditResult, FindingTimeline
+from pipeline.jobs.traffic import _backlog
 from pipeline.report import plots
 from pipeline.report.audit_page import audit_page
 from pipeline.report.dead_letters_page import dead_letters_page
@@ -148,7 +149,7 @@ def test_findings_are_listed_below_with_their_places() -> None:
     page = audit_page(result(lost()), [draw(picture())])
 
     assert page.index("Where") < page.index("hosta") < page.index(f"{SOURCE}\\7")
-    assert "Lost: later messages were stored, this one was not: number 7" in page
+    assert "Lost on the way: number 7" in page
 
 
 def test_names_are_always_text() -> None:
@@ -265,3 +266,22 @@ def test_a_map_of_no_streams_is_drawn() -> None:
     columns = ["from_host", "to_host", "sent", "open", "findings"]
 
     assert plots.flow_map(pd.DataFrame(columns=columns)).startswith("<svg")
+
+
+@pytest.mark.parametrize(("left", "is_forecast"), [(0, False), (7, True)])
+def test_an_empty_queue_has_no_forecast(left: int, is_forecast: bool) -> None:
+    hour = 3_600_000
+    hours = pd.DataFrame(
+        {
+            "hour_ms": [hour * at for at in range(6)],
+            "messages": [1, 2, 3, 4, 5, left - 15],
+            "bytes": [1000, 2000, 3000, 40_000, 50_000, -50_000 * (left == 0) - 46_000 + 50_000],
+            "came": [1] * 6,
+            "gone": [0] * 6,
+        }
+    )
+
+    found = _backlog(hours, 5 * hour, quota_bytes=10_000_000)
+
+    assert found["growth_bytes_a_day"] > 1
+    assert (found["full_on"] is not None) is is_forecast
