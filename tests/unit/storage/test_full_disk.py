@@ -88,7 +88,7 @@ def test_on_a_full_disk_the_reserve_is_removed_and_the_batch_retried(
     async def scenario() -> None:
         disk = LimitedDisk(pages_after_removal=1000)
         async with opened(folder, disk=disk, disk_reserve_bytes=MIB) as storage:
-            await storage.batch.run(lambda db: disk.limit(db, 60))
+            await storage.batch.run(lambda db: disk.limit(db, 120))
             disk.can_reserve = False
             runs: list[int] = []
 
