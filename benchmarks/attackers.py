@@ -10,12 +10,15 @@ import contextlib
 import itertools
 import selectors
 import socket
+import ssl
 import struct
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
 
+from tests.process import wire
 from tests.process.control_client import ControlClient
 from tests.process.remote import RemoteQueueManager
 from tests.process.test_attacks import open_files
@@ -60,6 +63,51 @@ def hold_sessions(port: int, count: int) -> None:
             source = f"127.0.2.{1 + number % 250}"
             held.append(next(remotes).connect(port, source=source))
     time.sleep(3600)
+
+
+def ask_for_acknowledgments(port: int, messages_per_s: int, queues: int) -> None:
+    """Send messages that ask for acknowledgments to many administration queues each."""
+    with RemoteQueueManager() as remote:
+        peer = remote.connect(port)
+        names = [f"OS:me\\private$\\acks{number}" for number in range(queues)]
+        while True:
+            began = time.monotonic()
+            for _ in range(messages_per_s // 10):
+                peer.send(
+                    remote.message(
+                        "plain",
+                        b"please acknowledge",
+                        recoverable=True,
+                        ack_bits=wire.PA | wire.NA | wire.PR | wire.NR,
+                        admin=wire.direct(names[0]),
+                        multi_queue=wire.multi_queue_header(["OS:me\\private$\\plain"], names),
+                    ),
+                    timeout_s=30,
+                )
+            while peer.connection.has_data():
+                peer.read()
+            time.sleep(max(began + 0.1 - time.monotonic(), 0))
+
+
+def begin_tls(port: int, at_once: int) -> None:
+    """Begin handshakes of TLS as fast as possible, and let each be answered."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    hello = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+    first = hello.read()
+    begun: deque[socket.socket] = deque()
+    for number in itertools.count():
+        if len(begun) >= at_once:
+            begun.popleft().close()
+        sock = socket.socket()
+        begun.append(sock)
+        with contextlib.suppress(OSError):
+            sock.bind((f"127.0.3.{1 + number % 250}", 0))
+            sock.settimeout(1.0)
+            sock.connect(("127.0.0.1", port))
+            sock.send(first)
 
 
 def ping(port: int, ping_port: int) -> None:

@@ -50,7 +50,9 @@ RATIO_MAX = 2.0
 _context = multiprocessing.get_context("forkserver")
 
 
-def attacks_on(daemon: Daemon, ping_port: int) -> dict[str, tuple[Act, tuple[object, ...]]]:
+def attacks_on(
+    daemon: Daemon, ping_port: int, tls_port: int
+) -> dict[str, tuple[Act, tuple[object, ...]]]:
     """Return each attack by name: the function to repeat, and its arguments."""
     port, path = daemon.port, daemon.folder / "qmd.sock"
     few = 2_000
@@ -63,6 +65,11 @@ def attacks_on(daemon: Daemon, ping_port: int) -> dict[str, tuple[Act, tuple[obj
         "50 senders of 4 MB": (attackers.send_giants, (port, 50, "plain")),
         "50 senders of 4 MB to no queue": (attackers.send_giants, (port, 50, "nowhere")),
         "all sessions": (attackers.hold_sessions, (port, 1200)),
+        "120 messages a second with 100 administration queues each": (
+            attackers.ask_for_acknowledgments,
+            (port, 120, 100),
+        ),
+        "handshakes of TLS": (attackers.begin_tls, (tls_port, 64)),
         "pings": (attackers.ping, (port, ping_port)),
         "peers that never read": (attacks.never_read, (port, 4, 2)),
         **{
@@ -218,9 +225,10 @@ def measure(
     found: dict[str, Any] = {}
     hosts = Hosts()
     try:
-        ping_port = free_port()
+        ping_port, tls_port = free_port(), free_port()
         daemon = hosts.daemon(
             listen={"ping": True, "ping_port": ping_port},
+            tls={"enabled": True, "port": tls_port},
             control={"mode": "0666"},
             quotas={"queue": "500MB", "computer": "2GB"},
         )
@@ -233,7 +241,7 @@ def measure(
         if real_time:
             go_first(daemon)
         others.wait(1.0)
-        for name, (act, arguments) in attacks_on(daemon, ping_port).items():
+        for name, (act, arguments) in attacks_on(daemon, ping_port, tls_port).items():
             if only not in name:
                 continue
             row = found[name] = {kind: [] for kind in (*KINDS, "busy")}
@@ -263,7 +271,7 @@ def ratio(row: dict[str, Any], kind: str, part: int) -> float:
 
 
 def _show(name: str, row: dict[str, Any]) -> None:
-    print(f"{name:34}", end="")
+    print(f"{name[:34]:34}", end="")
     for kind in KINDS:
         print(f" {ratio(row, kind, 0):6.1f} {ratio(row, kind, 1):6.1f}", end="")
     figures = [
