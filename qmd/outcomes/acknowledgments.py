@@ -181,8 +181,8 @@ class Acknowledgments:
         allowed = 1 + self._limits.take_copies(by, wanted - 1)
         if allowed < wanted:
             self._limits.count_not_made(by, "too many administration queues", wanted - allowed)
-            if connection is not None:
-                connection.count_useless(wanted - allowed)
+        if connection is not None:
+            connection.count_useless(wanted - 1)  # the work of many messages
         return allowed
 
     def _record(

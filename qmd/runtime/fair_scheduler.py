@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 LIGHT_S = 0.002  # in one turn of the loop, for all light connections
 READING_S = 0.0005  # the same for incomplete packets, which are less urgent
 READING_SHARE = 0.1  # of the time, for more of them than `READING_S`, while others are active
-INDIVISIBLE = 10  # weight of a read that takes longer than READING_S
+INDIVISIBLE = 10  # weight of a read that takes longer than READING_S, and of a longer slice
+INDIVISIBLE_REST_MAX_S = 0.4  # for which a slice with this weight rests
 READERS = 2  # deferred readers served in one turn; one while others are active
 SLICE_S = 0.0002  # duration of a slice for untrusted and heavy connections
+LONG_SLICE_S = 0.001
 REST = 9  # pause after a slice while light connections are active, as a multiple of its duration
 REST_MIN_S = 0.001  # minimum duration of a timer
 ACTIVE_S = 0.05  # a light connection counts as active for this time after its last work
@@ -263,4 +265,7 @@ class FairScheduler:
                 if busy_time() - began_s + self._charged_s >= SLICE_S:
                     break
         took_s, self._charged_s = busy_time() - began_s + self._charged_s, 0.0
-        self._rest_until = self._services.loop.time() + REST * took_s
+        rest_s = REST * took_s
+        if took_s > LONG_SLICE_S:  # all others had to wait for one packet or request
+            rest_s = max(rest_s, min(INDIVISIBLE * rest_s, INDIVISIBLE_REST_MAX_S))
+        self._rest_until = self._services.loop.time() + rest_s
