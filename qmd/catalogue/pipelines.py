@@ -200,6 +200,15 @@ ENTRIES = (
         "announces the same findings again.",
     ),
     Entry(
+        1824,
+        "body_unreadable",
+        "The body of a message cannot be decoded.",
+        "A stream or table decodes bodies (bodyFormat), onBadBody is fail, and a body has another "
+        "format.",
+        "Correct bodyFormat or its schema; with onBadBody=null the message has no content, and the "
+        "reason beside it.",
+    ),
+    Entry(
         1880,
         "pipeline_extra_missing",
         "A package that the pipeline needs is not installed.",
