@@ -168,11 +168,28 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
             *(most[host == worst] + [offset[int(a)] for a in source[host == worst]]),
             *(-least[source == worst] + [offset[int(b)] for b in host[source == worst]]),
         ]
-        low, high = np.median(lows), np.median(highs)
-        if np.isinf(low) or np.isinf(high):
-            low = high = high if np.isinf(low) else low
+        # Without an acknowledgment one side is unbounded: the other side is the estimate.
+        finite = [[each for each in side if np.isfinite(each)] for side in (lows, highs)]
+        low, high = (np.median(side or finite[0] or finite[1] or [0.0]) for side in finite)
+        if not finite[0]:
+            low = high
         offset[worst] = float((low + high) / 2)
         wrong[worst] = max(doubtful, default=0)
+    return offset, wrong
+
+
+def solve_over_time(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[int, int]]:
+    """Return the same as `solve`, also for clocks that were right on other days.
+
+    All days together hide a clock that goes wrong later: both of its offsets fit then.
+    """
+    offset, wrong = solve(bounds, tolerance_ms)
+    for _, of_day in sorted(bounds.groupby("day"), key=lambda each: each[0], reverse=True):
+        on_day, wrong_then = solve(of_day, tolerance_ms)
+        for host in wrong_then.keys() - wrong.keys():
+            # A pair that disagrees with a clock that is known to be wrong proves nothing more.
+            if wrong_then[host] not in wrong:
+                wrong[host], offset[host] = wrong_then[host], on_day[host]
     return offset, wrong
 
 

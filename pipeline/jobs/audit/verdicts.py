@@ -255,7 +255,7 @@ def _conclude(
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
     bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
-    offsets, wrong = clocks.solve(bounds, settings.clock_tolerance_ms)
+    offsets, wrong = clocks.solve_over_time(bounds, settings.clock_tolerance_ms)
     spans = clocks.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
     rows, why = _decided(rows, found, spans, labels)
