@@ -96,6 +96,7 @@ class DelayedMessages:
         self._recorder = recorder
         self._gauges: dict[str, DelayedGauge] = {}  # by destination
         self._cancelling: set[int] = set()  # first numbers of messages that are being cancelled
+        self._cancelled: set[int] = set()  # of those that ended while a release reads messages
         self._released = asyncio.Event()  # set while no release reads messages
         self._released.set()
         self.next = NextDue(None, None)  # the earliest due times; they may be too early
@@ -218,6 +219,7 @@ class DelayedMessages:
         Until then no message is cancelled.  Those for `blocked` destinations are left out.
         """
         self._released.clear()
+        self._cancelled.clear()
         now = self.now
         found = await self._services.storage.read(
             partial(
@@ -229,7 +231,9 @@ class DelayedMessages:
                 bytes_max=bytes_max,
             )
         )
-        return [row for row in found if row.number not in self._cancelling]
+        # The read may have begun before the commit of a cancellation that has ended since.
+        cancelled = self._cancelling | self._cancelled
+        return [row for row in found if row.number not in cancelled]
 
     def release_ends(self) -> None:
         """Note that each message of `due` is in a batch, or stays delayed."""
@@ -371,6 +375,8 @@ class DelayedMessages:
             gone = await asyncio.shield(done)
         finally:
             self._cancelling.difference_update(numbers)
+            if not self._released.is_set():
+                self._cancelled.update(numbers)
         for row in found:
             if row.number in gone:
                 self.count_out(row)
