@@ -36,6 +36,8 @@ def describe(operations: Iterable[Operation]) -> Schema:
     paths: dict[str, Schema] = {}
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, found)
+    _open_objects(paths)
+    _open_objects(components)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,6 +65,19 @@ def describe(operations: Iterable[Operation]) -> Schema:
             },
         },
     }
+
+
+def _open_objects(schema: Any) -> None:
+    """State of objects with any members that they have them: generators assume none otherwise."""
+    if isinstance(schema, dict):
+        members = {"properties", "additionalProperties"} & set(schema)
+        if schema.get("type") == "object" and not members:
+            schema["additionalProperties"] = True
+        for each in schema.values():
+            _open_objects(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _open_objects(each)
 
 
 def _key(kind: Any) -> str:
