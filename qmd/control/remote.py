@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import socket
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -27,6 +26,7 @@ from qmd.control.server import ControlConnection
 from qmd.control.token_login import unknown_token
 from qmd.control.token_watch import Holder
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.certificates import certificate_names
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.core.access import Caller
 from qmd.core.principals import CERT, TOKEN, Principal
@@ -298,10 +298,8 @@ class RemoteConnection(ControlConnection):
         tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls else None
         if tls and certificate:  # verified: client_ca is set
-            proven.add(Principal(CERT, f"sha256:{hashlib.sha256(certificate).hexdigest()}"))
-            subject = (tls.getpeercert() or {}).get("subject", ())
-            pairs: list[Any] = [pair for part in subject for pair in part]
-            proven.update(Principal(CERT, name) for key, name in pairs if key == "commonName")
+            names = certificate_names(certificate, tls.getpeercert())
+            proven.update(Principal(CERT, name) for name in names)
         return Caller(f"token:{grant.name}", frozenset(proven), is_limited=True)
 
     def _turn_away(self, number: int, refusal: Refusal) -> None:

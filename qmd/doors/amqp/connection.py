@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import ipaddress
 import ssl
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+from qmd.control_protocol.certificates import certificate_names
 from qmd.doors.amqp.conditions import LIMIT, AmqpFault, condition_of
 from qmd.doors.amqp.conversation import Conversation
 from qmd.doors.amqp.engine import Engine, Limits
@@ -249,25 +249,10 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificates: tuple[str, ...] = ()
     if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
-        certificates = certificate_principals(certificate, tls.getpeercert())
+        names = certificate_names(certificate, tls.getpeercert())
+        certificates = tuple(f"cert:{name}" for name in names)
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_loopback = False
     return Peer(host, is_loopback, tls is not None, certificates)
-
-
-def certificate_principals(certificate: bytes, fields: Any) -> tuple[str, ...]:
-    """Return the principals of a verified certificate, its common name first.
-
-    A name that looks like a fingerprint is left out: it would be taken for another certificate.
-    """
-    pairs = [pair for part in (fields or {}).get("subject", ()) for pair in part]
-    names = [value for key, value in pairs if key == "commonName"]
-    usable = [
-        each
-        for each in names
-        if each.isprintable() and each == each.strip() and not each.casefold().startswith("sha256:")
-    ]
-    fingerprint = hashlib.sha256(certificate).hexdigest()
-    return (*(f"cert:{each}" for each in usable), f"cert:sha256:{fingerprint}")

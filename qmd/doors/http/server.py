@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import socket
 import ssl
 import struct
@@ -23,6 +22,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import structlog
 
+from qmd.control_protocol.certificates import certificate_names
 from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
 from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
 from qmd.doors.http.problems import Problem, problem_response
@@ -442,8 +442,4 @@ def _principals(tls: ssl.SSLObject) -> tuple[str, ...]:
     certificate = tls.getpeercert(binary_form=True)
     if not certificate:
         return ()
-    subject = (tls.getpeercert() or {}).get("subject", ())
-    names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
-    digest = hashlib.sha256(certificate).hexdigest()
-    usable = [name for name in names if name.isprintable() and name == name.strip() and name]
-    return (*(f"cert:{name}" for name in usable[:4]), f"cert:sha256:{digest}")
+    return tuple(f"cert:{name}" for name in certificate_names(certificate, tls.getpeercert()))
