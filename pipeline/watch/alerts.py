@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
+import subprocess  # nosec B404: the command of the operator
 import time
 import urllib.error
 import urllib.request

@@ -74,7 +74,7 @@ class Caller:
         self.home = Home()
         self.queue_manager = ""  # its GUID, as text
         self.name = ""
-        self.token_name = ""  # of the token that it has logged in with
+        self.token_name = ""  # nosec B105: of the token that it has logged in with
         self.message_bytes_max = frames.FRAME_BYTES_MAX  # limit for a body; the daemon announces it
         self.signer: Signer | None = None  # of all messages that are sent
 

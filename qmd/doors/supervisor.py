@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404: own program, no shell
 import sys
 import time
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ def start(config: Path, *arguments: str) -> subprocess.Popen[bytes]:
     This process must have one thread: the call between fork and exec is not safe otherwise.
     """
     command = [sys.executable, "-m", "qmd", "--config", str(config), *arguments]
-    return subprocess.Popen(
+    return subprocess.Popen(  # nosec B603: own program, no shell
         command, stdin=subprocess.DEVNULL, env=_environment(os.environ), preexec_fn=_end_with_parent
     )
 

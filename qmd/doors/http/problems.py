@@ -29,7 +29,7 @@ _STATUS = {
     "too_many_requests": 429,
     "too_many_remote_clients": 503,
     "storage_failed": 503,
-    "token_refused": 401,
+    "token_refused": 401,  # nosec B105: a status
     "idempotency_key_reused": 422,
 }
 RETRY_S = 1

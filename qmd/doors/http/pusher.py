@@ -69,7 +69,7 @@ class Circuit:
             except DeliveryFailed:
                 self.failures += 1
                 if self.is_open:
-                    self._open_until = now() + self._pause_s * random.uniform(0.8, 1.2)
+                    self._open_until = now() + self._pause_s * random.uniform(0.8, 1.2)  # nosec B311: jitter
                     self._pause_s = min(2 * self._pause_s, OPEN_LAST_S)
                 raise
             self.failures, self._pause_s = 0, OPEN_FIRST_S
@@ -152,7 +152,7 @@ class Pusher:
                     last = failure
                 if attempt < push.attempts:
                     pause_s = min(push.first_pause_s * 2 ** (attempt - 1), push.last_pause_s)
-                    pause_s *= random.uniform(0.5, 1.0)
+                    pause_s *= random.uniform(0.5, 1.0)  # nosec B311: jitter
                     await asyncio.sleep(max(pause_s, min(last.retry_after_s, push.last_pause_s)))
             reason = f"push {push.name}: {push.attempts} attempts failed; the last one: {last}"
             await taken.reject(reason[:REASON_CHARACTERS_MAX])
