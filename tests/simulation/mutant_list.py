@@ -477,8 +477,8 @@ MUTANTS = (
     Mutant(
         "an aborted transaction keeps its messages",
         "qmd/operations/transactions.py",
-        "count = self._message_receiver.abort(transaction.reader, transaction.id.hex(), reason)",
-        "count = 0",
+        "        count = self._message_receiver.abort(",
+        "        count = 0 if True else self._message_receiver.abort(",
     ),
     Mutant(
         "a transaction commits after its application got an error",
@@ -1018,8 +1018,8 @@ MUTANTS = (
     Mutant(
         "an abort of a transaction is not counted",
         "qmd/operations/receive.py",
-        "            if not reader.is_unread:\n                keys",
-        "            if False:\n                keys",
+        "        counted, staying = not reader.is_unread, lookup_ids\n        if counted:",
+        "        counted, staying = not reader.is_unread, lookup_ids\n        if False:",
     ),
     Mutant(
         "a dead letter can be read before the commit",
@@ -1081,9 +1081,9 @@ MUTANTS = (
     Mutant(
         "messages of a transaction are sent before the commit",
         "qmd/operations/send_batch.py",
-        "        if self.to_queues or self.to_send or self._token:\n",
+        "        if self.to_queues or self.to_send or self._token or self.has_delayed:\n",
         "        self._outgoing.all_appended(self.to_send)\n        self.to_send = {}\n"
-        "        if self.to_queues or self.to_send or self._token:\n",
+        "        if self.to_queues or self.to_send or self._token or self.has_delayed:\n",
     ),
     Mutant(
         "local messages can be read before the commit",
@@ -1364,8 +1364,8 @@ MUTANTS = (
     Mutant(
         "a reader that gave everything back is still listed",
         "qmd/queues/local_queue.py",
-        "        if not mine:\n            self.takers.discard(reader)\n        return count",
-        "        return count",
+        "        if not mine:\n            self.takers.discard(reader)\n        if self.groups",
+        "        if self.groups",
     ),
     Mutant(
         "no final ack for a message that ends in its queue",

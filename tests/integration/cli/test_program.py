@@ -102,7 +102,7 @@ def test_wrong_usage_is_reported_in_one_line(qmd, words):
         (["send", "orders", "x", "--sender-id", "7"], "such as S-1-5-21-1-2-1001"),
         (["send", "orders", "\udcff"], "--file or --body-base64"),
         (["resend", "orders", "first"], "'first' is not a lookup id"),
-        (["queue", "set", "orders"], "--no-authenticate or --privacy"),
+        (["queue", "set", "orders"], "one of --retry or --no-retry"),
     ],
     ids=str,
 )
