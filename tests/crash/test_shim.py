@@ -52,7 +52,8 @@ def test_a_process_is_killed_at_the_chosen_act(machine: Machine):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (Fault("eio", 18, "s", times=0), "Input/output error"),
+        (Fault("eio", 14, "s", times=0), "Input/output error"),
+        (Fault("eio", 20, "s", times=0), "disk I/O error"),
         (Fault("eio", 200, "w", times=0), "disk I/O error"),
         (Fault("enospc", 200, "w", times=0), "database or disk is full"),
         (Fault("short", 200, "w", times=0), "database or disk is full"),

@@ -39,7 +39,7 @@ def test_a_failed_write_stops_the_daemon_and_loses_no_acknowledged_message(hosts
     daemon.create("orders", transactional=True)
     remote = hosts.remote()
     peer = remote.connect(daemon.port)
-    offer(peer, remote, 10, 1000)
+    offer(peer, remote, 10, 4000)
     assert daemon.process is not None
     # Files that cannot grow: the next page of the write-ahead log cannot be written.
     log = database(daemon.folder).with_name(database(daemon.folder).name + "-wal")

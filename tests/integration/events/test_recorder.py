@@ -197,10 +197,13 @@ async def test_early_and_duplicate_messages_are_recorded_with_their_queue(hosts:
     await until(lambda: a.incoming.rejected_count == 2, "the rejections")
 
     found = [(each.kind, each.numbers, each.queue) for each in await reported(a) if each.queue]
-    assert found == [
-        ("accepted", [1, 2], "private$\\orders"),
-        ("out_of_order", [3], "private$\\orders"),
-        ("duplicate", [1], "private$\\orders"),
+    assert {queue for _, _, queue in found} == {"private$\\orders"}
+    single = [(kind, number) for kind, numbers, _ in found for number in numbers]
+    assert sorted(single) == [
+        ("accepted", 1),
+        ("accepted", 2),
+        ("duplicate", 1),
+        ("out_of_order", 3),
     ]
 
 
