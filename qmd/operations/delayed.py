@@ -199,6 +199,7 @@ class DelayedMessages:
 
     def store(self, found: Sequence[DelayedRow], batch: Batch) -> None:
         """Store rows that `keep` has returned with the open batch."""
+        self._services.clock.deadline_s(0)  # the batch has the present time by our clock
         batch.run(partial(rows.add, rows=found))
         wall = [row.due_ms for row in found if row.clock == delay.WALL]
         own = [row.due_ms for row in found if row.clock == delay.OWN]

@@ -32,6 +32,9 @@ from tests.simulation.world import Host
 DELAYED_PROBABILITY, CANCELLED_PROBABILITY = 0.3, 0.3
 # The clock of a host may be slower than that of the world.
 SLOWEST_CLOCK = 0.9
+# A restart of a host continues its own clock from the last stored time, at most 60 s old, by the
+# wall clock, which is up to 2 % too fast.
+AHEAD_S = 1.2
 PAUSE_S_MAX = 120.0  # between two requests of a writer
 
 
@@ -208,7 +211,7 @@ class Writer:
         world.happened("message delayed", self.host.name)
         for message in messages:
             message.is_ordered = False  # others overtake it
-            message.not_before_s = world.now + SLOWEST_CLOCK * delay_s
+            message.not_before_s = world.now + SLOWEST_CLOCK * delay_s - AHEAD_S
 
     def _message(
         self,
