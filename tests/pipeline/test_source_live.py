@@ -204,7 +204,7 @@ def test_bodies_are_decoded_by_an_option(place):
     assert dotnet[:3] == [None, None, json.dumps("{}")]  # a text of COM
     assert json.loads(dotnet[3]) == {"total": "3"}
     assert json.loads(dotnet[4]) == "hello"
-    with pytest.raises(SourceError, match=r"the body of message .*\\6 is not text"):
+    with pytest.raises(SourceError, match=r"the body of message .*\\\d+ is not text"):
         contents(bodyFormat="text", onBadBody="fail")
 
 
