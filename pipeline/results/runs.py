@@ -44,7 +44,7 @@ class WrongResults(Exception):
 
 @dataclass(frozen=True)
 class Commit:
-    """What a run has published; names are relative to the place."""
+    """The files that a run has published; names are relative to the place."""
 
     number: int
     job: str

@@ -21,7 +21,7 @@ from pipeline.source.open_queues import OpenQueue, OpenQueues
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one queue holds for the reader."""
+    """The messages of one queue for the reader."""
 
     latest: int  # the position that its last message would get
     backlog: int

@@ -40,7 +40,7 @@ from tests.pipeline.foreign_parts import Key, accused_falsely, logs_of
 
 @dataclass
 class Case:
-    """What differs between the runs and the one run, as texts; empty: nothing."""
+    """The differences between the runs and the one run, as texts; empty: nothing."""
 
     seed: int
     problems: list[str] = field(default_factory=list)

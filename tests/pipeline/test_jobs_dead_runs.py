@@ -60,7 +60,7 @@ def test_a_run_that_dies_at_any_write_of_its_state_leaves_the_old_one_or_the_new
     assert seen == sorted(seen)
     assert set(seen) == {0, 1}
     assert len(died) > 20
-    # What other programs read is of one run too, and never of one that has not published.
+    # The files for other programs are of one run too, and never of one that has not published.
     others = [shown.index(then[2]) for _, then, _, _ in died]
     assert others == sorted(others)
     assert all(other <= state for other, state in zip(others, seen, strict=True))

@@ -360,7 +360,7 @@ class Facts(Struct, kw_only=True):
 
 
 class Fate(Struct, kw_only=True):
-    """What is known about a message, as `qmd why --json` shows it."""
+    """The known facts about a message, as `qmd why --json` shows it."""
 
     message_id: str | None
     state: str
