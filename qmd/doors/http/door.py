@@ -7,16 +7,10 @@ changed first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import gc
 import os
 import signal
-import socket
-import ssl
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -24,11 +18,12 @@ import structlog
 import uvloop
 
 from qmd.client.errors import NotConnected
-from qmd.config.settings import HttpSettings, Settings
+from qmd.config.settings import Settings
 from qmd.doors.http import administration, history, push_operations, receiving, sending
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response
 from qmd.doors.http.limits import Limits
+from qmd.doors.http.listening import CannotServe, listening, remove_socket, shown, tls_context
 from qmd.doors.http.openapi import describe
 from qmd.doors.http.pusher import Pusher
 from qmd.doors.http.pushes import PushFile
@@ -42,18 +37,9 @@ log = structlog.get_logger()
 
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
 DRAIN_S = 5.0
+SECTION = "http"
 READY_S = 2.0  # how long the daemon may take to answer
 LOOK_S = 30.0  # between two looks for idle sessions
-LOOPBACK = ("127.0.0.1", "::1")
-
-
-class CannotServe(Exception):
-    """A condition of this host or the configuration prevents the door from serving."""
-
-    def __init__(self, text: str, *, code: str, lasting: bool = False) -> None:
-        super().__init__(text)
-        self.code = code
-        self.is_lasting = lasting  # a restart does not help
 
 
 def operations(
@@ -118,8 +104,8 @@ class Door:
 
     async def start(self, service: ServiceManager) -> list[str]:
         """Open the sockets and serve; return where.  Raises CannotServe."""
-        context = tls_context(self._settings)
-        sockets = service.sockets() or list(listening(self._settings, context))
+        context = tls_context(self._settings, SECTION)
+        sockets = service.sockets() or list(listening(self._settings, SECTION))
         await self.server.start(sockets, context)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._look()), loop.create_task(self._pusher.run())]
@@ -186,96 +172,3 @@ async def serve(settings: Settings) -> int:
         await door.stop()
     log.info("door_stopped", door="http")
     return EXIT_OK
-
-
-def tls_context(settings: HttpSettings) -> ssl.SSLContext | None:
-    """Return the context of the configured certificate; None: without TLS.  Raises CannotServe."""
-    if settings.certificate is None or settings.key is None:
-        if settings.certificate or settings.key or settings.client_ca:
-            raise CannotServe(
-                "certificate and key are needed together, and client_ca needs both: see the section"
-                " [http]",
-                code="http_tls_files",
-                lasting=True,
-            )
-        if settings.socket is None and settings.address not in LOOPBACK:
-            raise CannotServe(
-                f"the door would be without TLS at {settings.address}: name a certificate and its"
-                f" key in the section [http], or listen at {' or '.join(LOOPBACK)}",
-                code="http_not_secret",
-                lasting=True,
-            )
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-        if settings.client_ca is not None:
-            context.load_verify_locations(settings.client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL  # a client may have a token instead
-    except (OSError, ssl.SSLError) as error:
-        raise CannotServe(
-            f"the certificate of the door cannot be used: {error}; see certificate, key and"
-            " client_ca in the section [http]",
-            code="http_tls_files",
-            lasting=True,
-        ) from error
-    return context
-
-
-def listening(settings: HttpSettings, context: ssl.SSLContext | None) -> Iterator[socket.socket]:
-    """Yield the configured listening sockets.  Raises CannotServe."""
-    if settings.socket is not None:
-        yield _unix_socket(settings)
-        return
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
-    try:
-        yield socket.create_server((settings.address, settings.port), family=family)
-    except OSError as error:
-        code = "port_in_use" if error.errno == errno.EADDRINUSE else "cannot_listen"
-        raise CannotServe(
-            f"cannot listen at {settings.address} port {settings.port}: {error.strerror or error};"
-            " see address and port in the section [http]",
-            code=code,
-            lasting=isinstance(error, PermissionError),
-        ) from error
-
-
-def _unix_socket(settings: HttpSettings) -> socket.socket:
-    assert settings.socket is not None
-    bound = socket.socket(socket.AF_UNIX)
-    try:
-        remove_socket(settings.socket)
-        bound.bind(str(settings.socket))
-        settings.socket.chmod(settings.mode)
-    except OSError as error:
-        bound.close()
-        raise CannotServe(
-            f"cannot listen at {settings.socket}: {error.strerror or error}; see socket in the"
-            " section [http]",
-            code="cannot_listen",
-            lasting=True,
-        ) from error
-    return bound
-
-
-def remove_socket(path: Path) -> None:
-    """Remove a socket that an earlier process has left behind, unless it is in use."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(path.stat().st_mode):
-            return
-        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
-            probe.settimeout(1.0)
-            probe.connect(str(path))
-            raise OSError(errno.EADDRINUSE, "another process listens there")
-        path.unlink()
-
-
-def shown(listening: socket.socket, *, is_tls: bool) -> str:
-    """Return where a socket listens, for people."""
-    if listening.family == socket.AF_UNIX:
-        return f"unix:{listening.getsockname()}"
-    host, port = listening.getsockname()[:2]
-    name = f"[{host}]" if ":" in host else host
-    return f"{'https' if is_tls else 'http'}://{name}:{port}"

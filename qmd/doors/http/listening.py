@@ -1,0 +1,135 @@
+"""The listening sockets of a server of HTTP, and its certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+LOOPBACK = ("127.0.0.1", "::1")
+
+
+class Place(Protocol):
+    """The settings of a section of the configuration that say where a server listens."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def socket(self) -> Path | None: ...
+    @property
+    def mode(self) -> int: ...
+    @property
+    def certificate(self) -> Path | None: ...
+    @property
+    def key(self) -> Path | None: ...
+    @property
+    def client_ca(self) -> Path | None: ...
+
+
+class CannotServe(Exception):
+    """A condition of this host or the configuration prevents a server from serving."""
+
+    def __init__(self, text: str, *, code: str, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.code = code
+        self.is_lasting = lasting  # a restart does not help
+
+
+def tls_context(settings: Place, section: str) -> ssl.SSLContext | None:
+    """Return the context of the configured certificate; None: without TLS.  Raises CannotServe."""
+    if settings.certificate is None or settings.key is None:
+        if settings.certificate or settings.key or settings.client_ca:
+            raise CannotServe(
+                "certificate and key are needed together, and client_ca needs both: see the section"
+                f" [{section}]",
+                code="http_tls_files",
+                lasting=True,
+            )
+        if settings.socket is None and settings.address not in LOOPBACK:
+            raise CannotServe(
+                f"it would be without TLS at {settings.address}: name a certificate and its key in"
+                f" the section [{section}], or listen at {' or '.join(LOOPBACK)}",
+                code="http_not_secret",
+                lasting=True,
+            )
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+        if settings.client_ca is not None:
+            context.load_verify_locations(settings.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL  # a client may have a token instead
+    except (OSError, ssl.SSLError) as error:
+        raise CannotServe(
+            f"the certificate cannot be used: {error}; see certificate, key and client_ca in the"
+            f" section [{section}]",
+            code="http_tls_files",
+            lasting=True,
+        ) from error
+    return context
+
+
+def listening(settings: Place, section: str) -> Iterator[socket.socket]:
+    """Yield the configured listening sockets.  Raises CannotServe."""
+    if settings.socket is not None:
+        yield _unix_socket(settings, section)
+        return
+    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    try:
+        yield socket.create_server((settings.address, settings.port), family=family)
+    except OSError as error:
+        code = "port_in_use" if error.errno == errno.EADDRINUSE else "cannot_listen"
+        raise CannotServe(
+            f"cannot listen at {settings.address} port {settings.port}: {error.strerror or error};"
+            f" see address and port in the section [{section}]",
+            code=code,
+            lasting=isinstance(error, PermissionError),
+        ) from error
+
+
+def _unix_socket(settings: Place, section: str) -> socket.socket:
+    assert settings.socket is not None
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        remove_socket(settings.socket)
+        bound.bind(str(settings.socket))
+        settings.socket.chmod(settings.mode)
+    except OSError as error:
+        bound.close()
+        raise CannotServe(
+            f"cannot listen at {settings.socket}: {error.strerror or error}; see socket in the"
+            f" section [{section}]",
+            code="cannot_listen",
+            lasting=True,
+        ) from error
+    return bound
+
+
+def remove_socket(path: Path) -> None:
+    """Remove a socket that an earlier process has left behind, unless it is in use."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+            probe.settimeout(1.0)
+            probe.connect(str(path))
+            raise OSError(errno.EADDRINUSE, "another process listens there")
+        path.unlink()
+
+
+def shown(listening: socket.socket, *, is_tls: bool) -> str:
+    """Return where a socket listens, for people."""
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{listening.getsockname()}"
+    host, port = listening.getsockname()[:2]
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if is_tls else 'http'}://{name}:{port}"
