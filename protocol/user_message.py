@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protocol.codec.derive import Codec
+from protocol.headers import PrivateQueueName
 from protocol.records import UserMessage
 
 _CODEC = Codec(UserMessage)
@@ -24,3 +25,18 @@ def build_user_message(message: UserMessage) -> bytes:
     must announce exactly the headers and names that are present.  Raises MalformedPacket.
     """
     return _build(message)
+
+
+def admin_host(message: UserMessage) -> bytes | None:
+    """Return the GUID of the queue manager that hosts the administration queue.
+
+    A response queue of type 4 is a private queue there.  None: there is no administration queue, or
+    its name does not state the computer.  [MS-MQMQ] 2.2.19.2
+    """
+    user = message.user
+    if user.flags.admin_type == 2:
+        return user.source_queue_manager
+    if user.flags.admin_type == 3:
+        return user.queue_manager_address
+    queue = user.admin_queue
+    return queue.queue_manager if isinstance(queue, PrivateQueueName) else None

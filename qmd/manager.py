@@ -86,6 +86,7 @@ class QueueManager:
         assembly.local_users.close()
         assembly.remote_lookup.stop()
         assembly.deferred_acknowledgments.stop()
+        assembly.reports.stop()
         assembly.registration.stop()
         assembly.next_hops.stop()
         assembly.relays.stop()

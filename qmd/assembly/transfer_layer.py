@@ -82,6 +82,7 @@ class TransferLayer(StateLayer):
             services,
             self.admission,
             self.recorder,
+            self.resolver,
             self.destinations,
             self.answer_ways,
             self.answer_limits,

@@ -294,10 +294,12 @@ def _attempt(attempt: dict[str, Any]) -> str:
     """Return an attempt to connect as a line: time, address, result."""
     from qmd.cli.output import printable
 
-    result = attempt["result"]
+    result, status = attempt["result"], attempt["status"]
     where = attempt["address"] or "the other queue manager"
     connected = result == "connected"
     what = f"a session with {where} was opened" if connected else f"{where}: {result}"
+    error = "" if int(attempt["error"], 16) == 0 else f" {attempt['error']}"
+    what += f" [{status}{error}]"
     if attempt["times"] > 1:
         what += f" ({attempt['times']} times since {attempt['first_time']})"
     return printable(f"{attempt['time']} ({attempt['ago_s']:g} s ago)  {what}")

@@ -264,7 +264,20 @@ class Message(DefinedProperties, SecurityProperties):
         user = self.packet.user
         if user.flags.response_type == 1:  # the same as the admin queue
             return self.admin_queue
+        if user.flags.response_type == 4:
+            return self._beside_admin_queue(user.response_queue)
         return self._queue(user.flags.response_type, user.response_queue)
+
+    def _beside_admin_queue(self, number: Any) -> str | None:
+        """Return the private queue with this number on the computer of the administration queue.
+
+        None if only a directory knows that computer.  [MS-MQMQ] 2.2.19.2
+        """
+        from protocol.names.format_name import PrivateName
+        from protocol.user_message import admin_host
+
+        host = admin_host(self.packet)
+        return None if host is None else str(PrivateName(host, number))
 
     @property
     def destinations(self) -> list[str]:
@@ -424,7 +437,7 @@ class Message(DefinedProperties, SecurityProperties):
                 return str(PrivateName(user.queue_manager_address, value))
             case 2:
                 return str(PrivateName(user.source_queue_manager, value))
-        # 0 is none.  4 is private on the computer of an admin queue that only a directory knows.
+        # 0 is none.  4 is a private queue on the computer of the administration queue.
         return None
 
 

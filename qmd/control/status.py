@@ -255,6 +255,7 @@ def outgoing_queue(components: Components, queue: OutgoingQueue) -> Value:
         "via": queue.link.via,
         "for_others": queue.for_others,
         "state": queue.link.state(queue).value,
+        "windows_state": queue.link.state(queue).windows_name,
         "messages": queue.messages,
         "bytes": queue.bytes,
         "unacknowledged": len(queue.transmitted) + len(queue.in_flight),
@@ -318,6 +319,8 @@ async def outgoing_details(components: Components, queue: OutgoingQueue) -> Valu
                 "ago_s": _ago(now, attempt.at),
                 "address": attempt.address,
                 "result": attempt.result,
+                "status": attempt.status.value,
+                "error": f"0x{attempt.error:08X}",
                 "times": attempt.times,
                 "first_time": _moment(
                     wall - (now - (attempt.at if attempt.first_at is None else attempt.first_at))
@@ -461,8 +464,8 @@ def _explanation(components: Components, queue: OutgoingQueue) -> str:
             return f"{text} But {conflict.reason}. {conflict.remedy}."
         if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
-        last = link.retry.history[-1].result if link.retry.history else "not tried yet"
-        remedy = components.identities.remedy_of_refusal(link.retry.history)
+        last = link.retry.last.result if link.retry.last else "not tried yet"
+        remedy = components.identities.remedy_of_refusal(link.retry.last)
         return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s.{remedy}"
     if queue.awaiting.messages and not queue.messages:
         count = queue.awaiting.messages

@@ -126,6 +126,11 @@ class Session:
         return self._handshake.refused_as_another
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the peer has answered the connection request, and the session is not open yet."""
+        return self.state is SessionState.WAITING_CPR
+
+    @property
     def offered_tls_port(self) -> int:
         """The port for TLS that the peer has named when it refused a session without TLS, or 0."""
         return self._handshake.offered_tls_port
@@ -300,6 +305,19 @@ class Session:
         idle."""
         self._has_received = self._active = True
 
+    def pause(self) -> None:
+        """Acknowledge everything, and announce a window of one message: a queue is paused.
+
+        The next acknowledgment announces the usual window.  [MS-MQQB] 3.1.7.13
+        """
+        if self.state is _OPEN:
+            self._acknowledge(window_size=1)
+            self._active = False
+
+    def resume(self) -> None:
+        """Count the session as used: a paused queue is sent from again.  [MS-MQQB] 3.1.7.14"""
+        self._active = True
+
     def close(self, reason: str, now: float, *, clean: bool = True) -> list[Event]:
         """End the session; `reason` is for people, `clean` as in Closed.
 
@@ -361,11 +379,11 @@ class Session:
         delay_s = min(delay_s, self._settings.receipt_ack_max_s)
         self.incoming.acknowledge_within(delay_s, now)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, window_size: int | None = None) -> None:
         """Send SessionAcks until all received and stored messages are acknowledged."""
-        self._output.append(build_session_ack(self._session_header()))
+        self._output.append(build_session_ack(self._session_header(window_size)))
         while self.incoming.pending:
-            self._output.append(build_session_ack(self._session_header()))
+            self._output.append(build_session_ack(self._session_header(window_size)))
 
     def _send_with_ack(self, packet: bytes, token: object, *, recoverable: bool) -> bytes:
         """Count the message, and add a SessionHeader if it may have one."""
@@ -379,8 +397,11 @@ class Session:
         self.outgoing.add(token, recoverable=recoverable)
         return append_session_header(packet, self._session_header())
 
-    def _session_header(self) -> SessionHeader:
-        """Return a header that acknowledges all receipts and up to 32 stored messages."""
+    def _session_header(self, window_size: int | None = None) -> SessionHeader:
+        """Return a header that acknowledges all receipts and up to 32 stored messages.
+
+        `window_size` is the announced window; None: the usual one.
+        """
         received, first_stored, flags = self.incoming.take()
         return SessionHeader(
             received,
@@ -388,7 +409,7 @@ class Session:
             flags,
             self.outgoing.sent_count & 0xFFFF,
             self.outgoing.recoverable_sent_count & 0xFFFF,
-            self._settings.window_size,
+            self._settings.window_size if window_size is None else window_size,
             0,
         )
 

@@ -192,7 +192,7 @@ class OutgoingPlaces:
         else:
             transmitted, number = key in queue.in_flight, None
         timer = queue.sequence.next_timer()
-        last = link.retry.history[-1] if link.retry.history else None
+        last = link.retry.last
         connection = link.connection
         return {
             "kind": "outgoing",
@@ -214,7 +214,7 @@ class OutgoingPlaces:
             "address_known": link.is_reachable,
             "failures": link.retry.failures,
             "last_result": last.result if last is not None else "",
-            "refusal_remedy": self._identities.remedy_of_refusal(link.retry.history),
+            "refusal_remedy": self._identities.remedy_of_refusal(link.retry.last),
             "next_attempt_in_s": round(max(0.0, link.retry.next_attempt - now), 1),
             "expires_at_ms": end_ms(self._services, expires_at_s),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from protocol.errors import InvalidName, ProtocolError
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PrivateName, PublicName, parse_destination, parse_wire_name
 from protocol.names.multi_queue import MQF_DIRECT, MQF_PUBLIC, MqfElement
+from protocol.user_message import admin_host
 from qmd.control_protocol.messages import AUTOMATIC, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.packet_fields import is_transactional
 from qmd.directory.resolver import Resolution
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
 
-_SAME_AS_ADMIN = 1  # of response queues, [MS-MQMQ] 2.2.19.2
+#: Types of response queues, [MS-MQMQ] 2.2.19.2.
+_SAME_AS_ADMIN = 1
+_BESIDE_ADMIN = 4
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -180,6 +183,9 @@ def _response_queues(packet: UserMessage) -> str:
     user, header = packet.user, packet.multi_queue
     if user.flags.response_type == _SAME_AS_ADMIN:
         first = _name(packet, user.flags.admin_type, user.admin_queue)
+    elif user.flags.response_type == _BESIDE_ADMIN:
+        host, number = admin_host(packet), user.response_queue
+        first = "" if host is None else str(PrivateName(host, cast(int, number)))
     else:
         first = _name(packet, user.flags.response_type, user.response_queue)
     return first if header is None else _joined(first, header.response.elements)

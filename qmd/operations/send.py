@@ -63,7 +63,7 @@ class MessageSender:
         self._copies = copies
         self._begin_batch = begin_batch
         self._release = release
-        self._transaction_index = 0
+        self._transaction_index: int | None = None  # the last one of this run
         self.sent_count = 0
 
     def send(
@@ -185,7 +185,13 @@ class MessageSender:
         return at_once
 
     def _next_index(self) -> int:
-        """Allocate the index of a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5"""
+        """Allocate the index of a transaction, of 20 bits.  [MS-MQMQ] 2.2.20.5
+
+        They begin at the message number of the time.  Every transaction has a message, so the
+        numbers of messages are ahead of the indexes of earlier runs, and a start repeats none.
+        """
+        if self._transaction_index is None:
+            self._transaction_index = self._services.ids.upcoming_message_number
         self._transaction_index = self._transaction_index + 1 & 0xFFFFF
         return self._transaction_index
 

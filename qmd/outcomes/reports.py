@@ -1,27 +1,33 @@
 """Reports about traced messages: one for each step on their way.
 
 [MS-MQQB] 1.3.6, 3.1.5.8.9, 3.1.7.1.7. A DebugHeader names the queue for reports by a GUID, without
-its computer. It is assumed to be on the computer that sent the message, where the GUIDs of its
-queues are known. A report that finds no queue is dropped, as the specification requires.
+its computer. It is a queue of this computer, or a public queue that the directory knows. One that
+neither knows is assumed to be on the computer that sent the message, where the GUIDs of its queues
+are known. A report that finds no queue is dropped, as the specification requires.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import UserMessage, parse_user_message
 from protocol.names.format_name import PublicName
 from qmd.core.report import build_report
+from qmd.directory.interface import DirectoryAway
+from qmd.directory.resolver import MustAsk
+from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 
 if TYPE_CHECKING:
+    from qmd.directory.resolver import Resolver
     from qmd.events.recorder import Recorder
     from qmd.naming.destinations import Destinations
     from qmd.outcomes.answer_ways import AnswerWays
     from qmd.outcomes.post import Post
-    from qmd.queues.answer_limits import AnswerLimits
+    from qmd.queues.answer_limits import AnswerLimits, AskedFor
     from qmd.queues.peer_session import PeerSession
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
@@ -35,6 +41,19 @@ _MONTHS = (
 )
 
 
+ASKING_MAX = 64  # reports that wait for the directory
+
+
+class _Unaddressed(NamedTuple):
+    """A report about `packet`, of which only the directory may know the queue."""
+
+    name: PublicName
+    report: bytes
+    packet: bytes
+    source: bytes
+    asked: AskedFor | None
+
+
 class Reports:
     """Sends reports. They are express messages, sent after the commit of the step."""
 
@@ -43,10 +62,13 @@ class Reports:
         services: Services,
         admission: Admission,
         recorder: Recorder,
+        resolver: Resolver,
         destinations: Destinations,
         answer_ways: AnswerWays,
         answer_limits: AnswerLimits,
     ) -> None:
+        self._resolver = resolver
+        self._asking: set[asyncio.Task[None]] = set()
         self._services = services
         self._ways = answer_ways
         self._limits = answer_limits
@@ -86,7 +108,6 @@ class Reports:
         """Send a report, if the message names a queue for reports; None: it has arrived."""
         if message.debug is None or message.debug.queue is None:
             return
-        batch = self._services.storage.batch
         source, name = message.user.source_queue_manager, PublicName(message.debug.queue)
         now_s = int(self._services.environment.time())
         report = build_report(
@@ -101,16 +122,53 @@ class Reports:
         )
         asked = None
         if source != self._services.id or connection is not None:
-            asked = self._ways.asked(source, connection)._replace(via=source)
+            asked = self._ways.asked(source, connection)
         if self._admission.is_full(len(report), express=True) is not None:
             return  # reports are for information only, and peers can ask for any number of them
         if asked is not None and not self._limits.take_copies(asked.by, 1):
             self._limits.count_not_made(asked.by, "too many reports")
             return
+        try:
+            self._destinations.route_name(name, for_acknowledgments=True, asked=asked)
+        except MustAsk:
+            self._ask(_Unaddressed(name, report, packet, source, asked))
+            return
+        except Refusal:
+            asked = asked and asked._replace(via=source)
+        self._send(name, report, packet, asked)
+
+    def _send(self, name: PublicName, report: bytes, packet: bytes, asked: AskedFor | None) -> None:
+        """Send a report about `packet` with the open batch."""
+        batch = self._services.storage.batch
         if not self._post.send_packet(name, report, batch, asked=asked):
             self._recorder.record(
                 EventHeader(Kind.REPORTED, to_queue=str(name)), [packet], batch=batch
             )
+
+    def _ask(self, waiting: _Unaddressed) -> None:
+        """Send a report when the directory has answered; drop it if too many wait for that."""
+        if len(self._asking) >= ASKING_MAX or self._services.lifecycle.stopping:
+            return
+        task = self._services.loop.create_task(self._ask_and_send(waiting))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _ask_and_send(self, waiting: _Unaddressed) -> None:
+        asked = waiting.asked
+        try:
+            await self._resolver.resolve(waiting.name)
+        except DirectoryAway:
+            return  # reports are express messages: none waits for the directory
+        except Refusal:
+            asked = asked and asked._replace(via=waiting.source)
+        if not self._services.lifecycle.stopping:
+            await self._services.ids.ensure(1)
+            self._send(waiting.name, waiting.report, waiting.packet, asked)
+
+    def stop(self) -> None:
+        """Drop the reports that wait for the directory."""
+        for task in self._asking:
+            task.cancel()
 
 
 def time_date(at_s: int) -> str:

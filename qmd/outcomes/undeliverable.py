@@ -302,9 +302,9 @@ def _hindrance(queue: OutgoingQueue) -> str:
     """Return the known reason why the messages of a queue were not delivered."""
     if queue.paused:
         return "the outgoing queue was paused"
-    history = queue.link.retry.history
-    if queue.link.connection is None and history:
-        return f"{queue.link.name}: {history[-1].result}"
+    last = queue.link.retry.last
+    if queue.link.connection is None and last is not None:
+        return f"{queue.link.name}: {last.result}"
     if queue.link.connection is None:
         return f"no session with {queue.link.name}"
     return f"{queue.link.name} did not acknowledge it"

@@ -7,14 +7,20 @@ import socket
 from typing import NamedTuple
 
 from qmd.catalogue import id_of
+from qmd.core.connection_status import ConnectionStatus, hresult
 from qmd.tls.errors import TlsFailed
 
 
 class ConnectError(NamedTuple):
-    """An error: `code` of `qmd.catalogue`, and `text` for people, with the id of the error."""
+    """An error: `code` of `qmd.catalogue`, and `text` for people, with the id of the error.
+
+    `status` and `error` are those of the connection history, [MS-MQDMPR] 3.1.1.3.
+    """
 
     code: str
     text: str
+    status: ConnectionStatus
+    error: int
 
 
 _BY_ERRNO = {
@@ -26,6 +32,28 @@ _BY_ERRNO = {
     errno.ENETUNREACH: ("peer_no_route", "there is no route to that network"),
     errno.EHOSTUNREACH: ("peer_no_route", "there is no route to that computer"),
     errno.ENETDOWN: ("peer_no_route", "the network is down"),
+}
+
+#: The codes of Winsock for errors of connect.
+_WINSOCK = {
+    errno.ECONNREFUSED: 10061,
+    errno.ETIMEDOUT: 10060,
+    errno.ENETUNREACH: 10051,
+    errno.EHOSTUNREACH: 10065,
+    errno.ENETDOWN: 10050,
+    errno.ECONNRESET: 10054,
+}
+_STATUS = {
+    errno.EMFILE: ConnectionStatus.LOW_RESOURCE,
+    errno.ENFILE: ConnectionStatus.LOW_RESOURCE,
+    errno.ENOBUFS: ConnectionStatus.LOW_RESOURCE,
+    errno.ENOMEM: ConnectionStatus.LOW_RESOURCE,
+    errno.EAFNOSUPPORT: ConnectionStatus.TCP_NOT_ENABLED,
+    errno.EPROTONOSUPPORT: ConnectionStatus.TCP_NOT_ENABLED,
+    errno.EADDRINUSE: ConnectionStatus.SOCKET_BIND_FAILURE,
+    errno.EADDRNOTAVAIL: ConnectionStatus.SOCKET_BIND_FAILURE,
+    errno.EACCES: ConnectionStatus.SOCKET_CREATE_FAILURE,
+    errno.EPERM: ConnectionStatus.SOCKET_CREATE_FAILURE,
 }
 
 
@@ -45,4 +73,16 @@ def explain(error: OSError | TimeoutError | UnicodeError, *, waited_s: float) ->
             code, text = "peer_silent", f"no answer within {waited_s:g} s"
         case _:
             code, text = "peer_unreachable", words
-    return ConnectError(code, f"{text} ({id_of(code)})")
+    status = _status(error, code)
+    winsock = _WINSOCK.get(getattr(error, "errno", None) or 0, 0)
+    return ConnectError(code, f"{text} ({id_of(code)})", status, hresult(status, winsock))
+
+
+def _status(error: OSError | TimeoutError | UnicodeError, code: str) -> ConnectionStatus:
+    """Return the status of a failed attempt with the error `code` of the catalogue."""
+    if code == "tls_failed":
+        return ConnectionStatus.CERTIFICATE_VALIDATION_FAILURE
+    if code == "peer_name_unknown":
+        return ConnectionStatus.DNS_FAILURE
+    number = getattr(error, "errno", None) or 0
+    return _STATUS.get(number, ConnectionStatus.SOCKET_CONNECT_FAILURE)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from qmd.core.peer_instance import Instance
+    from qmd.core.retry import Retry
     from qmd.peers.admission import Admission
     from qmd.peers.dial_gate import QueuesOfLink
     from qmd.queues.incoming_stream import IncomingStream
@@ -56,6 +57,7 @@ class SessionUser(Protocol):
     is_configured: bool
     remote_id: bytes | None
     attempt: PeerConnection | None
+    retry: Retry
 
     @property
     def carrier(self) -> SessionUser | None: ...
@@ -282,7 +284,10 @@ class PeerConnection(asyncio.BufferedProtocol):
     def process(self, packets: list[bytes], now: float) -> None:
         """Pass packets to the session, and handle its events."""
         assert self.session is not None
-        self._handle(self.session.receive(packets, now), now)
+        events = self.session.receive(packets, now)
+        if not self.handshake_done and self.link is not None and self.session.is_answered:
+            self.link.retry.answered(now, f"{self.host}:{self.port}")
+        self._handle(events, now)
 
     def close(self, reason: str) -> None:
         """End the session; the next session sends unacknowledged messages again."""

@@ -10,7 +10,6 @@ second is refused, show a clone that does not run qmd.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
@@ -196,10 +195,10 @@ class IdentityConflicts:
             OWN_REMEDY,
         )
 
-    def remedy_of_refusal(self, attempts: Sequence[Attempt]) -> str:
+    def remedy_of_refusal(self, last: Attempt | None) -> str:
         """Return " " and the remedy if the GUID was refused at the last attempt; else ""."""
         conflict = self._conflicts.get((self._services.id, ""))
-        if conflict is None or not attempts or not attempts[-1].result.endswith(REFUSED_AS_ANOTHER):
+        if conflict is None or last is None or not last.result.endswith(REFUSED_AS_ANOTHER):
             return ""
         return f" {conflict.remedy}"
 

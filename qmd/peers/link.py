@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
+from qmd.core.connection_status import ConnectionStatus, status_of_end
 from qmd.core.retry import QueueState, Retry
 from qmd.peers.connect_errors import explain
 from qmd.peers.dial_gate import asked_by, has_applications, pause_s
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 
 AVOIDED_S = 600.0  # time for which a hop is not used after it has sent messages for the link here
 QUEUE_MANAGERS_MAX = 64  # that a link avoids; and as many that have acknowledged its messages
+NO_ADDRESS = "its address is not known"
+
+#: The states of queues with messages, by the status of the last attempt to connect.
+_WAITING_FOR = {
+    ConnectionStatus.DNS_FAILURE: QueueState.NEED_VALIDATION,
+    ConnectionStatus.CERTIFICATE_VALIDATION_FAILURE: QueueState.LOCKED,
+}
 
 
 class LinkHops(Protocol):
@@ -172,8 +180,14 @@ class Link:
         if queue.paused:
             return QueueState.PAUSED
         if self.connection is not None:
-            return QueueState.CONNECTED
-        return QueueState.WAITING if queue.messages else QueueState.INACTIVE
+            stops = self._services.lifecycle.stopping
+            return QueueState.DISCONNECTING if stops else QueueState.CONNECTED
+        if not queue.messages:
+            return QueueState.DISCONNECTED if self.retry.history else QueueState.INACTIVE
+        if not self.is_reachable:
+            return QueueState.NEED_VALIDATION
+        last = self.retry.last
+        return _WAITING_FOR.get(last.status, QueueState.WAITING) if last else QueueState.WAITING
 
     def wake(self) -> None:
         """Send pending messages, and connect if necessary."""
@@ -200,7 +214,10 @@ class Link:
         now = self._services.loop.time()
         dialled = [way for way in ways if way.address is not None]
         if not dialled:
-            return  # a next hop has to connect to this queue manager
+            # A next hop has to connect to this queue manager.
+            status = ConnectionStatus.ROUTING_DATA_NOT_AVAILABLE
+            self.retry.noted(now, NO_ADDRESS, self.name, status=status)
+            return
         # The first one that need not wait, or else the one with the shortest wait.
         chosen = next((way for way in dialled if way._is_due), None) or min(
             dialled, key=lambda way: max(way.retry.next_attempt, now)
@@ -304,18 +321,22 @@ class Link:
                 queue.new_pass("the session ended", transactional_only=False)
         where = f"{connection.host}:{connection.port}" if connection.host else self.name
         if self.carrier is not None:
-            self.retry.noted(self._services.loop.time(), reason, where)
+            was_open = connection.handshake_done
+            status = status_of_end(reason, was_open=was_open)
+            self.retry.noted(self._services.loop.time(), reason, where, status=status)
             self.carrier = None
         elif not clean:
             self._failed_at = connection.dialled_address
-            self._failed(reason, where)
+            self._failed(reason, where, status_of_end(reason, was_open=connection.handshake_done))
         self._changed()
         self._go_on()
 
-    def _failed(self, reason: str, where: str) -> None:
+    def _failed(
+        self, reason: str, where: str, status: ConnectionStatus, error: int | None = None
+    ) -> None:
         pause_min_s = pause_s(self.retry.failures) if asked_by(self) else 0.0
         now = self._services.loop.time()
-        self.retry.failed(now, reason, where, pause_min_s=pause_min_s)
+        self.retry.failed(now, reason, where, pause_min_s=pause_min_s, status=status, error=error)
 
     def _go_on(self) -> None:
         """Connect again, after a failure, if messages wait: over another hop or with a retry."""
@@ -387,6 +408,7 @@ class Link:
                 for_peers=not has_applications(self),
             )
             self.resolved = frozenset(host for host, _ in addresses)
+            self.retry.began(self._services.loop.time(), self.name)
             for address in addresses:
                 failure = await self._dialer.connect(self, *address)
                 if failure is None:
@@ -402,7 +424,7 @@ class Link:
                 self._gate.leave(host)
             if failure is not None:
                 why = explain(failure, waited_s=self._services.settings.delivery.connect_timeout_s)
-                self._failed(why.text, self.name)
+                self._failed(why.text, self.name, why.status, why.error)
                 self._services.log_limited(
                     "peer_unreachable",
                     self.name,

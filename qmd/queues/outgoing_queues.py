@@ -451,6 +451,13 @@ class OutgoingQueues:
         )
         queue.paused = paused
         log.info("outgoing_paused" if paused else "outgoing_resumed", destination=queue.destination)
+        connection = queue.link.connection
+        if connection is not None and connection.session is not None:
+            if paused:
+                connection.session.pause()
+                connection.flush_soon()
+            else:
+                connection.session.resume()
         queue.link.wake()
 
     def kick(self, queue: OutgoingQueue) -> None:

@@ -84,6 +84,11 @@ class Numbers:
         return numbers
 
     @property
+    def upcoming(self) -> int:
+        """The number that `next` will return, unless it begins a new block."""
+        return self._next
+
+    @property
     def _reserve(self) -> partial[int]:
         return partial(counters.reserve, name=self._name, count=self._block)
 
@@ -117,6 +122,11 @@ class Ids:
         """
         await self._messages.start(skipped)
         await self._arrivals.start()
+
+    @property
+    def upcoming_message_number(self) -> int:
+        """The number that the next message of this queue manager will get, or a smaller one."""
+        return self._messages.upcoming & 0xFFFFFFFF
 
     def next_message_number(self) -> int:
         """Allocate a message number: 32 bits, each once. [MS-MQQB] 3.1.1.3 MessageIdOrdinal"""

@@ -112,6 +112,10 @@ def test_a_refused_session_is_retried(daemon: Daemon, listener: Listener):
     assert first.expect_closed() == []
 
     assert listener.accept().receive().body == b"x"
+    (shown,) = daemon.json("outgoing", "show", listener.destination("q"))
+    statuses = [each["status"] for each in shown["connection_history"]]
+    assert statuses[-1] == "ConnectionRefused"
+    assert statuses[0] == "Established"
 
 
 def test_an_answer_with_another_client_guid_closes_the_session(daemon: Daemon, listener: Listener):

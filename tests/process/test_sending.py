@@ -205,18 +205,29 @@ def test_a_peer_that_asks_to_slow_down_gets_one_message_at_a_time(
 def test_a_paused_outgoing_queue_sends_nothing_until_it_is_resumed(
     daemon: Daemon, listener: Listener
 ):
+    """Its session announces a window of one message.  [MS-MQQB] 3.1.7.13, 3.1.7.14"""
     destination = listener.destination("q")
     daemon.send(destination, b"1", "--recoverable")
     peer = listener.accept()
     peer.receive()
     daemon.cli("outgoing", "pause", destination)
+    peer.wait(lambda: peer.remote_window == 1, what="the window of a paused queue")
     daemon.send(destination, b"2", "--recoverable")
     peer.read_for(0.5)
     assert peer.inbox == []
+    (shown,) = daemon.json("outgoing", "show", destination)
+    assert (shown["state"], shown["windows_state"]) == ("paused", "ONHOLD")
 
     daemon.cli("outgoing", "resume", destination)
 
     assert peer.receive().body == b"2"
+    (shown,) = daemon.json("outgoing", "show", destination)
+    history = [(each["status"], each["error"]) for each in shown["connection_history"]]
+    assert history == [
+        ("Established", "0x00000000"),
+        ("EstablishPacketReceived", "0x00000000"),
+        ("InProcess", "0x00000000"),
+    ]
 
 
 def test_a_kick_sends_everything_unacknowledged_again(daemon: Daemon, listener: Listener):

@@ -335,3 +335,35 @@ async def test_an_unavailable_directory_does_not_delay_sends_that_do_not_need_it
     assert refused[0].code == "directory_away"
     assert "element 2 of 2, a\\orders" in refused[0].text
     assert await b.receive("orders") == [b"one"], "and nothing of the message to both"
+
+
+@hosted
+async def test_reports_go_to_a_public_queue_wherever_the_directory_says_it_is(
+    hosts: Hosts,
+) -> None:
+    """Neither the sender nor the receiver has the queue.  [MS-MQQB] 3.1.5.8.9, 3.1.7.1.7"""
+    a = await start(hosts, "a")
+    b, c = await start(hosts, "b"), await start(hosts, "c")
+    facts = await create_public(c, "reports")
+    directory_of(hosts).write_text(_with_addresses(hosts, a, b, c))
+    await b.create("orders")
+    name = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    async with connect(a.socket) as qm:
+        await qm.send(name, b"x", report_queue=facts["public_name"])
+
+    await until(lambda: c.queue(".\\reports").messages == 2, "a report of each step")
+
+    reports = [parse_user_message(each.packet) for each in await c.peek(".\\reports")]
+    assert {each.user.source_queue_manager for each in reports} == {a.id, b.id}
+
+
+@hosted
+async def test_reports_of_a_queue_that_no_directory_knows_go_to_the_sender(hosts: Hosts) -> None:
+    a, b = await start(hosts, "a"), await start(hosts, "b")
+    await a.create("reports")
+    await b.create("orders")
+    name = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    async with connect(a.socket) as qm:
+        await qm.send(name, b"x", report_queue="reports")
+
+    await until(lambda: a.queue("reports").messages == 2, "a report of each step")

@@ -173,6 +173,25 @@ async def test_a_sequence_without_free_numbers_is_replaced_once_it_is_empty(host
 
 
 @hosted
+async def test_the_index_of_a_transaction_goes_on_after_a_start(hosts: Hosts) -> None:
+    """Of 20 bits: unique among the transactions of a sender.  [MS-MQMQ] 2.2.20.5"""
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    indexes = []
+    for _ in range(3):
+        await a.send("orders", b"1", b"2", delivery=TRANSACTIONAL)
+        for each in await a.peek("orders"):
+            transaction = parse_user_message(each.packet).transaction
+            assert transaction is not None
+            indexes.append(transaction.flags >> 4 & 0xFFFFF)
+        await a.receive("orders")
+        a = await hosts.restart(a)
+
+    assert len(set(indexes)) == 6
+    assert indexes == sorted(indexes)
+
+
+@hosted
 async def test_a_paused_queue_keeps_its_messages_and_does_not_connect(hosts: Hosts) -> None:
     a = await hosts.start()
     async with listening(guid(7)) as elsewhere:

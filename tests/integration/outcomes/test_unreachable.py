@@ -7,6 +7,7 @@ import pytest
 
 from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.peers.connect_errors import explain
+from qmd.tls.errors import TlsFailed
 from tests.integration.managers import Hosts, hosted, until
 
 
@@ -29,6 +30,28 @@ def test_a_failed_attempt_names_its_cause(error, code, words):
     assert words in why.text
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "hresult"),
+    [
+        (socket.gaierror(-2, "unknown"), "DnsFailure", 0x80072AF9),
+        (UnicodeError("label empty"), "DnsFailure", 0x80072AF9),
+        (ConnectionRefusedError(errno.ECONNREFUSED, ""), "SocketConnectFailure", 0x8007274D),
+        (TimeoutError(), "SocketConnectFailure", 0x8007274C),
+        (OSError(errno.EHOSTUNREACH, ""), "SocketConnectFailure", 0x80072751),
+        (OSError(errno.EMFILE, ""), "LowResource", 0xC00E0027),
+        (OSError(errno.EAFNOSUPPORT, ""), "TcpNotEnabled", 0x8007273F),
+        (OSError(errno.EADDRNOTAVAIL, ""), "SocketBindFailure", 0x80072741),
+        (PermissionError(errno.EACCES, ""), "SocketCreateFailure", 0x8007271D),
+        (TlsFailed("its certificate is unknown"), "CertificateValidationFailure", 0x800B0109),
+    ],
+)
+def test_a_failed_attempt_has_the_status_and_the_error_of_windows(error, status, hresult):
+    """[MS-MQDMPR] 3.1.1.3 ConnectionHistory"""
+    why = explain(error, waited_s=10)
+
+    assert (why.status.value, why.error) == (status, hresult)
+
+
 @hosted
 async def test_the_outgoing_queue_shows_the_cause_of_a_failed_connection(hosts: Hosts) -> None:
     a = await hosts.start()
@@ -37,8 +60,24 @@ async def test_the_outgoing_queue_shows_the_cause_of_a_failed_connection(hosts: 
         port = closed.getsockname()[1]
         name = f"DIRECT=TCP:127.0.0.1:{port}\\private$\\x"
         await a.send(name, b"1", delivery=TRANSACTIONAL)
-        history = a.sending_to(name).link.retry.history
+        retry = a.sending_to(name).link.retry
 
-        await until(lambda: len(history) > 0)
+        await until(lambda: retry.last is not None)
 
-    assert history[0].result == "the computer answers, but no program listens there (QM-1619)"
+    assert retry.last is not None
+    assert retry.last.result == "the computer answers, but no program listens there (QM-1619)"
+    assert a.sending_to(name).link.state(a.sending_to(name)).value == "waiting"
+
+
+@hosted
+async def test_a_queue_of_an_unknown_host_needs_validation(hosts: Hosts) -> None:
+    """[MS-MQQB] 3.1.5.2.1"""
+    a = await hosts.start()
+    name = "DIRECT=OS:nowhere.invalid\\private$\\x"
+    await a.send(name, b"1", delivery=TRANSACTIONAL)
+    queue = a.sending_to(name)
+
+    await until(lambda: queue.link.retry.last is not None)
+
+    assert queue.link.state(queue).windows_name == "NEED VALIDATION"
+    assert queue.link.retry.last.status.value == "DnsFailure"

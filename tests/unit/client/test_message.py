@@ -171,6 +171,30 @@ def test_queues_are_named_by_their_format_names(name):
     assert found.response_queue == canonical
 
 
+def test_a_response_queue_beside_the_administration_queue_has_its_computer():
+    """Type 4: only the number stands in the packet.  [MS-MQMQ] 2.2.19.2"""
+    admin = address(f"PRIVATE={SOURCE_TEXT}\\0000000c", reply_address)
+    beside = QueueAddress(4, 0x2D, admin.queue_manager, 4)
+
+    found = message(
+        frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""), admin=admin, response=beside
+    )
+
+    assert found.response_queue == f"PRIVATE={SOURCE_TEXT}\\0000002d"
+    assert found.response_queues == [found.response_queue]
+
+
+def test_a_response_queue_beside_a_queue_of_unknown_computer_has_no_name():
+    admin = address(f"PUBLIC={SOURCE_TEXT}", reply_address)
+    beside = QueueAddress(4, 0x2D, admin.queue_manager, 4)
+
+    found = message(
+        frames.NewMessage(r"DIRECT=OS:.\private$\orders", b""), admin=admin, response=beside
+    )
+
+    assert found.response_queue is None
+
+
 @pytest.mark.parametrize("odd", ["nonsense", "OS:a b\\q", "OS:\ud800\\q", "CARRIER:coop\\q"])
 def test_an_invalid_queue_name_is_shown_unchanged(odd):
     raw = f"{odd}\0".encode("utf-16-le", "surrogatepass")

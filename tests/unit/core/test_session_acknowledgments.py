@@ -6,11 +6,14 @@ import pytest
 
 from protocol import BaseFlags, parse_user_message
 from qmd.core.session import SessionSettings
+from qmd.core.session_events import Closed
 from tests.unit.core.session_traffic import send, take
 from tests.unit.core.session_wire import (
     acks,
     header,
+    initiator,
     message,
+    only,
     open_session,
     order_ack,
     packets,
@@ -203,3 +206,45 @@ def test_an_order_ack_carries_no_acknowledgment_but_is_preceded_by_it():
     assert first == session_ack(1)
     assert second == order_ack()
     assert parse_user_message(second).base.flags == BaseFlags(0)
+
+
+# Pausing.
+
+
+def test_a_pause_acknowledges_everything_and_announces_a_window_of_one_message():
+    """[MS-MQQB] 3.1.7.13"""
+    session = open_session(BY_TIMER)
+    take(session, "err", now=0.0)
+    session.mark_stored([1, 2], now=0.0)
+    send(session, "e")
+    session.data_to_send()
+
+    session.pause()
+
+    assert acks(session) == [header(3, 1, 0b11, sent=1, window=1)]
+    take(session, "e", now=1.0)
+    session.handle_timer(now=100.0)
+    assert acks(session)[-1].window_size > 1, "the next acknowledgment opens the window again"
+
+
+def test_a_paused_session_may_end_as_idle_and_a_resumed_one_is_used():
+    """[MS-MQQB] 3.1.7.13, 3.1.7.14 SessionActive"""
+    paused, resumed = open_session(), open_session()
+    for session in (paused, resumed):
+        take(session, "e", now=0.0)
+        session.handle_timer(now=10.0)
+        session.pause()
+    resumed.resume()
+
+    due = paused._settings.cleanup_timeout_s
+    assert only(Closed, paused.handle_timer(due))
+    assert not only(Closed, resumed.handle_timer(due))
+
+
+def test_a_session_that_is_not_open_announces_no_pause():
+    session = initiator()
+    session.data_to_send()
+
+    session.pause()
+
+    assert session.data_to_send() == b""
