@@ -68,6 +68,11 @@ async def test_the_history_of_a_connection_names_its_addresses(hosts: Hosts) -> 
         "connection_history"
     ]
 
-    assert shown[-1]["result"] == "connected"
+    assert [each["status"] for each in reversed(shown)][:3] == [
+        "InProcess",
+        "EstablishPacketReceived",
+        "Established",
+    ]
+    assert shown[-3]["result"] == "connected"
     assert {each["address"] for each in shown} == {f"127.0.0.1:{port}"}
     assert any(each["times"] > 1 and each["first_time"] < each["time"] for each in shown)
