@@ -113,8 +113,12 @@ class Spans:
         return self._known[source]
 
 
-def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[int, int]]:
+def solve(
+    bounds: Frame, tolerance_ms: float, known: Collection[int] = ()
+) -> tuple[dict[int, float], dict[int, int]]:
     """Return the offset of each host's clock (ms; positive: ahead), and the wrong hosts.
+
+    Pairs with a host in `known`, a clock that is known to be wrong, show nothing.
 
     A host is wrong if its pairs cannot all be within `tolerance_ms`.  Of two hosts that disagree,
     the one that disagrees with more hosts is wrong.  The second mapping gives for each wrong host
@@ -126,6 +130,7 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
         at_from=("at_from", "max"), at_to=("at_to", "min")
     )
     bounds = bounds[bounds.source != bounds.host]
+    bounds = bounds[~(bounds.source.isin(list(known)) | bounds.host.isin(list(known)))]
     hosts = set(bounds.source) | set(bounds.host)
     offset = dict.fromkeys(hosts, 0.0)
     wrong: dict[int, int] = {}
@@ -140,18 +145,18 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
     least, most = np.where(flipped, most, least), np.where(flipped, least, most)
     for _ in range(len(hosts)):
         shift = np.array([offset[b] - offset[a] for a, b in zip(source, host, strict=True)])
+        # A pair that disagrees with a clock that was found to be wrong shows nothing more.
+        counts = ~(np.isin(source, list(wrong)) | np.isin(host, list(wrong)))
         disagree = ((least - shift) > tolerance_ms) | ((most - shift) < -tolerance_ms)
-        disagree &= np.array(
-            [a not in wrong and b not in wrong for a, b in zip(source, host, strict=True)]
-        )
+        disagree &= counts
         if not disagree.any():
             break
         disagreeing = {int(each) for each in (*source[disagree], *host[disagree])} - wrong.keys()
         # Of two that disagree, blame the one that set its clock, as its other pairs show.
-        against = disagree | was_set
+        against = counts & (disagree | was_set)
         of = {each: (source == each) | (host == each) for each in disagreeing}
         votes = {each: int((of[each] & against).sum()) for each in disagreeing}
-        pairs = {each: int(of[each].sum()) for each in disagreeing}
+        pairs = {each: int((of[each] & counts).sum()) for each in disagreeing}
         worst = max(votes, key=lambda each: (votes[each] / pairs[each], votes[each], each))
         beside = (set(source[of[worst] & disagree]) | set(host[of[worst] & disagree])) - {worst}
         doubtful = [
@@ -181,15 +186,19 @@ def solve(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[in
 def solve_over_time(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float], dict[int, int]]:
     """Return the same as `solve`, also for clocks that were right on other days.
 
-    All days together hide a clock that goes wrong later: both of its offsets fit then.
+    All days together hide a clock that goes wrong later: both of its offsets fit then.  A single
+    day has fewer messages, so only pairs with both bounds count there, and hosts that a day shows
+    without doubt come before those that disagree with one other host alone.
     """
     offset, wrong = solve(bounds, tolerance_ms)
-    for _, of_day in sorted(bounds.groupby("day"), key=lambda each: each[0], reverse=True):
-        on_day, wrong_then = solve(of_day, tolerance_ms)
-        for host in wrong_then.keys() - wrong.keys():
-            # A pair that disagrees with a clock that is known to be wrong proves nothing more.
-            if wrong_then[host] not in wrong:
-                wrong[host], offset[host] = wrong_then[host], on_day[host]
+    certain = bounds[bounds.at_from.notna() & bounds.at_to.notna()]
+    days = [of_day for _, of_day in sorted(certain.groupby("day"), key=lambda each: -each[0])]
+    for is_doubtful in (False, True):
+        for of_day in days:
+            on_day, wrong_then = solve(of_day, tolerance_ms, wrong)
+            for host, other in wrong_then.items():
+                if (other != 0) == is_doubtful:
+                    wrong[host], offset[host] = other, on_day[host]
     return offset, wrong
 
 
