@@ -149,7 +149,8 @@ _SAME_ACCEPTED = (
     "exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1] AND r[4] = host"
     " AND place BETWEEN r[2] AND r[3] AND accepted_at BETWEEN r[5] AND r[6])"
 )
-_IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_WAS_ACCEPTED}"
+# A settled message under the same number need not be this one.
+_IS_MISSING = f"sent > 0 AND accepted = 0 AND ended = 0 AND refused = 0 AND NOT {_SAME_SENT}"
 # Another stream of the same source and queue may have begun before: that proves nothing.
 _FOLLOWING = (
     "if(following >= coalesce(accepted_block_before, 0) AND following_sent > sent_block,"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs.audit.facts import Facts, Role
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, Facts, Role
 from pipeline.jobs.audit.fingerprints import follows
 
 Frame = Any
@@ -31,6 +31,8 @@ COVERED = ["host", "block_first", "block_last", "at_first", "at_last", "count", 
 NUMBERS = ["source", "is_express", "first", "last"]
 #: Departures that an earlier run has read once, and a later run once more.
 AGAIN = ["source", "number", "host", "queue", "place", "at_ms"]
+#: Messages that `joined` keeps between segments; -1: it was not sent, or not accepted.
+OTHERS = ["source", "stream", "key", "sent_block", "host", "place"]
 #: `index` of an event that represents a segment; no event of a log has it.
 OF_SEGMENT = -1
 
@@ -151,8 +153,10 @@ class Numbers:
 def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
     """Join adjacent segments if no message and no unread stretch of a log can lie between them.
 
-    `others` are known messages of no segment: source, stream, key.  The end of a sequence is
-    followed by the next sequence, with perhaps some of `others` between them.
+    `others` are known messages of no segment (`OTHERS`).  The end of a sequence is followed by the
+    next sequence, with perhaps some of `others` between them.  A message that was sent or accepted
+    between two segments under a number inside one of them (a number that was given twice, a
+    repetition) keeps them apart: a joined segment would seem to contain it.
     """
     if len(segments) == 0:
         return segments
@@ -178,14 +182,8 @@ def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
         & is_read("source", "sent_block_last", "sent_block_first")
         & is_read("host", "block_last", "block_first")
     )
-    ends_there = np.flatnonzero(same & ((s.key_first & 0xFFFF_FFFF) == 1).to_numpy())
-    if len(ends_there) and len(others):
-        keys = {pair: np.sort(part.key) for pair, part in others.groupby(["source", "stream"])}
-        for at in ends_there:
-            known = keys.get((s.source[at], s.stream[at]))
-            if known is not None:
-                bounds = np.searchsorted(known, [s.key_last[at - 1] + 1, s.key_first[at]])
-                same[at] = bounds[0] == bounds[1]
+    if len(others) and same.any():
+        same &= ~_are_apart(s, same, others)
     if not same.any():
         return s
     how = {
@@ -196,6 +194,42 @@ def joined(segments: Frame, stretches: Stretches, others: Frame) -> Frame:
         for name in SEGMENT
     }  # fmt: skip
     return s.groupby(np.cumsum(~same), sort=False).agg(how).reset_index(drop=True)
+
+
+def _are_apart(s: Frame, same: Array, others: Frame) -> Array:
+    """Return which of the sorted segments one of `others` keeps apart from the one before it."""
+    parts = {pair: part for pair, part in others.groupby(["source", "stream"])}
+    apart = np.zeros(len(s), bool)
+    known: tuple[Any, ...] = ()
+    of: tuple[int, int] | None = None
+    for at in np.flatnonzero(same):
+        pair = int(s.source[at]), int(s.stream[at])
+        if pair not in parts:
+            continue
+        if pair != of:
+            of, part = pair, parts[pair]
+            known = tuple(
+                np.sort(each.to_numpy(np.int64))
+                for each in (
+                    part.key,
+                    part.sent_block[part.sent_block >= 0],
+                    part.place[(part.place >= 0) & (part.host == s.host[at])],
+                )
+            )
+        apart[at] = (
+            (
+                (s.key_first[at] & 0xFFFF_FFFF) == 1
+                and _has(known[0], s.key_last[at - 1], s.key_first[at])
+            )
+            or _has(known[1], s.sent_block_last[at - 1], s.sent_block_first[at])
+            or _has(known[2], s.place_last[at - 1], s.place_first[at])
+        )
+    return apart
+
+
+def _has(values: Array, first: int, last: int) -> bool:
+    """Return whether one of the sorted `values` is in `first` to `last`."""
+    return bool(np.searchsorted(values, first) < np.searchsorted(values, last, side="right"))
 
 
 def ends(segments: Frame) -> Frame:
@@ -243,10 +277,15 @@ def ends(segments: Frame) -> Frame:
     return found[list(Facts._fields)].astype(np.int64)
 
 
-def keys_of(carried: Frame) -> Frame:
+def others_of(carried: Frame) -> Frame:
     """Return the messages of streams among these events (`Facts`), for `joined`."""
     some = carried[(carried.stream >= 0) & carried.role.isin((Role.SENT, Role.ACCEPTED))]
-    return some[["source", "stream", "key"]]
+    is_sent = (some.role == Role.SENT).to_numpy()
+    block, index, place = (some[name].to_numpy(np.int64) for name in ("block", "index", "place"))
+    arrival = np.where(place >= 0, place & ARRIVAL_MAX, block << 20 | index)
+    return some.assign(
+        sent_block=np.where(is_sent, block, -1), place=np.where(is_sent, -1, arrival)
+    )[OTHERS]
 
 
 def pairs_of(frame: Frame) -> set[tuple[int, int]]:

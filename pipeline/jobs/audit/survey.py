@@ -22,7 +22,7 @@ from pipeline.jobs.audit.settled import (
     Stretches,
     in_pairs,
     joined,
-    keys_of,
+    others_of,
     pairs_of,
 )
 from pipeline.jobs.audit.stream_links import goes_where_it_should, link
@@ -140,7 +140,13 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     found.suspect_streams = pairs_of(streams) if full else _suspects(streams, hosts) | orphans
     # A stream of these files is settled here only if it is not examined message by message.
     settled = _settled(streams[~in_pairs(streams, found.suspect_streams)], merged)
-    found.segments = joined(pd.concat([known.segments, settled]), stretches, keys_of(known.carried))
+    # Segments of suspect streams are joined when their messages are known.
+    segments = pd.concat([known.segments, settled])
+    waits = in_pairs(segments, found.suspect_streams)
+    found.segments = pd.concat(
+        [joined(segments[~waits], stretches, others_of(known.carried)), segments[waits]],
+        ignore_index=True,
+    )
     found.judged_streams = (
         found.suspect_streams | unsettled | _in_parts(found.segments) & pairs_of(streams)
     )

@@ -25,14 +25,15 @@ from pipeline.jobs.audit.findings import (
 )
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
-from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, keys_of
+from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, others_of
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.stream_links import destinations
 from pipeline.jobs.audit.survey import Survey
 
 Frame = Any
 
-_KEY = ["source", "stream", "key_first"]
+_OF_OTHERS = {"source": "source", "stream": "stream", "key_first": "key",
+              "sent_block_first": "sent_block", "host": "host", "place_first": "place"}  # fmt: skip
 _SEGMENTS = pa.schema([(name, pa.int64()) for name in SEGMENT])
 _KEPT = pa.schema([(name, pa.int64()) for name in ("source", "number", "how")])
 _CHOSEN = pa.schema(
@@ -170,15 +171,15 @@ def _segments(engine: Engine, found: Survey, kept: Frame) -> Frame:
             table = pa.Table.from_batches(held)
             # Filter first: columns with nulls would become floating point, and hashes have 64 bits.
             good = table.filter(table["is_good"]).select(SEGMENT).to_pandas()
-            others = table.filter(pc.invert(table["is_good"])).select(_KEY).to_pandas()
-            others = others.rename(columns={"key_first": "key"})
+            others = table.filter(pc.invert(table["is_good"])).select(list(_OF_OTHERS))
+            others = whole_numbers(others).fillna(-1).rename(columns=_OF_OTHERS)
             yield pa.RecordBatch.from_pandas(
                 joined(good, stretches, others)[SEGMENT], _SEGMENTS, preserve_index=False
             )
 
     fresh = engine.mapped(rules.SEGMENTS, join, _SEGMENTS).to_pandas()
     segments = pd.concat([found.segments, fresh[SEGMENT]]).astype(np.int64)
-    return joined(segments, stretches, keys_of(kept))
+    return joined(segments, stretches, others_of(kept))
 
 
 def _timelines(engine: Engine, proved: Frame, most: int) -> list[FindingTimeline]:
