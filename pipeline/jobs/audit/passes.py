@@ -135,10 +135,7 @@ class EventSelection:
     @classmethod
     def of(cls, found: Survey, carried: Frame, *, full: bool) -> EventSelection:
         """Select what `found` suspects; `carried`: events of messages that are still open."""
-        dead = found.dead.rename(columns={"key_first": "number"})
-        imported = found.imported.rename(columns={"key_first": "number"})
-        numbers = pd.concat([each[["source", "number"]] for each in (dead, imported, carried)])
-        numbers = numbers.drop_duplicates()
+        numbers = _single(found, carried)
         ids = [
             f"{found.names.get(int(source), '')}\\{int(number)}"
             for source, number in numbers.itertuples(index=False)
@@ -307,15 +304,21 @@ def _kept(found: Survey, state: State) -> Frame:
     # Events that are read now, or kept, must not appear twice.
     sent = state.carried[state.carried.role == Role.SENT]
     of_segments = of_segments[~_in(_ids(of_segments), np.unique(_ids(sent)))]
-    if len(found.dead):
-        s = found.streams[["source", "stream", "sent_first", "sent_last"]]
-        at = of_segments[["source", "stream"]].merge(s, on=["source", "stream"], how="left")
-        is_new = (at.sent_first.to_numpy() <= of_segments.key.to_numpy()) & (
-            of_segments.key.to_numpy() <= at.sent_last.to_numpy()
-        )
-        dead = found.dead.rename(columns={"key_first": "number"})
-        of_segments = of_segments[~(is_new & _in(_ids(of_segments), np.unique(_ids(dead))))]
+    # Of single messages, the events in these files are read too (`EventSelection.messages`).
+    single = np.unique(_ids(_single(found, state.carried)))
+    before = Stretches(state.covered).holds(
+        Facts(*(of_segments[name].to_numpy(np.int64) for name in Facts._fields))
+    )
+    of_segments = of_segments[before | ~_in(_ids(of_segments), single)]
     return pd.concat([state.carried, of_segments]).astype(np.int64)
+
+
+def _single(found: Survey, carried: Frame) -> Frame:
+    """Return the messages (source, number) that are examined whatever their streams show."""
+    dead = found.dead.rename(columns={"key_first": "number"})
+    imported = found.imported.rename(columns={"key_first": "number"})
+    numbers = pd.concat([each[["source", "number"]] for each in (dead, imported, carried)])
+    return numbers.drop_duplicates()
 
 
 def _ids(frame: Frame) -> Any:
