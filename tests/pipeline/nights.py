@@ -138,6 +138,8 @@ def check(seed: int, folder: Path) -> Case:
                 false = accused_falsely(about_messages(last), true)
                 if false:
                     case.problems.append(f"accused falsely: {false[:5]}")
+                case.problems += _undrawn(folder / "out")
+    case.problems += _undrawn(folder / "whole")
     if false := accused_falsely(about_messages(whole), true):
         case.problems.append(f"the one run accused falsely: {false[:5]}")
     for name, rows in shown(whole).items():
@@ -146,6 +148,14 @@ def check(seed: int, folder: Path) -> Case:
             more, less = Counter(others) - Counter(rows), Counter(rows) - Counter(others)
             case.problems.append(f"{name}: more {[*more][:4]}, less {[*less][:4]}")
     return case
+
+
+def _undrawn(out: Path) -> list[str]:
+    """Return a problem if the last run that published has no page with all of its pictures."""
+    page = out / "report.html"
+    if page.exists() and "could not be drawn" in page.read_text():
+        return [f"no page: {page.read_text()[-300:]}"]
+    return []
 
 
 def _runs(

@@ -277,6 +277,25 @@ def ends(segments: Frame) -> Frame:
     return found[list(Facts._fields)].astype(np.int64)
 
 
+def position_of(segments: Frame, source: int, number: int) -> tuple[int, int] | None:
+    """Return the stream and the key of a settled message, if its segment shows them."""
+    s = segments[
+        (segments.source == source)
+        & (segments.number_first <= number)
+        & (number <= segments.number_last)
+    ]
+    for row in s.itertuples():
+        if number == row.number_last:
+            return int(row.stream), int(row.key_last)
+        # Numbers of messages of other streams may lie between those of this one.
+        if (
+            number == row.number_first
+            or row.key_last - row.key_first == row.number_last - row.number_first
+        ):
+            return int(row.stream), int(row.key_first) + number - int(row.number_first)
+    return None
+
+
 def others_of(carried: Frame) -> Frame:
     """Return the messages of streams among these events (`Facts`), for `joined`."""
     some = carried[(carried.stream >= 0) & carried.role.isin((Role.SENT, Role.ACCEPTED))]

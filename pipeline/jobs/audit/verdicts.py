@@ -25,7 +25,15 @@ from pipeline.jobs.audit.findings import (
 )
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
-from pipeline.jobs.audit.settled import AGAIN, SEGMENT, Stretches, in_pairs, joined, others_of
+from pipeline.jobs.audit.settled import (
+    AGAIN,
+    SEGMENT,
+    Stretches,
+    in_pairs,
+    joined,
+    others_of,
+    position_of,
+)
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.stream_links import destinations
 from pipeline.jobs.audit.survey import Survey
@@ -324,6 +332,10 @@ def _without_repetitions(rows: Frame, why: Any, found: Survey) -> tuple[Frame, A
         repeated &= found.numbers.have(source, number, express=kind == "express_again")
         rows.loc[repeated, "kind"] = "duplicated"
         why[repeated] = ""
+        for at in np.flatnonzero(repeated & (rows.stream >= 0).to_numpy(bool)):
+            position = position_of(found.segments, int(source[at]), int(number[at]))
+            if position is not None:
+                rows.loc[at, ["stream", "key"]] = position
     gone = (rows.kind == "express_again").to_numpy()
     return rows[~gone].reset_index(drop=True), why[~gone]
 
