@@ -208,12 +208,14 @@ def _are_apart(s: Frame, same: Array, others: Frame) -> Array:
             continue
         if pair != of:
             of, part = pair, parts[pair]
+            settled = s[(s.source == pair[0]) & (s.stream == pair[1])]
+            again = part[_inside(part.key, settled.key_first, settled.key_last)]
             known = tuple(
                 np.sort(each.to_numpy(np.int64))
                 for each in (
                     part.key,
-                    part.sent_block[part.sent_block >= 0],
-                    part.place[(part.place >= 0) & (part.host == s.host[at])],
+                    again.sent_block[again.sent_block >= 0],
+                    again.place[(again.place >= 0) & (again.host == s.host[at])],
                 )
             )
         apart[at] = (
@@ -225,6 +227,12 @@ def _are_apart(s: Frame, same: Array, others: Frame) -> Array:
             or _has(known[2], s.place_last[at - 1], s.place_first[at])
         )
     return apart
+
+
+def _inside(values: Frame, first: Frame, last: Frame) -> Array:
+    """Return which values are in one of the ranges, which are sorted."""
+    at = np.searchsorted(first.to_numpy(np.int64), values.to_numpy(np.int64), side="right") - 1
+    return (at >= 0) & (values.to_numpy(np.int64) <= last.to_numpy(np.int64)[np.maximum(at, 0)])
 
 
 def _has(values: Array, first: int, last: int) -> bool:
