@@ -143,9 +143,9 @@ ENTRIES = (
     Entry(
         9219,
         "http_too_many_locks",
-        "The client has locked too many messages.",
-        "One client may have 10,000 locked messages.",
-        "Settle some first.",
+        "There are too many locks.",
+        "100,000 locks may be under way, 20,000 of one client.",
+        "Settle some, or lock several messages by one request.",
         "over_quota",
     ),
     Entry(

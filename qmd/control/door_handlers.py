@@ -18,8 +18,12 @@ def _act_for(connection: ControlConnection, request: ActFor) -> None:
 
 
 def _stop_waiting(connection: ControlConnection, request: frames.StopWaiting) -> None:
-    queue = connection.components.destinations.find_queue(request.queue)
-    count = connection.components.message_receiver.stop_waiting_at(connection.reader, queue)
+    components = connection.components
+    queue = components.destinations.find_queue(request.queue)
+    if request.lock:
+        count = components.locks.stop_waiting(request.lock, queue)
+    else:
+        count = components.message_receiver.stop_waiting_at(connection.reader, queue)
     connection.done(request.number, count)
 
 

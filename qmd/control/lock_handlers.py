@@ -39,7 +39,8 @@ def _settle(connection: ControlConnection, request: frames.SettleLocked) -> None
 
 
 def _renew(connection: ControlConnection, request: frames.RenewLock) -> None:
-    connection.done(request.number, connection.components.locks.renew(request.lock, request.lock_s))
+    renewed = connection.components.locks.renew(request.lock, request.lock_s, request.lookup_ids)
+    connection.done(request.number, renewed)
 
 
 def _list(connection: ControlConnection, request: frames.ListLocks) -> None:

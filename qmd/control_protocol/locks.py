@@ -59,10 +59,14 @@ class SettleLocked(Request, tag="settle_locked", frozen=True):
 
 
 class RenewLock(Request, tag="renew_lock", frozen=True):
-    """Renew a lock: it ends `lock_s` seconds from now. -> {messages, left_s}"""
+    """Renew a lock: it ends `lock_s` seconds from now. -> {messages, left_s}
+
+    With lookup ids: only if it holds all of these messages.
+    """
 
     lock: LockId
     lock_s: float
+    lookup_ids: LookupIds = NO_IDS
 
 
 class ListLocks(Request, tag="list_locks", frozen=True):

@@ -12,7 +12,7 @@ Locks are in memory: at a start all messages are ready, as after the end of any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -152,10 +152,17 @@ class Locks:
             )
         self._tidy(lock)
 
-    def renew(self, lock_id: bytes, lock_s: float) -> dict[str, Any]:
-        """Let a lock end `lock_s` seconds from now; return its state.  Raises Refusal."""
+    def renew(
+        self, lock_id: bytes, lock_s: float, lookup_ids: Collection[int] = ()
+    ) -> dict[str, Any]:
+        """Let a lock end `lock_s` seconds from now; return its state.
+
+        Raises Refusal, also if it does not hold all of `lookup_ids`.
+        """
         _check_time(lock_s)
         lock = self._find(lock_id)
+        if not set().union(*lock.reader.taken.values()).issuperset(lookup_ids):
+            raise _lost(lock_id)
         self._begin(lock, lock_s)
         return {"messages": lock.messages, "left_s": lock_s}
 
@@ -168,6 +175,13 @@ class Locks:
         lock.reader.hand_over(queue, lookup_ids, reader)
         self._tidy(lock)
         return len(lookup_ids)
+
+    def stop_waiting(self, lock_id: bytes, queue: LocalQueue) -> int:
+        """Answer requests that wait for messages of a queue under a lock; return their number."""
+        lock = self._locks.get(lock_id)
+        if lock is None:
+            return 0
+        return self._message_receiver.stop_waiting_at(lock.reader, queue)
 
     def listed(self, rights: Rights) -> list[dict[str, Any]]:
         """Return the locks of a client; all of them if it has all rights."""
@@ -215,7 +229,7 @@ class Locks:
         mine = lock.reader.taken.get(queue, set())
         if not mine or not mine.issuperset(lookup_ids):
             raise _lost(lock.id)
-        return lookup_ids or sorted(mine)
+        return list(dict.fromkeys(lookup_ids)) or sorted(mine)
 
     def _begin(self, lock: Lock, lock_s: float) -> None:
         lock.lock_s = lock_s

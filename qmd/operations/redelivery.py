@@ -202,7 +202,7 @@ class Redelivery:
             return
         # The first message: its subqueue is created first, and nothing takes it meanwhile.
         holder = Reader(who="the retry policy of its queue")
-        _hand_over(reader, holder, queue, lookup_ids)
+        reader.hand_over(queue, lookup_ids, holder)
         task = self._services.loop.create_task(
             self._create_and_move(holder, queue, name, lookup_ids, why, transaction, seconds)
         )
@@ -300,16 +300,6 @@ def _count(queue: LocalQueue, lookup_id: int) -> None:
         queue.taken[lookup_id] = whole_message(held)
     else:
         queue.taken[lookup_id] = whole_message(once_more_aborted(queue.taken[lookup_id]))
-
-
-def _hand_over(one: Reader, other: Reader, queue: LocalQueue, lookup_ids: list[int]) -> None:
-    """Give messages that one reader has taken to another one."""
-    mine = one.taken[queue]
-    mine.difference_update(lookup_ids)
-    if not mine:
-        queue.takers.discard(one)
-    other.taken.setdefault(queue, set()).update(lookup_ids)
-    queue.takers.add(other)
 
 
 def _times(count: int) -> str:

@@ -190,7 +190,7 @@ def test_a_request_that_can_be_read_in_two_ways_ends_its_connection(
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /healthz\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",  # without a host
-        b"GET http://[/ HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET http://[/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
         b"GET * HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET /%ff HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
         b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",

@@ -150,7 +150,7 @@ def test_locked_messages_are_settled_in_every_way(client: HttpClient) -> None:
     client.json("POST", f"/v1/locks/{two}/give-back", status=204)
     client.json("POST", f"/v1/locks/{three}/reject", {"reason": "no such part"}, status=204)
 
-    assert client.problem("DELETE", f"/v1/locks/{one}") == (410, "http_no_such_lock")
+    assert client.problem("POST", f"/v1/locks/{one}/renew") == (410, "http_no_such_lock")
     assert [each["body"] for each in client.receive("orders", limit=10)] == ["given back"]
     dead = "/v1/queues/dead-letter"
     (letter,) = client.json("GET", f"{dead}/messages")["messages"]
@@ -175,23 +175,68 @@ def test_a_lock_that_ends_returns_its_message(client: HttpClient) -> None:
 def test_locks_of_a_client_are_not_those_of_another(door: HttpDoor, client: HttpClient) -> None:
     client.send("orders", "1")
     (locked,) = client.json("POST", "/v1/queues/orders/locks", {"lock_s": 600})["messages"]
+    path = f"/v1/locks/{locked['lock_id']}"
     other = door.client(door.token("read", name="reader"))
 
-    assert other.problem("DELETE", f"/v1/locks/{locked['lock_id']}") == (410, "http_no_such_lock")
-    client.json("DELETE", f"/v1/locks/{locked['lock_id']}", status=204)
+    assert other.problem("DELETE", path) == (410, "http_no_such_lock")
+    assert other.problem("POST", f"{path}/renew") == (410, "http_no_such_lock")
+    assert door.client(door.token("write", name="writer")).problem("DELETE", path)[0] == 403
+    client.json("DELETE", path, status=204)
 
 
-def test_a_door_that_is_killed_gives_locked_messages_back(
-    door: HttpDoor, client: HttpClient
-) -> None:
-    client.send("orders", "1")
-    (locked,) = client.json("POST", "/v1/queues/orders/locks", {"lock_s": 600})["messages"]
+def test_a_door_that_is_killed_loses_no_lock(door: HttpDoor, client: HttpClient) -> None:
+    for each in ("removed", "given back"):
+        client.send("orders", each)
+    asked = {"lock_s": 600, "limit": 2}
+    one, two = client.json("POST", "/v1/queues/orders/locks", asked)["messages"]
 
     door.kill()
     door.start()
 
-    assert client.problem("DELETE", f"/v1/locks/{locked['lock_id']}") == (410, "http_no_such_lock")
-    assert [each["id"] for each in client.receive("orders", wait_s=60)] == [locked["id"]]
+    assert client.receive("orders") == []
+    client.json("DELETE", f"/v1/locks/{one['lock_id']}", status=204)
+    client.json("POST", f"/v1/locks/{two['lock_id']}/give-back", status=204)
+    assert [each["id"] for each in client.receive("orders", limit=10)] == [two["id"]]
+
+
+def test_a_settlement_that_is_repeated_has_the_same_answer(
+    door: HttpDoor, client: HttpClient
+) -> None:
+    for each in ("removed", "rejected"):
+        client.send("orders", each)
+    asked = {"lock_s": 600, "limit": 2}
+    one, two = client.json("POST", "/v1/queues/orders/locks", asked)["messages"]
+    removal, rejection = f"/v1/locks/{one['lock_id']}", f"/v1/locks/{two['lock_id']}/reject"
+    client.json("DELETE", removal, status=204)
+    client.json("POST", rejection, status=204)
+    door.kill()
+    door.start()
+
+    client.json("DELETE", removal, status=204)
+    client.json("POST", rejection, status=204)
+
+    assert client.problem("POST", f"{removal}/reject") == (410, "http_no_such_lock")
+    assert client.problem("DELETE", f"/v1/locks/{two['lock_id']}") == (410, "http_no_such_lock")
+    assert client.problem("POST", f"{removal}/renew") == (410, "http_no_such_lock")
+
+
+def test_a_failed_message_counts_an_attempt(client: HttpClient) -> None:
+    client.send("orders", "1")
+    (one,) = client.json("POST", "/v1/queues/orders/locks", {"lock_s": 600})["messages"]
+    failed = {"failed": True, "reason": "out of paper"}
+    client.json("POST", f"/v1/locks/{one['lock_id']}/give-back", failed, status=204)
+
+    (two,) = client.json("POST", "/v1/queues/orders/locks", {"lock_s": 600})["messages"]
+    client.json("POST", f"/v1/locks/{two['lock_id']}/give-back", status=204)
+
+    assert (one.get("abort_count", 0), two["abort_count"]) == (0, 1)
+    (three,) = client.receive("orders")
+    assert three["abort_count"] == 1
+
+
+@pytest.mark.parametrize("text", ["x", "%00", "A" * 32, "A" * 5000, "%C3%A9", "AAAA=AAA", "A" * 40])
+def test_an_odd_id_of_a_lock_has_ended(client: HttpClient, text: str) -> None:
+    assert client.problem("DELETE", f"/v1/locks/{text}")[0] in (400, 410)
 
 
 def test_queues_are_created_changed_listed_and_deleted(client: HttpClient) -> None:

@@ -112,7 +112,7 @@ class Door:
         return [shown(each, is_tls=context is not None) for each in sockets]
 
     async def stop(self) -> None:
-        """End requests and sessions: locked messages return to their queues."""
+        """End requests and sessions; locks stay with the daemon."""
         await self.server.stop(DRAIN_S)
         for task in self._tasks:
             task.cancel()

@@ -1,80 +1,219 @@
-"""Locks: messages that a client has taken over HTTP, until it settles them or their time is over.
+"""Locks over HTTP: those of the daemon, with the place of one message in their ids.
 
-A lock belongs to the session of its client. It ends with the control connection, and the message
-returns to its place: a door that is killed gives all of its messages back.
+The daemon keeps each lock and ends it, so that neither a killed door nor a lost connection ends one
+early.  All messages of one request have one lock; the id that a client gets has the lock, the
+queue and the message, so that any door settles it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
-import secrets
-from typing import TYPE_CHECKING
+import hashlib
+import os
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.client.errors import ClientError
+from qmd.client.errors import (
+    ClientError,
+    LockLost,
+    NotConnected,
+    OutcomeUnknown,
+    QueueManagerError,
+    Stopping,
+)
+from qmd.client.message import Message
+from qmd.control_protocol import locks as lock_frames
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.doors import StopWaiting
+from qmd.doors.http.conversion import choice_of
 from qmd.doors.http.problems import Problem
 
 if TYPE_CHECKING:
-    from qmd.client.receiver import Taken
+    from typing import Any
 
-LOCKS_MAX = 10_000  # of one client
+    from qmd.client.connection import Connection
+    from qmd.doors.http import shapes
+    from qmd.doors.http.sessions import Session
+
+LOCK_BYTES, LOOKUP_BYTES = 16, 8
+ID_CHARACTERS_MAX = 4000
+# A client that leaves while it waits cannot take back its request to the daemon: it ends soon.
+SLICE_S = 5.0
+ENDED = (lock_frames.REMOVE, lock_frames.REJECT)
 
 
-class Lock:
-    """One locked message."""
+class LockId(NamedTuple):
+    """The place of one locked message: its lock, its lookup id and its queue."""
 
-    def __init__(self, taken: Taken, timer: asyncio.TimerHandle) -> None:
-        self.taken = taken
-        self.timer = timer
+    lock: bytes
+    lookup_id: int
+    queue: str
+
+    @property
+    def text(self) -> str:
+        """The id as clients see it."""
+        data = self.lock + self.lookup_id.to_bytes(LOOKUP_BYTES, "big") + self.queue.encode()
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    @classmethod
+    def parse(cls, text: str) -> LockId:
+        """Return the place that an id of a client has.  Raises Problem."""
+        if len(text) > ID_CHARACTERS_MAX or not text.isascii():
+            raise _gone()
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+            queue = data[LOCK_BYTES + LOOKUP_BYTES :].decode()
+        except (binascii.Error, ValueError) as error:
+            raise _gone() from error
+        if not queue or "\0" in queue:
+            raise _gone()
+        number = int.from_bytes(data[LOCK_BYTES : LOCK_BYTES + LOOKUP_BYTES], "big")
+        if number >= 1 << 63:
+            raise _gone()
+        return cls(data[:LOCK_BYTES], number, queue)
+
+    def token(self, how: str) -> bytes:
+        """Return the token of a settlement: the same one, however often a client repeats it."""
+        return hashlib.sha256(f"http settle\0{how}\0{self.text}".encode()).digest()[:16]
 
 
-class Locks:
-    """The locked messages of one client, by the ids of their locks."""
+class Locked(NamedTuple):
+    """Messages under one lock, the first one first."""
 
-    def __init__(self) -> None:
-        self._locks: dict[str, Lock] = {}
-        self._giving_back: set[asyncio.Task[None]] = set()
+    lock: bytes
+    queue: str
+    messages: list[Message]
 
-    def __len__(self) -> int:
-        return len(self._locks)
+    def id_of(self, message: Message) -> str:
+        """Return the id with which a client settles one of the messages."""
+        return LockId(self.lock, message.lookup_id, self.queue).text
 
-    def check_room(self, count: int) -> None:
-        """Raise Problem if the client would have too many locks."""
-        if len(self._locks) + count > LOCKS_MAX:
-            raise Problem(429, "http_too_many_locks")
 
-    def add(self, taken: Taken, lock_s: float) -> str:
-        """Lock a taken message for some seconds; return the id of the lock."""
-        lock_id = secrets.token_urlsafe(18)
-        timer = asyncio.get_running_loop().call_later(lock_s, self._expired, lock_id)
-        self._locks[lock_id] = Lock(taken, timer)
-        return lock_id
+async def lock(
+    session: Session,
+    queue: str,
+    limit: int,
+    wait_s: float,
+    lock_s: float,
+    choice: shapes.Choice | None = None,
+    lock_id: bytes = b"",
+) -> Locked:
+    """Lock messages for some seconds; wait for the first at most `wait_s`.  Raises ClientError.
 
-    def renew(self, lock_id: str, lock_s: float) -> None:
-        """Let a lock last for some seconds from now.  Raises Problem."""
-        lock = self._locks.get(lock_id)
-        if lock is None or lock.taken.is_lost:
-            self._locks.pop(lock_id, None)
-            raise Problem(410, "http_no_such_lock")
-        lock.timer.cancel()
-        loop = asyncio.get_running_loop()
-        lock.timer = loop.call_later(lock_s, self._expired, lock_id)
+    Cancelled, it gives back the messages that it has locked.
+    """
+    now = asyncio.get_running_loop().time
+    until = now() + wait_s
+    chosen = frames.EVERY_MESSAGE if choice is None else choice_of(choice)
+    chosen_id = lock_id or os.urandom(LOCK_BYTES)
+    while True:
+        connection = await session.connection()
+        left_s = max(0.0, until - now())
+        part_s = min(SLICE_S, left_s)
+        answer = connection.ask(
+            lock_frames.TakeLocked, queue, chosen_id, lock_s, limit, part_s, chosen
+        )
+        try:
+            stored = frames.stored_messages(await asyncio.shield(answer))
+        except asyncio.CancelledError:
+            answer.add_done_callback(partial(_give_back, connection, chosen_id, queue))
+            with contextlib.suppress(ClientError):
+                connection.ask(StopWaiting, queue, chosen_id).add_done_callback(_ignore)
+            raise
+        except (NotConnected, Stopping):
+            if left_s <= 0:
+                raise
+            await asyncio.sleep(min(0.2, left_s))
+            await _give_back_unknown(session, chosen_id, queue)
+            continue
+        except QueueManagerError as error:
+            if error.code == "too_many_locks":
+                raise Problem(429, "http_too_many_locks", error.text) from error
+            raise
+        # The wait may have ended early, with that of a client that has left.
+        if stored or now() >= until:
+            return Locked(chosen_id, queue, [Message(each) for each in stored])
 
-    def end(self, lock_id: str) -> Taken:
-        """End a lock, to settle its message; return the taken message.  Raises Problem."""
-        lock = self._locks.pop(lock_id, None)
-        if lock is None:
-            raise Problem(410, "http_no_such_lock")
-        lock.timer.cancel()
-        return lock.taken
 
-    def _expired(self, lock_id: str) -> None:
-        lock = self._locks.pop(lock_id, None)
-        if lock is not None:
-            task = asyncio.get_running_loop().create_task(self._give_back(lock.taken))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
+async def give_back(session: Session, locked: Locked) -> None:
+    """Return the messages of a client that has left to their places; no attempt is counted."""
+    with contextlib.suppress(ClientError):  # else the end of the lock returns them
+        await session.ask(
+            lock_frames.SettleLocked,
+            locked.lock,
+            locked.queue,
+            [message.lookup_id for message in locked.messages],
+            lock_frames.GIVE_BACK,
+            "its client left",
+        )
 
-    async def _give_back(self, taken: Taken) -> None:
-        with contextlib.suppress(ClientError):  # a connection that ends gives it back as well
-            await taken.give_back()
+
+async def renew(session: Session, place: LockId, lock_s: float) -> None:
+    """Let a lock end some seconds from now.  Raises Problem, ClientError."""
+    try:
+        await session.ask(lock_frames.RenewLock, place.lock, lock_s, [place.lookup_id])
+    except QueueManagerError as error:
+        raise _problem(error) from error
+
+
+async def settle(session: Session, place: LockId, how: str, reason: str = "") -> None:
+    """Settle one locked message; a repetition of a settlement that was done has no effect.
+
+    Raises Problem if the lock has ended before; ClientError.
+    """
+    token = place.token(how) if how in ENDED else b""
+    arguments = (place.lock, place.queue, [place.lookup_id], how, reason, token)
+    try:
+        # It is done only once even if it is requested twice: the lock has the message once.
+        await session.ask(lock_frames.SettleLocked, *arguments)
+    except QueueManagerError as error:
+        if isinstance(error, LockLost) and token and await _was_done(session, token):
+            return
+        raise _problem(error) from error
+
+
+async def _was_done(session: Session, token: bytes) -> bool:
+    try:
+        return await session.caller.outcome(token) is not None
+    except OutcomeUnknown as error:
+        raise NotConnected(error.text, error.remedy, code=error.code) from error
+
+
+async def _give_back_unknown(session: Session, lock_id: bytes, queue: str) -> None:
+    """Give back all messages of a lock of which the answer was lost."""
+    why = "its client did not get the answer"
+    with contextlib.suppress(ClientError):  # most often it has none
+        await session.ask(lock_frames.SettleLocked, lock_id, queue, [], lock_frames.GIVE_BACK, why)
+
+
+def _give_back(
+    connection: Connection, lock_id: bytes, queue: str, answer: asyncio.Future[Any]
+) -> None:
+    """Give back the messages of a request after its caller stopped waiting."""
+    if answer.cancelled() or answer.exception() is not None or connection.is_lost:
+        return
+    if stored := frames.stored_messages(answer.result()):
+        ids = [each.lookup_id for each in stored]
+        done = connection.ask(
+            lock_frames.SettleLocked, lock_id, queue, ids, lock_frames.GIVE_BACK, "its client left"
+        )
+        done.add_done_callback(_ignore)  # else the end of the lock returns them
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _problem(error: QueueManagerError) -> Exception:
+    """Return the problem of a lock that has ended; other errors as they are."""
+    if isinstance(error, LockLost) or error.code in ("not_taken", "no_such_queue"):
+        return Problem(410, "http_no_such_lock", error.text)
+    return error
+
+
+def _gone() -> Problem:
+    return Problem(410, "http_no_such_lock")

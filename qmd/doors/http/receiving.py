@@ -9,20 +9,20 @@ from functools import partial
 from typing import Any
 
 from qmd.client.connection import Connection
-from qmd.client.errors import ClientError, NotConnected, QueueManagerError, Stopping
+from qmd.client.errors import ClientError, NotConnected, Stopping
 from qmd.client.message import Message
 from qmd.client.receiver import Taken
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.doors import StopWaiting
+from qmd.control_protocol.locks import FAIL, GIVE_BACK, REJECT, REMOVE
 from qmd.doors.http import cloud_events, shapes
-from qmd.doors.http.conversion import choice_of, shown, shown_locked
+from qmd.doors.http.conversion import choice_of, shown, shown_locked, time_text
 from qmd.doors.http.declarations import RAW, Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response, encode_json, of_json
+from qmd.doors.http.locks import SLICE_S, LockId, give_back, lock, renew, settle
 from qmd.doors.http.problems import Problem
 from qmd.doors.http.sessions import Session
 
-# A client that leaves while it waits cannot take back its request to the daemon: it ends soon.
-SLICE_S = 5.0
 EVENTS = "application/cloudevents-batch+json"
 
 
@@ -101,61 +101,43 @@ def _shown(call: Call, messages: list[Message]) -> Response:
 
 async def _lock(call: Call) -> Response:
     given, request, session = call.body, call.request, call.session
-    session.locks.check_room(given.limit)
     request.is_waiting = True
-    taken = await take(session, call.path["queue"], given.limit, given.wait_s, given.choice)
+    locked = await lock(
+        session, call.path["queue"], given.limit, given.wait_s, given.lock_s, given.choice
+    )
     request.is_waiting = False
     if request.has_left:
-        await taken.give_back()
+        if locked.messages:
+            await give_back(session, locked)
         return of_json(shapes.LockedMessages(messages=[]), 200)
     until = datetime.now(UTC) + timedelta(seconds=given.lock_s)
-    locked = [
-        shown_locked(each.messages[0], session.locks.add(each, given.lock_s), until)
-        for each in taken.each()
-    ]
-    return of_json(shapes.LockedMessages(messages=locked), 200)
+    found = [shown_locked(each, locked.id_of(each), until) for each in locked.messages]
+    return of_json(shapes.LockedMessages(messages=found), 200)
 
 
 async def _renew(call: Call) -> Response:
     lock_id, lock_s = call.path["lock"], call.body.lock_s
-    call.session.locks.renew(lock_id, lock_s)
+    await renew(call.session, LockId.parse(lock_id), lock_s)
     until = datetime.now(UTC) + timedelta(seconds=lock_s)
-    renewed = shapes.Renewed(lock_id=lock_id, locked_until=_time(until))
-    return of_json(renewed)
-
-
-def _time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return of_json(shapes.Renewed(lock_id=lock_id, locked_until=time_text(until)))
 
 
 async def _remove(call: Call) -> Response:
-    taken = call.session.locks.end(call.path["lock"])
-    await _settled(taken.remove())
-    return Response(204)
+    return await _settled(call, REMOVE)
 
 
 async def _give(call: Call) -> Response:
-    taken = call.session.locks.end(call.path["lock"])
-    if taken.is_lost:
-        raise Problem(410, "http_no_such_lock")
-    await taken.give_back()
-    return Response(204)
+    how = FAIL if call.body.failed else GIVE_BACK
+    return await _settled(call, how, call.body.reason)
 
 
 async def _reject(call: Call) -> Response:
-    taken = call.session.locks.end(call.path["lock"])
-    await _settled(taken.reject(call.body.reason))
+    return await _settled(call, REJECT, call.body.reason)
+
+
+async def _settled(call: Call, how: str, reason: str = "") -> Response:
+    await settle(call.session, LockId.parse(call.path["lock"]), how, reason)
     return Response(204)
-
-
-async def _settled(work: Any) -> None:
-    """Wait for the end of a lock; one that was lost with its connection is gone."""
-    try:
-        await work
-    except QueueManagerError as error:
-        if error.code == "not_taken":
-            raise Problem(410, "http_no_such_lock", error.text) from error
-        raise
 
 
 async def _peek(call: Call) -> Response:
@@ -230,7 +212,8 @@ on its way loses them.  Lock them instead where that matters.""",
         bodies={JSON: shapes.LockRequest},
         body_is_optional=True,
         text="""Other receivers do not see a locked message.  It returns to its place when the lock
-ends without being settled, and when this door or the daemon ends.""",
+ends without being settled, which counts as an attempt, and when the daemon ends.  The messages of
+one request have one lock: a renewal of one of them renews it for all.""",
     ),
     Operation(
         "POST",
@@ -251,6 +234,7 @@ ends without being settled, and when this door or the daemon ends.""",
         "Remove a locked message: it was processed",
         _remove,
         _LOCK_GONE,
+        text="A repetition of a removal that was done gets the same answer.",
     ),
     Operation(
         "POST",
@@ -260,6 +244,9 @@ ends without being settled, and when this door or the daemon ends.""",
         "Return a locked message to its place",
         _give,
         _LOCK_GONE,
+        bodies={JSON: shapes.GiveBackRequest},
+        body_is_optional=True,
+        text="With `failed`, it counts as an attempt, and the retry policy of the queue applies.",
     ),
     Operation(
         "POST",

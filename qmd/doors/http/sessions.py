@@ -18,7 +18,6 @@ from qmd.client.address import Address, DoorAddress, SocketAddress, TokenAddress
 from qmd.client.connection import Connection
 from qmd.client.queue_manager import QueueManager
 from qmd.doors.http.exchange import Peer, Request
-from qmd.doors.http.locks import Locks
 from qmd.doors.http.problems import Problem
 
 SESSIONS_MAX = 400
@@ -30,13 +29,12 @@ CHALLENGE = (("www-authenticate", 'Bearer realm="qmd"'),)
 
 
 class Session:
-    """The control connection of one client, and the messages that it has locked."""
+    """The control connection of one client."""
 
     def __init__(self, qm: QueueManager) -> None:
         self.qm = qm
         self.caller = qm.caller
         self.is_refused = False  # the daemon does not accept its token any more
-        self.locks = Locks()
         self.used_at = 0.0
         self.requests = 0  # under way
 
@@ -53,7 +51,7 @@ class Session:
         return await self.caller.change(verb, *arguments, safe_to_retry=False)
 
     async def close(self) -> None:
-        """Close the connection: locked messages return to their queues."""
+        """Close the connection; its locks last until they are settled or their time is over."""
         await self.caller.close()
 
 
@@ -83,10 +81,10 @@ class Sessions:
         return await self._of(DoorAddress(self._control, principals), "")
 
     def close_idle(self) -> None:
-        """Close sessions that were not used for a time and hold no lock."""
+        """Close sessions that were not used for a time."""
         now = asyncio.get_running_loop().time()
         for address, session in list(self._sessions.items()):
-            if now - session.used_at > IDLE_S and not session.locks and not session.requests:
+            if now - session.used_at > IDLE_S and not session.requests:
                 self._end(address)
 
     async def close(self) -> None:
@@ -140,7 +138,7 @@ class Sessions:
             unused = (
                 each
                 for each, held in self._sessions.items()
-                if each != address and not held.requests and not held.locks
+                if each != address and not held.requests
             )
             oldest = next(unused, None)
             if oldest is None:

@@ -183,6 +183,13 @@ class RenewRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     lock_s: Annotated[float, Meta(ge=1, le=43_200)] = 30
 
 
+class GiveBackRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Why a message is given back."""
+
+    failed: Annotated[bool, Meta(description="Whether it counts as an attempt.")] = False
+    reason: Annotated[str, Meta(max_length=500)] = ""
+
+
 class RejectRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Why a message is rejected."""
 
