@@ -19,6 +19,7 @@ from storage.engine import connection, key_file, missing, recovery, schema
 from storage.engine.batch import Batch
 from storage.engine.connection import open_connection, set_up_reader, set_up_writer, submit
 from storage.engine.disk import Disk, Lock
+from storage.engine.figures import WriterFigures
 from storage.engine.hindrance import cause, explain, is_full
 from storage.engine.mark import COUNTER, Marker
 from storage.engine.missing import DATABASE
@@ -135,6 +136,11 @@ class Storage:
     def ordinary_commit_s(self) -> float:
         """The time that a commit with few bytes takes, in seconds: a moving average."""
         return self._writer.ordinary_commit_s
+
+    @property
+    def figures(self) -> WriterFigures:
+        """The times of commits and checkpoints since the start, and the size of the log."""
+        return self._writer.figures
 
     @property
     def congested(self) -> bool:

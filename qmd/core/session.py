@@ -340,6 +340,7 @@ class Session:
     ) -> None:
         """Process acknowledgment, window and counts of a SessionHeader. [MS-MQQB] 3.1.5.5"""
         released += self.outgoing.acknowledge(header)
+        self.outgoing.end_probe(now)
         self._ack_wait_due = now + self._ack_wait_s if self.outgoing.outstanding else NEVER
         if header.window_size != self.peer_window:
             self._set_peer_window(header.window_size)

@@ -26,10 +26,13 @@ class SendWindow:
 
     __slots__ = (
         "_express",
+        "_probe_at",
+        "_probe_number",
         "_recoverable",
         "_stored_through",
         "acknowledged_count",
         "recoverable_sent_count",
+        "round_trip_s",
         "sent_count",
         "size",
     )
@@ -41,6 +44,10 @@ class SendWindow:
         self.acknowledged_count = sent_count  # received by the peer
         self._express: deque[Released] = deque()
         self._recoverable: dict[int, Released] = {}  # by recoverable number
+        #: The last measured time from a transmission to the acknowledgment of its receipt.
+        self.round_trip_s: float | None = None
+        self._probe_at = 0.0
+        self._probe_number = 0  # of the message whose acknowledgment is measured; 0: none
         # The peer has this message and all before it on disk.
         self._stored_through = recoverable_sent_count
 
@@ -69,6 +76,17 @@ class SendWindow:
             self._recoverable[recoverable_number] = number, token
         else:
             self._express.append((number, token))
+
+    def begin_probe(self, now: float) -> None:
+        """Measure the time to the acknowledgment of the last message, unless one is measured."""
+        if not self._probe_number:
+            self._probe_number, self._probe_at = self.sent_count, now
+
+    def end_probe(self, now: float) -> None:
+        """Note the measured time, if the acknowledgment has arrived."""
+        if self._probe_number and self.acknowledged_count >= self._probe_number:
+            self.round_trip_s = now - self._probe_at
+            self._probe_number = 0
 
     def acknowledge(self, header: SessionHeader) -> list[Released]:
         """Process an acknowledgment; return the messages it releases, in no particular order.

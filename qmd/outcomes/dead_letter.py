@@ -7,6 +7,7 @@ that asked for an acknowledgment get one.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -89,6 +90,8 @@ class DeadLetters:
         self._queues = queues
         self._recorder = recorder
         self.under_way = 0  # number of ends with a commit under way
+        #: Number of dead letters since the start, by their message class.
+        self.counts: Counter[int] = Counter()
         refused_letters.connect(self._end_letters)
 
     def dead_letter_queue(self, packet: bytes) -> LocalQueue:
@@ -119,6 +122,7 @@ class DeadLetters:
 
     def deliver(self, queue_id: int, message: StoredMessage) -> None:
         """Make a dead letter ready that a unit of work has stored, after its commit."""
+        self.counts[message_class_of(message.packet)] += 1
         queue = self._queues.by_id.get(queue_id)
         if queue is not None:  # or it was deleted meanwhile
             queue.count_in(1, len(message.packet))
@@ -149,6 +153,7 @@ class DeadLetters:
                 [packet],
             )
             return
+        self.counts[message_class] += 1
         to_queue = self.dead_letter_queue(packet)
         dead = patch_class(packet, message_class)
         place = self._keep(to_queue, dead, reason, wall_ms, part_id)

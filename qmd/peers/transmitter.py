@@ -82,6 +82,8 @@ class Transmitter:
             if done.messages:
                 budget -= done.bytes
                 self._outgoing.transmitted_count += done.messages
+                queue.handed_count += done.messages
+                connection.session.outgoing.begin_probe(now)
                 self._outgoing.arm_resend(queue)
                 waiting.append(queue)
                 # The queue goes to the end, behind the queues that wait for their turn.

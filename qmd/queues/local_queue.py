@@ -152,6 +152,8 @@ class LocalQueue(Measured):
             else:
                 parent.subqueues.append(self)
         self.messages = stored.messages  # ready and taken, stored and express
+        self.messages_at_start = stored.messages
+        self.left_count = 0  # of messages that have left it since the start
         self.deleted = False
         self.window: ReadyWindow[Held] = ReadyWindow(
             entries_max=WINDOW_ENTRIES_MAX, bytes_max=WINDOW_BYTES_MAX
@@ -356,6 +358,7 @@ class LocalQueue(Measured):
     def count_out(self, messages: int, size: int) -> None:
         """Count messages that have left the queue; `size` is the bytes of their packets."""
         self.messages -= messages
+        self.left_count += messages
         self.shrink(size)
 
     def count_in(self, messages: int, size: int) -> None:

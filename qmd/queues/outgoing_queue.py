@@ -200,6 +200,7 @@ class OutgoingQueue(Measured):
         # those messages, and a unit of work does.
         self.known_to_disk = 0
         self.resent_count = 0
+        self.handed_count = 0  # of messages that were handed to a session, also again
         self.why_again = "its queue manager was started"  # the reason of the present pass
         self._again: set[int] = set()  # keys of recoverable messages that an earlier session had
         # The sent time of some of its messages may be that of a clock that was set since.

@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 LATEST_S = float(0xFFFFFFFF)
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STATM = Path("/proc/self/statm")
 OWN_GROUPS = Path("/proc/self/cgroup")
 #: Files with the limits of control groups, versions 2 and 1; "max" or a huge number is no limit.
 CONTROL_GROUPS = (
@@ -185,6 +186,18 @@ class Environment:
         limits += [each for each in map(_memory_limit, CONTROL_GROUPS) if each is not None]
         own = resource.getrlimit(resource.RLIMIT_AS)[0]
         return min(limits if own == resource.RLIM_INFINITY else [*limits, own])
+
+    def resident_bytes(self) -> int:
+        """Return the physical memory that this process uses, in bytes; 0 if that is unknown."""
+        try:
+            pages = int(STATM.read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def processor_time(self) -> float:
+        """Return the seconds of processor time used by this process."""
+        return time.process_time()
 
     def freeze_memory(self) -> None:
         """Exclude all current objects from later garbage collections."""

@@ -128,6 +128,11 @@ class Batch:
         self._events.append(event)
 
     @property
+    def first_event(self) -> Event | None:
+        """The first of its events, or None."""
+        return self._events[0] if self._events else None
+
+    @property
     def mentions(self) -> bool:
         """Whether events are pending."""
         return bool(self._events)

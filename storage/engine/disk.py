@@ -64,6 +64,10 @@ class LogFile:
         """Read once: the system may return fewer bytes than requested, none only at the end."""
         return os.pread(self._file, size, offset)
 
+    def size(self) -> int:
+        """Return its size in bytes; a checkpoint does not make it smaller.  Raises OSError."""
+        return os.fstat(self._file).st_size
+
     def sync(self) -> None:
         """Sync, to find out whether the disk still accepts writes.  Raises OSError."""
         os.fsync(self._file)

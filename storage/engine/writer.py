@@ -28,6 +28,7 @@ from storage.engine import checkpoint
 from storage.engine.batch import Batch
 from storage.engine.connection import submit
 from storage.engine.disk import LogFile
+from storage.engine.figures import WriterFigures
 from storage.engine.hindrance import can_wait, cause, explain, is_full, is_short_of_memory
 from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
@@ -87,6 +88,8 @@ class Writer:
         #: Time from the begin of a commit to its callbacks, for commits with few bytes, in seconds.
         self.ordinary_commit_s = 0.0
         self._began_at = 0.0  # loop time
+        self._checkpoint_began_at = 0.0
+        self.figures = WriterFigures(log)
         #: Why the current batch waits for space or memory, as a sentence; "" if it does not wait.
         self.obstacle = ""
         self.batch = self._new_batch()
@@ -225,13 +228,15 @@ class Writer:
                 self._retry = self._loop.call_later(RETRY_S, self._try_again)
                 return
         self._committing, self._waits_since, self.obstacle = None, None, ""
+        took_s = self._loop.time() - self._began_at
+        self.figures.committed(took_s, batch)
         if batch.load.bytes < ORDINARY_BYTES:
-            took_s = self._loop.time() - self._began_at
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
         if error is not None:
             self._fail(_failed("a commit", error), error)
         elif self._failure is None and commit.result():
             self._is_checkpointing = True
+            self._checkpoint_began_at = self._loop.time()
             submit(self._connection, self._checkpoint).add_done_callback(self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
@@ -244,6 +249,7 @@ class Writer:
 
     def _checkpointed(self, done: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
+        self.figures.checkpoints.add(self._loop.time() - self._checkpoint_began_at)
         error = done.exception()
         if error is not None:
             self._fail(_failed("a checkpoint", error), error)

@@ -40,6 +40,9 @@ class SimulatedLogFile(LogFile):
             size = self._disk.random.randrange(1, size + 1)
         return self._content.contents.read(offset, size)
 
+    def size(self) -> int:
+        return self._content.contents.size()
+
     def sync(self) -> None:
         pass  # an error of a sync was reported by an earlier one
 
