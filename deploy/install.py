@@ -69,6 +69,9 @@ class Layout:
             "qmd-door-amqp.service": self.staged(
                 prefix / "lib/systemd/system/qmd-door-amqp.service"
             ),
+            "qmd-door-metrics.service": self.staged(
+                prefix / "lib/systemd/system/qmd-door-metrics.service"
+            ),
             "qmd.socket": self.staged(prefix / "lib/systemd/system/qmd.socket"),
             "qmd.sysusers": self.staged(prefix / "lib/sysusers.d/qmd.conf"),
             "qmd.tmpfiles": self.staged(prefix / "lib/tmpfiles.d/qmd.conf"),

@@ -226,6 +226,7 @@ class _Servers:
         self.tasks = [
             loop.create_task(each.run())
             for each in (
+                manager.assembly.loop_lag,
                 manager.assembly.maintenance,
                 manager.assembly.disk_watch,
                 manager.assembly.delayed_release,

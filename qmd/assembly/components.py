@@ -74,6 +74,7 @@ from qmd.operations.transactions import Transactions
 from qmd.operations.two_phase_commit import Branches
 from qmd.queues.limits import Limits
 from qmd.queues.local_queue import LocalQueue
+from qmd.runtime.loop_lag import LoopLag
 from qmd.runtime.services import Services
 from qmd.transfer.security_gate import make_checker
 
@@ -85,6 +86,7 @@ class Assembly(TransferLayer):
         super().__init__(services, limits)
         self.client_accounts = Accounts(services.loop.time)
         self.token_logins = TokenLogins(services)
+        self.loop_lag = LoopLag(services.loop)
         self._make_sending()
         self._make_receiving()
         self._make_transactions()

@@ -284,4 +284,25 @@ ENTRIES = (
         "The daemon does not run, or the right was revoked.",
         "Delete the queue: `qmd queue delete`.",
     ),
+    Entry(
+        9249,
+        "metrics_not_secret",
+        "The door for metrics would show the names of queues to other computers.",
+        "Its address is not loopback, and a certificate is missing, or a token or client_ca.",
+        "Set certificate and key, and token_file or client_ca, in the section [metrics].",
+    ),
+    Entry(
+        9250,
+        "metrics_token",
+        "The token of the door for metrics cannot be used.",
+        "The file does not exist, cannot be read or is empty.",
+        "Write a token into token_file of the section [metrics].",
+    ),
+    Entry(
+        9251,
+        "metrics_not_collected",
+        "The door for metrics could not read the figures (in the log).",
+        "The daemon does not run, is overloaded, or the door lacks the right see-status.",
+        "The reason says which; the metric qmd_up is 0 meanwhile.",
+    ),
 )

@@ -73,6 +73,11 @@ class Accounts:
         self.clock = clock
         self._accounts: dict[Hashable, Account] = {}
 
+    @property
+    def connections(self) -> int:
+        """The number of connections of all accounts."""
+        return sum(each.connections for each in self._accounts.values())
+
     def open(self, name: Hashable) -> Account:
         """Return the account for a new connection; `close` ends the connection."""
         account = self._accounts.get(name)

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from qmd.operations.transactions import Transactions
     from qmd.operations.two_phase_commit import Branches
     from qmd.outcomes.acknowledgments import Acknowledgments
+    from qmd.outcomes.dead_letter import DeadLetters
     from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
     from qmd.outcomes.nack import Nacks
     from qmd.outcomes.refused_letters import RefusedLetters
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from qmd.queues.registry import LocalQueues
     from qmd.queues.usage import Usage
     from qmd.runtime.fair_scheduler import FairScheduler
+    from qmd.runtime.loop_lag import LoopLag
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
     from qmd.transfer.incoming import Incoming
@@ -94,6 +96,7 @@ class Components:
     client_accounts: Accounts
     confirmations: Confirmations
     deferred_acknowledgments: DeferredAcknowledgments
+    dead_letters: DeadLetters
     delayed: DelayedMessages
     directory: Directory
     disk_watch: DiskWatch
@@ -108,6 +111,7 @@ class Components:
     message_lookup: MessageLookup
     local_turns: FairScheduler
     locks: Locks
+    loop_lag: LoopLag
     make_link: Callable[..., Link]
     mover: Mover
     name_lookups: NameLookups

@@ -45,20 +45,11 @@ def hello(components: Components) -> Value:
 
 def status(components: Components) -> Value:
     """Return the state of the queue manager in one object, as `qmd status` shows it."""
-    memory = components.services.memory
     return {
-        **_identity(components),
-        **_contents(components),
-        **_storage(components),
-        "memory": {
-            "packets": memory.packets.status(),
-            "requests": memory.requests.status(),
-            "answers": memory.answers.status(),
-            "transactions": memory.transactions.status(),
-        },
+        **totals(components),
+        "memory": memory(components),
         "directory": directory(components),
         "tls": components.tls.status(),
-        **_traffic(components),
         "consequences": {
             "acknowledgments": components.answer_limits.status(),
             "dead_letters": components.refused_letters.status(),
@@ -68,6 +59,22 @@ def status(components: Components) -> Value:
         "two_of_one_identity": _identity_conflicts(components),
         "sequences_in_doubt": _sequences_in_doubt(components),
     }
+
+
+def totals(components: Components) -> Value:
+    """Return the identity, the contents, the storage and the counts since the start."""
+    return {
+        **_identity(components),
+        **_contents(components),
+        **_storage(components),
+        **_traffic(components),
+    }
+
+
+def memory(components: Components) -> Value:
+    """Return the budgets in memory, and the bytes that each has in use."""
+    budgets, names = components.services.memory, ("packets", "requests", "answers", "transactions")
+    return {name: getattr(budgets, name).status() for name in names}
 
 
 def brief(components: Components) -> Value:

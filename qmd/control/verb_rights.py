@@ -33,6 +33,7 @@ from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import delayed as delayed_frames
 from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import doors as door_frames
+from qmd.control_protocol import figures as figure_frames
 from qmd.control_protocol import identities as identity_frames
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
@@ -357,6 +358,14 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
     **_rows((_DIRECTORY,), directory_frames.PublishKeys),
+    # Figures name all queues, whatever the rights on each.
+    **_rows(
+        (_STATUS,),
+        figure_frames.HostFigures,
+        figure_frames.QueueFigures,
+        figure_frames.DestinationFigures,
+        figure_frames.OldestMessages,
+    ),
     # Topics: a sender needs the right to send to the topic, not to the queues.
     **_rows((_STATUS,), topic_frames.ListTopics, topic_frames.ShowTopic),
     **_rows((_DIRECTORY,), topic_frames.DeleteTopic, topic_frames.Unsubscribe),

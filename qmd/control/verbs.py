@@ -11,6 +11,7 @@ from qmd.control import (
     directory_handlers,
     door_handlers,
     explain_name,
+    figure_handlers,
     identity_handlers,
     lock_handlers,
     message_handlers,
@@ -60,4 +61,5 @@ HANDLERS: dict[type, Handler] = {
     **explain_name.HANDLERS,
     **access_handlers.HANDLERS,
     **door_handlers.HANDLERS,
+    **figure_handlers.HANDLERS,
 }

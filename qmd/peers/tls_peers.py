@@ -388,6 +388,13 @@ class TlsPeers:
         self._warn()
         return is_new
 
+    @property
+    def expires_s(self) -> float | None:
+        """When the certificate of this host expires, in seconds since 1970; None: it has none."""
+        if self.listening is None:
+            return None
+        return self.credentials.certificate.not_after.timestamp()
+
     def status(self) -> dict[str, Any]:
         """Return the state of TLS, as `qmd status` shows it."""
         if self.listening is None:

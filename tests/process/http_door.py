@@ -30,10 +30,12 @@ class Answer(NamedTuple):
 class HttpDoor:
     """A door of a daemon, which can be killed and restarted at the same port."""
 
+    name = "http"
+
     def __init__(self, daemon: Daemon, **settings: Any) -> None:
         self.daemon = daemon
         self.port = free_port()
-        self.log = daemon.folder.with_name(f"{daemon.folder.name}-http.log")
+        self.log = daemon.folder.with_name(f"{daemon.folder.name}-{self.name}.log")
         self.process: subprocess.Popen[bytes] | Process | None = None
         daemon.configure({"http": {"port": self.port, **settings}})
         self._tokens: dict[str, str] = {}
@@ -51,7 +53,7 @@ class HttpDoor:
         return self
 
     def _spawn(self, notify: str) -> subprocess.Popen[bytes] | Process:
-        arguments = ["--config", str(self.daemon.config), "door", "http"]
+        arguments = ["--config", str(self.daemon.config), "door", self.name]
         environment = {**environment_of_commands(), "NOTIFY_SOCKET": notify}
         with self.log.open("ab") as log, open(os.devnull, "rb") as nothing:
             if self.daemon.warm:

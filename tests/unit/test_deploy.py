@@ -39,7 +39,9 @@ def test_the_sandbox_is_rated_tight():
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize("unit", ["qmd-door-http.service", "qmd-door-amqp.service"])
+@pytest.mark.parametrize(
+    "unit", ["qmd-door-http.service", "qmd-door-amqp.service", "qmd-door-metrics.service"]
+)
 def test_the_sandbox_of_a_door_is_rated_tight(unit):
     result = analyze("security", "--offline=true", DEPLOY / unit)
 
@@ -52,7 +54,7 @@ def test_the_sandbox_of_a_door_is_rated_tight(unit):
 def test_systemd_understands_every_line_of_the_units(tmp_path):
     """The check runs with an existing command in the place of the installed one."""
     shipping = ("qmd-ship.service", "qmd-ship.timer")
-    doors = ("qmd-door-http.service", "qmd-door-amqp.service")
+    doors = ("qmd-door-http.service", "qmd-door-amqp.service", "qmd-door-metrics.service")
     for unit in ("qmd.service", "qmd.socket", "qmd-service@.service", *shipping, *doors):
         text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")
         (tmp_path / unit).write_text(text)
@@ -61,7 +63,7 @@ def test_systemd_understands_every_line_of_the_units(tmp_path):
     units = sorted(tmp_path.glob("qmd*"))
     result = analyze("verify", "--man=no", *units)
 
-    assert len(units) == 7
+    assert len(units) == 8
     complaints = [line for line in result.stderr.splitlines() if "qmd" in line]
     assert result.returncode == 0, result.stderr
     assert not complaints

@@ -100,17 +100,18 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
         *("httptools", "msgspec", "structlog", "uvloop"),
     },
+    "qmd.doors.metrics": {
+        *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
+        *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
+    },
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
-        "qmd.service",
-        *("qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
+        *("qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
-        *("qmd.tls", "storage.rescue"),
-        "qmd.message_security",
-        *("storage.engine.missing", "storage.engine.key_file", "storage.errors"),
-        *("storage.options", "storage.vault"),
-        *("click", "cryptography", "structlog"),
+        *("qmd.tls", "qmd.message_security", "storage.rescue"),
+        *("storage.engine.missing", "storage.engine.key_file", "storage.errors", "storage.options"),
+        *("storage.vault", "click", "cryptography", "structlog"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.

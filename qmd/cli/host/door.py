@@ -13,7 +13,7 @@ from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
 
 #: The doors, each with a command and a section of the configuration of its name.
-DOORS = ("http", "amqp")
+DOORS = ("http", "amqp", "metrics")
 
 
 @click.group()
@@ -76,6 +76,28 @@ def amqp(configuration: Configuration) -> None:
             f"the door cannot listen at {settings.amqp.address}: {error}",
             "door_cannot_listen",
         ) from error
+
+
+@door.command()
+@pass_configuration
+@click.pass_context
+def metrics(context: click.Context, configuration: Configuration) -> None:
+    """Serve metrics to Prometheus, at /metrics.
+
+    It stays in the foreground, until SIGTERM or Ctrl-C.  docs/metrics.md
+    """
+    from importlib.util import find_spec
+
+    if find_spec("prometheus_client") is None or find_spec("httptools") is None:
+        raise Failure(
+            ExitCode.CONFIGURATION,
+            "the door for metrics needs further packages; install them:"
+            " pip install 'qmd-msmq[metrics]'",
+            "door_package_missing",
+        )
+    from qmd.doors.metrics.program import main
+
+    context.exit(main(configuration.settings()))
 
 
 @door.command("all")

@@ -21,6 +21,7 @@ from qmd.config.settings.delivery import TransactionsSettings as TransactionsSet
 from qmd.config.settings.directory import DirectorySettings as DirectorySettings
 from qmd.config.settings.doors import AmqpSettings as AmqpSettings
 from qmd.config.settings.doors import HttpSettings as HttpSettings
+from qmd.config.settings.doors import MetricsSettings as MetricsSettings
 from qmd.config.settings.doors import PipelineSettings as PipelineSettings
 from qmd.config.settings.message_security import MessageSecuritySettings as MessageSecuritySettings
 from qmd.config.settings.network import ListenSettings as ListenSettings
@@ -64,6 +65,7 @@ class Settings:
     events: EventsSettings = field(default_factory=EventsSettings)
     message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -88,6 +90,7 @@ SECTIONS: dict[str, type[Any]] = {
     "events": EventsSettings,
     "message_security": MessageSecuritySettings,
     "amqp": AmqpSettings,
+    "metrics": MetricsSettings,
     "log": LogSettings,
 }
 

@@ -146,6 +146,36 @@ class AmqpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """The door for metrics: `qmd door metrics`; docs/metrics.md."""
+
+    enabled: bool = setting(Flag(), False, "Whether `qmd serve --doors` starts it.")
+    address: str = setting(
+        Address(),
+        "127.0.0.1",
+        "The address to listen on. Others than loopback need a certificate, and a token or client"
+        " certificates.",
+    )
+    port: int = setting(Whole(0, 65535), 1809, "The TCP port. 0: any free one, for tests.")
+    certificate: Path | None = setting(OptionalLocation(), "", "The certificate (PEM) for HTTPS.")
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of client certificates, which scrapes then need.",
+    )
+    token_file: Path | None = setting(
+        OptionalSecretFile(), "", "A file with the token that scrapes then need."
+    )
+    queues_max: int = setting(
+        Whole(1, 10_000), 100, "Queues that have series of their own; the rest is `other`."
+    )
+    destinations_max: int = setting(
+        Whole(1, 10_000), 100, "Destinations that have series of their own."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
     """Data pipelines: ranges reserved for readers, rows staged for one publication."""
 

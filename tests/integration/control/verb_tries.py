@@ -21,7 +21,16 @@ import msgspec
 from qmd.access.tokens import create
 from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
-from qmd.control_protocol import access, delayed, directory, doors, identities, routing, tls
+from qmd.control_protocol import (
+    access,
+    delayed,
+    directory,
+    doors,
+    figures,
+    identities,
+    routing,
+    tls,
+)
 from qmd.control_protocol import bulk as pipeline
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
@@ -271,6 +280,15 @@ TRIES: dict[type[Request], list[Try]] = {
             NONE_SUCH,
         ),
     ],
+    **{
+        verb: [about(verb)]
+        for verb in (
+            figures.HostFigures,
+            figures.QueueFigures,
+            figures.DestinationFigures,
+            figures.OldestMessages,
+        )
+    },
     topic_frames.CreateTopic: [
         about(topic_frames.CreateTopic, "news"),
         about(topic_frames.CreateTopic, "mine", SECRET),

@@ -1,0 +1,192 @@
+"""Handlers of the verbs of figures, for monitoring.
+
+A page has at most ROWS_MAX rows, some hundred microseconds of work; the clients put the pages
+together, and choose the queues that they show.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import qmd
+from protocol.identifiers import message_id_text
+from protocol.message_class import MessageClass
+from qmd.control import status as overview
+from qmd.control.handler import Handler, look
+from qmd.control_protocol.figures import (
+    ROWS_MAX,
+    DestinationFigures,
+    HostFigures,
+    OldestMessages,
+    QueueFigures,
+)
+from storage.engine.figures import SQLITE_VERSION
+from storage.tables import oldest
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from qmd.control.components import Components
+    from qmd.control.server import ControlConnection
+    from qmd.queues.local_queue import LocalQueue
+    from qmd.queues.outgoing_queue import OutgoingQueue
+    from storage.engine.histogram import Histogram
+
+Value = dict[str, Any]
+
+
+def _host(connection: ControlConnection, request: HostFigures) -> None:
+    connection.done(request.number, host_figures(connection.components))
+
+
+def host_figures(components: Components) -> Value:
+    """Return the figures of the queue manager as a whole."""
+    services = components.services
+    environment, figures = services.environment, services.storage.figures
+    found = overview.totals(components)
+    found |= {
+        "dead_letters_by_class": {
+            MessageClass.name_of(each): count
+            for each, count in components.dead_letters.counts.items()
+        },
+        "duplicates": components.incoming.duplicate_count,
+        "out_of_order": components.incoming.rejected_count,
+        "connections_of_clients": components.client_accounts.connections,
+        "commits": _histogram(figures.commits),
+        "checkpoints": _histogram(figures.checkpoints),
+        "loop_lags": _histogram(components.loop_lag.lags),
+        "log_bytes": figures.log_bytes,
+        "rows_waiting": services.storage.pressure,
+        "resident_bytes": environment.resident_bytes(),
+        "processor_s": environment.processor_time(),
+        "express_bytes": components.usage.express_bytes,
+        "budgets": overview.memory(components),
+        "identity_conflicts": len(components.identities.conflicts),
+        "events_not_listed": components.recorder.shares.left_out,
+        "directory_problem": bool(overview.directory(components).get("problem")),
+        "certificate_expires_s": components.tls.expires_s,
+        "started_at_s": environment.time() - found["uptime_s"],
+        "versions": {
+            "release": qmd.__version__,
+            "python": platform.python_version(),
+            "sqlite": SQLITE_VERSION,
+        },
+    }
+    return found
+
+
+def _histogram(measured: Histogram) -> Value:
+    return {
+        "bounds": measured.bounds,
+        "counts": measured.counts,
+        "sum": measured.total,
+        "examples": [
+            None if each is None else (each.value, message_id_text(each.source, each.number))
+            for each in measured.examples
+        ],
+    }
+
+
+def _queues(connection: ControlConnection, request: QueueFigures) -> None:
+    queues = connection.components.queues.by_key
+    page = islice(queues.values(), request.start, request.start + ROWS_MAX)
+    _page(connection, request.number, list(map(_queue, page)), request.start, len(queues))
+
+
+def _destinations(connection: ControlConnection, request: DestinationFigures) -> None:
+    queues = connection.components.outgoing.queues
+    page = queues[request.start : request.start + ROWS_MAX]
+    _page(connection, request.number, list(map(_destination, page)), request.start, len(queues))
+
+
+def _page(
+    connection: ControlConnection, number: int, rows: list[tuple[Any, ...]], start: int, total: int
+) -> None:
+    end = start + len(rows)
+    connection.done(number, {"rows": rows, "next": end if rows and end < total else None})
+
+
+def _queue(queue: LocalQueue) -> tuple[Any, ...]:
+    if queue.is_system:
+        kind = "system"
+    elif queue.parent is None:
+        kind = "queue"
+    else:
+        kind = "journal" if queue.is_journal else "subqueue"
+    messages, left = queue.messages, queue.left_count
+    return (
+        queue.name,
+        kind,
+        messages,
+        queue.own_bytes,
+        messages + left - queue.messages_at_start,  # those that have arrived
+        left,
+        len(queue.taken),
+        len(queue.waiters),
+        queue.quota_bytes,
+    )
+
+
+def _destination(queue: OutgoingQueue) -> tuple[Any, ...]:
+    link = queue.link
+    connection = link.connection
+    session = None if connection is None else connection.session
+    return (
+        queue.destination,
+        link.state(queue).value,
+        queue.messages,
+        queue.bytes,
+        len(queue.transmitted) + len(queue.in_flight),
+        queue.awaiting.messages,
+        queue.handed_count,
+        queue.resent_count,
+        None if session is None else session.outgoing.round_trip_s,
+        bool(queue.doubt),
+    )
+
+
+async def _oldest(components: Components, request: OldestMessages) -> Value:
+    """Return the arrival of the oldest messages; the disk is read beside the event loop."""
+    by_name = {each.name: each for each in components.queues.by_key.values()}
+    queues = [by_name.get(name) for name in request.queues]
+    outgoing = [components.outgoing.find(name.casefold()) for name in request.destinations]
+    read = partial(
+        _read,
+        queue_ids=[each.id for each in queues if each is not None and each.messages],
+        outgoing_ids=[each.id for each in outgoing if each is not None and each.messages],
+    )
+    arrived, sent = await components.services.storage.read(read)
+    return {
+        "queues": [
+            None if each is None else _earlier(arrived.get(each.id), _express_at_ms(each))
+            for each in queues
+        ],
+        "destinations": [None if each is None else sent.get(each.id) for each in outgoing],
+    }
+
+
+def _read(
+    db: sqlite3.Connection, *, queue_ids: list[int], outgoing_ids: list[int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    return oldest.arrived_at_ms(db, queue_ids), oldest.sent_at_ms(db, outgoing_ids)
+
+
+def _express_at_ms(queue: LocalQueue) -> int | None:
+    """Return when the first of its express messages arrived; they are in order of arrival."""
+    first = next(iter(queue.express.values()), None)
+    return None if first is None else first.arrived_at_ms
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+HANDLERS: dict[type, Handler] = {
+    HostFigures: _host,
+    QueueFigures: _queues,
+    DestinationFigures: _destinations,
+    OldestMessages: look(_oldest),
+}
