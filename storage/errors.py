@@ -12,6 +12,7 @@ Exception
 │       ├── KeyFileError      the file of a key cannot be used
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
 ├── RescueFailed              a damaged folder could not be rescued; it is unchanged
+├── BackupFailed              a backup could not be made, read or restored
 └── StoredError               the daemon continues: the request is rejected with this error
     ├── NoRoomForIt           the disk is full, and the unit was left out because it can wait
     ├── NoSuchQueue
@@ -75,6 +76,17 @@ class KeyFileError(CannotStart):
 
 class RescueFailed(Exception):
     """The rescue of a damaged folder failed; no data was saved and the folder is unchanged."""
+
+
+class BackupFailed(Exception):
+    """A backup could not be made, read or restored; the data folder is unchanged.
+
+    `code` is that of the cause in the catalogue of the layers above.
+    """
+
+    def __init__(self, text: str, *, code: str = "backup_failed") -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class StoredError(Exception):

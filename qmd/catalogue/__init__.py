@@ -17,6 +17,7 @@ import contextlib
 from typing import NamedTuple
 
 from qmd.catalogue import (
+    care,
     classes,
     clients,
     data,
@@ -75,6 +76,7 @@ AREAS = (
     Area("Data pipelines", 1801, 1899, pipelines.ENTRIES),
     Area("Message classes: acknowledgments and dead letters", 2001, 2299, classes.ENTRIES),
     Area("Why a daemon does not start, or stops", 3001, 3399, starting.ENTRIES),
+    Area("Backups and care", 3401, 3499, care.ENTRIES),
     Area("Between an application and the daemon", 4001, 4099, clients.ENTRIES),
     Area("The command line", 5001, 5099, usage.ENTRIES),
     Area("Queued services", 6001, 6099, services.ENTRIES),

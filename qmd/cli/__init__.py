@@ -54,6 +54,8 @@ COMMANDS = {
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",
     "check": "qmd.cli.host.check:check",
+    "backup": "qmd.cli.host.backup:backup",
+    "restore": "qmd.cli.host.backup:restore",
     "key": "qmd.cli.host.key:key",
     "storage": "qmd.cli.host.storage:storage",
     "explain": "qmd.cli.explain:explain",

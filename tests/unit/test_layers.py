@@ -77,6 +77,10 @@ LAYERS: dict[str, set[str]] = {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
         *("storage.storage", "storage.vault"),
     },
+    "storage.backup": {
+        *("storage.errors", "storage.options", "storage.tables", "storage.engine"),
+        *("storage.rescue", "storage.vault", "cryptography", "msgspec"),
+    },
     # Applications, and the command.
     "qmd.bodies": {"protocol.body_type"},
     "qmd.client": {
@@ -109,7 +113,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
         *("qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
-        *("qmd.tls", "qmd.message_security", "storage.rescue"),
+        *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors", "storage.options"),
         *("storage.vault", "click", "cryptography", "structlog"),
     },

@@ -1,0 +1,1 @@
+"""Backups of a data folder while its daemon serves, and their restoration."""
