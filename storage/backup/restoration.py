@@ -19,7 +19,7 @@ Positions of sequences stay as they are.  docs/backup.md says what follows from 
 """
 
 import contextlib
-import errno
+import itertools
 import os
 import secrets
 import shutil
@@ -276,10 +276,7 @@ def _take_place(fresh: Path, folder: Path, now_ms: int) -> Path | None:
     """
     aside = None
     if folder.exists() and any(each.name != "lock" for each in folder.iterdir()):
-        at = datetime.fromtimestamp(now_ms / 1000, UTC)
-        aside = folder.with_name(f"{folder.name}.replaced-{at:%Y%m%dT%H%M%SZ}")
-        if aside.exists():
-            raise OSError(errno.EEXIST, "it exists already", str(aside))
+        aside = _free_name(folder, now_ms)
         fresh.rename(aside)
         try:
             exchange(aside, folder)
@@ -291,6 +288,14 @@ def _take_place(fresh: Path, folder: Path, now_ms: int) -> Path | None:
         fresh.rename(folder)  # replaces an empty folder
     sync_folder(folder.parent)
     return aside
+
+
+def _free_name(folder: Path, now_ms: int) -> Path:
+    """Return a new name for the former folder."""
+    at = datetime.fromtimestamp(now_ms / 1000, UTC)
+    name = f"{folder.name}.replaced-{at:%Y%m%dT%H%M%SZ}"
+    names = (name if number == 0 else f"{name}-{number}" for number in itertools.count())
+    return next(path for each in names if not (path := folder.with_name(each)).exists())
 
 
 def _give_to_owner(fresh: Path, folder: Path) -> None:
