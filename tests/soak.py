@@ -6,6 +6,7 @@
     live sessions                   ──                     any packet at any time
     relays and upgrades             ──                     killed at each of their acts
     damaged folders                   ──                   findings and repairs of `qmd check`
+    backups                           ──               restored and killed under load
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
 Prints the result of each.  Exit code 1 when any of them has found an error; parts that this machine
@@ -33,6 +34,8 @@ LIVES = 20
 TRANSACTIONS = 10_000
 LIVE_EXAMPLES = 300
 FOLDERS = 2000
+BACKUPS = 50
+RESTORES = 500
 BLOCK_SEEDS = 200
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
@@ -95,6 +98,8 @@ def main(arguments: list[str]) -> int:
             _every_act(chosen.folder),
             _live(chosen.folder, share),
             _folders(chosen.folder, share),
+            _backups(chosen.folder, share),
+            _restores(chosen.folder, share),
         ]
         results += _worlds(chosen.folder, end)
         results += [transactions.wait(), network.wait()]
@@ -140,6 +145,19 @@ def _folders(folder: Path, share: float) -> Result:
         *("--lives", str(max(1, round(LIVES * share / 4)))),
         *("--worlds", str(max(1, round(LIVES * share)))),
     ).wait()
+
+
+def _backups(folder: Path, share: float) -> Result:
+    """Back up and restore daemons under load, and kill everything meanwhile."""
+    rounds = max(5, round(BACKUPS * share))
+    return Part("backups", folder, "tests.process.backup_life", "--rounds", str(rounds)).wait()
+
+
+def _restores(folder: Path, share: float) -> Result:
+    """Restore simulated hosts from old backups; `make test` tries a few."""
+    os.environ["RESTORES"] = str(max(20, round(RESTORES * share)))
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/simulation/test_restores.py")
+    return Part("restored hosts", folder, "pytest", *arguments).wait()
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:

@@ -99,7 +99,8 @@ def _make(
         path = request.target / f"{number:06}-{made_at}{SUFFIX}"
     elif path.exists():
         raise BackupFailed(f"{path} exists, and is not overwritten", code="file_exists")
-    is_served = _lock_source(request.folder, resources)
+    guard = resources.enter_context(contextlib.ExitStack())
+    is_served = _lock_source(request.folder, guard)
     part = path.with_name(f"{path.name}{PART}")
     part.unlink(missing_ok=True)
     try:
@@ -108,7 +109,7 @@ def _make(
         )
         with open(descriptor, "wb", buffering=1024 * 1024) as out:
             writer = ArchiveWriter(out, request.key)
-            contents, new, left_out = _write(writer, request, before, path, is_served, progress)
+            contents, new, left_out = _write(writer, request, before, path, guard, progress)
             writer.finish(contents)
         os.rename(part, path)
         sync_folder(path.parent)
@@ -165,16 +166,20 @@ def _write(
     request: Request,
     before: _Earlier,
     path: Path,
-    is_served: bool,
+    guard: contextlib.ExitStack,
     progress: Callable[[int], None],
 ) -> tuple[Contents, int, list[str]]:
-    """Write the pieces that are new; return the contents, their number, and remarks."""
+    """Write the pieces that are new; return the contents, their number, and remarks.
+
+    `guard` keeps a daemon from starting until the snapshot is open.
+    """
     names = [path.name]
     sources = [Source(writer.file_id, path.name)]
     ids = {source.name: source for source in before.sources}
     own: dict[bytes, Piece] = {}
     pieces: list[Piece] = []
-    with Snapshot(request.folder, is_served=is_served) as snapshot:
+    with Snapshot(request.folder) as snapshot:
+        guard.close()  # from now on, a daemon may start
         (schema,) = snapshot.db.execute("PRAGMA user_version").fetchone()
         (own_id,) = snapshot.db.execute("SELECT queue_manager FROM identity").fetchone()
         if before.queue_manager not in (b"", own_id):

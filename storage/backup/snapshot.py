@@ -54,13 +54,12 @@ class _Head(NamedTuple):
 class Snapshot:
     """The pages of a database at one commit; use it as a context manager.
 
-    `is_served` says that a daemon has the database open; otherwise the caller has locked the
-    folder.  Raises BackupFailed, OSError, sqlite3.Error.
+    A daemon may have the database open, begin to serve it, or end.  Raises BackupFailed, OSError,
+    sqlite3.Error.
     """
 
-    def __init__(self, folder: Path, *, is_served: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._is_served = is_served
         self._resources = contextlib.ExitStack()
         self._file = -1
         self._log = -1
@@ -94,20 +93,18 @@ class Snapshot:
     def _open(self, resources: contextlib.ExitStack) -> None:
         path = self._folder / DATABASE
         self._file = _open_file(resources, path)
-        log = self._folder / LOG
-        has_log = self._is_served or (log.exists() and log.stat().st_size > 0)
-        if has_log:
-            self._log = _open_file(resources, log)
-        mode = "mode=ro" if has_log else "mode=ro&immutable=1"
         try:
+            # A connection that only reads never copies the log into the database.
             self.db = sqlite3.connect(
-                f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None
+                f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None
             )
             resources.callback(self.db.close)
             self.db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self.db.execute("PRAGMA query_only = ON")
-            if has_log:
-                self._begin(resources)
+            # Opens the log and its index, and creates them after a clean stop.
+            self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._log = _open_file(resources, self._folder / LOG)
+            self._begin(resources)
             (page_bytes,) = self.db.execute("PRAGMA page_size").fetchone()
             (self.pages,) = self.db.execute("PRAGMA page_count").fetchone()
         except sqlite3.Error as error:
@@ -117,7 +114,6 @@ class Snapshot:
 
     def _begin(self, resources: contextlib.ExitStack) -> None:
         """Begin the transaction at a commit of which the frames are known."""
-        self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # creates the index
         index = _open_file(resources, self._folder / INDEX)
         memory = mmap.mmap(index, _INDEX_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         # The descriptors and this map are closed after the database: they were opened before its

@@ -116,7 +116,8 @@ class Life:
         if victim == "backup":
             command.kill()
         if victim == "daemon":
-            daemon.restart()
+            daemon.kill()
+            self.start(daemon)
         output, _ = command.communicate(timeout=END_S)
         if command.returncode == 0:
             self.counts["backups"] += 1
@@ -124,6 +125,15 @@ class Life:
             self.backups[daemon] = number, before
         else:
             assert victim != "none", f"the backup failed: {output!r}"
+
+    def start(self, daemon: Daemon) -> None:
+        """Start a daemon, as a service manager does: a backup locks the folder for a moment."""
+        for _ in range(20):
+            with contextlib.suppress(AssertionError):
+                daemon.start()
+                return
+            assert "data_folder_in_use" in daemon.tail(), daemon.tail()
+        raise AssertionError("the folder remains locked")
 
     def restore(self, daemon: Daemon) -> None:
         """Restore the last complete backup; a restoration may be killed first."""
@@ -139,7 +149,7 @@ class Life:
         daemon.cli(*arguments)
         for left in daemon.folder.glob("data.replaced-*"):
             shutil.rmtree(left)
-        daemon.start()
+        self.start(daemon)
         self.counts["restored"] += 1
 
     def restore_receiver(self) -> None:
@@ -151,7 +161,7 @@ class Life:
         assert set(before) <= set(found), "a message of the backup is lost"
         assert found == present[: len(found)] or set(found) <= set(present), "made up"
         self.lost |= set(range(1, self.next_number)) - set(found)
-        self.sender.start()
+        self.start(self.sender)
 
     def settle(self) -> None:
         """Wait until all messages have ended, with the command of the operator where needed."""

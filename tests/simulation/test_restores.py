@@ -26,7 +26,11 @@ ORDERS = "DIRECT=OS:bert\\private$\\orders"
 NEWS = "DIRECT=OS:bert\\private$\\news"
 DEAD = "system$;deadxact"
 STEPS = 12
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(int(os.environ.get("RESTORES", "5")))
+SEEDS = (
+    [int(os.environ["SEED"])]
+    if "SEED" in os.environ
+    else range(int(os.environ.get("RESTORES", "5")))
+)
 CONFIGURATION = 'delivery = {retry_first = "100ms", retry_max = "1s", resend = ["2s"]}'
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: such files, and a key beside the data that it encrypts protects nothing.
 _NOT_SAVED = frozenset({("queue_manager", "data"), ("control", "socket"), ("storage", "key_files")})
 
+#: The daemon and its applications go first.
+NICENESS = 15
+
 key_option = click.option(
     "--key",
     "key_files",
@@ -65,6 +68,7 @@ def backup(
     With --key the backup is encrypted.  Without it, it contains the private key of the queue
     manager and bodies of messages: protect it as the data folder.
     """
+    import os
     import time
 
     from qmd import __version__
@@ -90,6 +94,7 @@ def backup(
         configuration=() if no_configuration else _files(configuration.path, settings),
         free_bytes_min=settings.quotas.disk_reserve_bytes,
     )
+    os.nice(NICENESS)
     try:
         made = making.make(request, progress.advance)
         removed = making.prune(request.target, keep, keys) if keep and made.number else []
