@@ -112,7 +112,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
         *("qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
-        *("qmd.access.tokens", "qmd.config.file", "qmd.config.units", "qmd.directory"),
+        *("qmd.access.tokens", "qmd.config", "qmd.directory"),
         *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors", "storage.options"),
         *("storage.vault", "click", "cryptography", "structlog"),

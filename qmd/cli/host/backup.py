@@ -13,6 +13,7 @@ from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
     from qmd.config.file import Settings
+    from storage.backup.making import Made
     from storage.backup.restoration import Backup, Restored
     from storage.vault import StorageKey
 
@@ -72,7 +73,6 @@ def backup(
     import time
 
     from qmd import __version__
-    from qmd.cli.output import counted, print_facts
     from qmd.cli.progress import Progress
     from storage.backup import making
     from storage.errors import BackupFailed
@@ -102,6 +102,12 @@ def backup(
         raise Failure(ExitCode.FAILED, str(error), error.code) from error
     finally:
         progress.finish()
+    _print_made(made, removed, is_encrypted=bool(keys), as_json=as_json)
+
+
+def _print_made(made: Made, removed: list[Path], *, is_encrypted: bool, as_json: bool) -> None:
+    from qmd.cli.output import counted, print_facts
+
     for remark in made.left_out:
         click.echo(f"qmd: {remark}", err=True)
     if as_json:
@@ -110,7 +116,7 @@ def backup(
             "number": made.number,
             "bytes": made.bytes,
             "database_bytes": made.database_bytes,
-            "encrypted": bool(keys),
+            "encrypted": is_encrypted,
             "daemon_ran": made.was_served,
             "removed": list(map(str, removed)),
         }
