@@ -22,7 +22,6 @@ MODULES = ("pyspark_qmd",)  # modules outside packages
 # layer of a module is the longest name that fits it.
 BELOW = "(whatever stands before it)"
 LAYERS: dict[str, set[str]] = {
-    # The protocol.
     "protocol.errors": set(),
     "protocol.flags": set(),
     "protocol.text": {"protocol.errors"},
@@ -77,10 +76,7 @@ LAYERS: dict[str, set[str]] = {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
         *("storage.storage", "storage.vault"),
     },
-    "storage.backup": {
-        *("storage.errors", "storage.options", "storage.tables", "storage.engine"),
-        *("storage.rescue", "storage.vault", "cryptography", "msgspec"),
-    },
+    "storage.backup": {"storage", "cryptography", "msgspec"},
     # Applications, and the command.
     "qmd.bodies": {"protocol.body_type"},
     "qmd.client": {
