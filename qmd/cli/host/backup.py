@@ -71,8 +71,8 @@ def backup(
     """
     import os
     import time
+    from importlib.metadata import version
 
-    from qmd import __version__
     from qmd.cli.progress import Progress
     from storage.backup import making
     from storage.errors import BackupFailed
@@ -86,7 +86,7 @@ def backup(
         folder=folder,
         target=target.absolute(),
         name=_name(settings),
-        release=__version__,
+        release=version("qmd-msmq"),
         now_ms=int(time.time() * 1000),
         key=keys[0] if keys else None,
         keys=keys,
