@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from storage.engine.histogram import Histogram
 
 Value = dict[str, Any]
+#: Classes of messages that ended without being received.  [MS-MQMQ] 2.2.18.1.6
+NACKS = tuple(int(each) for each in MessageClass if each.name.startswith("NACK"))
 
 
 def _host(connection: ControlConnection, request: HostFigures) -> None:
@@ -48,10 +50,7 @@ def host_figures(components: Components) -> Value:
     environment, figures = services.environment, services.storage.figures
     found = overview.totals(components)
     found |= {
-        "dead_letters_by_class": {
-            MessageClass.name_of(each): count
-            for each, count in components.dead_letters.counts.items()
-        },
+        "dead_letters_by_class": _dead_letters(components),
         "duplicates": components.incoming.duplicate_count,
         "out_of_order": components.incoming.rejected_count,
         "connections_of_clients": components.client_accounts.connections,
@@ -76,6 +75,13 @@ def host_figures(components: Components) -> Value:
         },
     }
     return found
+
+
+def _dead_letters(components: Components) -> dict[str, int]:
+    """Return the counts by class; a class without dead letters has 0, so that its first one is
+    an increase."""
+    counts = dict.fromkeys(NACKS, 0) | components.dead_letters.counts
+    return {MessageClass.name_of(each): count for each, count in counts.items()}
 
 
 def _histogram(measured: Histogram) -> Value:

@@ -23,6 +23,7 @@ from qmd.doors.metrics.rows import Ages, Destination, Queue, Shown
 
 Facts = dict[str, Any]
 ANSWER_S = 10.0  # within which the daemon answers
+STEP_S = 1.0
 FRESH_S = 1.0  # for which a collection is used again
 
 
@@ -56,6 +57,7 @@ class Collector:
         self._one = asyncio.Lock()
         self._last: Figures | None = None
         self._last_at = 0.0
+        self._started_at_s = 0.0
 
     async def collect(self) -> Figures:
         """Return figures that are at most `FRESH_S` old.  Raises ClientError.
@@ -98,6 +100,10 @@ class Collector:
 
     async def _collect(self) -> Figures:
         host = await self.ask(HostFigures)
+        # It is computed from the present time: small steps are no restart of the daemon.
+        if abs(host["started_at_s"] - self._started_at_s) > STEP_S:
+            self._started_at_s = host["started_at_s"]
+        host["started_at_s"] = self._started_at_s
         queues = [Queue(*row) for row in await self._rows(QueueFigures)]
         destinations = [Destination(*row) for row in await self._rows(DestinationFigures)]
         found = Figures(
