@@ -33,8 +33,9 @@ class KeyCache(Generic[Value]):
         return entry[1]
 
     def add(self, mark: Hashable, value: Value, now: float) -> None:
-        """Add a key.  If there are too many, the older half is removed, as the specification has
-        it."""
+        """Add a key, and remove those that are too old.  If there are too many, the older half is
+        removed, as the specification has it."""
+        self.sweep(now)
         self._entries.pop(mark, None)
         if len(self._entries) >= self._entries_max:
             for oldest in list(self._entries)[: max(self._entries_max // 2, 1)]:

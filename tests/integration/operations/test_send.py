@@ -211,6 +211,30 @@ async def test_a_paused_queue_keeps_its_messages_and_does_not_connect(hosts: Hos
 
 
 @hosted
+async def test_a_queue_whose_session_has_ended_is_disconnected(hosts: Hosts) -> None:
+    """[MS-MQQB] 3.1.5.9, [MS-MQMQ] 2.3.12.11"""
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await b.create("orders")
+    name = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    a.destinations.route(name)
+    queue = a.sending_to(name)
+    assert queue.link.state(queue).windows_name == "INACTIVE"
+    await a.send(name, b"1")
+    await until(lambda: b.queue("orders").messages == 1 and not queue.messages)
+    connection = queue.link.connection
+    assert connection is not None
+    assert queue.link.state(queue).windows_name == "CONNECTED"
+    a.services.lifecycle.stopping = True
+    assert queue.link.state(queue).windows_name == "DISCONNECTING"
+    a.services.lifecycle.stopping = False
+
+    connection.close("it is not needed")
+
+    await until(lambda: queue.link.connection is None)
+    assert queue.link.state(queue).windows_name == "DISCONNECTED"
+
+
+@hosted
 async def test_a_kick_connects_or_resends_at_once(hosts: Hosts) -> None:
     a = await hosts.start(delivery={"retry_first_s": 1000.0, "retry_max_s": 1000.0})
     port = a.port

@@ -32,5 +32,7 @@ def test_old_keys_are_swept() -> None:
 
     assert len(cache) == 1
     assert cache.get("new", 12.0) == 2
+    cache.add("newest", 3, 15.0)
+    assert len(cache) == 1, "a key that is added removes those that are too old"
     cache.clear()
     assert len(cache) == 0

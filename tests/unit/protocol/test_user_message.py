@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from protocol import (
@@ -16,6 +18,7 @@ from protocol import (
     properties_offset,
     wide_text,
 )
+from protocol.flags import DebugFlags, SecurityFlags, TransactionFlags
 from tests.unit.protocol.samples import (
     OTHER,
     express_message,
@@ -256,6 +259,38 @@ def test_the_fields_that_the_specification_ignores_are_ignored(offset: int, valu
     assert message.properties.body == b"ABC"
     if offset != 114:
         assert build_user_message(message) == packet, "and kept"
+
+
+def test_unused_bits_and_fields_of_optional_headers_are_ignored() -> None:
+    """[MS-MQMQ] 2.2.20.2 to 2.2.20.8"""
+    plain: Any = parse_user_message(FULL)
+    transaction, security, debug = plain.transaction, plain.security, plain.debug
+    lists, soap, session = plain.multi_queue, plain.soap, plain.session
+    odd = plain._replace(
+        transaction=transaction._replace(flags=TransactionFlags(transaction.flags | 0xFF << 24)),
+        security=security._replace(flags=SecurityFlags(security.flags | 0xF << 12)),
+        debug=debug._replace(flags=DebugFlags(debug.flags | 0xFFFC), reserved=0xFFFF),
+        soap=soap._replace(header_reserved=0xFFFF, body_reserved=0xFFFF),
+        session=session._replace(reserved=0xFFFF),
+        multi_queue=lists._replace(
+            destination=lists.destination._replace(reserved=0xFFFF),
+            admin=lists.admin._replace(reserved=0xFFFF),
+            response=lists.response._replace(reserved=0xFFFF),
+            signature=lists.signature._replace(reserved=0xFFFF),
+        ),
+    )
+    packet = build_user_message(odd)
+    assert len(packet) == len(FULL)
+
+    read: Any = parse_user_message(packet)
+
+    assert read == odd, "they are kept"
+    assert read.transaction.flags.index == transaction.flags.index
+    assert read.security.flags.sender_type == security.flags.sender_type
+    assert read.debug.queue == debug.queue
+    assert (read.soap.header, read.soap.body) == (soap.header, soap.body)
+    assert read.session.window_size == session.window_size
+    assert read.properties == plain.properties
 
 
 def test_bytes_after_the_last_header_are_skipped() -> None:
