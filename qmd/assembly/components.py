@@ -13,6 +13,7 @@ from qmd.access.administration import AccessAdministration
 from qmd.assembly.transfer_layer import TransferLayer
 from qmd.bulk.consume import Consumer
 from qmd.bulk.directory_answers import DirectoryAnswers
+from qmd.bulk.large_send import LargeSender
 from qmd.bulk.message_shapes import ShapeBuilder
 from qmd.bulk.prepared_publication import PreparedPublication
 from qmd.bulk.publication_batch import PublicationWriter
@@ -76,6 +77,7 @@ from qmd.queues.limits import Limits
 from qmd.queues.local_queue import LocalQueue
 from qmd.runtime.loop_lag import LoopLag
 from qmd.runtime.services import Services
+from qmd.runtime.work_parts import Line, WorkParts
 from qmd.transfer.security_gate import make_checker
 
 
@@ -247,6 +249,15 @@ class Assembly(TransferLayer):
             self._new_answers,
             self.new_publication,
         )
+        self.large_sender = LargeSender(
+            services,
+            WorkParts(services, self.busy_turns),
+            Line(services.loop),
+            self.send_checks,
+            self.message_sender,
+            self._new_answers,
+            self._publication_with,
+        )
 
     def _make_history(self) -> None:
         services = self.services
@@ -339,12 +350,15 @@ class Assembly(TransferLayer):
 
     def new_publication(self) -> PreparedPublication:
         """Return an empty publication."""
+        return self._publication_with(self._new_answers())
+
+    def _publication_with(self, answers: DirectoryAnswers) -> PreparedPublication:
         services = self.services
         return PreparedPublication(
             services,
             self.admission,
             self.message_sender,
-            self._new_answers(),
+            answers,
             ShapeBuilder(services, self.destinations, self.send_checks),
             PublicationWriter(services, self.outgoing, self.outgoing_release, self.recorder),
         )

@@ -103,6 +103,14 @@ class ShapeBuilder:
             transaction_offset(model) or 0,
         )
 
+    def is_accepted(self, new: NewMessage) -> bool:
+        """Return whether a message passes all checks now, such as that of its protection."""
+        try:
+            self._checks.check([new], is_part=True)
+        except Refusal:
+            return False
+        return True
+
     def route_of(self, new: NewMessage) -> tuple[Route, int]:
         """Return the queue and the delivery of a message.
 

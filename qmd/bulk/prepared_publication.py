@@ -66,26 +66,33 @@ class PreparedPublication:
         self.messages = 0
 
     async def prepare(self, rows: Sequence[Row]) -> None:
-        """Make the packets of the next rows.  Raises NotUniform and StorageError."""
+        """Make the packets of the next rows, in some turns of the loop.
+
+        Raises NotUniform and StorageError.
+        """
         for first in range(0, len(rows), ROWS_A_TURN):
-            some = rows[first : first + ROWS_A_TURN]
-            groups = [(key, list(alike)) for key, alike in groupby(some, shape)]
-            for key, alike in groups:
-                if key not in self._shapes:
-                    example = NewMessage(*alike[0])
-                    self._shapes[key] = await self._answers.complete(
-                        partial(self._new_shape, example)
-                    )
-            await self._services.ids.ensure(len(some))
-            self._add(groups, len(some))
+            await self.prepare_some(rows[first : first + ROWS_A_TURN])
             await asyncio.sleep(0)
+
+    async def prepare_some(self, rows: Sequence[Row]) -> list[int]:
+        """Make the packets of the next rows; return the numbers of their messages.
+
+        Raises NotUniform and StorageError.
+        """
+        groups = [(key, list(alike)) for key, alike in groupby(rows, shape)]
+        for key, alike in groups:
+            if key not in self._shapes:
+                example = NewMessage(*alike[0])
+                self._shapes[key] = await self._answers.complete(partial(self._new_shape, example))
+        await self._services.ids.ensure(len(rows))
+        return self._add(groups, len(rows))
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
         if len(self._shapes) >= SHAPES_MAX or is_delayed(example):
             raise NotUniform
         return self._shape_builder.build(example, self._sent_s)
 
-    def _add(self, groups: Sequence[tuple[Row, list[Row]]], count: int) -> None:
+    def _add(self, groups: Sequence[tuple[Row, list[Row]]], count: int) -> list[int]:
         numbers = self._services.ids.next_message_numbers(count)
         at = 0
         for key, some in groups:
@@ -107,6 +114,7 @@ class PreparedPublication:
             group.sizes += map(len, packets)
             at += len(some)
         self.messages += count
+        return numbers
 
     def take_over(self) -> None:
         """Add all messages to the open batch; they are ready when it is durable.
@@ -147,6 +155,8 @@ class PreparedPublication:
         try:
             for shape in self._shapes.values():
                 if self._shape_builder.route_of(shape.example) != (shape.queue, shape.delivery):
+                    raise NotUniform
+                if not self._shape_builder.is_accepted(shape.example):
                     raise NotUniform
         except MustAsk as ask:
             raise NotUniform from ask

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from qmd.access.local_users import LocalUsers
     from qmd.access.register import AccessRegister
     from qmd.access.things import ThingFinder
+    from qmd.bulk.large_send import LargeSender
     from qmd.bulk.publisher import Publisher
     from qmd.bulk.range_read import Ranges
     from qmd.bulk.readers import Readers
@@ -110,6 +111,7 @@ class Components:
     incoming_streams: IncomingStreams
     message_lookup: MessageLookup
     local_turns: FairScheduler
+    large_sender: LargeSender
     locks: Locks
     loop_lag: LoopLag
     make_link: Callable[..., Link]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.access.demands import TO_SEND_AGAIN
 from qmd.control import validate as checked
+from qmd.control.large_requests import no_token
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Choice
 from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
-from qmd.errors import Refusal
 from qmd.operations.redelivery import changed
 from qmd.operations.restore_message import Changes
 from qmd.operations.selection import filter_of
@@ -65,11 +65,7 @@ async def _send_once(
     connection: ControlConnection, request: frames.Send | SendOnce, fingerprint: bytes
 ) -> object:
     if not request.token:
-        raise Refusal(
-            "no_token",
-            "a message that is to be sent once has no id to recognize its repetitions",
-            "Choose one: up to 64 bytes, different for each message.",
-        )
+        raise no_token()
     while True:
         try:
             return await connection.components.once_sender.send(

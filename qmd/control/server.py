@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -23,10 +24,12 @@ from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
+from qmd.control.large_requests import send_in_parts, with_answers
 from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
-from qmd.directory.resolver import MustAsk, Resolution
+from qmd.control_protocol.parts import request_in_parts
+from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
 from qmd.runtime.bulk_turns import LARGE_BYTES, LARGE_REQUEST_BYTES
@@ -64,7 +67,8 @@ class ControlConnection(asyncio.Protocol):
         self._memory = ClientMemory(self)
         self._is_counted = False  # against the memory budget
         self._waits_for_disk = False
-        # The next request waits for an answer of the directory, and later requests wait for it.
+        # A request waits for an answer of the directory, or is prepared in parts; later requests
+        # wait for it.
         self._resolving = False
         self._under_way = 0  # requests that have begun and are not answered
         self._waits_for_turn = False
@@ -178,6 +182,16 @@ class ControlConnection(asyncio.Protocol):
         return not self._reading_paused
 
     @property
+    def is_open(self) -> bool:
+        """Whether the client is connected."""
+        return self._transport is not None
+
+    def spend(self, seconds: float) -> None:
+        """Count CPU time that a request has taken after its begin."""
+        if self.account is not None:
+            self.account.spend(0, 0, seconds)
+
+    @property
     def memory_owner(self) -> Hashable:
         """The account of which the requests count against the budget."""
         return self.reader.who if self.account is None else self.account.name
@@ -279,7 +293,9 @@ class ControlConnection(asyncio.Protocol):
             self.components.services.memory.probe.look(REQUEST_COPIES * len(self._backlog[0]))
         except MemoryError:
             self._count_request(1)  # the refusal is an answer too
-            self._refuse(frames.request_number(self._next()), no_memory())
+            frame = self._backlog.popleft()
+            self._memory.begun(frame)
+            self._refuse(frames.request_number(frame), no_memory())
             self._taken = TURN_REQUESTS_MAX
             return
         if len(self._backlog) > FEW_REQUESTS or len(self._backlog[0]) > FEW_BYTES:
@@ -290,7 +306,7 @@ class ControlConnection(asyncio.Protocol):
             if began and frame_bytes > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
                 break
-            self._begin_one(self._next())
+            self._begin_one(self._backlog.popleft())
             began, size, untimed = began + 1, size + frame_bytes, untimed + frame_bytes
             self._taken += 1
             if began_s and (began % FEW_REQUESTS == 0 or untimed > FEW_BYTES):
@@ -309,21 +325,22 @@ class ControlConnection(asyncio.Protocol):
         if self.account is not None:
             self.account.under_way += requests
 
-    def _next(self) -> memoryview:
-        frame = self._backlog.popleft()
-        self._memory.begun(frame)
-        return frame
-
     def _begin_one(self, frame: memoryview) -> None:
         self._count_request(1)
+        begun = partial(self._memory.begun, frame)
         if self.account is not None and self.account.under_way > REQUESTS_OF_ACCOUNT_MAX:
+            begun()
             self._refuse(frames.request_number(frame), too_many_requests())
             return
+        if (large := request_in_parts(frame)) is not None:
+            self._resolving = True
+            self.change(large.number, send_in_parts(self, large, begun))
+            return
+        begun()
         try:
             request = frames.decode_request(frame)
         except msgspec.DecodeError as error:
-            number = frames.request_number(frame)
-            self._refuse(number, not_decoded(error))
+            self._refuse(frames.request_number(frame), not_decoded(error))
             return
         self._handle(request)
 
@@ -341,10 +358,10 @@ class ControlConnection(asyncio.Protocol):
     def _execute(self, request: frames.Request) -> None:
         """Begin a request, if its client has the rights for it.  Raises Refusal, MustAsk."""
         if not self.rights.are_all:
-            request = self._admitted(request)
+            request = self.admitted(request)
         self._server.handlers[type(request)](self, request)
 
-    def _admitted(self, request: frames.Request) -> frames.Request:
+    def admitted(self, request: frames.Request) -> frames.Request:
         """Return the request if its client has the rights for it.  Raises Refusal.
 
         The refusal of a send makes its transaction fail.
@@ -359,36 +376,23 @@ class ControlConnection(asyncio.Protocol):
 
     async def _resolve_and_begin(self, request: Request, ask: MustAsk) -> None:
         """Begin again after the answer of the directory; later requests keep their order."""
+        begin = partial(self._execute, request)
         try:
-            await self._begin_again(request, ask)
+            await with_answers(self.components, ask, lambda: self.is_open, begin)
+        except Refusal as refusal:
+            self._refuse(request.number, refusal)
+        except InvalidName as error:
+            self._refuse(request.number, not_understood(error))
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
             return
-        self._resolving = False
-        self._work()
+        self.go_on_after_parts()
 
-    async def _begin_again(self, request: Request, ask: MustAsk) -> None:
-        components, answers = self.components, dict[str, Resolution | Refusal]()
-        while self._transport is not None:  # else nothing was done, and no client waits
-            try:
-                if (answer := await ask.answered(components.resolver)) is not None:
-                    answers[ask.name] = answer
-            except Refusal as refusal:
-                answers[ask.name] = refusal
-            components.destinations.answers = answers
-            try:
-                self._execute(request)
-                return
-            except MustAsk as further:
-                ask = further
-            except Refusal as refusal:
-                self._refuse(request.number, refusal)
-                return
-            except InvalidName as error:
-                self._refuse(request.number, not_understood(error))
-                return
-            finally:
-                components.destinations.answers = {}
+    def go_on_after_parts(self) -> None:
+        """Begin later requests: the messages of this one are in the open batch, or refused."""
+        if self._resolving:
+            self._resolving = False
+            self._work()
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer(refused(number, refusal))
@@ -430,9 +434,8 @@ class ControlConnection(asyncio.Protocol):
         if self._is_counted:
             self._is_counted = self._memory.is_much
             self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
-        must_pause = (
-            behind or bool(self._backlog) or not self._may_write.is_set() or self._memory.waits
-        )
+        waits = bool(self._backlog) or self._resolving or self._memory.waits
+        must_pause = behind or waits or not self._may_write.is_set()
         if must_pause != self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:

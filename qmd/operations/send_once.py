@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from qmd.operations.sealed_tokens import SealedTokens
     from qmd.operations.send import MessageSender
     from qmd.runtime.services import Services
+
+
+Done = Callable[[list[object]], None]
+#: Sends the messages of a request, in one turn: (token, done, owner).
+Sending = Callable[[bytes, Done, str], Awaitable[None]]
 
 
 class OnceSender:
@@ -44,8 +50,28 @@ class OnceSender:
         owner: str = "",
         fingerprint: bytes = b"",
     ) -> object:
-        """Send the messages unless an earlier request with this token did so; return their ids.
+        """Send the messages as `send_prepared`.  Raises Refusal, MustAsk."""
 
+        async def prepare() -> Sending:
+            return send
+
+        async def send(token: bytes, done: Done, owner: str) -> None:
+            self._message_sender.send(messages, token, done, owner)
+
+        return await self.send_prepared(prepare, token, connection, shared, owner, fingerprint)
+
+    async def send_prepared(
+        self,
+        prepare: Callable[[], Awaitable[Sending]],
+        token: bytes,
+        connection: int,
+        shared: bytes = b"",
+        owner: str = "",
+        fingerprint: bytes = b"",
+    ) -> object:
+        """Send messages unless an earlier request with this token did so; return their ids.
+
+        `prepare()` returns the function that sends them in one turn of the event loop.
         `owner` is the client that may cancel delayed messages.  `shared` is the token that it had
         if a version without rights executed it.  The fingerprint of the request is stored in the
         same commit.
@@ -62,8 +88,9 @@ class OnceSender:
                 if fingerprint:
                     await self._check_fingerprint(token, fingerprint)
                 return before
+            send = await prepare()
             self._sealed.check(token, connection)
-            self._message_sender.send(messages, token, partial(_settle, done), owner)
+            await send(token, partial(settle, done), owner)
             if fingerprint:
                 # In the same turn of the event loop: in the batch of the messages.
                 self._services.storage.batch.record_outcome(
@@ -91,6 +118,7 @@ def _key_of_fingerprint(token: bytes) -> bytes:
     return hashlib.sha256(b"fingerprint\0" + token).digest()
 
 
-def _settle(done: asyncio.Future[list[object]], ids: list[object]) -> None:
+def settle(done: asyncio.Future[list[object]], ids: list[object]) -> None:
+    """Settle a future with the ids of durable messages."""
     if not done.done():  # the caller may have been cancelled
         done.set_result(ids)

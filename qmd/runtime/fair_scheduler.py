@@ -157,13 +157,13 @@ class FairScheduler:
         self._plan()
 
     @property
-    def _is_shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether a light connection was active recently, and may soon have work again."""
         return self._services.loop.time() - self._last.at < ACTIVE_S and not self._beside_the_disk
 
     def _readers_rest_s(self, now: float) -> float:
         """Return for how long no connection may read on in the middle of a packet."""
-        if not self._is_shared:
+        if not self.is_shared:
             return 0.0
         return (self._reading_s - READING_S) / READING_SHARE - (now - self._reading_at)
 
@@ -183,7 +183,7 @@ class FairScheduler:
             )
         if not (self._untrusted or self._heavy):
             return
-        if (rest_s := self._rest_until - self._services.loop.time()) > 0 and self._is_shared:
+        if (rest_s := self._rest_until - self._services.loop.time()) > 0 and self.is_shared:
             if not self._resting:
                 self._resting = True
                 self._services.loop.call_later(max(rest_s, REST_MIN_S), self._rested)
@@ -191,7 +191,7 @@ class FairScheduler:
             self._run_soon()
         elif not self._awaits_commit:
             self._awaits_commit = True
-            with self._services.storage.patience(self._is_shared):
+            with self._services.storage.patience(self.is_shared):
                 self._services.storage.batch.when_durable(self._committed)
 
     def _run_soon(self) -> None:
@@ -210,7 +210,7 @@ class FairScheduler:
     def _may_have_more(self) -> bool:
         return not self._awaits_commit and (
             self._beside_the_disk
-            or self._services.storage.pressure < (PATIENT_ROWS if self._is_shared else 1)
+            or self._services.storage.pressure < (PATIENT_ROWS if self.is_shared else 1)
             or self._waits >= DISK_WAITS_MAX
         )
 
@@ -229,9 +229,9 @@ class FairScheduler:
         if self._light:
             self._serve_light(now)
         if self._readers and self._readers_rest_s(now) <= 0:
-            for _ in range(min(1 if self._is_shared else READERS, len(self._readers))):
+            for _ in range(min(1 if self.is_shared else READERS, len(self._readers))):
                 self._readers.popleft().take_turn(now, SHARED_PACKETS)
-        if (self._untrusted or self._heavy) and (now >= self._rest_until or not self._is_shared):
+        if (self._untrusted or self._heavy) and (now >= self._rest_until or not self.is_shared):
             self._serve_the_others(now)
         self._plan()
 
@@ -254,7 +254,7 @@ class FairScheduler:
         )
         may_have_more = bool(heavy) and self._may_have_more()
         began_s = busy_time()
-        with self._services.storage.patience(self._is_shared):
+        with self._services.storage.patience(self.is_shared):
             for _ in range(len(untrusted) + (len(heavy) if may_have_more else 0)):
                 if untrusted and (self._untrusted_is_next or not (heavy and may_have_more)):
                     self._untrusted_is_next = False

@@ -1,0 +1,165 @@
+"""Requests with many messages: decoded, checked and made into packets in parts.
+
+The next request of the connection begins when the messages are in the open batch, so none
+overtakes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from qmd.bulk.large_send import Sender
+from qmd.control.refusals import not_decoded
+from qmd.control_protocol import messages as frames
+from qmd.control_protocol.once import SendOnce
+from qmd.control_protocol.parts import SendOnceParts, SendParts
+from qmd.directory.resolver import MustAsk
+from qmd.errors import Refusal
+from qmd.operations.send_once import Sending, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qmd.control.components import Components
+    from qmd.control.server import ControlConnection
+    from qmd.control_protocol.messages import NewMessage
+    from qmd.directory.resolver import Resolution
+
+
+async def send_in_parts(
+    connection: ControlConnection, request: SendParts | SendOnceParts, begun: Callable[[], None]
+) -> object:
+    """Do a request; return its answer.  `begun` is called when its memory is not that of a waiting
+    request any more.  Raises Refusal, InvalidName, MustAsk, StorageError.
+    """
+    try:
+        return await _Execution(connection, request).run(begun)
+    finally:
+        connection.go_on_after_parts()
+
+
+class _Execution:
+    """The execution of one request."""
+
+    def __init__(self, connection: ControlConnection, request: SendParts | SendOnceParts) -> None:
+        self._connection = connection
+        self._request = request
+        #: The request as it is executed, with the messages of the last part that was admitted.
+        self._claimed = self._with([])
+        assert connection.account is not None
+        self._sender = Sender(
+            connection.account.name,
+            lambda seconds: connection.spend(seconds),
+            lambda: connection.is_open,
+            self._admit,
+        )
+
+    def _with(self, messages: list[NewMessage]) -> frames.Send | SendOnce:
+        request = self._request
+        if isinstance(request, SendParts):
+            return frames.Send(
+                request.number, messages, request.token, request.transaction, request.once
+            )
+        return SendOnce(request.number, messages, request.token, request.fingerprint)
+
+    def _admit(self, messages: list[NewMessage]) -> None:
+        claimed = self._connection.admitted(self._with(messages))
+        assert isinstance(claimed, frames.Send | SendOnce)
+        self._claimed = claimed
+
+    async def run(self, begun: Callable[[], None]) -> object:
+        sender = self._connection.components.large_sender
+        async with sender.line.place(self._sender.account):
+            begun()
+            try:
+                messages = await sender.decode(self._request, self._sender)
+            except msgspec.DecodeError as error:
+                raise not_decoded(error) from error
+            if isinstance(self._request, SendParts) and self._request.transaction:
+                return await sender.send_in_transaction(messages, self._sender, self._give)
+            if isinstance(self._request, SendOnceParts) or self._request.once:
+                return await self._send_once(messages)
+            prepared = await sender.prepare(messages, self._sender)
+            durable = asyncio.get_running_loop().create_future()
+            await prepared.send(
+                self._check, self._claimed.token, partial(settle, durable), self._owner
+            )
+            self._connection.go_on_after_parts()
+        return await durable
+
+    @property
+    def _owner(self) -> str:
+        return self._connection.rights.owner
+
+    def _check(self) -> None:
+        components = self._connection.components
+        components.sealed_tokens.check(self._claimed.token, self._connection.serial)
+
+    def _give(self, messages: list[NewMessage]) -> list[object]:
+        """Give a part of the messages to the transaction."""
+        self._admit(messages)
+        claimed = self._claimed
+        assert isinstance(claimed, frames.Send)
+        transactions = self._connection.components.transactions
+        return transactions.send(claimed.transaction, self._connection, claimed.messages)
+
+    async def _send_once(self, messages: list[NewMessage]) -> object:
+        if not self._request.token:
+            raise no_token()
+        connection = self._connection
+        components = connection.components
+        self._admit(messages[:1])  # to know the token
+
+        async def prepare() -> Sending:
+            prepared = await components.large_sender.prepare(messages, self._sender)
+            return partial(prepared.send, self._check)
+
+        while True:
+            try:
+                return await components.once_sender.send_prepared(
+                    prepare,
+                    self._claimed.token,
+                    connection.serial,
+                    connection.rights.shared_token(self._claimed.token),
+                    self._owner,
+                    getattr(self._request, "fingerprint", b""),
+                )
+            except MustAsk as ask:
+                await ask.answered(components.resolver)
+
+
+async def with_answers(
+    components: Components, ask: MustAsk, is_open: Callable[[], bool], begin: Callable[[], None]
+) -> None:
+    """Begin a request with the answers of the directory that it asks for, unless its client leaves.
+
+    Raises Refusal, InvalidName.
+    """
+    answers: dict[str, Resolution | Refusal] = {}
+    while is_open():  # else nothing was done, and no client waits
+        try:
+            if (answer := await ask.answered(components.resolver)) is not None:
+                answers[ask.name] = answer
+        except Refusal as refusal:
+            answers[ask.name] = refusal
+        components.destinations.answers = answers
+        try:
+            begin()
+            return
+        except MustAsk as further:
+            ask = further
+        finally:
+            components.destinations.answers = {}
+
+
+def no_token() -> Refusal:
+    """Return the refusal of a message that is to be sent once, without a token."""
+    return Refusal(
+        "no_token",
+        "a message that is to be sent once has no id to recognize its repetitions",
+        "Choose one: up to 64 bytes, different for each message.",
+    )

@@ -1,0 +1,164 @@
+"""Requests with many messages: they are done in parts, and are one commit nevertheless."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from qmd.client import QueueManager, QueueManagerError, connect, new_message
+from qmd.control_protocol.messages import NewMessage
+from qmd.control_protocol.parts import MANY
+from tests.integration.managers import Host, Hosts, hosted, until
+from tests.process.control_client import ControlClient
+
+MESSAGES = MANY + 500
+
+
+Delivery = Literal["automatic", "transactional"]
+NUMBERED = [b"%d" % number for number in range(MESSAGES)]
+
+
+def under_way(host: Host) -> Iterator[int]:
+    """Return the numbers of requests of each account that have begun and are not answered."""
+    return (each.under_way for each in host.client_accounts._accounts.values())
+
+
+def messages_to(queue: str, *bodies: bytes, delivery: Delivery = "automatic") -> list[NewMessage]:
+    return [new_message(queue, body, delivery=delivery) for body in bodies]
+
+
+async def all_of(host: Host) -> list[bytes]:
+    """Receive all messages of the queue `orders`."""
+    bodies: list[bytes] = []
+    while host.queue("orders").messages:
+        bodies += await host.receive("orders")
+    return bodies
+
+
+async def send_numbered(qm: QueueManager, queue: str) -> list[str]:
+    return await qm.send_many(messages_to(queue, *NUMBERED))
+
+
+@hosted
+async def test_a_large_request_is_in_order_and_nothing_overtakes_it(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await a.create("orders")
+    await b.create("orders", transactional=True)
+    there = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    async with connect(a.socket) as qm:
+        ways: list[tuple[str, Delivery]] = [("orders", "automatic"), (there, "transactional")]
+        for queue, delivery in ways:
+            ids, last = await asyncio.gather(
+                qm.send_many(messages_to(queue, *NUMBERED, delivery=delivery)),
+                qm.send_many(messages_to(queue, b"last", delivery=delivery)),
+            )
+            numbers = [int(each.partition("\\")[2]) for each in (*ids, *last)]
+            assert numbers == sorted(set(numbers))
+    assert await all_of(a) == [*NUMBERED, b"last"]
+    await until(lambda: b.queue("orders").messages == MESSAGES + 1)
+    assert await all_of(b) == [*NUMBERED, b"last"]
+
+
+@hosted
+async def test_others_are_served_while_a_large_request_is_prepared(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("other")
+    async with connect(a.socket) as large, connect(a.socket) as other:
+        await other.send("other", b"connected")
+        sent = asyncio.create_task(send_numbered(large, "orders"))
+        await until(lambda: any(under_way(a)))
+        await other.send("other", b"small")
+        assert not sent.done()
+        assert a.queue("orders").messages == 0
+        await sent
+    assert a.queue("orders").messages == MESSAGES
+
+
+@hosted
+async def test_a_large_request_with_a_bad_message_sends_nothing(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("small", quota_bytes=100_000)
+    async with connect(a.socket) as qm:
+        good = messages_to("orders", *NUMBERED)
+        with pytest.raises(QueueManagerError, match="nowhere"):
+            await qm.send_many([*good, new_message("nowhere", b"")])
+        with pytest.raises(QueueManagerError, match="quota"):
+            await qm.send_many([*good, *messages_to("small", *NUMBERED)])
+        await qm.send("orders", b"next")
+    assert await all_of(a) == [b"next"]
+
+
+@hosted
+async def test_unusual_messages_of_a_large_request_are_sent_too(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("acks")
+    async with connect(a.socket) as qm:
+        usual = messages_to("orders", *NUMBERED)
+        express = new_message("orders", b"express", delivery="express")
+        ids = await qm.send_many([*usual, express])
+        assert len(set(ids)) == MESSAGES + 1
+    assert a.queue("orders").messages == MESSAGES + 1
+
+
+@hosted
+async def test_a_large_request_in_a_transaction_is_sent_by_its_commit(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    async with connect(a.socket) as qm:
+        async with qm.transaction():
+            await send_numbered(qm, "orders")
+            await qm.send("orders", b"last")
+            assert a.queue("orders").messages == 0
+        transaction = qm.transaction()
+        await transaction.begin()
+        bad = [*messages_to("orders", *NUMBERED), new_message("nowhere", b"")]
+        with pytest.raises(QueueManagerError, match="nowhere"):
+            await transaction.send_many(bad)
+        with pytest.raises(QueueManagerError, match="nowhere"):
+            await transaction.commit()
+    assert await all_of(a) == [*NUMBERED, b"last"]
+
+
+@hosted
+async def test_a_large_request_is_done_once_for_its_token(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+
+    def send_both() -> None:
+        rows = [["orders", body] for body in NUMBERED]
+        with ControlClient(a.socket) as first, ControlClient(a.socket) as second:
+            requests = [
+                (client, client.send("send_once", rows, b"token", mark))
+                for client, mark in ((first, b"same"), (second, b"same"), (second, b"other"))
+            ]
+            one, two, other = (client.reply(number) for client, number in requests)
+            assert one[0] == "done"
+            assert one[2] == two[2]
+            assert other[2] == "idempotency_key_reused"
+
+    await asyncio.to_thread(send_both)
+    assert a.queue("orders").messages == MESSAGES
+
+
+@hosted
+async def test_a_large_request_that_is_not_understood_names_the_place(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+
+    def send_bad() -> None:
+        rows: list[list[object]] = [["orders", body] for body in NUMBERED]
+        rows[MANY][1] = 5
+        with ControlClient(a.socket) as client:
+            _, _, code, text, _, _ = client.ask("send", rows)
+            assert code == "request_not_understood"
+            assert f"`$[2][{MANY}][1]`" in text
+            client.done("send", [["orders", b"next"]])
+
+    await asyncio.to_thread(send_bad)
+    assert await all_of(a) == [b"next"]
