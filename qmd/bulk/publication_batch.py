@@ -131,15 +131,15 @@ class _LocalDelivery:
                 for lookup_id, packet in zip(lookup_ids, group.packets, strict=True)
             )
         else:
-            self._on_disk.setdefault(queue, []).append(min(lookup_ids))
+            self._on_disk.setdefault(queue, []).extend(lookup_ids)
         return lookup_ids
 
     def durable(self) -> None:
         """Make the messages ready in their queues."""
         for queue, messages in self._arrived.items():
             queue.deliver(messages)
-        for queue, firsts in self._on_disk.items():
-            queue.deliver_from_disk(firsts)
+        for queue, lookup_ids in self._on_disk.items():
+            queue.deliver_from_disk(lookup_ids)
 
 
 class _OutgoingDelivery:

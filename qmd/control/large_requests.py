@@ -7,8 +7,9 @@ overtakes another.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,39 +25,61 @@ from qmd.operations.send_once import Sending, settle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qmd.access.rights import Rights
+    from qmd.control.accounts import Account
     from qmd.control.components import Components
-    from qmd.control.server import ControlConnection
-    from qmd.control_protocol.messages import NewMessage
+    from qmd.control_protocol.messages import NewMessage, Request
     from qmd.directory.resolver import Resolution
 
 
-async def send_in_parts(
-    connection: ControlConnection, request: SendParts | SendOnceParts, begun: Callable[[], None]
-) -> object:
-    """Do a request; return its answer.  `begun` is called when its memory is not that of a waiting
-    request any more.  Raises Refusal, InvalidName, MustAsk, StorageError.
-    """
+class Client(Hashable, Protocol):
+    """The connection of a client, which owns its transactions."""
+
+    components: Components
+    serial: int
+    rights: Rights
+    account: Account | None
+
+
+class Hooks(NamedTuple):
+    """The functions of a connection that the execution of a request calls."""
+
+    is_there: Callable[[], bool]
+    #: Return a request as it is executed.  Raises Refusal, MustAsk.
+    admit: Callable[[Request], Request]
+    begun: Callable[[], None]  # the memory of the request is not that of a waiting one any more
+    go_on: Callable[[], None]  # later requests may begin
+
+
+async def send_in_parts(client: Client, hooks: Hooks, request: SendParts | SendOnceParts) -> object:
+    """Do a request; return its answer.  Raises Refusal, InvalidName, MustAsk, StorageError."""
+    execution = _Execution(client, hooks, request)
     try:
-        return await _Execution(connection, request).run(begun)
+        return await execution.run()
     finally:
-        connection.go_on_after_parts()
+        execution.go_on()
 
 
 class _Execution:
     """The execution of one request."""
 
-    def __init__(self, connection: ControlConnection, request: SendParts | SendOnceParts) -> None:
-        self._connection = connection
+    def __init__(self, client: Client, hooks: Hooks, request: SendParts | SendOnceParts) -> None:
+        self._client = client
+        self._hooks = hooks
         self._request = request
+        self._is_under_way = True
         #: The request as it is executed, with the messages of the last part that was admitted.
         self._claimed = self._with([])
-        assert connection.account is not None
+        assert client.account is not None
         self._sender = Sender(
-            connection.account.name,
-            lambda seconds: connection.spend(seconds),
-            lambda: connection.is_open,
-            self._admit,
+            client.account.name, partial(client.account.spend, 0, 0), hooks.is_there, self._admit
         )
+
+    def go_on(self) -> None:
+        """Let the later requests of the connection begin, once."""
+        if self._is_under_way:
+            self._is_under_way = False
+            self._hooks.go_on()
 
     def _with(self, messages: list[NewMessage]) -> frames.Send | SendOnce:
         request = self._request
@@ -67,14 +90,14 @@ class _Execution:
         return SendOnce(request.number, messages, request.token, request.fingerprint)
 
     def _admit(self, messages: list[NewMessage]) -> None:
-        claimed = self._connection.admitted(self._with(messages))
+        claimed = self._hooks.admit(self._with(messages))
         assert isinstance(claimed, frames.Send | SendOnce)
         self._claimed = claimed
 
-    async def run(self, begun: Callable[[], None]) -> object:
-        sender = self._connection.components.large_sender
+    async def run(self) -> object:
+        sender = self._client.components.large_sender
         async with sender.line.place(self._sender.account):
-            begun()
+            self._hooks.begun()
             try:
                 messages = await sender.decode(self._request, self._sender)
             except msgspec.DecodeError as error:
@@ -88,30 +111,29 @@ class _Execution:
             await prepared.send(
                 self._check, self._claimed.token, partial(settle, durable), self._owner
             )
-            self._connection.go_on_after_parts()
+            self.go_on()
         return await durable
 
     @property
     def _owner(self) -> str:
-        return self._connection.rights.owner
+        return self._client.rights.owner
 
     def _check(self) -> None:
-        components = self._connection.components
-        components.sealed_tokens.check(self._claimed.token, self._connection.serial)
+        components = self._client.components
+        components.sealed_tokens.check(self._claimed.token, self._client.serial)
 
     def _give(self, messages: list[NewMessage]) -> list[object]:
         """Give a part of the messages to the transaction."""
         self._admit(messages)
         claimed = self._claimed
         assert isinstance(claimed, frames.Send)
-        transactions = self._connection.components.transactions
-        return transactions.send(claimed.transaction, self._connection, claimed.messages)
+        transactions = self._client.components.transactions
+        return transactions.send(claimed.transaction, self._client, claimed.messages)
 
     async def _send_once(self, messages: list[NewMessage]) -> object:
         if not self._request.token:
             raise no_token()
-        connection = self._connection
-        components = connection.components
+        client, components = self._client, self._client.components
         self._admit(messages[:1])  # to know the token
 
         async def prepare() -> Sending:
@@ -123,8 +145,8 @@ class _Execution:
                 return await components.once_sender.send_prepared(
                     prepare,
                     self._claimed.token,
-                    connection.serial,
-                    connection.rights.shared_token(self._claimed.token),
+                    client.serial,
+                    client.rights.shared_token(self._claimed.token),
                     self._owner,
                     getattr(self._request, "fingerprint", b""),
                 )

@@ -24,7 +24,7 @@ from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
-from qmd.control.large_requests import send_in_parts, with_answers
+from qmd.control.large_requests import Hooks, send_in_parts, with_answers
 from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
@@ -182,16 +182,6 @@ class ControlConnection(asyncio.Protocol):
         return not self._reading_paused
 
     @property
-    def is_open(self) -> bool:
-        """Whether the client is connected."""
-        return self._transport is not None
-
-    def spend(self, seconds: float) -> None:
-        """Count CPU time that a request has taken after its begin."""
-        if self.account is not None:
-            self.account.spend(0, 0, seconds)
-
-    @property
     def memory_owner(self) -> Hashable:
         """The account of which the requests count against the budget."""
         return self.reader.who if self.account is None else self.account.name
@@ -334,7 +324,8 @@ class ControlConnection(asyncio.Protocol):
             return
         if (large := request_in_parts(frame)) is not None:
             self._resolving = True
-            self.change(large.number, send_in_parts(self, large, begun))
+            hooks = Hooks(self._is_open, self._admitted, begun, self._go_on_in_order)
+            self.change(large.number, send_in_parts(self, hooks, large))
             return
         begun()
         try:
@@ -343,6 +334,9 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(frames.request_number(frame), not_decoded(error))
             return
         self._handle(request)
+
+    def _is_open(self) -> bool:
+        return self._transport is not None
 
     def _handle(self, request: frames.Request) -> None:
         try:
@@ -358,10 +352,10 @@ class ControlConnection(asyncio.Protocol):
     def _execute(self, request: frames.Request) -> None:
         """Begin a request, if its client has the rights for it.  Raises Refusal, MustAsk."""
         if not self.rights.are_all:
-            request = self.admitted(request)
+            request = self._admitted(request)
         self._server.handlers[type(request)](self, request)
 
-    def admitted(self, request: frames.Request) -> frames.Request:
+    def _admitted(self, request: frames.Request) -> frames.Request:
         """Return the request if its client has the rights for it.  Raises Refusal.
 
         The refusal of a send makes its transaction fail.
@@ -378,7 +372,7 @@ class ControlConnection(asyncio.Protocol):
         """Begin again after the answer of the directory; later requests keep their order."""
         begin = partial(self._execute, request)
         try:
-            await with_answers(self.components, ask, lambda: self.is_open, begin)
+            await with_answers(self.components, ask, self._is_open, begin)
         except Refusal as refusal:
             self._refuse(request.number, refusal)
         except InvalidName as error:
@@ -386,9 +380,9 @@ class ControlConnection(asyncio.Protocol):
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
             return
-        self.go_on_after_parts()
+        self._go_on_in_order()
 
-    def go_on_after_parts(self) -> None:
+    def _go_on_in_order(self) -> None:
         """Begin later requests: the messages of this one are in the open batch, or refused."""
         if self._resolving:
             self._resolving = False
