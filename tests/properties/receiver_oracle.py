@@ -1,8 +1,9 @@
 """The oracle of a receiver, from the specification alone.
 
 It shares no code with the queue manager.  It follows [MS-MQQB] 3.1.5.8 and 3.1.7.2.2, in the order
-of `docs/protocol-notes.md`, and docs/decisions/0029 for another message at the position of an
-accepted one, which the specification does not define.
+of `docs/protocol-notes.md`, and docs/decisions/0029 and 0031 for another message at the position
+of an accepted one, at a skipped position or as the first one of a sequence, which the specification
+does not define.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ KEPT_IF_WANTED = {QUEUE_FULL, REACH_QUEUE_TIMEOUT}  # and if it is not transacti
 # least, and at most.
 KNOWN_MIN = 64
 KNOWN_MAX = 128
+
+GAPS_MAX = 64  # skipped stretches of a sequence that the receiver knows since its start
 
 
 class Position(NamedTuple):
@@ -69,7 +72,12 @@ class Receiver:
         self.positions: dict[tuple[bytes, str], tuple[int, int]] = {}
         self.last: dict[tuple[bytes, str], tuple[int, int]] = {}  # number in sequence, message id
         self.taken: dict[tuple[bytes, str], list[tuple[int, int]]] = {}  # since the start
+        #: The first message of each current sequence: its number in the sequence, its id.
+        self.first: dict[tuple[bytes, str], tuple[int, int]] = {}
+        self.gaps: dict[tuple[bytes, str], list[range]] = {}  # skipped numbers, since the start
         self.known: set[tuple[bytes, int]] = set()
+        #: Their classes, by source and message id: the source made dead letters of them.
+        self.refused: dict[tuple[bytes, int], int] = {}
         self.dead_letters: Counter[bytes] = Counter()  # by body
         self.final_acks: Counter[tuple[bytes, int, int]] = Counter()  # source, message id, class
         self.perhaps: Counter[tuple[bytes, int, int]] = Counter()  # further ones that are allowed
@@ -91,6 +99,8 @@ class Receiver:
             self._reject(arriving)
         elif arriving.is_late:
             self._refuse(arriving, REACH_QUEUE_TIMEOUT)
+        elif self.refused.get(key, REACH_QUEUE_TIMEOUT) != REACH_QUEUE_TIMEOUT:
+            self._refuse(arriving, self.refused[key])
         elif queue.quota_bytes is not None and queue.bytes + arriving.size > queue.quota_bytes:
             self._refuse(arriving, QUEUE_FULL)
         else:
@@ -106,10 +116,12 @@ class Receiver:
         return [each.body for each in taken]
 
     def lose_memory(self) -> None:
-        """Restart the queue manager: messages in memory only are lost."""
+        """Restart the queue manager: messages in memory only are lost, and classes of refusals."""
         for queue in self.queues.values():
             queue.messages = [each for each in queue.messages if each.is_recoverable]
         self.taken.clear()
+        self.gaps.clear()
+        self.refused = dict.fromkeys(self.refused, QUEUE_FULL)  # the most frequent class
 
     def _is_next(self, arriving: Arriving) -> bool:
         """[MS-MQQB] 3.1.5.8.6"""
@@ -124,12 +136,19 @@ class Receiver:
     def _reject(self, arriving: Arriving) -> None:
         """Reject a repeated or early message, without effect.
 
-        Refuse another message at its position.
+        Refuse another message at its position, at a skipped one, or as the first of its sequence.
         """
         assert arriving.position is not None
         stream = arriving.source, arriving.queue
-        sequence_id, number, _ = arriving.position
+        sequence_id, number, previous = arriving.position
         if stream not in self.last or sequence_id != self.positions[stream][0]:
+            return
+        first_number, first_id = self.first[stream]
+        is_other_first = previous == 0 and (
+            number < first_number or (number == first_number and arriving.message_id != first_id)
+        )
+        if is_other_first or any(number in gap for gap in self.gaps.get(stream, ())):
+            self._refuse(arriving, DELETED)
             return
         taken = self.taken.get(stream) or [self.last[stream]]
         for age, (known, message_id) in enumerate(reversed(taken)):
@@ -146,8 +165,14 @@ class Receiver:
         else:
             stream = arriving.source, arriving.queue
             sequence_id, number, _ = arriving.position
-            if sequence_id != self.positions.get(stream, (0, 0))[0]:
-                self.taken[stream] = []
+            current_id, current = self.positions.get(stream, (0, 0))
+            if sequence_id != current_id:
+                self.first[stream] = number, arriving.message_id
+                self.taken[stream], self.gaps[stream] = [], []
+            elif number > current + 1:
+                gaps = self.gaps.setdefault(stream, [])
+                gaps.append(range(current + 1, number))
+                del gaps[:-GAPS_MAX]
             self.positions[stream] = sequence_id, number
             self.last[stream] = number, arriving.message_id
             self.taken.setdefault(stream, []).append(self.last[stream])
@@ -161,6 +186,8 @@ class Receiver:
         ):
             self.dead_letters[arriving.body] += 1
         self.known.add(key)
+        if self.refused.get(key, REACH_QUEUE_TIMEOUT) == REACH_QUEUE_TIMEOUT:
+            self.refused[key] = message_class
         # One that came too late expires at its source as well.
         if arriving.position is not None and message_class != REACH_QUEUE_TIMEOUT:
             self.final_acks[*key, message_class] += 1
