@@ -49,6 +49,7 @@ COMMANDS = {
     "remote": "qmd.cli.host.remote:remote",
     "door": "qmd.cli.host.door:door",
     "push": "qmd.cli.host.push:push",
+    "console": "qmd.cli.host.console:console",
     "tls": "qmd.cli.host.tls:tls",
     "name": "qmd.cli.host.name:name",
     "pipeline": "pipeline.cli:pipeline",

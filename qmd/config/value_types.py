@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from protocol.errors import InvalidName
 from protocol.names.path_name import COMPUTER
+from qmd.config.console_hosts import CONSOLE_HOST_RULE, ConsoleHost, parse_console_host
 from qmd.config.route_rules import RULE, Hop, Pattern, Rule, parse_hop, parse_pattern, parse_rule
 from qmd.config.tls_rules import TLS_RULE, TlsRule, parse_tls_rule
 from qmd.config.units import DURATION_RULE, SIZE_RULE, parse_duration_ms, parse_size
@@ -158,6 +159,19 @@ class TlsRules(Kind[tuple[TlsRule, ...]]):
 
     def parse(self, value: object) -> tuple[TlsRule, ...]:
         return tuple(parse_tls_rule(_text(each)) for each in _list(value))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
+class ConsoleHosts(Kind[tuple[ConsoleHost, ...]]):
+    allowed = f"a list of hosts, each {CONSOLE_HOST_RULE}"
+
+    def parse(self, value: object) -> tuple[ConsoleHost, ...]:
+        hosts = tuple(parse_console_host(_text(each)) for each in _list(value))
+        if not hosts or len({host.name for host in hosts}) < len(hosts):
+            raise ValueError("there is none, or two have one name")
+        return hosts
 
     def from_environment(self, text: str) -> object:
         return _split(text)

@@ -104,10 +104,11 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
+    "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
-        *("qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
+        *("qmd.console", "qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config", "qmd.directory"),
         *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
         *("storage.engine.missing", "storage.engine.key_file", "storage.errors", "storage.options"),

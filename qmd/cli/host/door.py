@@ -135,7 +135,7 @@ def add(configuration: Configuration, name: str, password_file: Path | None) -> 
     from qmd.doors.users import change_users, checked_name, verifier
 
     checked_name(name)
-    password = _password(password_file)
+    password = read_password(password_file)
     if not password:
         raise click.UsageError("the password is empty")
     replaced = change_users(
@@ -144,7 +144,8 @@ def add(configuration: Configuration, name: str, password_file: Path | None) -> 
     click.echo(f"{'changed' if replaced else 'added'} {name}; it has the rights of sasl:{name}")
 
 
-def _password(file: Path | None) -> str:
+def read_password(file: Path | None) -> str:
+    """Return the first line of a file (-: the standard input), or what the user types."""
     if file is None:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
     if str(file) == "-":

@@ -14,6 +14,7 @@ from typing import Any
 from qmd.config.settings.clients import AccessSettings as AccessSettings
 from qmd.config.settings.clients import ControlSettings as ControlSettings
 from qmd.config.settings.clients import RemoteSettings as RemoteSettings
+from qmd.config.settings.console import ConsoleSettings as ConsoleSettings
 from qmd.config.settings.declaration import Setting as Setting
 from qmd.config.settings.declaration import setting as setting
 from qmd.config.settings.delivery import DeliverySettings as DeliverySettings
@@ -66,6 +67,7 @@ class Settings:
     message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
@@ -91,6 +93,7 @@ SECTIONS: dict[str, type[Any]] = {
     "message_security": MessageSecuritySettings,
     "amqp": AmqpSettings,
     "metrics": MetricsSettings,
+    "console": ConsoleSettings,
     "log": LogSettings,
 }
 

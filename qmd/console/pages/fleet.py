@@ -1,0 +1,173 @@
+"""Pages about the whole fleet: hosts and flows, the oldest messages, dead letters, a message id."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from qmd.client import ClientError, Message
+from qmd.console.fleet import Figures, Link
+from qmd.console.flow_map import draw, flows
+from qmd.console.render import address
+from qmd.console.visit import Answer, Redirect, Visit, page
+
+OLDEST_QUEUES_MAX = 500  # of one host that are looked at
+OLDEST_ROWS = 50
+FIND_S = 5.0
+DEAD_LETTER_QUEUES = ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", "DIRECT=OS:.\\SYSTEM$;DEADXACT")
+
+
+async def fleet(visit: Visit) -> Answer:
+    """Show the hosts, and the messages that wait between them."""
+    found = await visit.fleet.each(visit.identity, Link.figures)
+    between = flows(found)
+    rows = [_host_row(name, each, visit) for name, each in found.items()]
+    return page(
+        "fleet",
+        visit,
+        rows=rows,
+        flows=between,
+        map=draw(found, between),
+        down=sum(row["problem"] != "" for row in rows),
+    )
+
+
+def _host_row(name: str, found: Figures | ClientError, visit: Visit) -> dict[str, Any]:
+    if isinstance(found, ClientError):
+        return {"name": name, "problem": str(found)}
+    status = found.status
+    history = visit.fleet.link(name, visit.identity).history
+    lines = list(history.values())
+    length = max(map(len, lines), default=0)
+    total = [sum(line[-at] for line in lines if len(line) >= at) for at in range(length, 0, -1)]
+    return {
+        "name": name,
+        "problem": "",
+        "computer": status["name"],
+        "release": status["release"],
+        "uptime_s": status["uptime_s"],
+        "answer_ms": round(found.answer_s * 1000, 1),
+        "queues": status.get("queues", len([each for each in found.queues if not each["system"]])),
+        "messages": status.get("messages"),
+        "dead_letters": status.get("dead_letters"),
+        "backlog": sum(each["messages"] for each in found.outgoing),
+        "waiting": sum(each["state"] in ("waiting", "paused") for each in found.outgoing),
+        "sessions": len(found.sessions),
+        "disk_free_bytes": status.get("disk_free_bytes"),
+        "warnings": warnings_of(status),
+        "history": total,
+        "problems": found.problems,
+    }
+
+
+def warnings_of(status: dict[str, Any]) -> list[str]:
+    """Return the conditions that an operator should look at, as sentences."""
+    found = []
+    if status.get("disk_full"):
+        found.append("The disk is full.")
+    if status.get("commits_wait"):
+        found.append(f"Commits wait: {status['commits_wait']}.")
+    for each in status.get("quota_warnings", ()):
+        found.append(f"Quota: {each}")
+    for each in status.get("housekeeping_failing", ()):
+        found.append(f"{each['act']} fails: {each['reason']}")
+    for each in status.get("two_of_one_identity", ()):
+        found.append(f"{each['reason']}. {each['remedy']}")
+    for each in status.get("sequences_in_doubt", ()):
+        found.append(f"{each['destination']}: {each['reason']}")
+    problem = status.get("directory", {}).get("problem")
+    if problem:
+        found.append(f"Directory: {problem}")
+    return found
+
+
+async def oldest(visit: Visit) -> Answer:
+    """Show the oldest messages that wait in queues of the fleet."""
+    found = await visit.fleet.each(visit.identity, _oldest_of)
+    rows: list[dict[str, Any]] = []
+    problems = []
+    for host, each in found.items():
+        if isinstance(each, ClientError):
+            problems.append((host, str(each)))
+            continue
+        rows += [{"host": host, "queue": queue, **_facts(message)} for queue, message in each]
+    rows.sort(key=lambda row: row["at_ms"])
+    return page("oldest", visit, rows=rows[:OLDEST_ROWS], problems=problems, now_s=time.time())
+
+
+def _facts(message: Message) -> dict[str, Any]:
+    return {
+        "lookup_id": message.lookup_id,
+        "id": message.id,
+        "label": message.label,
+        "at_ms": message.stored.arrived_at_ms,
+    }
+
+
+async def _oldest_of(link: Link) -> list[tuple[str, Message]]:
+    """Return the first message of each queue of a host; the fullest queues count."""
+    figures = await link.figures()
+    full = [each for each in figures.queues if each["messages"]]
+    full.sort(key=lambda each: -each["messages"])
+    names = [each["format_name"] for each in full[:OLDEST_QUEUES_MAX]]
+
+    async def first(name: str) -> Message | None:
+        try:
+            return await link.qm.look(name, "first")
+        except ClientError:
+            return None  # without the right to peek, or deleted meanwhile
+
+    messages = await asyncio.gather(*map(first, names))
+    return [
+        (each["name"], message)
+        for each, message in zip(full, messages, strict=False)
+        if message is not None
+    ]
+
+
+async def find(visit: Visit) -> Answer:
+    """Find a message by its id on all hosts, and show its page."""
+    wanted = visit.asked("message").strip()
+    if not wanted:
+        return page("find", visit, wanted="", rows=[])
+    found = await visit.fleet.each(visit.identity, lambda link: _known(link, wanted))
+    rows = []
+    for host, account in found.items():
+        if isinstance(account, ClientError):
+            rows.append({"host": host, "state": "", "problem": str(account)})
+        else:
+            rows.append({"host": host, "state": account["state"], "problem": ""})
+    known = [row["host"] for row in rows if row["state"] not in ("", "unknown", "not_told")]
+    if known and visit.asked("stay") != "1":
+        return Redirect(address("hosts", known[0], "message", message=wanted))
+    return page("find", visit, wanted=wanted, rows=rows)
+
+
+async def _known(link: Link, wanted: str) -> dict[str, Any]:
+    async with asyncio.timeout(FIND_S):
+        return await link.qm.why(wanted, ask=False)
+
+
+async def dead_letters(visit: Visit) -> Answer:
+    """Show the dead letters of all hosts by their reasons."""
+    found = await visit.fleet.each(visit.identity, dead_letters_of)
+    groups: list[dict[str, Any]] = []
+    problems = []
+    for host, each in found.items():
+        if isinstance(each, ClientError):
+            problems.append((host, str(each)))
+        else:
+            groups += [{"host": host, **group} for group in each]
+    groups.sort(key=lambda group: -group["messages"])
+    return page("dead_letters", visit, groups=groups, problems=problems, now_s=time.time())
+
+
+async def dead_letters_of(link: Link) -> list[dict[str, Any]]:
+    """Return the groups of dead letters of a host.  Raises ClientError."""
+    found = await asyncio.gather(*(link.qm.dead_letters(each) for each in DEAD_LETTER_QUEUES))
+    return [
+        {**group, "queue": queue}
+        for queue, groups in zip(DEAD_LETTER_QUEUES, found, strict=True)
+        for group in groups
+    ]

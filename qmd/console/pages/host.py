@@ -1,0 +1,227 @@
+"""Pages about one host: overview, outgoing queues, sessions, directory, services, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import tomllib
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from qmd.client import ClientError
+from qmd.config.file import ConfigError, load_settings
+from qmd.config.settings import SECTIONS, settings_of
+from qmd.console.pages.fleet import dead_letters_of, warnings_of
+from qmd.console.roles import Role
+from qmd.console.visit import Answer, Forbidden, NotFound, Visit, host_page, sorted_by
+
+OUTGOING = ("messages", "destination", "address", "state", "unacknowledged", "awaiting")
+EVENTS_SHOWN = 100
+
+
+class Part:
+    """The answer to one request, or why there is none: pages show the others all the same."""
+
+    def __init__(self, rows: Any, problem: str) -> None:
+        self.rows = rows
+        self.problem = problem
+
+
+async def _part(answer: Awaitable[Any], empty: Any = None) -> Part:
+    try:
+        return Part(await answer, "")
+    except ClientError as error:
+        return Part([] if empty is None else empty, str(error))
+
+
+async def overview(visit: Visit, host: str) -> Answer:
+    """Show the state of a host, and its last events."""
+    link = visit.link(host)
+    figures = await link.figures()
+    events = await _part(link.qm.events(last=EVENTS_SHOWN), {"events": []})
+    fullest = sorted(figures.queues, key=lambda each: -each["messages"])[:8]
+    return host_page(
+        "host",
+        visit,
+        host,
+        status=figures.status,
+        figures=figures,
+        backlog=sum(each["messages"] for each in figures.outgoing),
+        warnings=warnings_of(figures.status),
+        fullest=[
+            {**each, "history": list(link.history.get(each["name"], ()))}
+            for each in fullest
+            if each["messages"]
+        ],
+        events=list(reversed(events.rows["events"])),
+        events_problem=events.problem,
+    )
+
+
+async def outgoing(visit: Visit, host: str) -> Answer:
+    """Show the outgoing queues, and why messages wait in them."""
+    link = visit.link(host)
+    figures = await link.figures()
+    key, down = visit.asked("sort", "messages"), visit.asked("order", "down") != "up"
+    rows = [
+        {**row, "history": list(link.history.get(row["destination"], ()))}
+        for row in sorted_by(figures.outgoing, key, OUTGOING, down=down)
+    ]
+    return host_page(
+        "outgoing",
+        visit,
+        host,
+        rows=rows,
+        problems=figures.problems,
+        sort=key if key in OUTGOING else OUTGOING[0],
+        down=down,
+    )
+
+
+async def destination(visit: Visit, host: str) -> Answer:
+    """Show one outgoing queue with its sequence, its attempts and unconfirmed messages."""
+    link, name = visit.link(host), visit.asked("name")
+    facts = await link.qm.show_outgoing(name)
+    awaiting = await _part(link.qm.list_awaiting(name, limit=100))
+    return host_page("destination", visit, host, name=name, facts=facts, awaiting=awaiting)
+
+
+async def dead_letters(visit: Visit, host: str) -> Answer:
+    """Show the dead letters of one host by their reasons."""
+    groups = await dead_letters_of(visit.link(host))
+    groups.sort(key=lambda group: -group["messages"])
+    return host_page(
+        "dead_letters",
+        visit,
+        host,
+        groups=[{"host": host, **group} for group in groups],
+        problems=[],
+        now_s=time.time(),
+    )
+
+
+async def sessions(visit: Visit, host: str) -> Answer:
+    """Show sessions, sequences, and the known facts about other queue managers."""
+    qm = visit.link(host).qm
+    current, sequences, peers = await asyncio.gather(
+        _part(qm.list_sessions()), _part(qm.list_sequences()), _part(qm.list_peers())
+    )
+    return host_page("sessions", visit, host, sessions=current, sequences=sequences, peers=peers)
+
+
+async def directory(visit: Visit, host: str) -> Answer:
+    """Show the directory: its state, lists, aliases and topics."""
+    qm = visit.link(host).qm
+    status, lists, aliases, topics = await asyncio.gather(
+        _part(qm.directory.status(), {}),
+        _part(qm.directory.lists()),
+        _part(qm.directory.aliases()),
+        _part(qm.topics.list_all()),
+    )
+    wanted = visit.asked("explain").strip()
+    explained = await _part(qm.directory.explain(wanted), {}) if wanted else None
+    shown = visit.asked("list").strip()
+    members = await _part(qm.directory.show_list(shown), {}) if shown else None
+    return host_page(
+        "directory",
+        visit,
+        host,
+        status=status,
+        lists=lists,
+        aliases=aliases,
+        topics=topics,
+        wanted=wanted,
+        explained=explained,
+        shown=shown,
+        members=members,
+    )
+
+
+async def services(visit: Visit, host: str) -> Answer:
+    """Show readers, retry and poison queues, delayed messages, locks and transactions."""
+    link = visit.link(host)
+    qm = link.qm
+    figures = await link.figures()
+    readers, delayed, locks, transactions = await asyncio.gather(
+        _part(qm.pipeline.list_readers()),
+        _part(qm.list_delayed(), {"messages": [], "next": None}),
+        _part(qm.list_locks()),
+        _part(qm.list_transactions()),
+    )
+    served = [
+        row
+        for row in figures.queues
+        if not row["system"] and (row["readers_waiting"] or row["taken"] or row["retry"])
+    ]
+    retrying = [
+        {"queue": row["name"], "retry": row["retry"], **part}
+        for row in figures.queues
+        for part in row["subqueues"]
+        if row["retry"] or part["name"].rpartition(";")[2] in ("retry", "poison")
+    ]
+    return host_page(
+        "services",
+        visit,
+        host,
+        served=served,
+        retrying=retrying,
+        readers=readers,
+        delayed=delayed,
+        locks=locks,
+        transactions=transactions,
+    )
+
+
+async def settings(visit: Visit, host: str) -> Answer:
+    """Show the settings of the queue manager on this computer, each with its source."""
+    if visit.identity.role < Role.ADMINISTRATOR:
+        raise Forbidden("Only administrators see the settings.")
+    try:
+        where = visit.fleet.hosts[host].where
+    except KeyError:
+        raise NotFound(f"The console has no host {host}.") from None
+    rows: list[dict[str, Any]] = []
+    problem = ""
+    if not where:
+        try:
+            rows = setting_rows(visit.config)
+        except (ConfigError, OSError, ValueError) as error:
+            problem = str(error)
+    return host_page(
+        "settings", visit, host, rows=rows, problem=problem, config=str(visit.config),
+        is_here=not where,
+    )  # fmt: skip
+
+
+def setting_rows(config: Path) -> list[dict[str, Any]]:
+    """Return each setting with its value and its source: file, environment or default.
+
+    The values are those of the files now; the queue manager has those of its start.  Raises
+    ConfigError, OSError.
+    """
+    load_settings(config)
+    document = tomllib.loads(config.read_text(encoding="utf-8"))
+    rows = []
+    for section in SECTIONS:
+        given = document.get(section, {})
+        for key, each in settings_of(section).items():
+            variable = f"QMD_{section}_{key}".upper()
+            value, source = each.default, "default"
+            if key in given:
+                value, source = given[key], str(config)
+            if variable in os.environ:
+                value, source = os.environ[variable], f"environment {variable}"
+            rows.append(
+                {
+                    "section": section,
+                    "key": key,
+                    "value": value,
+                    "default": each.default,
+                    "source": source,
+                    "is_default": source == "default",
+                    "meaning": each.meaning,
+                }
+            )
+    return rows
