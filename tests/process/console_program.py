@@ -7,7 +7,6 @@ import http.client
 import os
 import re
 import subprocess
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 

@@ -13,6 +13,9 @@ from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
+DOORS = tuple(f"qmd-door-{name}.service" for name in ("http", "amqp", "metrics")) + (
+    "qmd-console.service",
+)
 
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -39,9 +42,7 @@ def test_the_sandbox_is_rated_tight():
 
 
 @needs_systemd_analyze
-@pytest.mark.parametrize(
-    "unit", ["qmd-door-http.service", "qmd-door-amqp.service", "qmd-door-metrics.service"]
-)
+@pytest.mark.parametrize("unit", DOORS)
 def test_the_sandbox_of_a_door_is_rated_tight(unit):
     result = analyze("security", "--offline=true", DEPLOY / unit)
 
@@ -54,8 +55,7 @@ def test_the_sandbox_of_a_door_is_rated_tight(unit):
 def test_systemd_understands_every_line_of_the_units(tmp_path):
     """The check runs with an existing command in the place of the installed one."""
     shipping = ("qmd-ship.service", "qmd-ship.timer")
-    doors = ("qmd-door-http.service", "qmd-door-amqp.service", "qmd-door-metrics.service")
-    for unit in ("qmd.service", "qmd.socket", "qmd-service@.service", *shipping, *doors):
+    for unit in ("qmd.service", "qmd.socket", "qmd-service@.service", *shipping, *DOORS):
         text = (DEPLOY / unit).read_text().replace("/usr/local/bin/qmd", "/bin/true")
         (tmp_path / unit).write_text(text)
 
@@ -63,7 +63,7 @@ def test_systemd_understands_every_line_of_the_units(tmp_path):
     units = sorted(tmp_path.glob("qmd*"))
     result = analyze("verify", "--man=no", *units)
 
-    assert len(units) == 8
+    assert len(units) == 9
     complaints = [line for line in result.stderr.splitlines() if "qmd" in line]
     assert result.returncode == 0, result.stderr
     assert not complaints

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from protocol.errors import ProtocolError
 from qmd.client import ClientError, Message
 from qmd.client.archive import line_of
 from qmd.console import bodies, search
@@ -163,12 +164,23 @@ async def message(visit: Visit, host: str) -> Answer:
         row=message_row(found) if found is not None else None,
         properties=properties,
         shown=shown,
+        editable=_editable(found),
         formats=list(bodies.FORMATS.values()),
         account=account,
         trace=trace,
         trace_problems=trace_problems,
         problem=problem,
     )
+
+
+def _editable(message: Message | None) -> str:
+    """Return the body as a text that a form gives back unchanged, or an empty text."""
+    try:
+        text = message.body.decode() if message is not None else ""
+    except (UnicodeDecodeError, ProtocolError):
+        return ""
+    is_plain = len(text) <= bodies.BYTES_MAX and "\r" not in text and "\0" not in text
+    return text if is_plain else ""
 
 
 async def _in_place(link: Link, account: dict[str, Any]) -> tuple[Message | None, str]:
