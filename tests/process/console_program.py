@@ -7,6 +7,9 @@ import http.client
 import os
 import re
 import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -132,3 +135,45 @@ class Client:
         """Do an action without its page of confirmation."""
         self.get("/jobs")
         return self.post(f"/hosts/{host}/act/{action}", {"confirmed": "1", **fields})
+
+
+def open_console(folder: Path, *options: str) -> Iterator[Console]:
+    """Yield a console beside a daemon."""
+    daemon = Daemon(folder / "qmd")
+    console = Console(daemon)
+    try:
+        daemon.start()
+        daemon.create("orders", "bills")
+        yield console.start(*options)
+    finally:
+        console.kill()
+        daemon.kill()
+
+
+def make_queues(console: Console) -> tuple[str, str]:
+    """Return two new queues."""
+    number = time.monotonic_ns()
+    console.daemon.create(f"a{number}", f"b{number}")
+    return f"private$\\a{number}", f"private$\\b{number}"
+
+
+def ids(client: Client, queue: str) -> list[str]:
+    """Return the lookup ids of the messages on the first page of a queue."""
+    return re.findall(r'name="id" value="(\d+)"', client.get(page_of(queue)).text)
+
+
+def page_of(queue: str) -> str:
+    """Return the address of the page of a queue."""
+    return f"/hosts/local/queue?{urlencode({'name': queue})}"
+
+
+def ended(client: Client, answer: Answer) -> str:
+    """Return the page of a job that has ended."""
+    assert answer.status == 303, answer.text
+    deadline = time.monotonic() + END_S
+    while time.monotonic() < deadline:
+        page = client.get(answer.headers["location"])
+        if "running</span>" not in page.text:
+            return page.text
+        time.sleep(0.02)
+    raise AssertionError("the job did not end")

@@ -13,9 +13,7 @@ from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
-DOORS = tuple(f"qmd-door-{name}.service" for name in ("http", "amqp", "metrics")) + (
-    "qmd-console.service",
-)
+DOORS = [f"qmd-{name}.service" for name in ("console", "door-http", "door-amqp", "door-metrics")]
 
 needs_systemd_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = ("protocol", "storage", "qmd", "pipeline")
 MODULES = ("pyspark_qmd",)  # modules outside packages
 
-# The layers, lowest first, and the modules that each may import besides itself.  The standard library
-# is allowed except for OUT_OF_BOUNDS.  The layer of a module is the longest name that fits it.
+# The layers, lowest first, and the modules that each may import besides itself.  The standard
+# library is allowed except for OUT_OF_BOUNDS.  A module's layer is the longest name that fits it.
 BELOW = "(whatever stands before it)"
 LAYERS: dict[str, set[str]] = {
     "protocol.errors": set(),
