@@ -18,6 +18,7 @@ from tests.process.console_program import (
     ended,
     make_queues,
     open_console,
+    page_of,
 )
 from tests.process.harness import Daemon
 

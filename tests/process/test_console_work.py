@@ -21,6 +21,7 @@ from tests.process.console_program import (
     ids,
     make_queues,
     open_console,
+    page_of,
 )
 from tests.process.harness import DEADLETTER, Daemon, free_port
 
