@@ -54,6 +54,7 @@ COMMANDS = {
     "name": "qmd.cli.host.name:name",
     "pipeline": "pipeline.cli:pipeline",
     "ship": "pipeline.commands.ship:ship",
+    "doctor": "qmd.cli.host.doctor.command:doctor",
     "check": "qmd.cli.host.check:check",
     "backup": "qmd.cli.host.backup:backup",
     "restore": "qmd.cli.host.backup:restore",

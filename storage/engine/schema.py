@@ -42,6 +42,13 @@ def read_migrations(folder: Path = _HERE / "migrations") -> list[Migration]:
     return migrations
 
 
+def migration_names(folder: Path = _HERE / "migrations") -> dict[int, str]:
+    """Return the name of each migration, in words, by the version of the schema after it."""
+    files = sorted(folder.glob("*.sql"))
+    parts = [file.stem.partition("_") for file in files]
+    return {int(number): name.replace("_", " ") for number, _, name in parts}
+
+
 def recognize(db: sqlite3.Connection, migrations: list[Migration]) -> None:
     """Check that the database is new or ours, without changes.  Raises ForeignDatabase,
     NewerSchema.

@@ -110,7 +110,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.console", "qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
         *("qmd.access.tokens", "qmd.config", "qmd.directory"),
         *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
-        *("storage.engine.missing", "storage.engine.key_file", "storage.errors", "storage.options"),
+        *("storage.engine", "storage.errors", "storage.options", "qmd.core.peer_instance"),
         *("storage.vault", "click", "cryptography", "structlog"),
     },
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command

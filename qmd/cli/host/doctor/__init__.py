@@ -1,0 +1,1 @@
+"""`qmd doctor`: checks of this host, and of the way to another one."""

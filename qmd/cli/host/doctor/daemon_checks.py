@@ -1,0 +1,122 @@
+"""Checks that ask the daemon: its version, its quotas, its sequences, its waiting messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.client import QueueManager
+from qmd.client.errors import ClientError
+
+CLOCK_APART_S = 60.0
+
+
+async def check_daemon(qm: QueueManager) -> list[Finding]:
+    """Return the findings about a connected daemon."""
+    facts = await qm.status()
+    found: list[Finding] = []
+    if facts.get("brief"):
+        return [
+            note(
+                "daemon",
+                "This user sees only a part of the status.",
+                "Run this command as root or as an administrator ([access]).",
+            )
+        ]
+    found += _version(facts)
+    found += _clock(facts)
+    found += _room(facts)
+    found += _conflicts(facts)
+    try:
+        found += _outgoing(await qm.list_outgoing())
+    except ClientError as error:
+        found.append(note("outgoing", f"Outgoing queues cannot be listed: {error}."))
+    return found
+
+
+def _version(facts: dict[str, Any]) -> Iterator[Finding]:
+    installed = version("qmd-msmq")
+    if facts["release"] != installed:
+        yield warning(
+            "version",
+            f"The daemon is version {facts['release']}, and {installed} is installed.",
+            "Restart the daemon: systemctl restart qmd",
+        )
+    else:
+        yield ok("version", f"The daemon is version {installed}.")
+
+
+def _clock(facts: dict[str, Any]) -> Iterator[Finding]:
+    apart_s = facts["clock_s"] - time.time()
+    if abs(apart_s) > CLOCK_APART_S:
+        way = "ahead" if apart_s > 0 else "behind"
+        yield note(
+            "clock",
+            f"The daemon's own clock is {abs(apart_s):.0f} s {way}: the clock of the computer was"
+            " set while messages existed. Their lifetimes are right.",
+        )
+
+
+def _room(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["disk_full"]:
+        yield fault(
+            "disk",
+            "The daemon refuses new messages, because the disk is full.",
+            "Free space, or receive messages.",
+        )
+    if facts["commits_wait"]:
+        yield fault(
+            "disk", f"Commits wait: {facts['commits_wait']}.", "Remove that cause; nothing is lost."
+        )
+    for failing in facts["housekeeping_failing"]:
+        yield warning(
+            "maintenance",
+            f"Maintenance fails ({failing['act']}): {failing['reason']}.",
+            "Remove the cause; it is retried.",
+        )
+    for each in facts["quota_warnings"]:
+        level = fault if each["used_percent"] >= 100 else warning
+        yield level(
+            "quota",
+            f"{each['what']} has reached {each['used_percent']} % of its quota.",
+            "Receive or purge messages, or raise the quota: `qmd queue set`, or [quotas].",
+        )
+
+
+def _conflicts(facts: dict[str, Any]) -> Iterator[Finding]:
+    for conflict in facts["two_of_one_identity"]:
+        yield fault("identity", f"{conflict['reason']}.", conflict["remedy"])
+    for each in facts["sequences_in_doubt"]:
+        yield fault("sequence", f"{each['destination']}: {each['reason']}", each["remedy"])
+    if problem := facts["directory"].get("problem"):
+        yield fault("directory", f"The directory: {problem}.", "See `qmd directory status`.")
+    for text in facts.get("tls", {}).get("problems", ()):
+        yield fault("certificate", f"TLS: {text}.", "See `qmd tls show`.")
+    if facts["dead_letters"]:
+        yield note(
+            "dead letters",
+            f"There are {facts['dead_letters']} dead letters.",
+            "`qmd dead-letter list` groups them by reason.",
+        )
+
+
+def _outgoing(rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    waiting = [row for row in rows if row["messages"] and not row["in_doubt"]]
+    for row in waiting:
+        if row["state"] == "paused":
+            yield warning(
+                "outgoing",
+                f"{row['messages']} messages wait for {row['destination']}, which is paused.",
+                f"qmd outgoing resume '{row['destination']}'",
+            )
+        elif row["explanation"] and row["state"] not in ("connected", "active"):
+            yield warning(
+                "outgoing",
+                f"{row['messages']} messages wait for {row['destination']}: {row['explanation']}",
+                f"qmd doctor {row['address'] or row['destination']}",
+            )
+    if not waiting:
+        yield ok("outgoing", "No messages wait for other computers.")

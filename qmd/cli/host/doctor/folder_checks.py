@@ -1,0 +1,236 @@
+"""Checks of the data folder: its rights, its disk, its database, its keys."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from storage.engine import key_file, missing
+from storage.engine.disk import Disk
+from storage.engine.hindrance import explain
+from storage.engine.mounts import network_file_system
+from storage.errors import CannotStart, FolderInUse, ForeignDatabase, KeyFileError
+from storage.rescue import upgrade
+from storage.rescue.check import locked
+from storage.vault import read_keys
+
+if TYPE_CHECKING:
+    from qmd.config.file import Settings
+
+FREE_INODES_MIN = 1000
+
+
+def check_folder(settings: Settings) -> Iterator[Finding]:
+    """Check that the folder exists, and that its owner alone may use it."""
+    folder = settings.queue_manager.data
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        yield note(
+            "folder",
+            f"The data folder {folder} does not exist yet; the first start creates it.",
+            "If this queue manager has run before, the disk is not mounted or data in"
+            " [queue_manager] names another place.",
+        )
+        return
+    except OSError as error:
+        yield fault(
+            "folder",
+            f"The data folder {folder} cannot be reached: {error.strerror}.",
+            "Run this command as the user of the daemon or as root, or correct the rights of the"
+            " folders above it.",
+        )
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield fault(
+            "folder", f"{folder} is not a folder.", "Correct data in the section [queue_manager]."
+        )
+        return
+    if found.st_mode & 0o077:
+        yield warning(
+            "folder",
+            f"Other users may read or write the data folder {folder} (mode"
+            f" {stat.S_IMODE(found.st_mode):04o}): it has messages and a private key.",
+            f"chmod 0700 {folder}",
+        )
+    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield fault(
+            "folder",
+            f"User {user_name(os.geteuid())} may not write to {folder}, which belongs to"
+            f" {user_name(found.st_uid)}.",
+            f"Run the daemon and this command as user {user_name(found.st_uid)}, or give the folder"
+            f" to this user: chown -R.",
+        )
+        return
+    else:
+        yield ok("folder", f"{folder} belongs to {user_name(found.st_uid)}.")
+    yield from _check_owners(folder, found.st_uid)
+
+
+def _check_owners(folder: Path, owner: int) -> Iterator[Finding]:
+    """Check that all files of the folder belong to its owner."""
+    try:
+        foreign = [path for path in folder.iterdir() if path.lstat().st_uid != owner]
+    except OSError:
+        return  # reported by another check
+    if foreign:
+        yield fault(
+            "folder",
+            f"{foreign[0]} belongs to {user_name(foreign[0].lstat().st_uid)}, and the folder to"
+            f" {user_name(owner)}: a command was run by another user.",
+            f"chown -R {user_name(owner)}: {folder}",
+        )
+
+
+def check_disk(settings: Settings) -> Iterator[Finding]:
+    """Check the kind of the file system, its free space and its free inodes."""
+    folder = _existing(settings.queue_manager.data)
+    try:
+        found = os.statvfs(folder)
+        kind = network_file_system(folder)
+    except OSError as error:
+        yield fault("disk", f"The disk of {folder} cannot be examined: {error.strerror}.", "")
+        return
+    if kind:
+        yield fault(
+            "disk",
+            f"{folder} is on a network file system ({kind}). Its locks and its shared memory do not"
+            " hold between computers, and a sync does not reach a disk.",
+            "Keep the data folder on a disk of this computer, or on a block device that is"
+            " replicated (DRBD): docs/standby.md.",
+        )
+    if found.f_flag & os.ST_RDONLY:
+        yield fault(
+            "disk",
+            f"The file system of {folder} is mounted read-only.",
+            "Look at the kernel's messages (dmesg): a file system with errors is mounted so. Then"
+            " mount it for writing.",
+        )
+    free, reserve = found.f_bavail * found.f_frsize, settings.quotas.disk_reserve_bytes
+    if free < 2 * reserve:
+        yield fault(
+            "disk",
+            f"{free // 1_000_000} MB are free on the disk of {folder}, and below"
+            f" {2 * reserve // 1_000_000} MB new messages are refused.",
+            "Free space, receive messages, or lower disk_reserve in [quotas].",
+        )
+    elif free < 10 * reserve:
+        yield warning(
+            "disk",
+            f"Only {free // 1_000_000} MB are free on the disk of {folder}.",
+            "Free space, or use a larger disk, before messages are refused.",
+        )
+    else:
+        yield ok("disk", f"{free // 1_000_000} MB are free on the disk of {folder}.")
+    if found.f_files and found.f_favail < FREE_INODES_MIN:
+        yield fault(
+            "disk",
+            f"The file system of {folder} has only {found.f_favail} inodes left: no file can be"
+            " created.",
+            "Remove small files on that file system.",
+        )
+
+
+def check_database(settings: Settings) -> Iterator[Finding]:
+    """Check the schema, and, if no daemon runs, that no acknowledged data is missing."""
+    folder = settings.queue_manager.data
+    if not folder.is_dir():
+        return
+    try:
+        found = upgrade.plan(folder)
+    except ForeignDatabase as error:
+        yield fault("database", f"{error}.", "Correct data in [queue_manager].")
+        return
+    except CannotStart as error:
+        if error.code != "no_database":
+            yield fault("database", f"{error}.", "Examine the folder with `qmd check`.")
+            return
+        found = None
+    if found is not None and found.is_newer:
+        yield fault(
+            "database",
+            f"The database has schema {found.present}, and this version of qmd knows"
+            f" {found.latest}: qmd was downgraded.",
+            "Install the newer version again.",
+        )
+        return
+    try:
+        with locked(folder):
+            lost = missing.find(folder)
+    except FolderInUse as error:
+        yield ok("database", f"It is open: {error}.")
+        return
+    except CannotStart as error:
+        if error.code == "no_database":
+            return
+        yield fault("database", f"{error}.", "Remove the cause that the sentence names.")
+        return
+    except OSError as error:
+        yield fault("database", f"{folder}: {explain(error)}.", "")
+        return
+    if lost is not None:
+        yield fault(
+            "database", f"Acknowledged data is missing: {lost}.", f"{missing.REMEDY.capitalize()}."
+        )
+    elif found is not None:
+        steps = f"; the next start upgrades it to {found.latest}" if found.steps else ""
+        yield ok("database", f"It has schema {found.present}{steps}.")
+
+
+def check_identity(settings: Settings) -> Iterator[Finding]:
+    """Check the key by which other queue managers know this one."""
+    folder = settings.queue_manager.data
+    path = folder / key_file.NAME
+    if not missing.has_database(folder):
+        return
+    try:
+        data = Disk().read_small(path)
+    except OSError as error:
+        yield fault(
+            "identity", f"{path} cannot be read: {error.strerror}.", "Correct its owner and mode."
+        )
+        return
+    if data is None or key_file.decode(data) is None:
+        yield fault(
+            "identity",
+            f"{path}, the key by which other queue managers know this one, is"
+            f" {'missing' if data is None else 'damaged'}.",
+            "Restore the file from a backup (`qmd restore`). Without it: `qmd check --accept-loss`,"
+            " and `qmd peer forget` on the other computers.",
+        )
+    elif path.stat().st_mode & 0o077:
+        yield warning(
+            "identity", f"Other users may read the private key {path}.", f"chmod 0600 {path}"
+        )
+    else:
+        yield ok("identity", "The key of this queue manager is readable.")
+
+
+def check_storage_keys(settings: Settings) -> Iterator[Finding]:
+    """Check the keys that encrypt packets on the disk."""
+    paths = settings.storage.key_files
+    try:
+        keys = read_keys(paths, settings.queue_manager.data)
+    except KeyFileError as error:
+        yield fault("storage key", f"{error}.", "Correct key_files in the section [storage].")
+        return
+    if keys:
+        yield ok("storage key", f"{len(keys)} can be read.")
+
+
+def user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"number {number}"
+
+
+def _existing(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,295 @@
+"""Checks of the way to another queue manager, from its name to its handshake.
+
+The handshake states a GUID that was made up for it, and no key: the peer learns nothing, and does
+not take it for the session of this queue manager.
+"""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import ipaddress
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from cryptography import x509
+
+from protocol import (
+    OperatingSystem,
+    build_establish_connection,
+    establish_connection,
+    parse_establish_connection,
+)
+from protocol.errors import ProtocolError
+from protocol.framing import PacketBuffer
+from protocol.identifiers import NULL_GUID, guid_text
+from protocol.ping import parse_ping, ping_request
+from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.core.peer_instance import (
+    NEEDS_TLS,
+    TWO_OF_ONE_IDENTITY,
+    Instance,
+    from_padding,
+    to_padding,
+)
+
+if TYPE_CHECKING:
+    from qmd.config.file import Settings
+
+PORT, PING_PORT = 1801, 3527
+PING_S = 2.0
+
+
+class Met(NamedTuple):
+    """What a handshake has shown about a peer."""
+
+    queue_manager: bytes
+    instance: Instance | None  # None: it does not run qmd
+
+
+class PeerCheck:
+    """The checks of one peer, in their order; each needs the ones before it."""
+
+    def __init__(self, settings: Settings, host: str, port: int, timeout_s: float) -> None:
+        self._settings = settings
+        self.host = host
+        self.port = port
+        self._timeout_s = timeout_s
+        self.addresses: list[str] = []
+        self.address = ""  # that answers
+        self.met: Met | None = None
+        self._tls_port = 0
+
+    def run(self) -> Iterator[Finding]:
+        """Yield the findings, up to the first fault that makes further checks useless."""
+        yield from self._resolve()
+        if not self.addresses:
+            return
+        yield from self._check_allowed()
+        yield from self._connect()
+        if not self.address:
+            return
+        yield from self._shake_hands()
+        yield from self._check_tls()
+        yield from self._ping()
+
+    def _resolve(self) -> Iterator[Finding]:
+        began = time.monotonic()
+        try:
+            infos = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            took_s = time.monotonic() - began
+            is_slow = took_s > self._timeout_s or (
+                isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+            )
+            why = "no name server answers" if is_slow else "the name is not known"
+            yield fault(
+                "name",
+                f"The name {self.host} cannot be resolved: {why} ({error}).",
+                "Check the spelling and `getent hosts`; enter it in DNS or /etc/hosts, or check the"
+                " servers in /etc/resolv.conf.",
+            )
+            return
+        self.addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+        yield ok("name", f"{self.host} stands for {', '.join(self.addresses)}.")
+
+    def _check_allowed(self) -> Iterator[Finding]:
+        allowed = self._settings.peers.allow
+        closed = [
+            each
+            for each in self.addresses
+            if not any(
+                ipaddress.ip_address(each.partition("%")[0]) in network for network in allowed
+            )
+        ]
+        if len(closed) == len(self.addresses):
+            yield warning(
+                "allow",
+                f"{', '.join(closed)} is not in allow in [peers]: messages from {self.host} are not"
+                " accepted here. Sending to it works.",
+                "Add the address to allow in [peers], if it is to send messages here.",
+            )
+
+    def _connect(self) -> Iterator[Finding]:
+        for address in self.addresses:
+            try:
+                socket.create_connection((address, self.port), self._timeout_s).close()
+            except OSError as error:
+                yield self._unreachable(address, error)
+            else:
+                self.address = address
+                yield ok("port", f"{address} port {self.port} answers.")
+                return
+
+    def _unreachable(self, address: str, error: OSError) -> Finding:
+        if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+            return fault(
+                "port",
+                f"{address} port {self.port} does not answer within {self._timeout_s:g} s.",
+                "The computer is off, or a packet filter on the way drops the packets: allow TCP"
+                f" {self.port} there.",
+            )
+        if error.errno == errno.ECONNREFUSED:
+            return fault(
+                "port",
+                f"The computer {address} answers, but no program listens at port {self.port}.",
+                "Start the queue manager there, and let it listen on that address: address in"
+                " [listen], which is the loopback address by default.",
+            )
+        if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN):
+            return fault(
+                "route",
+                f"There is no route from this computer to {address}: {error.strerror}.",
+                f"Check the network: ip route get {address}",
+            )
+        return fault("port", f"{address} port {self.port}: {error.strerror or error}.", "")
+
+    def _shake_hands(self) -> Iterator[Finding]:
+        try:
+            answer = self._exchange()
+        except TimeoutError:
+            yield fault(
+                "handshake",
+                f"A program at {self.address} port {self.port} accepts connections and does not"
+                " answer the request for a session.",
+                "It is no queue manager, or it hangs: look there.",
+            )
+            return
+        except (OSError, EOFError) as error:
+            words = str(error) or "the connection was closed"
+            yield fault(
+                "handshake",
+                f"{self.address} closes the connection before a session begins ({words}).",
+                "Add the address of this computer to allow in [peers] there; or it has as many"
+                " sessions as it may have, or it is no queue manager.",
+            )
+            return
+        except ProtocolError as error:
+            yield fault(
+                "handshake",
+                f"The program at {self.address} port {self.port} is no queue manager: {error}.",
+                "Correct the port; queue managers listen at 1801.",
+            )
+            return
+        self.met = answer
+        yield ok(
+            "handshake",
+            f"Queue manager {guid_text(answer.queue_manager)} answers; it"
+            f" {'runs qmd' if answer.instance else 'does not run qmd'}.",
+        )
+
+    def _exchange(self) -> Met:
+        """Ask for a session as a queue manager that is not known, and close the connection."""
+        guid = os.urandom(16)
+        request = establish_connection(
+            client=guid,
+            server=NULL_GUID,
+            timestamp=int(time.monotonic() * 1000) & 0xFFFFFFFF,
+            operating_system=OperatingSystem.of(constant=0x10, no_ping=True, server=1),
+            refused=False,
+            padding=to_padding(Instance(1, os.urandom(16))),
+        )
+        with socket.create_connection((self.address, self.port), self._timeout_s) as connection:
+            connection.sendall(build_establish_connection(request))
+            buffer = PacketBuffer()
+            while True:
+                data = connection.recv(4096)
+                if not data:
+                    raise EOFError("the connection was closed")
+                packets = buffer.feed(data)
+                if packets:
+                    break
+        answer = parse_establish_connection(packets[0])
+        instance = from_padding(answer.padding)
+        if instance is not None:
+            self._tls_port = instance.tls_port
+        if answer.internal.flags.connection_refused:
+            if instance is not None and instance.refusal == NEEDS_TLS:
+                return Met(answer.server, instance)
+            if instance is not None and instance.refusal == TWO_OF_ONE_IDENTITY:
+                raise OSError("it refuses the session because of an identity")
+            raise OSError("it refuses the session; it may have too many")
+        return Met(answer.server, instance)
+
+    def _check_tls(self) -> Iterator[Finding]:
+        is_needed = (
+            self.met is not None
+            and self.met.instance is not None
+            and (self.met.instance.refusal == NEEDS_TLS)
+        )
+        if is_needed and not self._settings.tls.enabled:
+            yield fault(
+                "tls",
+                f"{self.host} takes sessions over TLS only, and TLS is off here.",
+                "Set enabled = true in [tls]: docs/tls.md.",
+            )
+            return
+        port = self._tls_port or (self._settings.tls.port if self._settings.tls.enabled else 0)
+        if not port or not self._settings.tls.enabled:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with (
+                socket.create_connection((self.address, port), self._timeout_s) as plain,
+                context.wrap_socket(plain) as secure,
+            ):
+                encoded = secure.getpeercert(binary_form=True) or b""
+        except (OSError, ssl.SSLError) as error:
+            level = fault if is_needed else note
+            yield level(
+                "tls",
+                f"{self.address} port {port} makes no TLS connection: {error}.",
+                "Enable TLS there, open the port, or allow plain sessions in policy in [tls].",
+            )
+            return
+        yield _judge_certificate(self.address, port, encoded)
+
+    def _ping(self) -> Iterator[Finding]:
+        """Send a ping of the protocol: many queue managers do not answer it."""
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.settimeout(min(PING_S, self._timeout_s))
+            try:
+                probe.connect((self.address, PING_PORT))
+                probe.send(ping_request(cookie=1, queue_manager=os.urandom(16), server=True))
+                answer = parse_ping(probe.recv(2048))
+            except (OSError, ProtocolError):
+                yield note(
+                    "ping",
+                    f"{self.address} does not answer pings at UDP port {PING_PORT}, which most"
+                    " queue managers leave off.",
+                )
+                return
+        if answer.flags.refused:
+            yield fault(
+                "ping",
+                f"{self.address} answers pings, and refuses sessions.",
+                "It has as many sessions as it may have, or does not allow this computer.",
+            )
+        else:
+            yield ok("ping", f"{self.address} answers pings.")
+
+
+def _judge_certificate(address: str, port: int, encoded: bytes) -> Finding:
+    try:
+        found = x509.load_der_x509_certificate(encoded)
+    except ValueError as error:
+        return fault("tls", f"The certificate at {address} port {port} is not valid: {error}.", "")
+    now = datetime.datetime.now(datetime.UTC)
+    if found.not_valid_after_utc < now or found.not_valid_before_utc > now:
+        return fault(
+            "tls",
+            f"The certificate at {address} port {port} is valid from"
+            f" {found.not_valid_before_utc:%Y-%m-%d} to {found.not_valid_after_utc:%Y-%m-%d} only.",
+            "Renew it there (`qmd tls rotate`), or set the clock of one of the computers.",
+        )
+    return ok(
+        "tls",
+        f"{address} port {port} speaks TLS, with a certificate until"
+        f" {found.not_valid_after_utc:%Y-%m-%d}.",
+    )
