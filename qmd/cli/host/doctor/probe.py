@@ -143,7 +143,7 @@ def _unanswered(
             "probe",
             f"{check.host} has taken a message, and its acknowledgment did not come back within"
             f" {timeout_s:g} s. {said}",
-            "The queue does not exist there, or the name of this host in the message leads elsewhere:"
+            "The queue does not exist there, or the name of this host leads elsewhere:"
             " check that queue, reached_at in [listen], and the name of this host there (`qmd"
             " doctor` on that computer, with this host).",
         )
