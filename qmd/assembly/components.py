@@ -350,17 +350,20 @@ class Assembly(TransferLayer):
 
     def new_publication(self) -> PreparedPublication:
         """Return an empty publication."""
-        return self._publication_with(self._new_answers())
+        return self._publication_with(self._new_answers(), "")
 
-    def _publication_with(self, answers: DirectoryAnswers) -> PreparedPublication:
+    def _publication_with(self, answers: DirectoryAnswers, transaction: str) -> PreparedPublication:
         services = self.services
         return PreparedPublication(
             services,
             self.admission,
             self.message_sender,
             answers,
-            ShapeBuilder(services, self.destinations, self.send_checks),
+            ShapeBuilder(
+                services, self.destinations, self.send_checks, in_transaction=bool(transaction)
+            ),
             PublicationWriter(services, self.outgoing, self.outgoing_release, self.recorder),
+            transaction,
         )
 
     def _retention_tasks(self) -> dict[str, retention.Task]:

@@ -11,7 +11,7 @@ packets in the last turn, by `MessageSender`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
+    from qmd.operations.transaction import Transaction
+    from qmd.operations.transactions import Transactions
     from qmd.runtime.services import Services
     from qmd.runtime.work_parts import Line, WorkParts
 
@@ -88,6 +90,33 @@ class PreparedSend:
         batch.when_durable(partial(done, self.ids))
 
 
+@dataclass(slots=True)
+class PreparedCommit:
+    """The messages of a transaction, ready for its commit."""
+
+    services: Services
+    answers: DirectoryAnswers
+    publication: PreparedPublication
+    numbers: list[object]
+    ids: list[object]
+
+    def check(self) -> bool:
+        """Return whether they can be sent as they were made.  Raises Refusal."""
+        try:
+            self.publication.check()
+        except NotUniform:
+            return False
+        return True
+
+    def write(self, token: bytes, done: Callable[[list[object]], None]) -> None:
+        """Add them to the open batch, and the outcome `token`; `done(ids)` when it is durable."""
+        self.publication.write()
+        batch = self.services.storage.batch
+        result = msgspec.msgpack.encode(self.numbers)
+        batch.record_outcome(token, result, self.services.clock.now_s)
+        batch.when_durable(partial(done, self.ids))
+
+
 class LargeSender:
     """Sender of requests with many messages: one request is prepared at a time."""
 
@@ -99,8 +128,9 @@ class LargeSender:
         checks: SendChecks,
         message_sender: MessageSender,
         new_answers: Callable[[], DirectoryAnswers],
-        new_publication: Callable[[DirectoryAnswers], PreparedPublication],
+        new_publication: Callable[[DirectoryAnswers, str], PreparedPublication],
     ) -> None:
+        """`new_publication(answers, transaction)` returns an empty one."""
         self._services = services
         self._parts = parts
         self.line = line
@@ -124,7 +154,7 @@ class LargeSender:
         Raises Refusal, InvalidName, StorageError.
         """
         answers = self._new_answers()
-        publication: PreparedPublication | None = self._new_publication(answers)
+        publication: PreparedPublication | None = self._new_publication(answers, "")
         numbers: list[int] = []
         ids: list[object] = []
         async for some in self._parts_of(len(messages), sender):
@@ -159,15 +189,61 @@ class LargeSender:
             ids += await answers.complete(partial(send, messages[some]))
         return ids
 
+    async def commit(
+        self,
+        transactions: Transactions,
+        transaction: Transaction,
+        sender: Sender,
+        done: Callable[[list[object]], None],
+        owner: str,
+    ) -> None:
+        """Commit a transaction, as `Transactions.commit`, after its packets were made in parts.
+
+        Raises Refusal.
+        """
+        answers = self._new_answers()
+        transaction.choosing += 1  # it is not idle
+        try:
+            prepared = await self._prepare_commit(transaction, answers, sender)
+        finally:
+            transaction.choosing -= 1
+        await answers.complete(
+            partial(transactions.commit, transaction.id, transaction.owner, done, owner, prepared)
+        )
+
+    async def _prepare_commit(
+        self, transaction: Transaction, answers: DirectoryAnswers, sender: Sender
+    ) -> PreparedCommit | None:
+        """Make the packets of a transaction; None: they are not uniform."""
+        publication = self._new_publication(answers, transaction.id.hex())
+        messages, numbers = transaction.messages, transaction.numbers
+        ids: list[object] = []
+        try:
+            async for some in self._parts_of(len(messages), sender):
+                await self._packets(publication, messages[some], numbers[some])
+                ids += self._message_sender.ids(numbers[some])
+        except NotUniform:
+            return None
+        return PreparedCommit(self._services, answers, publication, numbers, ids)
+
     def _check(self, part: list[NewMessage], sender: Sender) -> None:
         sender.admit(part)
         self._checks.check(part)
 
-    async def _packets(self, publication: PreparedPublication, part: list[NewMessage]) -> list[int]:
+    async def _packets(
+        self,
+        publication: PreparedPublication,
+        part: list[NewMessage],
+        numbers: list[object] | None = None,
+    ) -> Sequence[int]:
         """Make the packets of a part; return the numbers of its messages.  Raises NotUniform."""
         if any(new.signature or new.privacy_level for new in part):
             raise NotUniform
-        return await publication.prepare_some([msgspec.structs.astuple(new) for new in part])
+        known = None if numbers is None else [each for each in numbers if isinstance(each, int)]
+        if known is not None and len(known) < len(part):
+            raise NotUniform  # a message to several queues has several numbers
+        rows = [msgspec.structs.astuple(new) for new in part]
+        return await publication.prepare_some(rows, known)
 
     async def _parts_of(self, count: int, sender: Sender) -> AsyncIterator[slice]:
         async for some in self._parts.of(count, sender.spend):

@@ -60,7 +60,10 @@ class ShapeBuilder:
         services: Services,
         destinations: Destinations,
         checks: SendChecks,
+        *,
+        in_transaction: bool = False,
     ) -> None:
+        self._in_transaction = in_transaction
         self._services = services
         self._destinations = destinations
         self._checks = checks
@@ -106,7 +109,7 @@ class ShapeBuilder:
     def is_accepted(self, new: NewMessage) -> bool:
         """Return whether a message passes all checks now, such as that of its protection."""
         try:
-            self._checks.check([new], is_part=True)
+            self._checks.check([new], in_transaction=self._in_transaction, is_part=True)
         except Refusal:
             return False
         return True
@@ -119,7 +122,7 @@ class ShapeBuilder:
         if new.report_queue or new.dead_letter_queue or self._services.lifecycle.stopping:
             raise NotUniform
         try:
-            way = self._checks.way_of(new)
+            way = self._checks.way_of(new, in_transaction=self._in_transaction)
         except MustAsk:
             raise
         except Refusal as refusal:

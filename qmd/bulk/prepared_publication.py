@@ -24,7 +24,7 @@ from qmd.bulk.publication_batch import PacketGroup, PublicationWriter
 from qmd.control_protocol.messages import NewMessage
 from qmd.core.sequence import NUMBER_MAX
 from qmd.directory.resolver import MustAsk
-from qmd.message.template import Row, shape
+from qmd.message.template import Row, shape, with_bounds
 from qmd.operations.delayed import is_delayed
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
@@ -53,7 +53,11 @@ class PreparedPublication:
         answers: DirectoryAnswers,
         shape_builder: ShapeBuilder,
         writer: PublicationWriter,
+        transaction: str = "",
     ) -> None:
+        """`transaction` is the id, as text, of the one that sends all messages; "": each is one."""
+        self._transaction = transaction
+        self._index: int | None = None  # of the transaction
         self._services = services
         self._admission = admission
         self._message_sender = message_sender
@@ -74,26 +78,30 @@ class PreparedPublication:
             await self.prepare_some(rows[first : first + ROWS_A_TURN])
             await asyncio.sleep(0)
 
-    async def prepare_some(self, rows: Sequence[Row]) -> list[int]:
+    async def prepare_some(
+        self, rows: Sequence[Row], numbers: Sequence[int] | None = None
+    ) -> Sequence[int]:
         """Make the packets of the next rows; return the numbers of their messages.
 
-        Raises NotUniform and StorageError.
+        They were allocated before, or are now.  Raises NotUniform and StorageError.
         """
         groups = [(key, list(alike)) for key, alike in groupby(rows, shape)]
         for key, alike in groups:
             if key not in self._shapes:
                 example = NewMessage(*alike[0])
                 self._shapes[key] = await self._answers.complete(partial(self._new_shape, example))
-        await self._services.ids.ensure(len(rows))
-        return self._add(groups, len(rows))
+        if numbers is None:
+            await self._services.ids.ensure(len(rows))
+            numbers = self._services.ids.next_message_numbers(len(rows))
+        self._add(groups, numbers)
+        return numbers
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
         if len(self._shapes) >= SHAPES_MAX or is_delayed(example):
             raise NotUniform
         return self._shape_builder.build(example, self._sent_s)
 
-    def _add(self, groups: Sequence[tuple[Row, list[Row]]], count: int) -> list[int]:
-        numbers = self._services.ids.next_message_numbers(count)
+    def _add(self, groups: Sequence[tuple[Row, list[Row]]], numbers: Sequence[int]) -> None:
         at = 0
         for key, some in groups:
             shape = self._shapes[key]
@@ -102,8 +110,7 @@ class PreparedPublication:
                 group = PacketGroup(shape)
                 self._groups.append(group)
             mine = numbers[at : at + len(some)]
-            index = self._message_sender.next_indexes(len(some))
-            packets = shape.template.packets(some, mine, index)
+            packets = self._packets_of(shape, some, mine)
             if packets is None:
                 raise NotUniform
             if any(row[_CORRELATION_ID] for row in some) or group.correlation_ids:
@@ -113,8 +120,17 @@ class PreparedPublication:
             group.packets += packets
             group.sizes += map(len, packets)
             at += len(some)
-        self.messages += count
-        return numbers
+        self.messages += len(numbers)
+
+    def _packets_of(
+        self, shape: MessageShape, rows: Sequence[Row], numbers: Sequence[int]
+    ) -> list[bytes] | None:
+        if not self._transaction:
+            index = self._message_sender.next_indexes(len(rows))
+            return shape.template.packets(rows, numbers, index)
+        if self._index is None:
+            self._index = self._message_sender.next_indexes(1)
+        return shape.template.packets(rows, numbers, self._index, step=0)
 
     def take_over(self) -> None:
         """Add all messages to the open batch; they are ready when it is durable.
@@ -122,11 +138,23 @@ class PreparedPublication:
         Raises Refusal if there is no room for them, and NotUniform if their routes have changed
         since they were prepared.  In both cases nothing was added.
         """
+        self.check()
+        self.write()
+
+    def check(self) -> None:
+        """Check that all messages can be added now; raise as `take_over`."""
         size = self._check()
         full = self._admission.is_full(size, messages=self.messages)
         if full is not None:
             raise full
-        self._writer.write(self._groups, self.messages)
+
+    def write(self) -> None:
+        """Add all messages to the open batch, in the turn of the loop of their `check`."""
+        if self._transaction:
+            first, last = self._groups[0].packets, self._groups[-1].packets
+            first[0] = with_bounds(first[0], is_first=True, is_last=False)
+            last[-1] = with_bounds(last[-1], is_first=False, is_last=True)
+        self._writer.write(self._groups, self.messages, self._transaction)
         self._message_sender.sent_count += self.messages
 
     def _check(self) -> int:

@@ -60,8 +60,11 @@ class PublicationWriter:
         self._outgoing_release = outgoing_release
         self._recorder = recorder
 
-    def write(self, groups: Sequence[PacketGroup], messages: int) -> None:
-        """Add all `messages` messages of `groups`; they are ready when the batch is durable."""
+    def write(self, groups: Sequence[PacketGroup], messages: int, transaction: str = "") -> None:
+        """Add all `messages` messages of `groups`; they are ready when the batch is durable.
+
+        `transaction` is the id, as text, of the one that sends them, or "".
+        """
         # If all messages of an outgoing sequence are acknowledged, a new sequence begins.
         self._outgoing_release.release()
         batch = self._services.storage.batch
@@ -70,10 +73,10 @@ class PublicationWriter:
         for group in groups:
             if isinstance(group.shape.queue, LocalQueue):
                 lookup_ids = local.put(group, group.shape.queue, batch)
-                self._record(group, lookup_ids)
+                self._record(group, lookup_ids, transaction=transaction)
             else:
                 keys, positions = remote.put(group, group.shape.queue, batch)
-                self._record(group, keys, positions)
+                self._record(group, keys, positions, transaction=transaction)
         remote.save(batch)
 
         def durable() -> None:
@@ -82,12 +85,19 @@ class PublicationWriter:
 
         batch.when_durable(durable)
 
-    def _record(self, group: PacketGroup, places: list[int], positions: Sequence[int] = ()) -> None:
+    def _record(
+        self,
+        group: PacketGroup,
+        places: list[int],
+        positions: Sequence[int] = (),
+        *,
+        transaction: str,
+    ) -> None:
         """Record that the messages of a group were sent."""
         if not self._recorder.enabled:
             return
         shape = group.shape
-        event = sent_to(self._recorder, self._services.id, shape.queue, shape.delivery)
+        event = sent_to(self._recorder, self._services.id, shape.queue, shape.delivery, transaction)
         if not group.correlation_ids:
             event.numbers += group.numbers
         else:

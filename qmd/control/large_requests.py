@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qmd.control.components import Components
     from qmd.control_protocol.messages import NewMessage, Request
     from qmd.directory.resolver import Resolution
+    from qmd.operations.transaction import Transaction
 
 
 class Client(Hashable, Protocol):
@@ -51,7 +52,11 @@ class Hooks(NamedTuple):
     go_on: Callable[[], None]  # later requests may begin
 
 
-async def send_in_parts(client: Client, hooks: Hooks, request: SendParts | SendOnceParts) -> object:
+def ignore() -> None:
+    """Do nothing when a request begins."""
+
+
+async def send_in_parts(client: Client, request: SendParts | SendOnceParts, hooks: Hooks) -> object:
     """Do a request; return its answer.  Raises Refusal, InvalidName, MustAsk, StorageError."""
     execution = _Execution(client, hooks, request)
     try:
@@ -152,6 +157,31 @@ class _Execution:
                 )
             except MustAsk as ask:
                 await ask.answered(components.resolver)
+
+
+async def commit_in_parts(client: Client, transaction: Transaction, hooks: Hooks) -> object:
+    """Commit a transaction with many messages; return their ids.  Raises Refusal, StorageError."""
+    components, account = client.components, client.account
+    assert account is not None
+    sender = components.large_sender
+    durable = asyncio.get_running_loop().create_future()
+    spend = partial(account.spend, 0, 0)
+    try:
+        async with sender.line.place(account.name):
+            await sender.commit(
+                components.transactions,
+                transaction,
+                Sender(account.name, spend, hooks.is_there, _admit_all),
+                partial(settle, durable),
+                client.rights.owner,
+            )
+    finally:
+        hooks.go_on()
+    return await durable
+
+
+def _admit_all(messages: list[NewMessage]) -> None:
+    """Admit messages that were admitted when the transaction got them."""
 
 
 async def with_answers(

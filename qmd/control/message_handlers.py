@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from qmd.access.demands import TO_SEND_AGAIN
 from qmd.control import validate as checked
-from qmd.control.large_requests import no_token
+from qmd.control.large_requests import commit_in_parts, no_token
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Choice
 from qmd.control_protocol.once import SendOnce
+from qmd.control_protocol.parts import MANY
 from qmd.control_protocol.signing import SigningParts
 from qmd.directory.resolver import MustAsk
 from qmd.operations.redelivery import changed
@@ -291,7 +292,12 @@ def _settle(connection: ControlConnection, request: transaction_frames.Settle) -
 
 
 def _commit(connection: ControlConnection, request: transaction_frames.Commit) -> None:
-    connection.components.transactions.commit(
+    transactions = connection.components.transactions
+    large = transactions.with_many(request.transaction, connection, MANY)
+    if large is not None:
+        connection.change_in_parts(request.number, partial(commit_in_parts, connection, large))
+        return
+    transactions.commit(
         request.transaction,
         connection,
         partial(connection.done, request.number),

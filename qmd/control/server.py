@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ from qmd.control import verb_rights
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
-from qmd.control.large_requests import Hooks, send_in_parts, with_answers
+from qmd.control.large_requests import Hooks, ignore, send_in_parts, with_answers
 from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
@@ -67,9 +67,7 @@ class ControlConnection(asyncio.Protocol):
         self._memory = ClientMemory(self)
         self._is_counted = False  # against the memory budget
         self._waits_for_disk = False
-        # A request waits for an answer of the directory, or is prepared in parts; later requests
-        # wait for it.
-        self._resolving = False
+        self._holds = 0  # requests that later ones wait for: for the directory, or for their parts
         self._under_way = 0  # requests that have begun and are not answered
         self._waits_for_turn = False
         self._waits_as_busy = False  # for a turn of the accounts with much work
@@ -216,7 +214,7 @@ class ControlConnection(asyncio.Protocol):
         rights = self.components.local_users.at_once(client)
         self.rights = rights or NO_RIGHTS
         if rights is None and client is not None:
-            self._resolving = True
+            self._holds += 1
             self._keep(self._changing, self._look_up(client))
 
     async def _look_up(self, client: LocalClient) -> None:
@@ -226,8 +224,7 @@ class ControlConnection(asyncio.Protocol):
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
             return
-        self._resolving = False
-        self._work()
+        self._go_on_in_order()
 
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
@@ -265,7 +262,7 @@ class ControlConnection(asyncio.Protocol):
     def _may_begin(self) -> bool:
         return (
             bool(self._backlog)
-            and not self._resolving
+            and not self._holds
             and self._under_way < REQUESTS_MAX
             and self._may_write.is_set()
             # A large request does not begin while the disk lags behind.
@@ -323,9 +320,7 @@ class ControlConnection(asyncio.Protocol):
             self._refuse(frames.request_number(frame), too_many_requests())
             return
         if (large := request_in_parts(frame)) is not None:
-            self._resolving = True
-            hooks = Hooks(self._is_open, self._admitted, begun, self._go_on_in_order)
-            self.change(large.number, send_in_parts(self, hooks, large))
+            self.change_in_parts(large.number, partial(send_in_parts, self, large), begun)
             return
         begun()
         try:
@@ -342,7 +337,7 @@ class ControlConnection(asyncio.Protocol):
         try:
             self._execute(request)
         except MustAsk as ask:
-            self._resolving = True
+            self._holds += 1
             self._keep(self._changing, self._resolve_and_begin(request, ask))
         except Refusal as refusal:
             self._refuse(request.number, refusal)
@@ -384,9 +379,8 @@ class ControlConnection(asyncio.Protocol):
 
     def _go_on_in_order(self) -> None:
         """Begin later requests: the messages of this one are in the open batch, or refused."""
-        if self._resolving:
-            self._resolving = False
-            self._work()
+        self._holds -= 1
+        self._work()
 
     def _refuse(self, number: int, refusal: Refusal) -> None:
         self._answer(refused(number, refusal))
@@ -428,7 +422,7 @@ class ControlConnection(asyncio.Protocol):
         if self._is_counted:
             self._is_counted = self._memory.is_much
             self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
-        waits = bool(self._backlog) or self._resolving or self._memory.waits
+        waits = bool(self._backlog or self._holds or self._memory.waits)
         must_pause = behind or waits or not self._may_write.is_set()
         if must_pause != self._reading_paused:
             self._reading_paused = not self._reading_paused
@@ -458,6 +452,17 @@ class ControlConnection(asyncio.Protocol):
     def change(self, number: int, work: Coroutine[Any, Any, object]) -> None:
         """Start a verb that waits in the middle of a change; it always runs to its end."""
         self._start(self._changing, number, work)
+
+    def change_in_parts(
+        self,
+        number: int,
+        work: Callable[[Hooks], Coroutine[Any, Any, object]],
+        begun: Callable[[], None] = ignore,
+    ) -> None:
+        """Start a change that later requests wait for; `work(hooks)` calls `hooks.go_on` once."""
+        self._holds += 1
+        hooks = Hooks(self._is_open, self._admitted, begun, self._go_on_in_order)
+        self.change(number, work(hooks))
 
     def _start(
         self,

@@ -24,6 +24,8 @@ _DESTINATION, _BODY, _LABEL, _BODY_TYPE, _CORRELATION_ID, _TAG, _EXTENSION = 0, 
 # Headers after the body; packets with them have no template. [MS-MQMQ] 2.2.19.1, .2
 _DEBUG, _MULTI_QUEUE = 1 << 5, 1 << 23
 _INDEX_BIT = 4
+_FIRST, _LAST = 1 << 2, 1 << 3  # of a transaction, [MS-MQMQ] 2.2.20.5
+_BOUNDS = _FIRST | _LAST
 _NO_CORRELATION = bytes(20)
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 
@@ -69,17 +71,19 @@ class Template:
         self._security = model[properties + 40 : properties + 52]
 
     def packets(
-        self, rows: Sequence[Row], numbers: Sequence[int], first_index: int
+        self, rows: Sequence[Row], numbers: Sequence[int], first_index: int, *, step: int = 1
     ) -> list[bytes] | None:
         """Return a packet for each row; None if `compose` would refuse one of them.
 
         Each transactional message is a transaction of its own: their indexes begin with
-        `first_index`.
+        `first_index`.  With a `step` of 0 they are messages in the middle of one transaction.
         """
         head = self._head.pack
         head_bytes = self._head.size
         first, second, class_, security = self._first, self._second, self._class, self._security
         flags, between = self._transaction_flags, self._between
+        if flags is not None and not step:
+            flags &= ~_BOUNDS
         label_bytes_max = 2 * LABEL_CHARACTERS_MAX + 2
         packets: list[bytes] = []
         add = packets.append
@@ -92,7 +96,7 @@ class Template:
             pad = -size & 3
             middle: tuple[Any, ...] = between
             if flags is not None:
-                index = first_index + at & TRANSACTION_INDEX_MASK
+                index = first_index + step * at & TRANSACTION_INDEX_MASK
                 middle = between[0], flags | index << _INDEX_BIT, between[1]
             try:
                 headers = head(
@@ -115,3 +119,11 @@ class Template:
                 return None
             add(b"".join((headers, label, extension, body, _PADDING[pad])))
         return packets
+
+
+def with_bounds(packet: bytes, *, is_first: bool, is_last: bool) -> bytes:
+    """Return the packet of a transactional message, marked as first or last of its transaction."""
+    at = transaction_offset(packet)
+    assert at is not None, "a packet of a transactional message has such a header"
+    flags = packet[at] | (_FIRST if is_first else 0) | (_LAST if is_last else 0)
+    return packet[:at] + bytes([flags]) + packet[at + 1 :]

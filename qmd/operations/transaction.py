@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from qmd.control_protocol.messages import NewMessage
 from qmd.errors import Refusal
@@ -13,6 +13,8 @@ from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
     from qmd.runtime.budget import Budget
+
+T = TypeVar("T", bound=Hashable)
 
 MESSAGE_BYTES = 1024  # of memory for each message, besides body and extension
 
@@ -32,6 +34,17 @@ def too_much(memory: Budget, owner: Hashable, more_bytes: int) -> Refusal:
         "Commit or abort some, or set transactions in the section [memory] of the configuration"
         " higher.",
     )
+
+
+class PreparedMessages(Protocol):
+    """The messages of a transaction, of which the packets were made before its commit."""
+
+    def check(self) -> bool:
+        """Return whether they can be sent as they were made.  Raises Refusal."""
+        ...
+
+    def write(self, token: bytes, done: Callable[[list[object]], None]) -> None:
+        """Add them to the open batch, and the outcome `token`; `done(ids)` when it is durable."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,3 +78,28 @@ class Transaction:
     def taken_count(self) -> int:
         """The number of messages that it has received."""
         return sum(len(mine) for mine in self.reader.taken.values())
+
+
+def doomed(transaction: Transaction) -> Refusal:
+    """Return the refusal of a transaction that can only be aborted."""
+    return Refusal(
+        "transaction_doomed",
+        f"a message could not be sent in this transaction: {transaction.doom}",
+    )
+
+
+def by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
+    """Return the lookup ids, in order, by queue and by what is to be done with the messages."""
+    found: dict[tuple[LocalQueue, T], list[int]] = {}
+    for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
+        found.setdefault((queue, what), []).append(lookup_id)
+    return found
+
+
+def seconds(duration_s: float) -> str:
+    """Return a duration for people."""
+    return f"{round(duration_s, 2):g} s"
+
+
+def unanswered(count: int) -> None:
+    """Ignore the result of a part: only the commit as a whole is answered."""

@@ -17,7 +17,8 @@ connection is refused from then on.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -34,7 +35,16 @@ from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Copies
 from qmd.operations.sealed_tokens import ALL_CONNECTIONS
-from qmd.operations.transaction import Transaction, kept_bytes, too_much
+from qmd.operations.transaction import (
+    PreparedMessages,
+    Transaction,
+    by_queues,
+    doomed,
+    kept_bytes,
+    seconds,
+    too_much,
+    unanswered,
+)
 from qmd.queues.local_queue import LocalQueue, Reader
 
 if TYPE_CHECKING:
@@ -49,8 +59,6 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 log = structlog.get_logger()
-
-T = TypeVar("T", bound=Hashable)
 
 
 class Transactions:
@@ -103,8 +111,8 @@ class Transactions:
                 " ([transactions] live_max)",
                 "Commit or abort some, or allow more.",
             )
-        now = self._services.loop.time()
-        idle_s = min(idle_s, limits.idle_s) if idle_s > 0 else limits.idle_s
+        now, limit_s = self._services.loop.time(), limits.idle_s
+        idle_s = min(idle_s, limit_s) if idle_s > 0 else limit_s
         transaction = Transaction(transaction_id, owner, idle_s, now, now)
         self._live[transaction_id] = transaction
         self._watch(transaction)
@@ -170,6 +178,12 @@ class Transactions:
         transaction = self._live.get(transaction_id)
         if transaction is not None and transaction.owner is owner:
             transaction.doom = transaction.doom or reason
+
+    def with_many(self, transaction_id: bytes, owner: Hashable, count: int) -> Transaction | None:
+        """Return a transaction that can commit and sends `count` messages or more, or None."""
+        found = self._live.get(transaction_id)
+        is_sound = found is not None and found.owner is owner and not found.doom
+        return found if is_sound and found and len(found.messages) >= count else None
 
     def is_under_way(self, transaction_id: bytes) -> bool:
         """Return whether the transaction may still commit."""
@@ -295,10 +309,12 @@ class Transactions:
         owner: Hashable,
         done: Callable[[list[object]], None],
         client: str = "",
+        prepared: PreparedMessages | None = None,
     ) -> None:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
-        `client` is the name of the client that may cancel its delayed messages.
+        `client` is the name of the client that may cancel its delayed messages; `prepared` are its
+        messages if their packets are made already.
 
         Raises Refusal: then the transaction is aborted.  Raises MustAsk: then it stays open.
         """
@@ -306,13 +322,19 @@ class Transactions:
         message_receiver, reader = self._message_receiver, transaction.reader
         if transaction.doom:
             self._abort(transaction, f"a message could not be sent in it: {transaction.doom}")
-            raise _doomed(transaction)
+            raise doomed(transaction)
         message_receiver.stop_waiting(reader)
         message_sender = self._message_sender
         try:
             self._check_received(transaction)
-            chosen = self._checks.check(
-                transaction.messages, in_transaction=True, several=transaction.several
+            if prepared is not None and not prepared.check():
+                prepared = None
+            chosen = (
+                []
+                if prepared
+                else self._checks.check(
+                    transaction.messages, in_transaction=True, several=transaction.several
+                )
             )
         except MustAsk:
             raise  # the commit begins again after the answer of the directory
@@ -326,16 +348,20 @@ class Transactions:
         for queue, mine in list(reader.taken.items()):
             if mine:
                 message_receiver.remove(
-                    reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()
+                    reader, queue, sorted(mine), b"", unanswered, transaction=transaction.id.hex()
                 )
-        message_sender.take_over(
-            transaction.messages,
-            chosen,
-            transaction.id,
-            lambda ids: self._committed(transaction, ids, done),
-            numbers=transaction.numbers,
-            owner=client,
-        )
+        committed = partial(self._committed, transaction, done)
+        if prepared is not None:
+            prepared.write(transaction.id, committed)
+        else:
+            message_sender.take_over(
+                transaction.messages,
+                chosen,
+                transaction.id,
+                committed,
+                numbers=transaction.numbers,
+                owner=client,
+            )
         assert batch is self._services.storage.batch, "a transaction is in one batch"
 
     def abort(
@@ -392,7 +418,7 @@ class Transactions:
         """Return a transaction that can still commit.  Raises Refusal."""
         transaction = self._find(transaction_id, owner)
         if transaction.doom:
-            raise _doomed(transaction)
+            raise doomed(transaction)
         return transaction
 
     def _check_received(self, transaction: Transaction) -> None:
@@ -404,22 +430,22 @@ class Transactions:
                     "Begin another transaction.",
                 )
             self._message_receiver.check_numbers(transaction.reader, queue, list(mine))
-        for (source, (target, _)), lookup_ids in _by_queues(transaction.moves).items():
+        for (source, (target, _)), lookup_ids in by_queues(transaction.moves).items():
             messages = [source.taken[lookup_id] for lookup_id in lookup_ids]
             self._mover.check(source, target, messages)
 
     def _settle_received(self, transaction: Transaction) -> None:
-        for (source, (target, why)), lookup_ids in _by_queues(transaction.moves).items():
+        for (source, (target, why)), lookup_ids in by_queues(transaction.moves).items():
             self._mover.move_taken(
                 transaction.reader, source, target, lookup_ids, transaction.id.hex(), why
             )
-        for (queue, reason), lookup_ids in _by_queues(transaction.rejections).items():
+        for (queue, reason), lookup_ids in by_queues(transaction.rejections).items():
             self._message_receiver.reject(
-                transaction.reader, queue, lookup_ids, reason, b"", _unanswered
+                transaction.reader, queue, lookup_ids, reason, b"", unanswered
             )
 
     def _committed(
-        self, transaction: Transaction, ids: list[object], done: Callable[[list[object]], None]
+        self, transaction: Transaction, done: Callable[[list[object]], None], ids: list[object]
     ) -> None:
         self._forget(transaction)
         self.committed_count += 1
@@ -460,40 +486,15 @@ class Transactions:
         idle_s = self._services.loop.time() - transaction.used_at
         if idle_s + 1e-6 < transaction.idle_s or self._is_waiting(transaction):
             if self._is_waiting(transaction):
-                transaction.used_at = (
-                    self._services.loop.time()
-                )  # it is not idle while a receive waits
+                transaction.used_at = self._services.loop.time()  # a receive that waits is no rest
             self._watch(transaction)
             return
         self._abort(
             transaction,
-            f"it was idle for {_seconds(idle_s)}, longer than its limit of"
-            f" {_seconds(transaction.idle_s)}"
+            f"it was idle for {seconds(idle_s)}, longer than its limit of"
+            f" {seconds(transaction.idle_s)}"
             " ([transactions] idle)",
         )
 
     def _is_waiting(self, transaction: Transaction) -> bool:
         return transaction.choosing > 0 or self._message_receiver.is_waiting(transaction.reader)
-
-
-def _doomed(transaction: Transaction) -> Refusal:
-    return Refusal(
-        "transaction_doomed",
-        f"a message could not be sent in this transaction: {transaction.doom}",
-    )
-
-
-def _by_queues(chosen: dict[tuple[LocalQueue, int], T]) -> dict[tuple[LocalQueue, T], list[int]]:
-    """Return the lookup ids, in order, by queue and by what is to be done with the messages."""
-    found: dict[tuple[LocalQueue, T], list[int]] = {}
-    for (queue, lookup_id), what in sorted(chosen.items(), key=lambda each: each[0][1]):
-        found.setdefault((queue, what), []).append(lookup_id)
-    return found
-
-
-def _seconds(duration_s: float) -> str:
-    return f"{round(duration_s, 2):g} s"
-
-
-def _unanswered(count: int) -> None:
-    """Ignore the result of a part: only the commit as a whole is answered."""

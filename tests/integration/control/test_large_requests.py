@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from protocol import parse_user_message
 from qmd.client import QueueManager, QueueManagerError, connect, new_message
 from qmd.control_protocol.messages import NewMessage
 from qmd.control_protocol.parts import MANY
@@ -162,3 +163,30 @@ async def test_a_large_request_that_is_not_understood_names_the_place(hosts: Hos
 
     await asyncio.to_thread(send_bad)
     assert await all_of(a) == [b"next"]
+
+
+@hosted
+async def test_others_are_served_while_a_large_transaction_commits(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    await a.create("other")
+    async with connect(a.socket) as large, connect(a.socket) as other:
+        await other.send("other", b"connected")
+        transaction = large.transaction()
+        await transaction.begin()
+        for part in (NUMBERED[:900], NUMBERED[900:]):
+            await transaction.send_many(messages_to("orders", *part))
+        committed = asyncio.create_task(transaction.commit())
+        await until(lambda: any(under_way(a)))
+        await other.send("other", b"small")
+        assert not committed.done()
+        assert a.queue("orders").messages == 0
+        await committed
+    stored = await a.peek("orders")
+    stored += await a.peek("orders", stored[-1].lookup_id + 1)
+    headers = [parse_user_message(each.packet).transaction for each in stored]
+    flags = [each.flags for each in headers if each is not None]
+    assert [each.first for each in flags] == [1, *[0] * (MESSAGES - 1)]
+    assert [each.last for each in flags] == [*[0] * (MESSAGES - 1), 1]
+    assert len({each.index for each in flags}) == 1
+    assert await all_of(a) == NUMBERED
