@@ -97,11 +97,13 @@ class PreparedCommit:
     services: Services
     answers: DirectoryAnswers
     publication: PreparedPublication
-    numbers: list[object]
+    numbers: list[object]  # of the transaction, also of messages that it gets later
     ids: list[object]
 
     def check(self) -> bool:
         """Return whether they can be sent as they were made.  Raises Refusal."""
+        if len(self.ids) != len(self.numbers):
+            return False  # the transaction has got more messages meanwhile
         try:
             self.publication.check()
         except NotUniform:
