@@ -1,6 +1,6 @@
 """The stop and the control socket: no client is served after the stop has begun.
 
-What a stop loses is recorded near its end; a message that a client received behind that would have
+A stop records its losses near its end; a message that a client received behind that would have
 two ends in the log.
 """
 
