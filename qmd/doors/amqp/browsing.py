@@ -13,6 +13,7 @@ from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
 from qmd.doors.amqp.leaving import encoded
+from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
@@ -21,7 +22,7 @@ LOOK_MAX = 64  # messages in one request
 WAIT_S = 20.0  # of one request for messages that have not arrived yet
 
 
-class Browser:
+class Browser(ServedLink):
     """A link over which a client gets copies of the messages of a queue, in their order."""
 
     def __init__(self, conversation: Context, link: Any, queue: str, selector: str) -> None:

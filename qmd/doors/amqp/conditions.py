@@ -7,7 +7,7 @@ from typing import Any
 import proton
 
 from qmd.catalogue import find_by_code
-from qmd.client.errors import ClientError, NotConnected, OutcomeUnknown
+from qmd.client.errors import ClientError, NotConnected, OutcomeUnknown, Stopping
 
 INTERNAL, NOT_FOUND = "amqp:internal-error", "amqp:not-found"
 UNAUTHORIZED, DECODE = "amqp:unauthorized-access", "amqp:decode-error"
@@ -51,6 +51,17 @@ class AmqpFault(Exception):
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(text)
         self.condition = condition
+
+
+def is_no_outcome(error: Exception | None) -> bool:
+    """Return whether an error leaves the outcome open, or ends with the daemon.
+
+    A client must not be told of a rejection then: it learns that its connection has ended, and
+    sends or settles again.
+    """
+    if isinstance(error, NotConnected | OutcomeUnknown | Stopping):
+        return True
+    return isinstance(error, ClientError) and error.code == "storage_failed"
 
 
 def condition_of(error: Exception) -> proton.Condition:

@@ -39,6 +39,7 @@ class Context(Protocol):
     transactions: Any  # Transactions
     opening: Any  # Opening
     links: dict[Any, Any]
+    kept: dict[Any, Any]
     unsettled_count: int
     is_slow: bool
     is_over: bool
@@ -62,6 +63,9 @@ class Context(Protocol):
 
     def more_room(self) -> None:
         """Take more messages: some were settled, or written."""
+
+    def fail(self, failure: Exception) -> None:
+        """Close the connection with an error condition."""
 
     async def connected(self) -> None:
         """Open the connection to the daemon.  Raises ClientError."""

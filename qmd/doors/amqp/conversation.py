@@ -53,6 +53,9 @@ class Conversation:
         self.transactions = Transactions(self)
         #: The links by proton's pointers: objects with the methods that their events need.
         self.links: dict[Any, Any] = {}
+        #: Those and the ones that have ended, until proton frees them.
+        self.kept: dict[Any, Any] = {}
+        self._attached: dict[Any, Any] = {}  # all links of proton's that are not freed
         self.opening = Opening(self)
         self.unsettled_count = 0
         self.is_slow = False  # the client does not read, or the engine holds much for it
@@ -126,7 +129,7 @@ class Conversation:
             case proton.Event.SESSION_REMOTE_OPEN:
                 event.session.open()
             case proton.Event.SESSION_REMOTE_CLOSE:
-                self._close_session(event.session)
+                self.spawn(self._close_session(event.session))
             case proton.Event.LINK_REMOTE_OPEN:
                 self._attach(event.link)
             case proton.Event.LINK_REMOTE_CLOSE | proton.Event.LINK_REMOTE_DETACH:
@@ -144,6 +147,7 @@ class Conversation:
         connection.open()
 
     def _attach(self, link: Any) -> None:
+        self._attached[link._impl] = link
         if len(self.links) >= self.limits.links:
             text = f"a connection may have {self.limits.links} links"
             self.opening.refuse(link, AmqpFault(LIMIT, text))
@@ -151,39 +155,68 @@ class Conversation:
         self.opening.begin(link)
 
     def _detach(self, link: Any, *, closed: bool) -> None:
+        served = self._end_link(link, closed=closed)
+        if link.state & proton.Endpoint.LOCAL_CLOSED:
+            self._free(link)
+        elif served is None or served.is_settled:
+            self._answer_end(link, closed=closed)
+        else:
+            self.spawn(self._detach_later(link, closed=closed))
+
+    def _end_link(self, link: Any, *, closed: bool) -> Any:
+        """Give back the messages of a link that its client ends; return the object for it."""
         served = self.links.pop(link._impl, None)
         self.opening.forget(link)
         if served is not None:
             served.close()
             if closed:
                 self.opening.gone(served)
-        if link.state & proton.Endpoint.LOCAL_ACTIVE:
-            if isinstance(served, Producer) and self.outbox.bytes:
-                self.spawn(self._detach_later(link, closed=closed))
-            else:
-                _end(link, closed=closed)
-        elif link.state & proton.Endpoint.LOCAL_CLOSED:
-            link.free()
+        return served
 
     async def _detach_later(self, link: Any, *, closed: bool) -> None:
         """Answer the end of a link after its messages were committed and acknowledged."""
-        await self.outbox.barrier()
+        await self._settled()
         if not self.is_over:
-            _end(link, closed=closed)
+            self._answer_end(link, closed=closed)
             self.flush()
 
-    def _close_session(self, session: Any) -> None:
-        link = self.engine.connection.link_head(0)
-        while link is not None:
-            following = link.next(0)
-            if link.session == session:
-                served = self.links.pop(link._impl, None)
-                self.opening.forget(link)
-                if served is not None:
-                    served.close()
-                    self.opening.gone(served)
-            link = following
-        session.close()
+    async def _settled(self) -> None:
+        """Wait until everything that came before has been committed or refused."""
+        self.outbox.start()
+        self.removals.start()
+        await self.outbox.barrier()
+        await self.removals.barrier()
+
+    def _answer_end(self, link: Any, *, closed: bool) -> None:
+        """Answer the end of a link; with `closed` also its state ends."""
+        if link.state & proton.Endpoint.LOCAL_UNINIT:
+            link.open()  # it was being opened: the client waits for both answers
+        if closed:
+            link.close()
+        else:
+            link.detach()
+        self._free(link)
+
+    def _free(self, link: Any) -> None:
+        """Free a link: its deliveries end, and proton uses their memory for others."""
+        self._attached.pop(link._impl, None)
+        served = self.kept.pop(link._impl, None)
+        if served is not None:
+            served.is_freed = True
+        link.free()
+
+    async def _close_session(self, session: Any) -> None:
+        """Answer the end of a session, after everything that came before it."""
+        links = [link for link in self._attached.values() if link.session == session]
+        for link in links:
+            self._end_link(link, closed=True)
+        await self._settled()
+        if not self.is_over:
+            session.close()
+            for link in links:
+                self._free(link)
+            session.free()
+            self.flush()
 
     # Effects that several parts have.
 
@@ -218,10 +251,7 @@ class Conversation:
 
     async def _close(self) -> None:
         """Answer the end of the connection, after everything that came before it."""
-        self.outbox.start()
-        self.removals.start()
-        await self.outbox.barrier()
-        await self.removals.finished()
+        await self._settled()
         self.end()
         self.engine.connection.close()
         self.flush()
@@ -244,7 +274,7 @@ class Conversation:
 
     async def _finish(self) -> None:
         await self.outbox.barrier()
-        await self.removals.finished()
+        await self.removals.barrier()
         self.control.close()
 
     async def connected(self) -> None:
@@ -254,13 +284,3 @@ class Conversation:
         except ClientError as error:
             log.warning("amqp_client_refused", client=self.principals[0], reason=str(error))
             raise
-
-
-def _end(link: Any, *, closed: bool) -> None:
-    """Answer the end of a link; with `closed` also its state ends."""
-    if closed:
-        link.close()
-        link.free()
-    else:
-        link.detach()
-        link.free()

@@ -23,6 +23,7 @@ from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.arriving import STANDARD, arrived
 from qmd.doors.amqp.conditions import TOO_LARGE, AmqpFault, condition_of
 from qmd.doors.amqp.sections import BadMessage
+from qmd.doors.amqp.served import ServedLink
 from qmd.properties import values as names
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Answer:
         self.status, self.text, self.body = status, text, body
 
 
-class ManagementAnswers:
+class ManagementAnswers(ServedLink):
     """A link over which a client receives the answers to its requests."""
 
     def __init__(self, conversation: Context, link: Any) -> None:
@@ -93,7 +94,7 @@ class ManagementAnswers:
         self._waiting.clear()
 
 
-class ManagementRequests:
+class ManagementRequests(ServedLink):
     """A link over which a client sends its requests."""
 
     def __init__(self, conversation: Context, link: Any) -> None:
@@ -134,8 +135,9 @@ class ManagementRequests:
             answer = Answer(STATUS.get(condition.name, 500), condition.description or "")
         if self._conversation.is_over:
             return
-        engine.accept(delivery)
-        lib.pn_link_flow(self._pointer, 1)
+        if not self.is_freed:
+            engine.accept(delivery)
+            lib.pn_link_flow(self._pointer, 1)
         await self._answer(request, request.encoded(answer))
         self._conversation.flush()
 

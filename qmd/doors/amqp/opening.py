@@ -62,7 +62,7 @@ class Opening:
             return  # the client has detached it meanwhile
         self._wanted.discard(link._impl)
         self._take_over(link)
-        self._conversation.links[link._impl] = served
+        self._conversation.links[link._impl] = self._conversation.kept[link._impl] = served
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         if link.is_receiver:

@@ -22,6 +22,7 @@ from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
 from qmd.doors.amqp.leaving import encoded
+from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
@@ -30,7 +31,7 @@ TAKE_MAX = 128  # messages in one request: consumers of a queue share it
 CHOOSE_S = 15.0  # of one request for messages that match a selector
 
 
-class Consumer:
+class Consumer(ServedLink):
     """A link over which a client receives the messages of a queue."""
 
     def __init__(
@@ -48,6 +49,10 @@ class Consumer:
         self._removing = 0  # messages that are being removed before they are sent
         #: The lookup ids of messages that the client has not settled, by their deliveries.
         self.unsettled: dict[Any, int] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._conversation.removals.is_busy
 
     # Credit.
 
@@ -111,9 +116,8 @@ class Consumer:
         try:
             data = encoded(stored, self._conversation.control.queue_manager)
         except MalformedPacket as error:
-            self._conversation.removals.reject(
-                self, [stored.lookup_id], f"it cannot be read: {error}"
-            )
+            reason = f"it cannot be read: {error}"
+            self._conversation.removals.reject(self, stored.lookup_id, None, reason)
             return
         delivery = engine.send(self._pointer, b"%d" % stored.lookup_id, data)
         if self._settles:
@@ -177,26 +181,20 @@ class Consumer:
         if lookup_id is None:
             return
         state, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
+        removals = self._conversation.removals
         if state == engine.TRANSACTIONAL:
             self._conversation.transactions.retire(self, delivery, lookup_id, settled=bool(settled))
         elif state == engine.ACCEPTED:
-            self._conversation.removals.remove(self, self.forget(delivery), delivery, settled)
+            removals.remove(self, self.forget(delivery), delivery)
         elif state == engine.REJECTED:
-            reason = _reason(delivery)
-            self._conversation.removals.reject(self, [self.forget(delivery)], reason)
-            self._settle(delivery, state, settled)
+            removals.reject(self, self.forget(delivery), delivery, _reason(delivery))
+        elif state == engine.MODIFIED and engine.has_failed(delivery):
+            removals.fail(self, self.forget(delivery), delivery)
         elif settled or state in (engine.RELEASED, engine.MODIFIED):
-            self.forget(delivery)
-            if state == engine.MODIFIED and engine.has_failed(delivery):
-                self._conversation.removals.fail(self.queue, lookup_id)
-            else:
-                self.give_back([lookup_id])
-            self._settle(delivery, state, settled)
-
-    def _settle(self, delivery: Any, state: int, settled: bool) -> None:
-        if not settled:
-            lib.pn_delivery_update(delivery, state)
-        engine.settle(delivery)
+            self.give_back([self.forget(delivery)])
+            if not settled:
+                lib.pn_delivery_update(delivery, state)
+            engine.settle(delivery)
 
     def forget(self, delivery: Any) -> int:
         """Remove a delivery from those that are not settled; return its lookup id."""

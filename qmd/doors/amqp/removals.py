@@ -1,22 +1,34 @@
-"""Messages that clients have settled: gathered for one request for each queue and turn."""
+"""Messages that clients have settled: gathered for one request for each queue and turn.
+
+A delivery that the client has not settled itself is settled after the commit of its outcome.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qmd.client.errors import ClientError
-from qmd.control_protocol import locks as lock_frames
+from cproton import lib
+
+from qmd.client.errors import ClientError, QueueManagerError
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol import transactions as transaction_frames
 from qmd.doors.amqp import engine
-from qmd.doors.amqp.conditions import condition_of
+from qmd.doors.amqp.conditions import condition_of, is_no_outcome
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
     from qmd.doors.amqp.receiving import Consumer
+
+FAILED = "its receiver over AMQP has failed"
+
+
+class Settled(NamedTuple):
+    """A message with an outcome; `delivery` is None if its client has settled it."""
+
+    consumer: Consumer
+    lookup_id: int
+    delivery: Any
 
 
 class Removals:
@@ -24,58 +36,47 @@ class Removals:
 
     def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
-        self._accepted: dict[str, list[tuple[int, Any]]] = {}
+        self._accepted: dict[str, list[Settled]] = {}
         self._returned: dict[str, list[int]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def finished(self) -> None:
-        """Wait until no request is under way."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+    @property
+    def is_busy(self) -> bool:
+        """Whether an outcome waits for its commit."""
+        return bool(self._accepted or self._under_way)
+
+    async def barrier(self) -> None:
+        """Wait until the requests that are under way now are answered."""
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._conversation.spawn(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    def remove(self, consumer: Consumer, lookup_id: int, delivery: Any, settled: bool) -> None:
-        """Remove an accepted message; its delivery is settled after the commit, if it is not."""
-        if settled:
-            engine.settle(delivery)
-        waiting = None if settled else delivery
-        self._accepted.setdefault(consumer.queue, []).append((lookup_id, waiting))
+    # Outcomes.
+
+    def remove(self, consumer: Consumer, lookup_id: int, delivery: Any) -> None:
+        """Remove an accepted message."""
+        one = Settled(consumer, lookup_id, _open(delivery))
+        self._accepted.setdefault(consumer.queue, []).append(one)
 
     def give_back(self, queue: str, lookup_ids: list[int]) -> None:
         """Return messages to their places."""
         self._returned.setdefault(queue, []).extend(lookup_ids)
         self._conversation.flush()
 
-    def reject(self, consumer: Consumer, lookup_ids: list[int], reason: str) -> None:
-        """Reject messages, with the reason."""
-        self._spawn(self._reject(consumer, lookup_ids, reason))
+    def reject(self, consumer: Consumer, lookup_id: int, delivery: Any, reason: str) -> None:
+        """Reject a message, with the reason; `delivery` is None if it was never sent."""
+        one = Settled(consumer, lookup_id, None if delivery is None else _open(delivery))
+        self._spawn(self._reject(one, reason))
 
-    def fail(self, queue: str, lookup_id: int) -> None:
+    def fail(self, consumer: Consumer, lookup_id: int, delivery: Any) -> None:
         """Return a message to its place, and count an attempt at it."""
-        self._spawn(self._fail(queue, lookup_id))
+        self._spawn(self._fail(Settled(consumer, lookup_id, _open(delivery))))
 
-    async def _fail(self, queue: str, lookup_id: int) -> None:
-        """End a transaction with the message without success: that counts."""
-        transaction = os.urandom(16)
-        control = self._conversation.control
-        try:
-            answers = [
-                control.ask(transaction_frames.Begin, transaction),
-                control.ask(lock_frames.Enroll, transaction, queue, [lookup_id]),
-                control.ask(
-                    transaction_frames.Abort, transaction, "its receiver over AMQP has failed"
-                ),
-            ]
-            results = await asyncio.gather(*answers, return_exceptions=True)
-        except ClientError:
-            return  # the connection has ended, and the message is at its place
-        if isinstance(results[1], Exception):
-            await self._ask(frames.GiveBack, queue, [lookup_id])
-        self._conversation.more_room()
+    # Requests.
 
     def start(self) -> None:
         """Make the requests of this turn."""
@@ -85,29 +86,62 @@ class Removals:
                 self._spawn(self._give_back(queue, lookup_ids))
         if self._accepted:
             accepted, self._accepted = self._accepted, {}
-            for queue, pairs in accepted.items():
-                self._spawn(self._remove(queue, pairs))
+            for queue, messages in accepted.items():
+                self._spawn(self._remove(queue, messages))
 
-    async def _remove(self, queue: str, pairs: list[tuple[int, Any]]) -> None:
-        ids = [lookup_id for lookup_id, _ in pairs]
+    async def _remove(self, queue: str, messages: list[Settled]) -> None:
+        ids = [each.lookup_id for each in messages]
         error = await self._ask(frames.Remove, queue, ids)
-        if self._conversation.is_over:
-            return
-        for _, delivery in pairs:
-            if delivery is not None:
-                if error is None:
-                    engine.accept(delivery)
-                else:
-                    engine.reject(delivery, condition_of(error))
-        if error is not None:
-            await self._ask(frames.GiveBack, queue, ids)
-        self._conversation.more_room()
+        if error is None:
+            for each in messages:
+                self._settle(each, engine.ACCEPTED)
+            self._conversation.more_room()
+        elif len(messages) > 1 and isinstance(error, QueueManagerError):
+            # One of them cannot be removed, for example because the queue was purged; the client
+            # must not get the others again.
+            for each in messages:
+                await self._remove(queue, [each])
+        else:
+            await self._refused(messages, error)
 
-    async def _reject(self, consumer: Consumer, lookup_ids: list[int], reason: str) -> None:
-        error = await self._ask(frames.Reject, consumer.queue, lookup_ids, reason)
+    async def _reject(self, one: Settled, reason: str) -> None:
+        queue, lookup_ids = one.consumer.queue, [one.lookup_id]
+        error = await self._ask(frames.Reject, queue, lookup_ids, reason)
         if error is not None:
-            await self._ask(frames.GiveBack, consumer.queue, lookup_ids)
-        self._conversation.more_room()
+            error = await self._ask(frames.GiveBack, queue, lookup_ids, True, reason)
+        await self._finish(one, engine.REJECTED, error)
+
+    async def _fail(self, one: Settled) -> None:
+        queue, lookup_ids = one.consumer.queue, [one.lookup_id]
+        error = await self._ask(frames.GiveBack, queue, lookup_ids, True, FAILED)
+        await self._finish(one, engine.MODIFIED, error)
+
+    async def _finish(self, one: Settled, state: int, error: ClientError | None) -> None:
+        if error is not None:
+            await self._refused([one], error)
+        else:
+            self._settle(one, state)
+            self._conversation.more_room()
+
+    async def _refused(self, messages: list[Settled], error: ClientError) -> None:
+        """Report an error; without an outcome the connection ends, and nothing is settled."""
+        conversation = self._conversation
+        if is_no_outcome(error):
+            conversation.fail(error)
+            return
+        for each in messages:
+            if self._is_open(each):
+                engine.reject(each.delivery, condition_of(error))
+            await self._ask(frames.GiveBack, each.consumer.queue, [each.lookup_id])
+        conversation.more_room()
+
+    def _settle(self, one: Settled, state: int) -> None:
+        if self._is_open(one):
+            lib.pn_delivery_update(one.delivery, state)
+            engine.settle(one.delivery)
+
+    def _is_open(self, one: Settled) -> bool:
+        return not (one.delivery is None or one.consumer.is_freed or self._conversation.is_over)
 
     async def _give_back(self, queue: str, lookup_ids: list[int]) -> None:
         await self._ask(frames.GiveBack, queue, lookup_ids)
@@ -119,3 +153,11 @@ class Removals:
         except ClientError as error:
             return error
         return None
+
+
+def _open(delivery: Any) -> Any:
+    """Return a delivery that is to be settled later, or None if its client has settled it."""
+    if lib.pn_delivery_settled(delivery):
+        engine.settle(delivery)
+        return None
+    return delivery

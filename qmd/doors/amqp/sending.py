@@ -29,8 +29,10 @@ from qmd.doors.amqp.conditions import (
     TOO_LARGE,
     AmqpFault,
     condition_of,
+    is_no_outcome,
 )
 from qmd.doors.amqp.sections import BadMessage
+from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
@@ -132,7 +134,7 @@ class Outbox:
         error = await self._ask(batch)
         if error is None:
             return
-        if batch[0].transaction or not isinstance(error, QueueManagerError):
+        if batch[0].transaction or is_no_outcome(error) or not isinstance(error, QueueManagerError):
             for item in batch:
                 item.error = error
             return
@@ -154,7 +156,7 @@ class Outbox:
         return None
 
 
-class Producer:
+class Producer(ServedLink):
     """A link over which a client sends messages to a queue, or to the queues that they name."""
 
     def __init__(self, conversation: Context, link: Any, address: str) -> None:
@@ -166,6 +168,10 @@ class Producer:
         self._under_way = 0
         self._window = conversation.limits.credit
         self._is_refused = False
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._under_way
 
     def start(self) -> None:
         """Give the client its first credit."""
@@ -250,7 +256,13 @@ class Producer:
         self._under_way -= 1
         if self._conversation.is_over:
             return
-        delivery = item.delivery
+        if is_no_outcome(item.error):
+            assert item.error is not None
+            self._conversation.fail(item.error)
+            return
+        delivery = None if self.is_freed else item.delivery
+        if self.is_freed and item.delivery is not None and item.transaction and item.error:
+            self._conversation.transactions.spoil(item.transaction, item.error)
         if delivery is not None:
             if item.error is not None:
                 if item.transaction:

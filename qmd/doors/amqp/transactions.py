@@ -6,6 +6,7 @@ discharge ──► commit, after the messages before it          discharge (fai
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ from qmd.doors.amqp.conditions import (
     UNKNOWN_TRANSACTION,
     AmqpFault,
     condition_of,
+    is_no_outcome,
 )
 from qmd.doors.amqp.sections import BadMessage
+from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 DECLARE, DISCHARGE = 0x31, 0x32
 NAMES = {"amqp:declare:list": DECLARE, "amqp:discharge:list": DISCHARGE}
+NONE, OTHER = 0, 1
 ACCEPTED, REJECTED = 0x24, 0x25
 OUTCOMES = {"amqp:accepted:list": ACCEPTED, "amqp:rejected:list": REJECTED}
 CREDIT, REQUEST_BYTES = 100, 4096
@@ -45,6 +49,7 @@ class Transactions:
     def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
         self._live: dict[bytes, Exception | None] = {}  # with the first error in each
+        self._enrolling: dict[bytes, set[asyncio.Task[None]]] = {}
 
     async def declare(self) -> bytes:
         """Begin a transaction; return its id.  Raises ClientError, AmqpFault."""
@@ -64,6 +69,9 @@ class Transactions:
         if transaction not in self._live:
             raise _unknown(transaction)
         await self._conversation.outbox.barrier()
+        # A received message that cannot become part of it must make the commit fail.
+        while enrolling := self._enrolling.pop(transaction, None):
+            await asyncio.wait(enrolling)
         error = self._live.pop(transaction, None)
         control = self._conversation.control
         if fail or error is not None:
@@ -110,6 +118,8 @@ class Transactions:
             consumer.give_back([lookup_id])
             engine.reject(delivery, condition_of(failure))
             return
+        if outcome == NONE and not settled:
+            return  # the client has only stated to which transaction it will belong
         consumer.forget(delivery)
         if not settled:
             data = [transaction, proton.Described(proton.ulong(outcome), [])]
@@ -119,7 +129,7 @@ class Transactions:
             consumer.give_back([lookup_id])
             return
         work = self._enroll(transaction, consumer.queue, lookup_id, rejected=outcome == REJECTED)
-        self._conversation.spawn(work)
+        self._enrolling.setdefault(transaction, set()).add(self._conversation.spawn(work))
 
     async def _enroll(
         self, transaction: bytes, queue: str, lookup_id: int, *, rejected: bool
@@ -141,18 +151,15 @@ class Transactions:
     def _state(self, delivery: Any) -> tuple[bytes, int]:
         """Return the transaction and the outcome in the state of a delivery.  Raises AmqpFault."""
         fields = proton.Delivery.wrap(delivery).remote.data or [b""]
-        given = fields[0] if isinstance(fields, list) else b""
-        transaction = bytes(given) if isinstance(given, bytes | memoryview) else b""
+        transaction = _binary(fields[0]) if isinstance(fields, list) and fields else b""
         if transaction not in self._live:
             raise _unknown(transaction)
         outcome: Any = fields[1] if len(fields) > 1 else None
-        code: Any = getattr(outcome, "descriptor", ACCEPTED)
-        return transaction, int(
-            OUTCOMES.get(str(code), code) if not isinstance(code, int) else code
-        )
+        code: Any = getattr(outcome, "descriptor", NONE)
+        return transaction, int(code) if isinstance(code, int) else OUTCOMES.get(str(code), OTHER)
 
 
-class Coordinator:
+class Coordinator(ServedLink):
     """The link over which a client begins and ends its transactions."""
 
     def __init__(self, conversation: Context, link: Any) -> None:
@@ -181,25 +188,38 @@ class Coordinator:
         self._conversation.spawn(self._answer(delivery, data))
 
     async def _answer(self, delivery: Any, data: bytes) -> None:
+        declared = b""
+        failure: Exception | None = None
         try:
             code, fields = _request(data)
             if code == DECLARE:
-                transaction = await self._conversation.transactions.declare()
-                engine.update(delivery, engine.DECLARED, data=[transaction])
-                engine.settle(delivery)
+                declared = await self._conversation.transactions.declare()
             else:
-                transaction = bytes(fields[0]) if fields and fields[0] is not None else b""
                 fail = bool(fields[1]) if len(fields) > 1 else False
+                transaction = _binary(fields[0]) if fields else b""
                 await self._conversation.transactions.discharge(transaction, fail=fail)
-                engine.accept(delivery)
-        except (BadMessage, ClientError, AmqpFault) as error:
-            if self._conversation.is_over:
-                return
-            failure = AmqpFault(DECODE, str(error)) if isinstance(error, BadMessage) else error
-            engine.reject(delivery, condition_of(failure))
+        except BadMessage as error:
+            failure = AmqpFault(DECODE, str(error))
+        except (ClientError, AmqpFault) as error:
+            failure = error
+        if self._conversation.is_over or self.is_freed:
+            return
+        if failure is not None and is_no_outcome(failure):
+            self._conversation.fail(failure)
+            return
+        self._settle(delivery, declared, failure)
         if lib.pn_link_credit(self._pointer) < CREDIT // 2:
             lib.pn_link_flow(self._pointer, CREDIT // 2)
         self._conversation.flush()
+
+    def _settle(self, delivery: Any, declared: bytes, failure: Exception | None) -> None:
+        if failure is not None:
+            engine.reject(delivery, condition_of(failure))
+        elif declared:
+            engine.update(delivery, engine.DECLARED, data=[declared])
+            engine.settle(delivery)
+        else:
+            engine.accept(delivery)
 
     def flow(self) -> None:
         """Ignore a flow of the client."""
@@ -224,6 +244,10 @@ def _request(data: bytes) -> tuple[int, list[Any]]:
             if number in (DECLARE, DISCHARGE) and isinstance(fields, list):
                 return int(number), fields
     raise BadMessage("the request is neither a declare nor a discharge")
+
+
+def _binary(given: Any) -> bytes:
+    return bytes(given) if isinstance(given, bytes | memoryview) else b""
 
 
 def _unknown(transaction: bytes) -> AmqpFault:
