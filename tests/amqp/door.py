@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.amqp.proxies import Gate
 from tests.patience import END_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
 from tests.process.harness import Daemon, Hosts, free_port
@@ -21,8 +22,10 @@ from tests.process.harness import Daemon, Hosts, free_port
 class AmqpDoor:
     """`qmd door amqp` for a daemon; it can be killed and started again at the same port."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, control: Path | None = None) -> None:
+        """`control`: the socket to reach the daemon at, instead of its own."""
         self.daemon = daemon
+        self._control = control
         self.port = free_port()
         self.tls_port = free_port()
         self.log = daemon.folder.with_name(daemon.folder.name + ".amqp.log")
@@ -46,6 +49,8 @@ class AmqpDoor:
                     "QMD_AMQP_PORT": str(self.port),
                     "QMD_AMQP_TLS_PORT": str(self.tls_port),
                 }
+                if self._control is not None:
+                    environment["QMD_CONTROL_SOCKET"] = str(self._control)
                 with self.log.open("ab") as log:
                     self.process = subprocess.Popen(
                         [*COMMAND, "--config", str(self.daemon.config), "door", "amqp"],
@@ -103,15 +108,30 @@ class AmqpDoor:
 
 
 @contextlib.contextmanager
+def gated_door_of(
+    hosts: Hosts, *queues: str, transactional: tuple[str, ...] = ()
+) -> Iterator[tuple[AmqpDoor, Gate]]:
+    """Start a daemon and a door, with a gate in the way of the answers to the door."""
+    daemon = hosts.daemon()
+    _create(daemon, queues, transactional)
+    gate = Gate(daemon.folder)
+    door = AmqpDoor(daemon, gate.path)
+    try:
+        yield door.start(), gate
+        assert door.alive, door.tail()
+        assert "amqp_client_failed" not in door.tail(), door.tail()
+    finally:
+        door.kill()
+        gate.close()
+
+
+@contextlib.contextmanager
 def door_of(
     hosts: Hosts, *queues: str, transactional: tuple[str, ...] = (), **settings: Mapping[str, Any]
 ) -> Iterator[AmqpDoor]:
     """Start a daemon with queues that all clients may use, and a door for it."""
     daemon = hosts.daemon(**settings)
-    daemon.create(*queues)
-    daemon.create(*transactional, transactional=True)
-    for queue in (*queues, *transactional):
-        daemon.cli("acl", "grant", "anonymous", "full", queue)
+    _create(daemon, queues, transactional)
     door = AmqpDoor(daemon)
     try:
         yield door.start()
@@ -119,6 +139,13 @@ def door_of(
         assert "amqp_client_failed" not in door.tail(), door.tail()
     finally:
         door.kill()
+
+
+def _create(daemon: Daemon, queues: tuple[str, ...], transactional: tuple[str, ...]) -> None:
+    daemon.create(*queues)
+    daemon.create(*transactional, transactional=True)
+    for queue in (*queues, *transactional):
+        daemon.cli("acl", "grant", "anonymous", "full", queue)
 
 
 def program_missing(name: str) -> bool:

@@ -32,7 +32,7 @@ class Transfer(MessagingHandler, TransactionHandler):
         self._receiver = event.container.create_receiver(self._connection, "in")
         self._one = event.container.create_sender(self._connection, "out")
         self._two = event.container.create_sender(self._connection, "DIRECT=OS:.\\private$\\log")
-        event.container.schedule(END_S, self)
+        self._timer = event.container.schedule(END_S, self)
         self._transaction = None
         event.container.declare_transaction(
             self._connection, handler=self, settle_before_discharge=True
@@ -62,6 +62,9 @@ class Transfer(MessagingHandler, TransactionHandler):
     def on_transaction_commit_failed(self, event: Any) -> None:
         self.result = "failed"
         self._connection.close()
+
+    def on_connection_closed(self, event: Any) -> None:
+        self._timer.cancel()  # the container would wait for it
 
     def on_timer_task(self, event: Any) -> None:
         self.error = "it took too long"
