@@ -101,10 +101,14 @@ class Lost(MessagingHandler):
         self._receiver.flow(1)
 
     def on_message(self, event: Any) -> None:
-        self._door.daemon.cli("queue", "delete", "in", "--yes")
+        self._question = event.delivery
         self._transaction.send(self._sender, Message(body="answer"))
-        self._transaction.accept(event.delivery)
-        self._transaction.commit()
+
+    def on_settled(self, event: Any) -> None:
+        if event.link == self._sender:  # the answer is part of the transaction
+            self._door.daemon.cli("queue", "delete", "in", "--yes")
+            self._transaction.accept(self._question)
+            self._transaction.commit()
 
     def on_transaction_committed(self, event: Any) -> None:
         self.result = "committed"
