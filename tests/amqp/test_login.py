@@ -184,3 +184,34 @@ def test_without_tls_a_client_of_the_tls_port_gets_nothing(
         ):
             client.sendall(SASL)
             assert client.recv(8) == SASL
+
+
+def test_a_user_with_many_wrong_passwords_must_wait(hosts: Hosts) -> None:
+    settings = {"passwords_on_loopback": True, "login_failures_max": 3}
+    with door_of(hosts, "orders", amqp=settings) as door:
+        add_user(door, "ann", "secret")
+        add_user(door, "ben", "secret")
+        assert [plain(door, "ann", f"wrong {each}") for each in range(3)] == [1, 1, 1]
+        assert plain(door, "ann", "secret") == 4  # try again later
+        assert plain(door, "ben", "secret") == 0
+        assert plain(door, "ben", "wrong") == 1
+        assert "too many wrong passwords of ann" in door.tail()
+
+
+def plain(door: AmqpDoor, name: str, password: str) -> int:
+    """Log in by PLAIN; return the code of the outcome."""
+    response = f"\0{name}\0{password}".encode()
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(0x41), [proton.symbol("PLAIN"), response]))
+    frame = bytes(data.encode())
+    with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
+        client.sendall(SASL + struct.pack(">IBBH", 8 + len(frame), 2, 1, 0) + frame)
+        got = b""
+        while (at := got.find(b"\x00\x53\x44")) < 0 or len(got) < at + 8:
+            data_read = client.recv(4096)
+            assert data_read, got
+            got += data_read
+    outcome = proton.Data()
+    outcome.decode(got[at:])
+    outcome.next()
+    return int(outcome.get_object().value[0])

@@ -128,6 +128,9 @@ class AmqpSettings:
         10_000,
         "Messages that one connection has received and not settled; then it gets no more.",
     )
+    unsettled_bytes: int = setting(
+        Size("64KiB", "4GiB"), "64MiB", "The same, in bytes of these messages."
+    )
     frame_bytes: int = setting(Size("512B", "16MiB"), "64KiB", "The largest frame.")
     message_bytes: int = setting(
         Size("1KiB", "64MiB"), "8MiB", "The largest message, with all its sections."
@@ -142,6 +145,11 @@ class AmqpSettings:
     )
     login_timeout_s: float = setting(
         Duration("10ms", "10m"), "10s", "How long the handshake and the login may take together."
+    )
+    login_failures_max: int = setting(
+        Whole(1, 1000),
+        10,
+        "Wrong passwords of one user from one address within a minute; then the user must wait.",
     )
 
 

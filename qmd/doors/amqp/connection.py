@@ -55,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
             peer,
             self._door.rules,
             self._door.users,
+            self._door.attempts,
             self._door.executor,
             self._transport.write,
             self._logged_in,
@@ -166,6 +167,9 @@ class ClientConnection(asyncio.Protocol):
         data = engine.output(WRITE_BYTES)
         if data:
             transport.write(data)
+        if data and self._conversation is not None and self._conversation.is_held:
+            self._conversation.is_held = False
+            self._conversation.more_room()
         if len(data) >= WRITE_BYTES:
             self._flush_soon()
         elif engine.is_finished:

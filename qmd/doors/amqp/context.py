@@ -21,6 +21,7 @@ class DoorContext(Protocol):
     socket: Path
     version: str
     names: dict[tuple[str, ...], Any]
+    dynamic: Any  # DynamicQueues
 
     def delete_queues(self, principals: Sequence[str], queues: Sequence[str]) -> None:
         """Delete dynamic queues of a client that has left."""
@@ -41,6 +42,9 @@ class Context(Protocol):
     links: dict[Any, Any]
     kept: dict[Any, Any]
     unsettled_count: int
+    unsettled_bytes: int  # of messages that the client has not settled
+    partial_bytes: int  # of messages that have not arrived completely
+    is_held: bool
     is_slow: bool
     is_over: bool
 

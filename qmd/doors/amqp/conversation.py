@@ -57,7 +57,8 @@ class Conversation:
         self.kept: dict[Any, Any] = {}
         self._attached: dict[Any, Any] = {}  # all links of proton's that are not freed
         self.opening = Opening(self)
-        self.unsettled_count = 0
+        self.unsettled_count = self.unsettled_bytes = self.partial_bytes = 0
+        self.is_held = False  # a link could send more, but much waits to be written
         self.is_slow = False  # the client does not read, or the engine holds much for it
         self.is_over = False
         self._flush = flush
@@ -71,6 +72,8 @@ class Conversation:
     @property
     def unsettled_room(self) -> int:
         """How many more messages may be sent before the client settles some."""
+        if self.unsettled_bytes >= self.limits.unsettled_bytes:
+            return 0
         return self.limits.unsettled - self.unsettled_count
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from qmd.client.errors import ClientError
-from qmd.control_protocol import operations as operator_frames
 from qmd.doors.amqp.conditions import FORCED, AmqpFault
 from qmd.doors.amqp.connection import ClientConnection
+from qmd.doors.amqp.dynamic import DynamicQueues
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.login import Rules
-from qmd.doors.control import UserConnection
+from qmd.doors.attempts import Attempts
 from qmd.doors.users import Users
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ class Door:
         self.version = metadata.version("qmd-msmq")
         self.users = Users(settings.users)
         self.rules = Rules(settings.anonymous, settings.passwords_on_loopback)
+        self.attempts = Attempts(settings.login_failures_max)
         self.executor = ThreadPoolExecutor(THREADS, thread_name_prefix="passwords")
         self.login_s = settings.login_timeout_s
         self.connections_max = settings.connections_max
@@ -55,6 +55,7 @@ class Door:
             links=settings.links_max,
             credit=settings.credit,
             unsettled=settings.unsettled_max,
+            unsettled_bytes=settings.unsettled_bytes,
             waiting_bytes=settings.waiting_bytes,
             idle_s=settings.idle_timeout_s,
         )
@@ -64,6 +65,7 @@ class Door:
         self._clients: dict[ClientConnection, None] = {}
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self.dynamic = DynamicQueues(control, settings)
         self._is_closing = False
         self._empty = asyncio.Event()  # no client is left after `close`
         self.addresses: list[tuple[str, int]] = []
@@ -74,6 +76,7 @@ class Door:
         await self._listen(settings.port, None)
         if settings.certificate is not None:
             await self._listen(settings.tls_port, _context(settings))
+        self._cleaning = asyncio.get_running_loop().create_task(self.dynamic.delete_left())
 
     async def _listen(self, port: int, context: ssl.SSLContext | None) -> None:
         address = self.settings.address
@@ -93,6 +96,7 @@ class Door:
 
     async def close(self) -> None:
         """Close all connections; clients that settle or resume lose nothing."""
+        self._cleaning.cancel()
         for server in self._servers:
             server.close()
         for client in [*self._arrivals, *self._clients]:
@@ -142,24 +146,14 @@ class Door:
 
     def delete_queues(self, principals: Sequence[str], queues: Sequence[str]) -> None:
         """Delete dynamic queues of a client that has left."""
-        task = asyncio.get_running_loop().create_task(self._delete(principals, queues))
+        work = self.dynamic.delete(principals, queues)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._deleted)
 
     def _deleted(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._check_empty()
-
-    async def _delete(self, principals: Sequence[str], queues: Sequence[str]) -> None:
-        control = UserConnection(self.socket, principals, lambda error: None)
-        try:
-            await control.open()
-            for queue in queues:
-                await control.ask(operator_frames.DeleteQueue, queue)
-        except ClientError as error:
-            log.warning("amqp_queue_not_deleted", queues=list(queues), reason=str(error))
-        finally:
-            control.close()
 
 
 def _context(settings: AmqpSettings) -> ssl.SSLContext:

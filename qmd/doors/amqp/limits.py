@@ -14,5 +14,6 @@ class ClientLimits(NamedTuple):
     links: int
     credit: int  # messages that a client may send before the first is accepted
     unsettled: int  # messages that a client has received and not settled
+    unsettled_bytes: int  # the same
     waiting_bytes: int  # of messages that wait for their commit
     idle_s: float

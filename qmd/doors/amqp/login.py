@@ -17,6 +17,7 @@ from qmd.client.errors import ClientError
 from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.scram import Refused, Scram
 from qmd.doors.amqp.sections import BadMessage
+from qmd.doors.attempts import Attempts
 from qmd.doors.passwords import normalized
 from qmd.doors.users import PASSWORD_BYTES_MAX, Users, Verifier
 
@@ -27,10 +28,18 @@ AMQP_HEADER, SASL_HEADER = b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00"
 HEADER_BYTES = 8
 FRAME_BYTES_MAX = 4096
 MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = 0x40, 0x41, 0x42, 0x43, 0x44
-OK, WRONG = 0, 1
+OK, WRONG, LATER = 0, 1, 4
+REST_BYTES_MAX = 64 * 1024  # that come before the login is done
 EXTERNAL, SCRAM, PLAIN, ANONYMOUS = "EXTERNAL", "SCRAM-SHA-256", "PLAIN", "ANONYMOUS"
 _HEAD = struct.Struct(">IBBH")
 SASL_FRAME = 1
+
+
+class TooMany(Refused):
+    """The user has failed too often; the client may try again later."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"too many wrong passwords of {name}")
 
 
 class Peer(NamedTuple):
@@ -66,6 +75,7 @@ class Login:
         peer: Peer,
         rules: Rules,
         users: Users,
+        attempts: Attempts,
         executor: Executor,
         write: Callable[[bytes], None],
         done: Callable[[tuple[str, ...], bytes], None],
@@ -75,6 +85,7 @@ class Login:
         self._peer = peer
         self._offered = rules.mechanisms(peer)
         self._users = users
+        self._attempts = attempts
         self._executor = executor
         self._write = write
         self._done = done
@@ -87,14 +98,16 @@ class Login:
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the client."""
+        if self._expects == "nothing":
+            return
         self._rest += data
         try:
             while self._step():
                 pass
-        except (BadMessage, Refused) as error:
-            self._refuse(str(error))
-        except ClientError as error:
-            self._refuse(str(error))
+            if len(self._rest) > REST_BYTES_MAX:
+                raise BadMessage("too many bytes came before the login was done")
+        except (BadMessage, Refused, ClientError) as error:
+            self._refuse(error)
 
     def close(self) -> None:
         """End the login: the client has left."""
@@ -177,10 +190,18 @@ class Login:
 
     def _response(self, response: bytes) -> None:
         assert self._scram is not None
-        proof = self._scram.final(response)
-        self._accept(f"sasl:{self._scram.name}", more=proof)
+        name = self._scram.name
+        try:
+            proof = self._scram.final(response)
+        except Refused:
+            self._attempts.failed(self._peer.address, name)
+            raise
+        self._attempts.succeeded(self._peer.address, name)
+        self._accept(f"sasl:{name}", more=proof)
 
     def _find(self, name: str) -> tuple[Verifier, bool]:
+        if not self._attempts.may_try(self._peer.address, name):
+            raise TooMany(name)
         found = self._users.find(name)
         return (self._users.decoy(name), False) if found is None else (found, True)
 
@@ -192,10 +213,12 @@ class Login:
             loop = asyncio.get_running_loop()
             fits = await loop.run_in_executor(self._executor, verifier.is_of, password)
             if not fits or not exists or authorization not in ("", name):
+                self._attempts.failed(self._peer.address, name)
                 raise Refused(f"wrong password of {name}")
         except (BadMessage, Refused, ClientError) as error:
-            self._refuse(str(error))
+            self._refuse(error)
             return
+        self._attempts.succeeded(self._peer.address, name)
         if self._expects == "check":
             self._accept(f"sasl:{name}")
             self.receive(b"")
@@ -210,14 +233,15 @@ class Login:
         more = [each for each in self._peer.certificates if each not in principals]
         return (*principals, *more, f"host:{self._peer.address}")
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, error: Exception) -> None:
         if self._expects == "nothing":
             return
         tells = self._expects in ("init", "response", "check")
         self._expects = "nothing"
         if tells:
-            self._write(_frame(OUTCOME, [proton.ubyte(WRONG)]))
-        self._failed(reason)
+            code = LATER if isinstance(error, TooMany) else WRONG
+            self._write(_frame(OUTCOME, [proton.ubyte(code)]))
+        self._failed(str(error))
 
 
 def _plain(response: bytes) -> tuple[str, str, bytes]:

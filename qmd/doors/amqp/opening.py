@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -33,7 +32,6 @@ COORDINATOR = proton.Terminus.COORDINATOR
 COPY = proton.Terminus.DIST_MODE_COPY
 SETTLED = proton.Link.SND_SETTLED
 SELECTOR_CODES = (0x0000468C00000004, "apache.org:selector-filter:string")
-DYNAMIC_PREFIX = "amqp-reply-"
 
 
 class Opening:
@@ -151,9 +149,9 @@ class Opening:
 
     async def _create_dynamic(self, link: Any) -> str:
         """Create the queue of a dynamic link; it is deleted with the link."""
-        name = f"{DYNAMIC_PREFIX}{os.urandom(12).hex()}"
-        control = self._conversation.control
-        await control.request(operator_frames.CreateQueue, name)
+        conversation = self._conversation
+        name, control = conversation.door.dynamic.new_name(), conversation.control
+        await control.request(operator_frames.CreateQueue, name, False, conversation.principals[0])
         if link._impl not in self._wanted or self._conversation.is_over:
             await control.request(operator_frames.DeleteQueue, name)
         else:

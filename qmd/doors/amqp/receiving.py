@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
 
 TAKE_MAX = 128  # messages in one request: consumers of a queue share it
+OUTGOING_BYTES_MAX = 4 * 1024 * 1024  # of a session, that its client does not take yet
 CHOOSE_S = 15.0  # of one request for messages that match a selector
 
 
@@ -42,13 +43,14 @@ class Consumer(ServedLink):
         self.link = link  # of proton
         self.queue = queue
         self._pointer = link._impl
+        self._session = lib.pn_link_session(self._pointer)
         self._settles = settles
         self._choice = frames.Choice(where=selector) if selector else None
         self._is_taking = False
         self._is_over = False
         self._removing = 0  # messages that are being removed before they are sent
-        #: The lookup ids of messages that the client has not settled, by their deliveries.
-        self.unsettled: dict[Any, int] = {}
+        #: The lookup ids and sizes of messages that are not settled, by their deliveries.
+        self.unsettled: dict[Any, tuple[int, int]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -70,6 +72,9 @@ class Consumer(ServedLink):
         """Take messages, if the client has given credit and takes what is sent."""
         room = min(self._credit - self._removing, TAKE_MAX, self._conversation.unsettled_room)
         if self._is_taking or self._is_over or room <= 0 or self._conversation.is_slow:
+            return
+        if lib.pn_session_outgoing_bytes(self._session) >= OUTGOING_BYTES_MAX:
+            self._conversation.is_held = True
             return
         self._is_taking = True
         try:
@@ -123,8 +128,9 @@ class Consumer(ServedLink):
         if self._settles:
             engine.settle(delivery)
         else:
-            self.unsettled[delivery] = stored.lookup_id
+            self.unsettled[delivery] = stored.lookup_id, len(data)
             self._conversation.unsettled_count += 1
+            self._conversation.unsettled_bytes += len(data)
 
     async def _remove_and_send(self, messages: Sequence[frames.StoredMessage]) -> None:
         try:
@@ -177,9 +183,10 @@ class Consumer(ServedLink):
 
     def updated(self, delivery: Any) -> None:
         """Act on the state that the client has given a delivery."""
-        lookup_id = self.unsettled.get(delivery)
-        if lookup_id is None:
+        known = self.unsettled.get(delivery)
+        if known is None:
             return
+        lookup_id = known[0]
         state, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
         removals = self._conversation.removals
         if state == engine.TRANSACTIONAL:
@@ -198,8 +205,10 @@ class Consumer(ServedLink):
 
     def forget(self, delivery: Any) -> int:
         """Remove a delivery from those that are not settled; return its lookup id."""
+        lookup_id, size = self.unsettled.pop(delivery)
         self._conversation.unsettled_count -= 1
-        return self.unsettled.pop(delivery)
+        self._conversation.unsettled_bytes -= size
+        return lookup_id
 
     def give_back(self, lookup_ids: list[int]) -> None:
         """Return messages to their places."""
@@ -210,9 +219,9 @@ class Consumer(ServedLink):
         if self._is_over:
             return
         self._is_over = True
-        lookup_ids = sorted(self.unsettled.values())
-        self._conversation.unsettled_count -= len(lookup_ids)
-        self.unsettled.clear()
+        lookup_ids = sorted(lookup_id for lookup_id, _ in self.unsettled.values())
+        for delivery in list(self.unsettled):
+            self.forget(delivery)
         if lookup_ids:
             self.give_back(lookup_ids)
         if self._is_taking:

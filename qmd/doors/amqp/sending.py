@@ -24,6 +24,7 @@ from qmd.doors.amqp.arriving import arrived
 from qmd.doors.amqp.conditions import (
     DECODE,
     INVALID,
+    LIMIT,
     OVER_CREDIT,
     PRECONDITION,
     TOO_LARGE,
@@ -182,7 +183,7 @@ class Producer(ServedLink):
         if self._is_refused:
             return
         if lib.pn_delivery_aborted(delivery):
-            self._partial.clear()
+            self._drop_partial()
             engine.settle(delivery)
             self._restore_credit()
             return
@@ -194,23 +195,37 @@ class Producer(ServedLink):
             text = f"a message may have {limit} bytes"
             self.refuse(AmqpFault(TOO_LARGE, text))
         elif lib.pn_delivery_partial(delivery):
-            self._partial += data
+            self._begin(data)
         else:
             if self._partial:
                 data = bytes(self._partial) + data
-                self._partial.clear()
+                self._drop_partial()
             lib.pn_link_advance(self._pointer)
             self._complete(delivery, data)
+
+    def _begin(self, data: bytes) -> None:
+        """Keep the first part of a message; the parts of all links have a limit together."""
+        limits = self._conversation.limits
+        self._partial += data
+        self._conversation.partial_bytes += len(data)
+        limit = max(limits.waiting_bytes, limits.message_bytes)
+        if self._conversation.partial_bytes > limit:
+            text = f"the incomplete messages of a connection may have {limit} bytes together"
+            self.refuse(AmqpFault(LIMIT, text))
+
+    def _drop_partial(self) -> None:
+        self._conversation.partial_bytes -= len(self._partial)
+        self._partial.clear()
 
     def close(self) -> None:
         """Take no more messages: the link has ended."""
         self._is_refused = True
-        self._partial.clear()
+        self._drop_partial()
 
     def refuse(self, failure: AmqpFault) -> None:
         """End the link, because its client does not keep the protocol or a limit."""
         self._is_refused = True
-        self._partial.clear()
+        self._drop_partial()
         self.link.condition = condition_of(failure)
         self.link.close()
 

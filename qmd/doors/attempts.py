@@ -1,0 +1,51 @@
+"""Failed logins: a client that guesses passwords must wait."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+WINDOW_S = 60.0
+NAMES_PER_ADDRESS = 10  # an address that tries many names has so many times the limit
+KEPT_MAX = 10_000  # names and addresses with failures; the oldest are forgotten
+
+
+class Attempts:
+    """The failed logins of the last minute, by address and user."""
+
+    def __init__(self, failures_max: int) -> None:
+        self._failures_max = failures_max
+        self._failed: dict[tuple[str, str], deque[float]] = {}
+
+    def may_try(self, address: str, name: str) -> bool:
+        """Return whether a client at `address` may log in as `name` now."""
+        return (
+            self._count(address, name) < self._failures_max
+            and self._count(address, "") < self._failures_max * NAMES_PER_ADDRESS
+        )
+
+    def failed(self, address: str, name: str) -> None:
+        """Note a wrong login."""
+        for key in ((address, name), (address, "")):
+            times = self._failed.pop(key, None)
+            if times is None:
+                times = deque(maxlen=self._failures_max * NAMES_PER_ADDRESS)
+            times.append(time.monotonic())
+            self._failed[key] = times
+        while len(self._failed) > KEPT_MAX:
+            del self._failed[next(iter(self._failed))]
+
+    def succeeded(self, address: str, name: str) -> None:
+        """Forget the failures of a user that has logged in."""
+        self._failed.pop((address, name), None)
+
+    def _count(self, address: str, name: str) -> int:
+        times = self._failed.get((address, name))
+        if times is None:
+            return 0
+        since = time.monotonic() - WINDOW_S
+        while times and times[0] < since:
+            times.popleft()
+        if not times:
+            del self._failed[address, name]
+        return len(times)

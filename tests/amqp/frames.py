@@ -1,0 +1,139 @@
+"""A client that writes its frames itself: for tests of limits, damaged frames and odd orders."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, NamedTuple
+
+import proton
+
+from tests.patience import END_S
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER = 0x10, 0x11, 0x12, 0x13, 0x14
+DISPOSITION, DETACH, END, CLOSE = 0x15, 0x16, 0x17, 0x18
+SOURCE, TARGET, ACCEPTED, ERROR = 0x28, 0x29, 0x24, 0x1D
+SENDER, RECEIVER = False, True
+_HEAD = struct.Struct(">IBBH")
+
+
+class Frame(NamedTuple):
+    """One frame: its channel, the code and the fields of its performative, and its payload."""
+
+    channel: int
+    code: int
+    fields: list[Any]
+    payload: bytes
+
+    @property
+    def error(self) -> str:
+        """The condition of an error in it, or ""."""
+        for each in self.fields:
+            if isinstance(each, proton.Described) and each.descriptor == ERROR:
+                return str(each.value[0])
+        return ""
+
+
+def described(code: int, *fields: Any) -> Any:
+    return proton.Described(proton.ulong(code), list(fields))
+
+
+def encoded(code: int, *fields: Any, channel: int = 0, payload: bytes = b"") -> bytes:
+    """Return a frame."""
+    data = proton.Data()
+    data.put_object(described(code, *fields))
+    body = bytes(data.encode()) + payload
+    return _HEAD.pack(_HEAD.size + len(body), 2, 0, channel) + body
+
+
+def attach(
+    name: str, handle: int, role: bool, address: str, *, unsettled: Any = None, channel: int = 0
+) -> bytes:
+    """Return the frame that attaches a link to a queue."""
+    return encoded(
+        *(ATTACH, name, proton.uint(handle), role, None, None),
+        described(SOURCE, address if role else None),
+        described(TARGET, None if role else address),
+        *(unsettled, None, None if role else proton.uint(0)),
+        channel=channel,
+    )
+
+
+def transfer(handle: int, number: int, message: bytes, *, more: bool = False) -> bytes:
+    """Return the frame of a message that is not settled."""
+    tag = b"%d" % number
+    fields = (proton.uint(handle), proton.uint(number), tag, proton.uint(0), False, more)
+    return encoded(TRANSFER, *fields, payload=message)
+
+
+def opening(container: str = "raw", *, idle_ms: int | None = None) -> bytes:
+    """Return the first bytes of a client: header, open, begin."""
+    idle = None if idle_ms is None else proton.uint(idle_ms)
+    return (
+        HEADER
+        + encoded(OPEN, container, None, None, None, idle)
+        + encoded(BEGIN, None, proton.uint(0), proton.uint(10_000), proton.uint(10_000))
+    )
+
+
+class RawClient:
+    """A connection whose frames the test writes and reads."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=END_S)
+        self._rest = bytearray()
+        self._has_header = False
+
+    def write(self, *data: bytes) -> None:
+        self.socket.sendall(b"".join(data))
+
+    def read(self) -> Frame | None:
+        """Return the next frame that is not empty; None at the end of the connection."""
+        while True:
+            if (frame := self._next()) is not None:
+                if frame.fields or frame.code:
+                    return frame
+                continue
+            try:
+                data = self.socket.recv(1 << 16)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._rest += data
+
+    def read_until(self, code: int) -> Frame:
+        """Return the next frame with this performative."""
+        while (frame := self.read()) is not None:
+            if frame.code == code:
+                return frame
+        raise AssertionError(f"the connection ended without {code:#x}")
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def _next(self) -> Frame | None:
+        if not self._has_header:
+            if len(self._rest) < len(HEADER):
+                return None
+            assert self._rest.startswith(HEADER), self._rest
+            del self._rest[: len(HEADER)]
+            self._has_header = True
+        if len(self._rest) < _HEAD.size:
+            return None
+        size, offset, _, channel = _HEAD.unpack_from(self._rest)
+        if len(self._rest) < size:
+            return None
+        body = bytes(self._rest[4 * offset : size])
+        del self._rest[:size]
+        if not body:
+            return Frame(channel, 0, [], b"")
+        data = proton.Data()
+        count = data.decode(body)
+        data.next()
+        found = data.get_object()
+        return Frame(channel, int(found.descriptor), found.value, body[count:])
