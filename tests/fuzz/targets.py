@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from tests.fuzz import control, directory, imports, names, packets, questions, streams
 from tests.fuzz.target import Target
+
+# The engine of the door for AMQP is optional: it needs a compiler.
+HAS_PROTON = importlib.util.find_spec("proton") is not None
+if HAS_PROTON:
+    from tests.fuzz import amqp
 
 TARGETS: dict[str, Target] = {
     target.name: target
@@ -12,5 +19,6 @@ TARGETS: dict[str, Target] = {
         *questions.TARGETS,
         *directory.TARGETS,
         *imports.TARGETS,
+        *(amqp.TARGETS if HAS_PROTON else ()),
     )
 }

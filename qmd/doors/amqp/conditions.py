@@ -45,6 +45,10 @@ _OF_FAMILIES = {
 }
 
 
+#: Errors of proton that the values of a client cause: text that is not UTF-8, types out of place.
+UNREADABLE = (UnicodeDecodeError, proton.ProtonException)
+
+
 class AmqpFault(Exception):
     """An error of this door, with its condition."""
 

@@ -7,10 +7,10 @@ These are types only.  The classes are `qmd.doors.amqp.conversation.Conversation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
+from qmd.client.errors import NotConnected
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.control import UserConnection
 
@@ -18,10 +18,15 @@ from qmd.doors.control import UserConnection
 class DoorContext(Protocol):
     """The state that the clients of a door share."""
 
-    socket: Path
     version: str
     names: dict[tuple[str, ...], Any]
     dynamic: Any  # DynamicQueues
+
+    def connect(
+        self, principals: Sequence[str], lost: Callable[[NotConnected], None]
+    ) -> UserConnection:
+        """Return a connection to the daemon that acts for a user; it opens on its first use."""
+        ...
 
     def delete_queues(self, principals: Sequence[str], queues: Sequence[str]) -> None:
         """Delete dynamic queues of a client that has left."""

@@ -15,14 +15,13 @@ import structlog
 
 from qmd.client.errors import ClientError, NotConnected
 from qmd.doors.amqp import engine as engines
-from qmd.doors.amqp.conditions import FORCED, LIMIT, AmqpFault, condition_of
+from qmd.doors.amqp.conditions import DECODE, FORCED, LIMIT, UNREADABLE, AmqpFault, condition_of
 from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.opening import Opening
 from qmd.doors.amqp.removals import Removals
 from qmd.doors.amqp.sending import Outbox, Producer
 from qmd.doors.amqp.transactions import Transactions
-from qmd.doors.control import UserConnection
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import DoorContext
@@ -47,7 +46,7 @@ class Conversation:
         self.engine = engine
         self.limits = limits
         self.principals = principals
-        self.control = UserConnection(door.socket, principals, self._lost)
+        self.control = door.connect(principals, self._lost)
         self.outbox = Outbox(self)
         self.removals = Removals(self)
         self.transactions = Transactions(self)
@@ -86,6 +85,9 @@ class Conversation:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, UNREADABLE):
+                self.fail(AmqpFault(DECODE, f"a frame has a value that cannot be read: {error}"))
+                return
             log.error("amqp_client_failed", exc_info=error)
             self.fail(AmqpFault("amqp:internal-error", "the door failed: see its log"))
 
@@ -97,13 +99,16 @@ class Conversation:
 
     def work(self) -> None:
         """Process the events of the engine, and begin the requests that they cause."""
-        for kind, event in self.engine.events():
-            if kind == engines.DELIVERY:
-                self._delivery(event)
-            elif kind == engines.FLOW:
-                self._flow(event)
-            else:
-                self._other(event)
+        try:
+            for kind, event in self.engine.events():
+                if kind == engines.DELIVERY:
+                    self._delivery(event)
+                elif kind == engines.FLOW:
+                    self._flow(event)
+                else:
+                    self._other(event)
+        except UNREADABLE as error:
+            self.fail(AmqpFault(DECODE, f"a frame has a value that cannot be read: {error}"))
         self.outbox.start()
         self.removals.start()
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -20,9 +20,11 @@ from qmd.doors.amqp.dynamic import DynamicQueues
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.login import Rules
 from qmd.doors.attempts import Attempts
+from qmd.doors.control import UserConnection
 from qmd.doors.users import Users
 
 if TYPE_CHECKING:
+    from qmd.client.errors import NotConnected
     from qmd.config.settings import AmqpSettings
 
 log = structlog.get_logger()
@@ -139,6 +141,12 @@ class Door:
     def _check_empty(self) -> None:
         if self._is_closing and not (self._clients or self._tasks):
             self._empty.set()
+
+    def connect(
+        self, principals: Sequence[str], lost: Callable[[NotConnected], None]
+    ) -> UserConnection:
+        """Return a connection to the daemon that acts for a user; it opens on its first use."""
+        return UserConnection(self.socket, principals, lost)
 
     def not_logged_in(self, client: str, reason: str) -> None:
         """Log a failed login."""
