@@ -207,7 +207,7 @@ def _body(fields: _Fields, raw: bytes, bodies: list[Section]) -> bytes:
         raise BadMessage("the message has bodies of several kinds, or several values")
     if section.code != parts.DATA:
         for each in bodies:
-            parts.decode(raw[each.start : each.end])  # a receiver must be able to read it
+            parts.check(raw[each.start : each.end])  # a receiver must be able to read it
     fields.more[BODY] = AS_SECTIONS
     return b"".join(raw[each.start : each.end] for each in bodies)
 

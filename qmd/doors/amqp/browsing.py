@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from cproton import lib
 
-from protocol.errors import MalformedPacket
 from qmd.client.errors import ClientError
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
-from qmd.doors.amqp.leaving import encoded
+from qmd.doors.amqp.leaving import NOT_ENCODABLE, encoded
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Browser(ServedLink):
         self._next = stored.lookup_id + 1
         try:
             data = encoded(stored, self._conversation.control.queue_manager)
-        except MalformedPacket:
+        except NOT_ENCODABLE:
             return  # its receivers get the error
         delivery = engine.send(self._pointer, b"%d" % stored.lookup_id, data)
         engine.settle(delivery)  # a copy has no outcome

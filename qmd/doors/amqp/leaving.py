@@ -8,6 +8,7 @@ from typing import Any
 import proton
 
 from protocol.body_type import BodyType
+from protocol.errors import MalformedPacket
 from qmd.bodies.active_x import read_active_x
 from qmd.bodies.errors import UnreadableBody
 from qmd.client.message import Message
@@ -31,12 +32,14 @@ from qmd.properties.values import MessageProperties, Value, plain
 
 _TEXTS = (BodyType.VT_LPWSTR, BodyType.VT_BSTR, BodyType.VT_LPSTR)
 _UINT_MAX = (1 << 32) - 1
+#: Errors of packets, and of properties with values that AMQP has not: any program can store them.
+NOT_ENCODABLE = (MalformedPacket, proton.ProtonException, ValueError, TypeError, OverflowError)
 
 
 def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
     """Return a message of a queue as AMQP; `queue_manager` is the GUID of its queue manager.
 
-    Raises MalformedPacket.
+    Raises one of NOT_ENCODABLE.
     """
     message = Message(stored)
     properties, extension = read_extension(message.packet.properties.extension)

@@ -150,7 +150,8 @@ class Opening:
     async def _create_dynamic(self, link: Any) -> str:
         """Create the queue of a dynamic link; it is deleted with the link."""
         conversation = self._conversation
-        name, control = conversation.door.dynamic.new_name(), conversation.control
+        name: str = conversation.door.dynamic.new_name()
+        control = conversation.control
         await control.request(operator_frames.CreateQueue, name, False, conversation.principals[0])
         if link._impl not in self._wanted or self._conversation.is_over:
             await control.request(operator_frames.DeleteQueue, name)
@@ -236,7 +237,10 @@ def _selector(source: Any) -> str:
     filters.rewind()
     if filters.next() is None:
         return ""
-    found = filters.get_object()
+    try:
+        found = filters.get_object()
+    except TypeError:  # a key that is a list, a map or a described value
+        raise AmqpFault(INVALID, "the filters of the source are not a map of symbols") from None
     if not isinstance(found, dict):
         return ""
     for each in found.values():

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from cproton import lib
 
-from protocol.errors import MalformedPacket
 from qmd.client.errors import ClientError
 from qmd.control_protocol import doors as door_frames
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
-from qmd.doors.amqp.leaving import encoded
+from qmd.doors.amqp.leaving import NOT_ENCODABLE, encoded
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Consumer(ServedLink):
     def _send(self, stored: frames.StoredMessage) -> None:
         try:
             data = encoded(stored, self._conversation.control.queue_manager)
-        except MalformedPacket as error:
+        except NOT_ENCODABLE as error:
             reason = f"it cannot be read: {error}"
             self._conversation.removals.reject(self, stored.lookup_id, None, reason)
             return

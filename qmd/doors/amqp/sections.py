@@ -10,6 +10,7 @@ import struct
 from typing import Any, NamedTuple
 
 import proton
+from cproton import ffi, lib
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION, DATA, SEQUENCE, VALUE, FOOTER = 0x74, 0x75, 0x76, 0x77, 0x78
@@ -29,6 +30,7 @@ _FIXED = {  # and those of a fixed width
     **dict.fromkeys((0x80, 0x81, 0x82, 0x83, 0x84), 8),
     **dict.fromkeys((0x94, 0x98), 16),
 }
+TOO_MANY_PARTS = -10  # an error of proton: PN_OUT_OF_MEMORY
 _NULL, _STRING8, _STRING32 = 0x40, 0xA1, 0xB1
 
 
@@ -106,11 +108,24 @@ def decode(raw: bytes | memoryview, *, described: bool = False) -> Any:
         count = data.decode(bytes(raw))
         data.next()
         found = _owned(data.get_object())
-    except (proton.ProtonException, ValueError, UnicodeDecodeError, RecursionError) as error:
+    except (proton.ProtonException, ValueError, TypeError, RecursionError) as error:
+        # A TypeError: a key of a map is a list, a map or a described value.
         raise BadMessage(f"a section cannot be decoded: {error}") from None
     if count != len(raw):
         raise BadMessage("a section has more bytes than its value")
     return found if described or not isinstance(found, proton.Described) else found.value
+
+
+def check(raw: bytes) -> None:
+    """Raise BadMessage unless `raw` is one value.
+
+    One with more parts than proton can hold (65,535) is not refused: other clients may read it.
+    """
+    data = lib.pn_data(0)
+    count = lib.pn_data_decode(data, ffi.from_buffer(raw), len(raw))
+    lib.pn_data_free(data)
+    if count != len(raw) and count != TOO_MANY_PARTS:
+        raise BadMessage(f"a body cannot be decoded (error {count} of {len(raw)} bytes)")
 
 
 def _owned(found: Any) -> Any:

@@ -150,7 +150,10 @@ class Transactions:
 
     def _state(self, delivery: Any) -> tuple[bytes, int]:
         """Return the transaction and the outcome in the state of a delivery.  Raises AmqpFault."""
-        fields = proton.Delivery.wrap(delivery).remote.data or [b""]
+        try:
+            fields = proton.Delivery.wrap(delivery).remote.data or [b""]
+        except TypeError:  # a map with a key that is a list, a map or a described value
+            fields = [b""]
         transaction = _binary(fields[0]) if isinstance(fields, list) and fields else b""
         if transaction not in self._live:
             raise _unknown(transaction)
