@@ -443,3 +443,18 @@ CREATE TABLE subscription (
     selector    TEXT NOT NULL,                   -- '': all messages
     PRIMARY KEY (topic, key)
 ) WITHOUT ROWID;
+
+-- The requests of operators and their results: storage/tables/audit.py.  The digest of an entry
+-- covers the digest before it, so that no entry can be changed or left out without a trace.
+CREATE TABLE audit_entry (
+    number INTEGER PRIMARY KEY,
+    entry  TEXT NOT NULL,                        -- a JSON object
+    digest BLOB NOT NULL CHECK (length(digest) = 32)
+);
+
+-- The last entry that was dropped, at which the chain begins; one row, or none.
+CREATE TABLE audit_anchor (
+    id     INTEGER PRIMARY KEY CHECK (id = 1),
+    number INTEGER NOT NULL,
+    digest BLOB NOT NULL CHECK (length(digest) = 32)
+);

@@ -30,6 +30,7 @@ from qmd.bulk.staging import Staging
 from qmd.control.accounts import Accounts
 from qmd.control.components import Components
 from qmd.control.token_watch import TokenLogins
+from qmd.events.audit_log import AuditLog
 from qmd.history.event_query import EventLog
 from qmd.history.message_description import MessageDescriber
 from qmd.history.message_lookup import MessageLookup
@@ -75,6 +76,7 @@ from qmd.operations.transactions import Transactions
 from qmd.operations.two_phase_commit import Branches
 from qmd.queues.limits import Limits
 from qmd.queues.local_queue import LocalQueue
+from qmd.runtime.log_levels import LogLevels
 from qmd.runtime.loop_lag import LoopLag
 from qmd.runtime.services import Services
 from qmd.runtime.work_parts import Line, WorkParts
@@ -89,6 +91,8 @@ class Assembly(TransferLayer):
         self.client_accounts = Accounts(services.loop.time)
         self.token_logins = TokenLogins(services)
         self.loop_lag = LoopLag(services.loop)
+        self.log_levels = LogLevels(services.settings.log.level)
+        self.audit_log = AuditLog(services)
         self._make_sending()
         self._make_receiving()
         self._make_transactions()
@@ -381,4 +385,5 @@ class Assembly(TransferLayer):
             "forget dead letters of other hosts": self.refused_letters.forget_old,
             "forget outcomes": partial(retention.forget_outcomes, services),
             "trim the events": self.event_log_limits.forget_old,
+            "trim the audit log": self.audit_log.forget_old,
         }

@@ -152,4 +152,25 @@ ENTRIES = (
         "A GUID of another queue manager was expected.",
         "Copy it from qmd peer list.",
     ),
+    Entry(
+        1018,
+        "log_level_unknown",
+        "A level of the log is not known.",
+        "It is misspelt.",
+        "Levels are debug, info, warning, error and critical.",
+    ),
+    Entry(
+        1019,
+        "log_name_unknown",
+        "No part of the daemon with a log has this name.",
+        "The name is misspelt, or the module is not loaded.",
+        "Use a package or a module such as qmd.peers; `qmd log level` shows those with a level.",
+    ),
+    Entry(
+        1020,
+        "audit_log_changed",
+        "The log of the operators' requests was changed outside of the daemon.",
+        "An entry was changed, removed or inserted in the database, or the folder is another one.",
+        "Find out who had access to the data folder; compare with copies of the log.",
+    ),
 )

@@ -41,6 +41,8 @@ COMMANDS = {
     "events": "qmd.cli.events:events",
     "directory": "qmd.cli.host.directory:directory",
     "dl": "qmd.cli.dl:dl",
+    "audit-log": "qmd.cli.audit_log:audit_log",
+    "log": "qmd.cli.log:log",
     "topic": "qmd.cli.topic:topic",
     "alias": "qmd.cli.alias:alias",
     "acl": "qmd.cli.acl:acl",

@@ -14,6 +14,7 @@ from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.control_protocol.audit import AuditEntries, LogLevels, SetLogLevel
 from qmd.control_protocol.delayed import CancelDelayed, ListDelayed
 from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice, RetryProperties
@@ -466,3 +467,27 @@ class Administration:
         """Make a change that can be repeated without harm."""
         facts: Facts = await self._caller.change(verb, *arguments, safe_to_retry=True)
         return facts
+
+    # -- audit log and log ---------------------------------------------------------------------
+
+    async def audit_entries(self, start: int = 0) -> Facts:
+        """Return a page of the log of operators' requests, from entry `start` on.
+
+        A negative `start` means the last entries.  The page has the `anchor`, number and digest of
+        the entry before the first one that is kept, and `entries`: number, text and digest of each.
+        """
+        result: Facts = await self._caller.ask(AuditEntries, start)
+        return result
+
+    async def log_levels(self) -> Facts:
+        """Return the levels of the daemon's log: `default`, and `names` with their own."""
+        result: Facts = await self._caller.ask(LogLevels)
+        return result
+
+    async def set_log_level(self, level: str, name: str = "") -> Facts:
+        """Set a level of the daemon's log, until the daemon ends; return all levels.
+
+        `name` is a package or a module; empty: the default.  An empty `level` takes it back.
+        """
+        result: Facts = await self._caller.ask(SetLogLevel, name, level)
+        return result

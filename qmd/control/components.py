@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
     from qmd.directory.resolver import Resolver
+    from qmd.events.audit_log import AuditLog
     from qmd.events.log_limits import EventLogLimits
     from qmd.events.recorder import Recorder
     from qmd.history.event_query import EventLog
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from qmd.queues.registry import LocalQueues
     from qmd.queues.usage import Usage
     from qmd.runtime.fair_scheduler import FairScheduler
+    from qmd.runtime.log_levels import LogLevels
     from qmd.runtime.loop_lag import LoopLag
     from qmd.runtime.services import Services
     from qmd.transfer.confirmation import Confirmations
@@ -92,6 +94,7 @@ class Components:
     acknowledgments: Acknowledgments
     administration: QueueAdministration
     answer_limits: AnswerLimits
+    audit_log: AuditLog
     branches: Branches
     busy_turns: FairScheduler
     client_accounts: Accounts
@@ -113,6 +116,7 @@ class Components:
     local_turns: FairScheduler
     large_sender: LargeSender
     locks: Locks
+    log_levels: LogLevels
     loop_lag: LoopLag
     make_link: Callable[..., Link]
     mover: Mover

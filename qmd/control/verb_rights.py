@@ -29,6 +29,7 @@ from qmd.access.demands import (
 from qmd.access.rights import Rights
 from qmd.access.things import thing_of
 from qmd.control_protocol import access as access_frames
+from qmd.control_protocol import audit as audit_frames
 from qmd.control_protocol import bulk as pipeline_frames
 from qmd.control_protocol import delayed as delayed_frames
 from qmd.control_protocol import directory as directory_frames
@@ -358,6 +359,8 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
     **_rows((_DIRECTORY,), directory_frames.PublishKeys),
+    **_rows((_ACCESS,), audit_frames.AuditEntries, audit_frames.SetLogLevel),
+    **_rows((_STATUS,), audit_frames.LogLevels),
     # Figures name all queues, whatever the rights on each.
     **_rows(
         (_STATUS,),

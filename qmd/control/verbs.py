@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from qmd.control import (
     access_handlers,
+    audit_handlers,
     bulk_handlers,
     delayed_handlers,
     directory_handlers,
@@ -21,6 +22,7 @@ from qmd.control import (
     topic_handlers,
 )
 from qmd.control import status as overview
+from qmd.control.audited import audited
 from qmd.control.handler import Handler
 from qmd.control.token_login import log_in
 from qmd.control_protocol import messages as frames
@@ -44,22 +46,25 @@ def _hello(connection: ControlConnection, request: frames.Hello | frames.Login) 
         connection.done(request.number, overview.hello(connection.components))
 
 
-#: The handler of each request: the tables of all areas.
-HANDLERS: dict[type, Handler] = {
-    frames.Hello: _hello,
-    frames.Login: _hello,
-    **message_handlers.HANDLERS,
-    **lock_handlers.HANDLERS,
-    **operator_handlers.HANDLERS,
-    **bulk_handlers.HANDLERS,
-    **delayed_handlers.HANDLERS,
-    **directory_handlers.HANDLERS,
-    **routing_handlers.HANDLERS,
-    **identity_handlers.HANDLERS,
-    **tls_handlers.HANDLERS,
-    **topic_handlers.HANDLERS,
-    **explain_name.HANDLERS,
-    **access_handlers.HANDLERS,
-    **door_handlers.HANDLERS,
-    **figure_handlers.HANDLERS,
-}
+#: The handler of each request: the tables of all areas; requests of operators are recorded.
+HANDLERS: dict[type, Handler] = audited(
+    {
+        frames.Hello: _hello,
+        frames.Login: _hello,
+        **message_handlers.HANDLERS,
+        **lock_handlers.HANDLERS,
+        **operator_handlers.HANDLERS,
+        **bulk_handlers.HANDLERS,
+        **delayed_handlers.HANDLERS,
+        **directory_handlers.HANDLERS,
+        **routing_handlers.HANDLERS,
+        **identity_handlers.HANDLERS,
+        **tls_handlers.HANDLERS,
+        **topic_handlers.HANDLERS,
+        **explain_name.HANDLERS,
+        **access_handlers.HANDLERS,
+        **door_handlers.HANDLERS,
+        **figure_handlers.HANDLERS,
+        **audit_handlers.HANDLERS,
+    }
+)

@@ -28,6 +28,7 @@ from qmd.config.settings.message_security import MessageSecuritySettings as Mess
 from qmd.config.settings.network import ListenSettings as ListenSettings
 from qmd.config.settings.network import PeersSettings as PeersSettings
 from qmd.config.settings.network import RoutingSettings as RoutingSettings
+from qmd.config.settings.queue_manager import AuditLogSettings as AuditLogSettings
 from qmd.config.settings.queue_manager import EventsSettings as EventsSettings
 from qmd.config.settings.queue_manager import LogSettings as LogSettings
 from qmd.config.settings.queue_manager import QueueManagerSettings as QueueManagerSettings
@@ -64,6 +65,7 @@ class Settings:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
+    audit_log: AuditLogSettings = field(default_factory=AuditLogSettings)
     message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
@@ -90,6 +92,7 @@ SECTIONS: dict[str, type[Any]] = {
     "pipeline": PipelineSettings,
     "storage": StorageSettings,
     "events": EventsSettings,
+    "audit_log": AuditLogSettings,
     "message_security": MessageSecuritySettings,
     "amqp": AmqpSettings,
     "metrics": MetricsSettings,

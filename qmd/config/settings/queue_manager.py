@@ -94,6 +94,17 @@ class EventsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLogSettings:
+    """The requests of operators: `qmd audit-log`, docs/audit-log.md."""
+
+    size_bytes: int = setting(
+        Size("64kB", "1TB"),
+        "16MiB",
+        "How much of it is kept; the oldest entries are removed first.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """The log, written to standard error."""
 

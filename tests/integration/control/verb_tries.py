@@ -23,6 +23,7 @@ from qmd.control.remote import RemoteServer
 from qmd.control.verbs import HANDLERS
 from qmd.control_protocol import (
     access,
+    audit,
     delayed,
     directory,
     doors,
@@ -287,6 +288,9 @@ TRIES: dict[type[Request], list[Try]] = {
             figures.QueueFigures,
             figures.DestinationFigures,
             figures.OldestMessages,
+            audit.AuditEntries,
+            audit.LogLevels,
+            audit.SetLogLevel,
         )
     },
     topic_frames.CreateTopic: [
