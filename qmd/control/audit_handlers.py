@@ -45,7 +45,7 @@ def _set_level(connection: ControlConnection, request: SetLogLevel) -> None:
             f"no package or module of the daemon with a log is called {request.name}",
             "Names are those of packages and modules, such as qmd.peers.",
         ) from error
-    log.warning("log_level_set", name=request.name or "default", level=request.level or "default")
+    log.info("log_level_set", name=request.name or "default", level=request.level or "default")
     _levels(connection, request)
 
 

@@ -20,7 +20,7 @@ class AuditEntries(Request, tag="audit_entries", frozen=True):
     a JSON object, of which the digest was made.
     """
 
-    start: Annotated[int, msgspec.Meta(ge=-ENTRIES_MAX)] = 0
+    start: Annotated[int, msgspec.Meta(ge=-ENTRIES_MAX, le=1 << 62)] = 0
 
 
 class LogLevels(Request, tag="log_levels", frozen=True):

@@ -16,7 +16,7 @@ ROWS_MAX = 256  # of one page
 OLDEST_MAX = 256  # queues and destinations of one request
 
 Names = Annotated[list[str], msgspec.Meta(max_length=OLDEST_MAX)]
-Place = Annotated[int, msgspec.Meta(ge=0)]
+Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
 class HostFigures(Request, tag="host_figures", frozen=True):

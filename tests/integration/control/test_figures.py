@@ -87,5 +87,5 @@ async def test_a_place_beyond_the_end_is_an_empty_page(hosts: Hosts) -> None:
     collector = Collector(a.socket, 5, 5)
 
     for verb in (QueueFigures, DestinationFigures):
-        assert await collector.ask(verb, 1 << 40) == {"rows": [], "next": None}
+        assert await collector.ask(verb, 1 << 31) == {"rows": [], "next": None}
     await collector.close()
