@@ -85,8 +85,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
-        *("qmd.control_protocol.audit", "qmd.control_protocol.messages", "qmd.properties"),
-        *("protocol", "click"),
+        *("qmd.control_protocol", "qmd.properties", "protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},
