@@ -15,9 +15,10 @@ from qmd.bodies.content import read_content
 from qmd.bodies.errors import UnreadableBody
 
 BYTES_MAX = 64 * 1024  # of a body that are shown at first
-ALL_BYTES_MAX = 8 * 1024 * 1024
+ALL_BYTES_MAX = 1024 * 1024  # that a browser shows without delay; the rest can be saved
 STRUCTURED_BYTES_MAX = 1024 * 1024  # of a body that is laid out
 HEX_BYTES = 16  # of one line
+HEX_BYTES_MAX = 256 * 1024  # of a body that are written out
 DEPTH_MAX = 40  # steps of indentation
 
 Reader = Callable[[bytes, int], str]
@@ -75,7 +76,7 @@ def _object(name: str) -> Reader:
 
 def _hex(body: bytes, body_type: int) -> str:
     rows = []
-    for start in range(0, len(body), HEX_BYTES):
+    for start in range(0, min(len(body), HEX_BYTES_MAX), HEX_BYTES):
         part = body[start : start + HEX_BYTES]
         signs = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in part)
         rows.append(f"{start:08x}  {part.hex(' '):<{3 * HEX_BYTES}} {signs}")
@@ -102,7 +103,7 @@ register("hex", "Hexadecimal", _hex)
 def show(body: bytes, body_type: int, wanted: str = "", *, whole: bool = False) -> Shown:
     """Return a body in a format of FORMATS, or in the one that it shows; else in hexadecimal.
 
-    A long body is cut, unless it is shown `whole`.
+    A long body is cut; if it is shown `whole`, at ALL_BYTES_MAX.
     """
     problem = ""
     name = wanted if wanted in FORMATS else _recognized(body, body_type)
@@ -131,7 +132,7 @@ def _fallback(body: bytes, body_type: int) -> tuple[str, str]:
     try:
         return "text", _text(body, body_type)
     except UnreadableBody:
-        return "hex", _hex(body[: ALL_BYTES_MAX // 4], body_type)
+        return "hex", _hex(body[:BYTES_MAX], body_type)
 
 
 _TAG = re.compile(r"(<[^<>]*>)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from qmd.console import text
 from qmd.console.flow_map import sparkline
 
 FOLDER = Path(__file__).parent
+NESTED_CHARACTERS_MAX = 20_000
 _MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
           ".svg": "image/svg+xml"}  # fmt: skip
 
@@ -22,6 +24,12 @@ _MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 def _isolated(value: Any, most: int = 0) -> Markup:
     """Return a text of a message or a peer: its direction does not affect what surrounds it."""
     return Markup("<bdi>{}</bdi>").format(text.visible(value, most))
+
+
+def _nested(value: Any) -> str:
+    """Return lists and mappings within a fact as lines."""
+    shown = json.dumps(value, ensure_ascii=False, indent=1, default=str)
+    return text.lines(shown[:NESTED_CHARACTERS_MAX])
 
 
 def address(*segments: str, **query: Any) -> str:
@@ -52,6 +60,7 @@ class Templates:
             "t": _isolated,
             "visible": text.visible,
             "lines": text.lines,
+            "nested": _nested,
             "size": text.size,
             "number": text.number,
             "age": text.age,

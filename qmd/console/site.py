@@ -94,6 +94,9 @@ class Site:
             return self._alone("Not found", str(error), 404)
         except Forbidden as error:
             return self._alone("Not permitted", str(error), 403)
+        except Exception:
+            log.exception("console_failed", path=request.segments)
+            return self._alone("A fault", "The console has a fault; its log says which.", 500)
 
     async def _answer(self, request: Request) -> Response:
         if not self._is_known_name(request):
