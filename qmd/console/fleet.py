@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ ANSWER_S = 10.0
 WORKER_S = 60.0  # how long a job waits for a queue manager that restarts
 SAMPLES = 60
 SAMPLE_S = 10.0  # between two samples of sparklines
-SHARE = 50  # asking for figures may take one part of so many
+SHARE = 50  # asking a question again may take one part of so many
+KEPT_MAX = 200  # answers of one connection that pages share
 
 
 class Figures:
@@ -50,6 +51,17 @@ class Figures:
         self.answer_s = 0.0
 
 
+class _Kept:
+    """The answer to one question, or the error, and the time that it took."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.value: Any = None
+        self.error: ClientError | None = None
+        self.asked_at = 0.0
+        self.cost_s = 0.0
+
+
 class Link:
     """A connection to one queue manager with the rights of one credential."""
 
@@ -59,49 +71,53 @@ class Link:
         self.used_at = time.monotonic()
         self.history: dict[str, deque[int]] = {}  # messages of each queue, and of each destination
         self._refresh_s = refresh_s
-        self._asking = asyncio.Lock()
-        self._figures: Figures | None = None
-        self._problem: ClientError | None = None
-        self._asked_at = 0.0
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._sampled_at = 0.0
 
     async def figures(self) -> Figures:
         """Return the figures, asked if they are too old.  Raises ClientError."""
-        async with self._asking:
-            cost_s = self._figures.answer_s if self._figures else 0.0
-            age_s = time.monotonic() - self._asked_at
-            if not self._asked_at or age_s > max(self._refresh_s, SHARE * cost_s):
-                await self._ask()
-            if self._figures is None:
-                assert self._problem is not None
-                raise self._problem
-            return self._figures
+        found: Figures = await self.shared("figures", self._ask_all)
+        return found
+
+    async def shared(self, name: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the answer to a question that many pages ask; it may be some seconds old.
+
+        Raises ClientError.
+        """
+        kept = self._kept.setdefault(name, _Kept())
+        self._kept.move_to_end(name)
+        while len(self._kept) > KEPT_MAX:
+            self._kept.popitem(last=False)
+        async with kept.lock:
+            age_s = time.monotonic() - kept.asked_at
+            if not kept.asked_at or age_s > max(self._refresh_s, SHARE * kept.cost_s):
+                await self._ask(kept, ask)
+            if kept.error is not None:
+                raise kept.error
+            return kept.value
 
     def forget(self) -> None:
-        """Ask again for the next page: something was changed."""
-        self._asked_at = 0.0
+        """Ask everything again for the next page: something was changed."""
+        self._kept.clear()
 
-    async def _ask(self) -> None:
+    async def _ask(self, kept: _Kept, ask: Callable[[], Awaitable[Any]]) -> None:
         began = time.monotonic()
         try:
             async with asyncio.timeout(ANSWER_S):
-                self._figures, self._problem = await self._ask_all(), None
+                kept.value, kept.error = await ask(), None
         except TimeoutError:
-            self._figures = None
-            self._problem = NotConnected(
+            kept.error = NotConnected(
                 f"{self.host.name} did not answer within {ANSWER_S:.0f} seconds",
                 "look at its log",
                 code="daemon_not_answering",
             )
         except ClientError as error:
-            self._figures, self._problem = None, error
-        self._asked_at = time.monotonic()
-        if self._figures is not None:
-            self._figures.answer_s = self._asked_at - began
-            self._sample(self._figures)
+            kept.error = error
+        kept.asked_at = time.monotonic()
+        kept.cost_s = kept.asked_at - began
 
     async def _ask_all(self) -> Figures:
-        found, qm = Figures(), self.qm
+        found, qm, began = Figures(), self.qm, time.monotonic()
         found.status, found.queues = await asyncio.gather(qm.status(), qm.list_queues(system=True))
         parts = await asyncio.gather(qm.list_outgoing(), qm.list_sessions(), return_exceptions=True)
         for part in parts:
@@ -111,6 +127,8 @@ class Link:
                 raise part
         found.outgoing, found.sessions = (each if isinstance(each, list) else [] for each in parts)
         found.problems = sorted({str(each) for each in parts if isinstance(each, ClientError)})
+        found.answer_s = time.monotonic() - began
+        self._sample(found)
         return found
 
     def _sample(self, figures: Figures) -> None:

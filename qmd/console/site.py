@@ -253,6 +253,7 @@ class Site:
             self._read_only(request),
             self._config,
             self._settings.reports,
+            is_live="x-live" in request.headers,
         )
 
     # -- responses ---------------------------------------------------------------------------

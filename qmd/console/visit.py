@@ -61,6 +61,8 @@ class Visit:
     read_only: str
     config: Path
     reports: Path | None
+    #: The script of a page that is open asks for its figures only.
+    is_live: bool = False
 
     @property
     def identity(self) -> Identity:

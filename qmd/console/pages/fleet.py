@@ -84,7 +84,9 @@ def warnings_of(status: dict[str, Any]) -> list[str]:
 
 async def oldest(visit: Visit) -> Answer:
     """Show the oldest messages that wait in queues of the fleet."""
-    found = await visit.fleet.each(visit.identity, _oldest_of)
+    found = await visit.fleet.each(
+        visit.identity, lambda link: link.shared("oldest", lambda: _oldest_of(link))
+    )
     rows: list[dict[str, Any]] = []
     problems = []
     for host, each in found.items():
@@ -165,6 +167,11 @@ async def dead_letters(visit: Visit) -> Answer:
 
 async def dead_letters_of(link: Link) -> list[dict[str, Any]]:
     """Return the groups of dead letters of a host.  Raises ClientError."""
+    found: list[dict[str, Any]] = await link.shared("dead letters", lambda: _groups(link))
+    return found
+
+
+async def _groups(link: Link) -> list[dict[str, Any]]:
     found = await asyncio.gather(*(link.qm.dead_letters(each) for each in DEAD_LETTER_QUEUES))
     return [
         {**group, "queue": queue}

@@ -40,7 +40,9 @@ async def overview(visit: Visit, host: str) -> Answer:
     """Show the state of a host, and its last events."""
     link = visit.link(host)
     figures = await link.figures()
-    events = await _part(link.qm.events(last=EVENTS_SHOWN), {"events": []})
+    events = await _part(
+        link.shared("events", lambda: link.qm.events(last=EVENTS_SHOWN)), {"events": []}
+    )
     fullest = sorted(figures.queues, key=lambda each: -each["messages"])[:8]
     return host_page(
         "host",
@@ -83,15 +85,16 @@ async def outgoing(visit: Visit, host: str) -> Answer:
 async def destination(visit: Visit, host: str) -> Answer:
     """Show one outgoing queue with its sequence, its attempts and unconfirmed messages."""
     link, name = visit.link(host), visit.asked("name")
-    facts = await link.qm.show_outgoing(name)
-    awaiting = await _part(link.qm.list_awaiting(name, limit=100))
+    facts = await link.shared(f"destination {name}", lambda: link.qm.show_outgoing(name))
+    awaiting = Part([], "")
+    if not visit.is_live:
+        awaiting = await _part(link.qm.list_awaiting(name, limit=100))
     return host_page("destination", visit, host, name=name, facts=facts, awaiting=awaiting)
 
 
 async def dead_letters(visit: Visit, host: str) -> Answer:
     """Show the dead letters of one host by their reasons."""
-    groups = await dead_letters_of(visit.link(host))
-    groups.sort(key=lambda group: -group["messages"])
+    groups = sorted(await dead_letters_of(visit.link(host)), key=lambda each: -each["messages"])
     return host_page(
         "dead_letters",
         visit,
@@ -104,9 +107,16 @@ async def dead_letters(visit: Visit, host: str) -> Answer:
 
 async def sessions(visit: Visit, host: str) -> Answer:
     """Show sessions, sequences, and the known facts about other queue managers."""
-    qm = visit.link(host).qm
+    link = visit.link(host)
     current, sequences, peers = await asyncio.gather(
-        _part(qm.list_sessions()), _part(qm.list_sequences()), _part(qm.list_peers())
+        *(
+            _part(link.shared(name, ask))
+            for name, ask in (
+                ("sessions", link.qm.list_sessions),
+                ("sequences", link.qm.list_sequences),
+                ("peers", link.qm.list_peers),
+            )
+        )
     )
     return host_page("sessions", visit, host, sessions=current, sequences=sequences, peers=peers)
 
@@ -145,10 +155,10 @@ async def services(visit: Visit, host: str) -> Answer:
     qm = link.qm
     figures = await link.figures()
     readers, delayed, locks, transactions = await asyncio.gather(
-        _part(qm.pipeline.list_readers()),
-        _part(qm.list_delayed(), {"messages": [], "next": None}),
-        _part(qm.list_locks()),
-        _part(qm.list_transactions()),
+        _part(link.shared("readers", qm.pipeline.list_readers)),
+        _part(link.shared("delayed", qm.list_delayed), {"messages": [], "next": None}),
+        _part(link.shared("locks", qm.list_locks)),
+        _part(link.shared("transactions", qm.list_transactions)),
     )
     served = [
         row

@@ -66,11 +66,13 @@ async def queue(visit: Visit, host: str) -> Answer:
     messages: list[Message] = []
     facts: dict[str, Any] | None = None
     try:
-        facts = await link.qm.show_queue(name)
+        facts = await link.shared(f"queue {name}", lambda: link.qm.show_queue(name))
     except ClientError as error:
         problem = str(error)
     try:
-        if text:
+        if visit.is_live:
+            pass  # the figures are refreshed, and not the messages
+        elif text:
             found = await search.search(link.qm, name, text, parts, start)
             messages, following, seen = found.messages, found.following, seen + found.seen
         else:

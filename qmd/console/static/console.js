@@ -23,7 +23,7 @@
     (getSelection().rangeCount && !getSelection().isCollapsed && region.contains(getSelection().anchorNode));
 
   const refresh = async () => {
-    const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
+    const answer = await fetch(location.href, { headers: { "x-live": "1" }, redirect: "manual" });
     if (answer.type === "opaqueredirect") { location.reload(); return; }
     if (!answer.ok) throw new Error(String(answer.status));
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
