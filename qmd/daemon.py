@@ -16,6 +16,8 @@ import signal
 import socket
 import ssl
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,18 +112,23 @@ class Misconfigured(CannotServe):
     """The configuration must be changed first; a restart alone is useless."""
 
 
-def main(settings: Settings) -> int:
-    """Serve until a signal stops the daemon; return the exit code."""
+def main(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
+    """Serve until a signal stops the daemon; return the exit code.
+
+    `read` reads the configuration again, on SIGHUP.
+    """
     set_up_logging(settings.log.level, settings.log.format)
     # A core dump would contain the bodies of messages.
     _prevent_core_dumps()
     os.umask(0o077)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
-    settings = fit(settings, raise_limit(needed_files(settings)))
+    limit = raise_limit(needed_files(settings))
+    settings = fit(settings, limit)
+    again = None if read is None else partial(_read_again, read, limit)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings, Environment(), ServiceManager(os.environ)))
+            return runner.run(serve(settings, Environment(), ServiceManager(os.environ), again))
     except (CannotServe, CannotStart) as error:
         log.critical("start_failed", reason=str(error), code=error.code)
         return EXIT_CONFIGURATION if isinstance(error, (Misconfigured, *_LASTING)) else EXIT_FAILED
@@ -144,7 +151,17 @@ def main(settings: Settings) -> int:
         return EXIT_FAILED
 
 
-async def serve(settings: Settings, environment: Environment, service: ServiceManager) -> int:
+def _read_again(read: Callable[[], Settings], limit: int) -> Settings:
+    """Read the configuration, for as many descriptors as at the start.  Raises ConfigError."""
+    return fit(read(), limit)
+
+
+async def serve(
+    settings: Settings,
+    environment: Environment,
+    service: ServiceManager,
+    read: Callable[[], Settings] | None = None,
+) -> int:
     """Open the queue manager, serve until SIGTERM or SIGINT, stop; return the exit code.
 
     Raises CannotServe, CannotStart, StorageError.
@@ -156,8 +173,9 @@ async def serve(settings: Settings, environment: Environment, service: ServiceMa
         loop.add_signal_handler(number, stop.set)
     manager = await _open_manager(settings, environment)
     loop.set_exception_handler(partial(_unhandled, manager))
-    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager))
     servers = _Servers(manager, settings, service)
+    manager.assembly.reload.read = read
+    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager, servers, service))
     try:
         await servers.start()
         manager.start()
@@ -253,6 +271,14 @@ class _Servers:
             await self._remote.close()
         await self._control.stop(self._settings.control.socket)
 
+    def renew_certificate(self) -> None:
+        """Read the certificate of remote control again; a faulty one changes nothing."""
+        if self._remote is not None:
+            try:
+                self._remote.renew_certificate()
+            except (OSError, Refusal) as error:  # ssl.SSLError is an OSError
+                log.error("remote_certificate_not_renewed", reason=str(error))
+
     async def _listen_for_tls(self) -> list[Listening]:
         """Load the files of TLS and listen on its port.  Raises CannotServe."""
         from qmd.peers.tls_handshakes import TlsHandshakes
@@ -321,8 +347,12 @@ def _log_start(manager: QueueManager, settings: Settings) -> None:
     )
 
 
-def _reload(manager: QueueManager) -> None:
-    """Query or read the directory again, on SIGHUP."""
+def _reload(manager: QueueManager, servers: _Servers, service: ServiceManager) -> None:
+    """Read the configuration, the certificates and the directory again, on SIGHUP."""
+    service.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    manager.assembly.reload.run()
+    servers.renew_certificate()
+    service.notify("READY=1")
     log.info("reloading", what="directory")
     _reloading.add(task := manager.services.loop.create_task(manager.assembly.reload_directory()))
     task.add_done_callback(_reloading.discard)

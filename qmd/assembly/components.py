@@ -43,6 +43,7 @@ from qmd.maintenance.disk_watch import DiskWatch
 from qmd.maintenance.expiry import Expiry
 from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
+from qmd.maintenance.reload import Reload
 from qmd.maintenance.retry_release import RetryRelease
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.naming.topics import Topics
@@ -93,6 +94,9 @@ class Assembly(TransferLayer):
         self.loop_lag = LoopLag(services.loop)
         self.log_levels = LogLevels(services.settings.log.level)
         self.audit_log = AuditLog(services)
+        self.reload = Reload(
+            services, self.usage, self.peers, self.next_hops, self.relays, self.log_levels
+        )
         self._make_sending()
         self._make_receiving()
         self._make_transactions()

@@ -83,4 +83,25 @@ ENTRIES = (
         "ones.",
         "Set the clock, and repeat the command.",
     ),
+    Entry(
+        3412,
+        "config_not_reloaded",
+        "The daemon has not taken over its configuration.",
+        "The file has an error, which is named.",
+        "Correct it (`qmd config check`), and reload again. The settings in use are unchanged.",
+    ),
+    Entry(
+        3413,
+        "configuration_not_reloaded",
+        "A reload has changed nothing, because the configuration has an error (in the log).",
+        "The file was changed, and a value is not allowed.",
+        "Correct it (`qmd config check`), and reload again.",
+    ),
+    Entry(
+        3414,
+        "remote_certificate_not_renewed",
+        "The certificate of remote control was not read again (in the log).",
+        "The certificate or its key cannot be read, or they do not belong together.",
+        "Correct the files, and reload again. The former certificate stays in use.",
+    ),
 )

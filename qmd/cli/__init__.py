@@ -17,6 +17,7 @@ from qmd.cli.program import EXIT_CODES, Program
 COMMANDS = {
     "init": "qmd.cli.host.serve:init",
     "serve": "qmd.cli.host.serve:serve",
+    "config": "qmd.cli.config:config",
     "status": "qmd.cli.status:status",
     "send": "qmd.cli.send:send",
     "receive": "qmd.cli.receive:receive",

@@ -19,6 +19,7 @@ from qmd.control_protocol.delayed import CancelDelayed, ListDelayed
 from qmd.control_protocol.identities import ForgetPeer, ListPeers, PinPeer
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice, RetryProperties
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
+from qmd.control_protocol.settings import ReloadSettings, ShowSettings
 from qmd.control_protocol.tls import ForgetTlsPeer, ListTlsPeers
 
 Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
@@ -331,6 +332,18 @@ class Administration:
         """Forget a fact about a queue manager, or all facts; return how many were known."""
         done = await self._caller.change(ForgetPeer, queue_manager, fact, safe_to_retry=True)
         return int(done["forgotten"])
+
+    async def show_settings(self) -> Facts:
+        """Return the settings in use, as text, by `section.key`."""
+        return await self._show(ShowSettings)
+
+    async def reload_settings(self) -> Facts:
+        """Let the queue manager read its configuration again.
+
+        `changed` are the keys that it has taken over, `needs_restart` those that it has not.  With
+        an `error`, nothing was changed.
+        """
+        return await self._show(ReloadSettings)
 
     async def list_tls_peers(self) -> list[Facts]:
         """List the queue managers and the addresses that were met over TLS."""

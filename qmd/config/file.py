@@ -14,16 +14,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qmd.config.settings import SECTIONS, Setting, Settings, settings_of
 
 __all__ = [
     "CONFIG_NAME",
     "ConfigError",
+    "Effective",
     "Settings",
     "load_settings",
     "parse_settings",
+    "read_effective",
     "reference",
     "write_default_config",
 ]
@@ -127,6 +129,42 @@ def parse_settings(
     return settings
 
 
+class Effective(NamedTuple):
+    """One key with its value in the syntax of TOML, and where the value comes from."""
+
+    section: str
+    key: str
+    value: str
+    default: str
+    source: str  # "default", "FILE:LINE" or "environment NAME"
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == "default"
+
+
+def read_effective(path: Path, environment: Mapping[str, str] | None = None) -> list[Effective]:
+    """Return every key with its value and its source.  Raises ConfigError."""
+    settings = load_settings(path, environment)  # reports all errors
+    assert settings
+    file = path.absolute()
+    source = _Source(file.read_text("utf-8"), file)
+    overrides = _overrides(os.environ if environment is None else environment, _Errors())
+    found = []
+    for section in SECTIONS:
+        table = source.document.get(section, {})
+        for key, setting in settings_of(section).items():
+            if (section, key) in overrides:
+                value: object = overrides[section, key]
+                origin = f"environment {_variable(section, key)}"
+            elif key in table:
+                value, origin = table[key], f"{file}:{source.line(section, key)}"
+            else:
+                value, origin = setting.default, "default"
+            found.append(Effective(section, key, _toml(value), _toml(setting.default), origin))
+    return found
+
+
 class _Errors:
     """The errors of one configuration: all of them are reported, not the first one only."""
 
@@ -168,10 +206,10 @@ class _Source:
     ) -> ConfigError:
         name = f"[{section}]" if key is None else f"[{section}] {key}"
         return ConfigError(
-            problem, code=code, key=name, file=self.file, line=self._line(section, key)
+            problem, code=code, key=name, file=self.file, line=self.line(section, key)
         )
 
-    def _line(self, section: str, key: str | None) -> int | None:
+    def line(self, section: str, key: str | None) -> int | None:
         """Return the line on which `key`, or else `section`, first appears; None if it does not.
 
         tomllib keeps no positions. For each line that contains the word, this method parses the

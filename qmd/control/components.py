@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qmd.history.message_lookup import MessageLookup
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
+    from qmd.maintenance.reload import Reload
     from qmd.naming.destinations import Destinations
     from qmd.naming.topics import Topics
     from qmd.operations.delayed import DelayedMessages
@@ -118,6 +119,7 @@ class Components:
     locks: Locks
     log_levels: LogLevels
     loop_lag: LoopLag
+    reload: Reload
     make_link: Callable[..., Link]
     mover: Mover
     name_lookups: NameLookups

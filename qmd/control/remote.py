@@ -92,6 +92,13 @@ class RemoteServer(ControlServer):
         self.accept(listening)
         self.address = listening.getsockname()[:2]
 
+    def renew_certificate(self) -> None:
+        """Use the certificate and the key as they are now, for new connections.
+
+        Raises OSError, ssl.SSLError, Refusal.
+        """
+        self._tls = self._context()
+
     async def close(self) -> None:
         self.stop_accepting()
         self.watch.stop()

@@ -40,6 +40,7 @@ from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import routing as routing_frames
+from qmd.control_protocol import settings as settings_frames
 from qmd.control_protocol import tls as tls_frames
 from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
@@ -319,7 +320,8 @@ TABLE: dict[type, Row] = {
     ),
     **_rows((_STATUS,), identity_frames.ListPeers),
     **_rows((_PEERS,), identity_frames.PinPeer, identity_frames.ForgetPeer),
-    **_rows((_STATUS,), tls_frames.ListTlsPeers),
+    **_rows((_STATUS,), tls_frames.ListTlsPeers, settings_frames.ShowSettings),
+    **_rows((_ACCESS,), settings_frames.ReloadSettings),
     **_rows((_PEERS,), tls_frames.ForgetTlsPeer),
     **_rows((_PEERS,), routing_frames.ForgetIdentity),
     # Data pipelines.

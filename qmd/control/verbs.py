@@ -18,6 +18,7 @@ from qmd.control import (
     message_handlers,
     operator_handlers,
     routing_handlers,
+    settings_handlers,
     tls_handlers,
     topic_handlers,
 )
@@ -61,6 +62,7 @@ HANDLERS: dict[type, Handler] = audited(
         **identity_handlers.HANDLERS,
         **tls_handlers.HANDLERS,
         **topic_handlers.HANDLERS,
+        **settings_handlers.HANDLERS,
         **explain_name.HANDLERS,
         **access_handlers.HANDLERS,
         **door_handlers.HANDLERS,

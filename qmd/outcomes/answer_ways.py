@@ -41,7 +41,6 @@ class AnswerWays:
     def __init__(self, services: Services, destinations: Destinations) -> None:
         self._services = services
         self._destinations = destinations
-        self._allowed = services.settings.peers.acknowledge_to
         #: The addresses of each queue manager with their origins, the latest last.
         self._addresses: dict[bytes, dict[str, str]] = {}
 
@@ -105,7 +104,7 @@ class AnswerWays:
                 return f"{name} is a queue of another host, which has {_CLAIMED}"
             if (
                 guid in (source, self._services.id)
-                or any(each.has_guid(guid) for each in self._allowed)
+                or any(each.has_guid(guid) for each in self._services.settings.peers.acknowledge_to)
                 or self._sends_to(guid)
             ):
                 return asked
@@ -142,7 +141,9 @@ class AnswerWays:
     def _is_permitted(self, name: DirectName) -> bool:
         return (
             self._destinations.is_local(name)
-            or any(each.has_host(name.host) for each in self._allowed)
+            or any(
+                each.has_host(name.host) for each in self._services.settings.peers.acknowledge_to
+            )
             or self._sends_to((name.host.casefold(), name.port or PORT))
         )
 

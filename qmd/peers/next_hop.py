@@ -60,11 +60,8 @@ class NextHops:
         self._directory = directory
         self._peers = peers
         self._origins = origins
-        self._rules = services.settings.routing.routes
-        self._hops = {
-            (hop.host.casefold(), hop.port) for rule in self._rules for hop in rule.hops if hop.host
-        }
         self._by_link: dict[Link, tuple[Link, ...]] = {}
+        self.use_routes()
         self._neighbors: dict[bytes, bytes] = {}  # GUID of a source -> GUID of the neighbor
         self._hosts: dict[bytes, str] = {}  # GUID of a neighbor -> its last address
         self._behind: dict[bytes, dict[bytes, None]] = {}  # GUID of a neighbor -> its sources
@@ -72,6 +69,14 @@ class NextHops:
         self._asked_until: dict[bytes, float] = {}
         self._not_in_directory: set[bytes] = set()
         self._asking: dict[bytes, asyncio.Task[None]] = {}
+
+    def use_routes(self) -> None:
+        """Take the routes of the configuration, at the start and when they have changed."""
+        self._rules = self._services.settings.routing.routes
+        self._hops = {
+            (hop.host.casefold(), hop.port) for rule in self._rules for hop in rule.hops if hop.host
+        }
+        self._by_link.clear()
 
     def carriers(self, link: Link) -> tuple[Link, ...]:
         """Return the links to try in turn, which may include `link` itself.

@@ -46,13 +46,8 @@ class Relays:
         self._services = services
         self._directory = directory
         self._next_hops = next_hops
-        listed = services.settings.peers.relays
-        hops = [hop.host for rule in services.settings.routing.routes for hop in rule.hops]
-        self._networks = tuple(each for each in listed if not isinstance(each, str))
-        self._names = {each.casefold() for each in listed if isinstance(each, str)}
-        self._names |= {host.casefold() for host in hops if host and address_of(host) is None}
-        self._addresses = {str(address_of(host)) for host in hops if address_of(host) is not None}
         self._found: dict[str, frozenset[str]] = {}  # by name
+        self._take_settings()
         self._has_directory = directory.kind != KIND_NONE
         #: By GUID: the addresses of a routing server; none of another computer.
         self._machines: dict[bytes, frozenset[str]] = {}
@@ -60,6 +55,25 @@ class Relays:
         self._ask_at = 0.0
         self._judged: WeakSet[PeerConnection] = WeakSet()  # those that are relays
         self._task: asyncio.Task[None] | None = None
+
+    def _take_settings(self) -> None:
+        settings = self._services.settings
+        listed = settings.peers.relays
+        hops = [hop.host for rule in settings.routing.routes for hop in rule.hops]
+        self._networks = tuple(each for each in listed if not isinstance(each, str))
+        self._names = {each.casefold() for each in listed if isinstance(each, str)}
+        self._names |= {host.casefold() for host in hops if host and address_of(host) is None}
+        self._addresses = {str(address_of(host)) for host in hops if address_of(host) is not None}
+
+    def settings_changed(self) -> None:
+        """Take the relays and the hops of the changed configuration."""
+        self._take_settings()
+        self._judged.clear()
+        self._found = {name: self._found[name] for name in self._names & self._found.keys()}
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self.start()
 
     def start(self) -> None:
         """Begin to look up names, if there are any."""

@@ -51,6 +51,10 @@ class Services:
     listening: list[tuple[str, int]]  # (address, port) of each listener
     limited_log: LimitedLog
 
+    def use_settings(self, settings: Settings) -> None:
+        """Replace the settings: the daemon has read its configuration again."""
+        object.__setattr__(self, "settings", settings)
+
     def log_limited(self, event: str, about: str, **values: object) -> None:
         """Log an event that a peer can cause at will, rate-limited."""
         self.limited_log.log("info", event, key=about, now=self.loop.time(), **values)

@@ -84,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
-        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config.file", "qmd.config.units"),
+        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config"),
         *("qmd.control_protocol", "qmd.properties", "protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.

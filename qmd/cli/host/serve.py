@@ -28,12 +28,12 @@ def serve(context: click.Context, configuration: Configuration, doors: bool) -> 
 
     settings = configuration.settings()
     if not doors:
-        context.exit(main(settings))
+        context.exit(main(settings, configuration.settings))
     from qmd.doors.supervisor import start, stop
 
     supervisor = start(configuration.path, "door", "all")  # before there is a second thread
     try:
-        code = main(settings)
+        code = main(settings, configuration.settings)
     finally:
         stop(supervisor)
     context.exit(code)

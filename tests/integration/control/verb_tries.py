@@ -30,6 +30,7 @@ from qmd.control_protocol import (
     figures,
     identities,
     routing,
+    settings,
     tls,
 )
 from qmd.control_protocol import bulk as pipeline
@@ -388,6 +389,8 @@ TRIES: dict[type[Request], list[Try]] = {
     ],
     identities.ForgetPeer: [about(identities.ForgetPeer, GUID)],
     tls.ListTlsPeers: [about(tls.ListTlsPeers)],
+    settings.ShowSettings: [about(settings.ShowSettings)],
+    settings.ReloadSettings: [about(settings.ReloadSettings)],
     tls.ForgetTlsPeer: [about(tls.ForgetTlsPeer, "0" * 8)],
     pipeline.OpenReader: [
         about(pipeline.OpenReader, "new", [SECRET]),
