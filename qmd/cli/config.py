@@ -103,7 +103,7 @@ def diff(context: click.Context, configuration: Configuration, as_json: bool) ->
 
 
 def _running(configuration: Configuration) -> dict[str, object]:
-    return dict(configuration.ask(lambda qm: qm.show_settings()))
+    return dict(configuration.ask(lambda qm: qm.settings()))
 
 
 @config.command()
@@ -118,7 +118,7 @@ def reload(configuration: Configuration, as_json: bool) -> None:
     """
     from qmd.cli.output import print_json
 
-    done = configuration.ask(lambda qm: qm.reload_settings())
+    done = configuration.ask(lambda qm: qm.settings(reload=True))
     if done["error"]:
         raise Failure(ExitCode.CONFIGURATION, str(done["error"]), "config_not_reloaded")
     if as_json:

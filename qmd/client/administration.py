@@ -333,17 +333,9 @@ class Administration:
         done = await self._caller.change(ForgetPeer, queue_manager, fact, safe_to_retry=True)
         return int(done["forgotten"])
 
-    async def show_settings(self) -> Facts:
-        """Return the settings in use, as text, by `section.key`."""
-        return await self._show(ShowSettings)
-
-    async def reload_settings(self) -> Facts:
-        """Let the queue manager read its configuration again.
-
-        `changed` are the keys that it has taken over, `needs_restart` those that it has not.  With
-        an `error`, nothing was changed.
-        """
-        return await self._show(ReloadSettings)
+    async def settings(self, *, reload: bool = False) -> Facts:
+        """Return the settings in use as text; with `reload`, the result of reading them again."""
+        return await self._show(ReloadSettings if reload else ShowSettings)
 
     async def list_tls_peers(self) -> list[Facts]:
         """List the queue managers and the addresses that were met over TLS."""
