@@ -80,6 +80,13 @@ class QueueManager:
             for each in messages
         ]
 
+    def wait_for(self, queue: str, expected: list[tuple[bytes, int, bool]]) -> None:
+        """Wait until a queue has exactly these contents; the last messages may be on their way."""
+        end = time.monotonic() + PATIENCE_S
+        while (found := self.contents(queue)) != expected:
+            assert time.monotonic() < end, (queue, found, expected)
+            time.sleep(0.05)
+
     def settle(self) -> None:
         """Wait until received messages are on disk and in their places."""
         self.run(self.host.settled())
