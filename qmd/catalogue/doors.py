@@ -305,4 +305,11 @@ ENTRIES = (
         "The daemon does not run, is overloaded, or the door lacks the right see-status.",
         "The reason says which; the metric qmd_up is 0 meanwhile.",
     ),
+    Entry(
+        9252,
+        "spans_not_taken",
+        "The collector of OpenTelemetry did not take the spans.",
+        "It does not run at the address, or refuses them; the log of the command says which.",
+        "Check --endpoint and --header of qmd traces export; the spans are sent again next time.",
+    ),
 )

@@ -44,6 +44,7 @@ COMMANDS = {
     "dl": "qmd.cli.dl:dl",
     "audit-log": "qmd.cli.audit_log:audit_log",
     "log": "qmd.cli.log:log",
+    "traces": "qmd.cli.host.traces:traces",
     "topic": "qmd.cli.topic:topic",
     "alias": "qmd.cli.alias:alias",
     "acl": "qmd.cli.acl:acl",

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 from uuid import UUID
 
 from qmd.bodies.nrbf_values import NrbfObject
+from qmd.client import tracing
 from qmd.client.understood import understood
 from qmd.control_protocol import messages as frames
 from qmd.properties.block import with_properties
@@ -108,8 +109,9 @@ class Properties(_PlainProperties, total=False):
     or as "json".  `root`: the name of the class of a dictionary, for "xml".
     `properties`: named values of the application, such as {"region": "east", "weight": 3}; they
     reach the receiver, and selectors can refer to them.  `group`: the id of the group of the
-    message.  `content_type`: the MIME type of the body.  `standard`, `annotations`, `footer`,
-    `more`: see `MessageProperties`.  `extension`: bytes of the application, beside the properties.
+    message.  An application that uses OpenTelemetry sends the context of its current span with
+    them, as `traceparent`.  `content_type`: the MIME type of the body.  `standard`, `annotations`,
+    `footer`, `more`: see `MessageProperties`.  `extension`: bytes of the application, beside them.
     `encrypt`: encrypt the body for the destination's host, of which the key must be known: True, or
     "aes128", "aes192" or "aes256".  A message that stays on this computer is not encrypted.
     `deliver_at`: do not deliver before this time, by the wall clock of this computer; it has a time
@@ -179,6 +181,8 @@ def new_message(
     if group or content_type:
         named = {GROUP: group, CONTENT_TYPE: content_type}
         standard = {**standard, **{name: value for name, value in named.items() if value}}
+    if trace := tracing.current():
+        properties = {**trace, **properties}
     if properties or standard or annotations or footer or more:
         own = MessageProperties(properties, standard, annotations, footer, more)
         extension = with_properties(own, extension)

@@ -319,5 +319,11 @@ def add_correlation(event: Event, correlation: bytes, messages: int = 1) -> None
     event.correlations += [b""] * missing + [correlation] * messages
 
 
+def add_trace(event: Event, trace: bytes, messages: int = 1) -> None:
+    """Give the last `messages` messages of `event` this trace context."""
+    missing = len(event.numbers) - messages - len(event.traces)
+    event.traces += [b""] * missing + [trace] * messages
+
+
 def _write_now(recorder: Recorder) -> None:
     recorder._write()

@@ -18,6 +18,7 @@ from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.errors import Refusal
 from qmd.events.header import Kind
+from qmd.properties.trace import text_of
 from storage.tables import event_search
 from storage.tables.event_search import Filter, FoundEvent, Page
 from storage.tables.events import SCHEMA, Event
@@ -36,6 +37,8 @@ Value = dict[str, Any]
 def flat(services: Services, found: FoundEvent) -> Value:
     """Return one event of one message as a flat dictionary that has all fields."""
     event = found.event
+    # The only field that few events have: those of messages with a trace context.
+    traced = {"traceparent": text_of(event.traces[0])} if event.traces and event.traces[0] else {}
     return {
         "schema": SCHEMA,
         "host": services.name,
@@ -60,6 +63,7 @@ def flat(services: Services, found: FoundEvent) -> Value:
         "transaction": event.transaction,
         "label": event.labels[0] if event.labels else "",
         "correlation_id": _correlation(event.correlations[0]) if event.correlations else "",
+        **traced,
     }
 
 

@@ -17,10 +17,11 @@ import msgspec
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s
-from qmd.events.recorder import add_correlation
+from qmd.events.recorder import add_correlation, add_trace
 from qmd.message.build import PRIORITY_MAX
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.packet_composer import Deadlines
+from qmd.properties.trace import trace_of
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.outgoing_queues import Appended
@@ -138,6 +139,8 @@ class BatchSender:
                 event.positions.append(position[1])
             if new.correlation_id:
                 add_correlation(event, new.correlation_id)
+            if new.extension and (trace := trace_of(new.extension)):
+                add_trace(event, trace)
         if (new.report_queue or new.acknowledge & POSITIVE_ARRIVAL) and isinstance(
             route, LocalQueue
         ):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.packet_fields import receive_time_s
-from qmd.events.recorder import add_correlation
+from qmd.events.recorder import add_correlation, add_trace
 from qmd.message.build import PRIORITY_MAX
 from qmd.message.shared_packet import (
     Held,
@@ -22,6 +22,7 @@ from qmd.message.shared_packet import (
     whole,
 )
 from qmd.naming.fan_out import SHARED_BYTES_MIN, Copies, Heads
+from qmd.properties.trace import trace_of
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 from storage.tables.keys import LOOKUP_BITS
@@ -274,6 +275,8 @@ class CopySender:
         event.sequence_ids += done.sequence_ids or [0] * len(targets)
         if new.correlation_id:
             add_correlation(event, new.correlation_id, messages=len(targets))
+        if new.extension and (trace := trace_of(new.extension)):
+            add_trace(event, trace, messages=len(targets))
 
     def _refuse(
         self,

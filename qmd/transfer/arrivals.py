@@ -10,7 +10,8 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s, time_left_s
 from qmd.events.header import EventHeader, Kind
-from qmd.events.recorder import add_correlation
+from qmd.events.recorder import add_correlation, add_trace
+from qmd.properties.trace import trace_of
 from qmd.queues.put import put, put_express
 
 if TYPE_CHECKING:
@@ -144,3 +145,6 @@ class Arrivals:
             event.positions.append(transaction.sequence_number)
         if message.properties.correlation_id != _NO_CORRELATION:
             add_correlation(event, message.properties.correlation_id)
+        extension = message.properties.extension
+        if extension and (trace := trace_of(extension)):
+            add_trace(event, trace)

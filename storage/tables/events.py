@@ -66,6 +66,8 @@ class Event(msgspec.Struct, array_like=True, kw_only=True):
     #: Instead of `queue` and `sequence_id`, if each message is in another queue.
     queues: list[str] = msgspec.field(default_factory=list)
     sequence_ids: list[int] = msgspec.field(default_factory=list)
+    #: A property as those above: trace context of 25 bytes, qmd/properties/trace.py.
+    traces: list[_Raw] = msgspec.field(default_factory=list)
 
 
 class Block(NamedTuple):
@@ -176,6 +178,7 @@ def only(event: Event, index: int) -> Event:
         bytes=event.sizes[index] if event.sizes else 0,
         labels=event.labels[index : index + 1],
         correlations=event.correlations[index : index + 1],
+        traces=event.traces[index : index + 1],
     )
 
 

@@ -99,10 +99,8 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
         *("httptools", "msgspec", "structlog", "uvloop"),
     },
-    "qmd.doors.metrics": {
-        *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
-        *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
-    },
+    "qmd.doors.metrics": {"qmd.doors.http", "qmd", "prometheus_client", "structlog", "uvloop"},
+    "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {

@@ -14,6 +14,7 @@ from qmd.doors.http import cloud_events, shapes
 from qmd.doors.http.conversion import sent, to_send, with_properties
 from qmd.doors.http.declarations import RAW, Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response, of_json
+from qmd.doors.http.trace_context import traced
 
 PROOF_BYTES = 32
 CONTENT_TYPE_CHARACTERS_MAX = 1000
@@ -56,6 +57,7 @@ async def _send_many(call: Call) -> Response:
 async def _sent(call: Call, new: Sequence[frames.NewMessage]) -> list[shapes.Sent]:
     """Send the messages together; with an idempotency key once, however often it is tried."""
     session, key = call.session, call.headers.idempotency_key
+    new = [traced(each, call.request.headers) for each in new]
     for each in new:
         session.caller.check_body(each.body)
     if key is None:
