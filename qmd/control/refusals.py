@@ -17,6 +17,11 @@ def not_understood(error: InvalidName) -> Refusal:
     )
 
 
+def as_refusal(error: Refusal | InvalidName) -> Refusal:
+    """Return the refusal of a request, also of one with a name that is not valid."""
+    return error if isinstance(error, Refusal) else not_understood(error)
+
+
 def not_decoded(error: msgspec.DecodeError) -> Refusal:
     """Return the refusal of a frame that is not a request."""
     return Refusal("request_not_understood", f"the request is not understood: {error}")

@@ -25,7 +25,8 @@ from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
 from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.large_requests import Hooks, ignore, send_in_parts, with_answers
-from qmd.control.refusals import not_decoded, not_understood, refused, too_many_requests
+from qmd.control.reading_turns import ReadingTurns
+from qmd.control.refusals import as_refusal, not_decoded, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
 from qmd.control_protocol.parts import request_in_parts
@@ -65,6 +66,8 @@ class ControlConnection(asyncio.Protocol):
         self.serial = server.connection_count  # in the order of connecting
         self._backlog: deque[memoryview] = deque()  # requests that have not begun
         self._memory = ClientMemory(self)
+        busy_time = components.services.environment.busy_time
+        self._reading = ReadingTurns(components.busy_turns, busy_time, self._regulate)
         self._is_counted = False  # against the memory budget
         self._waits_for_disk = False
         self._holds = 0  # requests that later ones wait for: for the directory, or for their parts
@@ -156,6 +159,7 @@ class ControlConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._memory.received(len(data))
+        self._reading.begin(self._buffer.wanted_bytes)
         try:
             received = self._buffer.feed(data)
         except MemoryError:
@@ -172,6 +176,7 @@ class ControlConnection(asyncio.Protocol):
         self._backlog += received
         if received and self.account is not None:
             self.account.received()
+        self._reading.end(is_complete=bool(received))
         self.go_on()
 
     @property
@@ -339,10 +344,8 @@ class ControlConnection(asyncio.Protocol):
         except MustAsk as ask:
             self._holds += 1
             self._keep(self._changing, self._resolve_and_begin(request, ask))
-        except Refusal as refusal:
-            self._refuse(request.number, refusal)
-        except InvalidName as error:
-            self._refuse(request.number, not_understood(error))
+        except (Refusal, InvalidName) as error:
+            self._refuse(request.number, as_refusal(error))
 
     def _execute(self, request: frames.Request) -> None:
         """Begin a request, if its client has the rights for it.  Raises Refusal, MustAsk."""
@@ -368,10 +371,8 @@ class ControlConnection(asyncio.Protocol):
         begin = partial(self._execute, request)
         try:
             await with_answers(self.components, ask, self._is_open, begin)
-        except Refusal as refusal:
-            self._refuse(request.number, refusal)
-        except InvalidName as error:
-            self._refuse(request.number, not_understood(error))
+        except (Refusal, InvalidName) as error:
+            self._refuse(request.number, as_refusal(error))
         except Exception as bug:
             self.components.services.lifecycle.fail(bug)
             return
@@ -422,8 +423,8 @@ class ControlConnection(asyncio.Protocol):
         if self._is_counted:
             self._is_counted = self._memory.is_much
             self._memory.count(self._buffer.wanted_bytes, may_wait=not self._backlog)
-        waits = bool(self._backlog or self._holds or self._memory.waits)
-        must_pause = behind or waits or not self._may_write.is_set()
+        waits = self._holds > 0 or self._memory.waits or self._reading.waits
+        must_pause = behind or waits or bool(self._backlog) or not self._may_write.is_set()
         if must_pause != self._reading_paused:
             self._reading_paused = not self._reading_paused
             if self._reading_paused:
@@ -482,10 +483,8 @@ class ControlConnection(asyncio.Protocol):
     ) -> None:
         try:
             self.done(number, await work)
-        except Refusal as refusal:
-            self._refuse(number, refusal)
-        except InvalidName as error:
-            self._refuse(number, not_understood(error))
+        except (Refusal, InvalidName) as error:
+            self._refuse(number, as_refusal(error))
         except MustAsk as ask:  # a right depends on a name that the directory has to answer again
             self._refuse(number, not_answered(ask.name))
         except StorageError as error:

@@ -28,9 +28,9 @@ PACKETS_MAX = 256
 # Pause after a large packet while light connections are active, as a multiple of its time, and of
 # the part of it that exceeds the time of some ordinary commits: of a hundred commits of a busy
 # light connection, at most one should wait for a large packet so long that it notices. The second
-# pause has a limit, so that large packets are never stopped: 4 MB each 0.4 s.
+# pause has a limit, so that large packets are never stopped: 4 MB each 0.8 s.
 REST = 15
-EXCESS_REST, EXCESS_REST_MAX_S = 100, 0.4
+EXCESS_REST, EXCESS_REST_MAX_S = 100, 0.8
 ORDINARY_COMMITS = 3  # waiting, the packet's own commit with a small one, and its turn
 REST_MIN_S = 0.001
 ACTIVE_S = 0.05  # as in the fair scheduler
