@@ -21,7 +21,7 @@ from tests.integration.agreement import check_agreement
 from tests.integration.managers import (
     DEAD_LETTERS as PLAIN_DEAD_LETTERS,
 )
-from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts
+from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, until
 from tests.patience import END_S
 from tests.process import wire
 
@@ -87,9 +87,14 @@ class QueueManager:
             assert time.monotonic() < end, (queue, found, expected)
             time.sleep(0.05)
 
-    def settle(self) -> None:
-        """Wait until received messages are on disk and in their places."""
-        self.run(self.host.settled())
+    def settle(self, disconnected: bytes) -> None:
+        """Wait until the session with a peer has ended, and its messages are in their places."""
+
+        async def settled() -> None:
+            await until(lambda: self.host.peers.connection_to(disconnected) is None)
+            await self.host.settled()
+
+        self.run(settled())
 
     def dead_letters(self) -> Counter[bytes]:
         return Counter(body for name in DEAD_LETTERS for body, *_ in self.contents(name))

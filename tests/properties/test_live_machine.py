@@ -114,7 +114,7 @@ class LiveMachine(RuleBasedStateMachine):
         session.connection.half_close()
         session.expect_closed()
         source.session = None
-        self.manager.settle()
+        self.manager.settle(source.remote.guid)
 
     @rule(data=st.data(), which=st.integers(0, 1))
     def source_acknowledges_unsent_messages(self, data: st.DataObject, which: int) -> None:
@@ -149,7 +149,7 @@ class LiveMachine(RuleBasedStateMachine):
             session.expect_closed()
         source.session = None
         session.close()
-        self.manager.settle()
+        self.manager.settle(source.remote.guid)
         self.accept_unknown()
 
     @rule(which=st.integers(0, 1), really=rarely)
