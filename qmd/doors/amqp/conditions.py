@@ -46,7 +46,7 @@ _OF_FAMILIES = {
 
 
 #: Errors of proton that the values of a client cause: text that is not UTF-8, types out of place.
-UNREADABLE = (UnicodeDecodeError, RecursionError, proton.ProtonException)
+UNREADABLE = (UnicodeDecodeError, OverflowError, RecursionError, proton.ProtonException)
 
 
 class AmqpFault(Exception):

@@ -108,7 +108,7 @@ def decode(raw: bytes | memoryview, *, described: bool = False) -> Any:
         count = data.decode(bytes(raw))
         data.next()
         found = _owned(data.get_object())
-    except (proton.ProtonException, ValueError, TypeError, RecursionError) as error:
+    except (proton.ProtonException, ValueError, TypeError, OverflowError, RecursionError) as error:
         # A TypeError: a key of a map is a list, a map or a described value.
         raise BadMessage(f"a section cannot be decoded: {error}") from None
     if count != len(raw):
