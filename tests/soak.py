@@ -3,6 +3,7 @@
     hostile networks     ────────────────────────────────  real daemons, all of the time
     crash cycles, power  ────────────                      kills, losses of power, failed syncs
     transactions         ──────────────────                applications and daemons are killed
+    door for AMQP        ──────                            killed, and cut at each byte
     live sessions                   ──                     any packet at any time
     relays and upgrades             ──                     killed at each of their acts
     damaged folders                   ──                   findings and repairs of `qmd check`
@@ -17,6 +18,7 @@ cannot run are skipped and named.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import random
 import subprocess
@@ -37,6 +39,7 @@ FOLDERS = 2000
 BACKUPS = 50
 RESTORES = 500
 BLOCK_SEEDS = 200
+KILLS = 100  # of the door for AMQP
 SKIPPED = 2
 SEEDS_MAX = 1 << 40
 
@@ -158,6 +161,17 @@ def _restores(folder: Path, share: float) -> Result:
     os.environ["RESTORES"] = str(max(20, round(RESTORES * share)))
     arguments = ("-q", "-p", "no:cacheprovider", "tests/simulation/test_restores.py")
     return Part("restored hosts", folder, "pytest", *arguments).wait()
+
+
+def _amqp(folder: Path, share: float) -> Result:
+    """Kill the door for AMQP under load, cut its connections, and open many at once."""
+    if importlib.util.find_spec("proton") is None:
+        return Result("door for AMQP", failed=False, text="qpid-proton is not installed")
+    return Part(
+        *("door for AMQP", folder, "tests.amqp.soak"),
+        *("--kills", str(max(10, round(KILLS * share)))),
+        *("--step", str(max(1, round(1 / share)))),
+    ).wait()
 
 
 def _worlds(folder: Path, end: float) -> Iterator[Result]:

@@ -20,7 +20,7 @@ from proton import Message  # noqa: E402
 from proton.utils import BlockingConnection  # noqa: E402
 
 HEADER = b"AMQP\x00\x01\x00\x00"
-MESSAGES, KILLS = 400, 4
+MESSAGES, KILLS = 200, 2
 
 
 class Sender(threading.Thread):

@@ -150,6 +150,15 @@ def test_more_messages_than_credit_end_the_link(hosts: Hosts) -> None:
         assert "limit-exceeded" in frame.error
 
 
+def test_a_message_before_the_first_credit_ends_the_connection(hosts: Hosts) -> None:
+    message = bytes(Message(body="x").encode())
+    hasty = frames.attach("hasty", 0, frames.SENDER, "orders") + frames.transfer(0, 0, message)
+    with door_of(hosts, "orders") as door, RawClient(door.port) as client:
+        client.write(frames.opening() + hasty)
+        assert client.read_until(frames.CLOSE).error.startswith("amqp:")
+        assert client.read() is None
+
+
 def test_incomplete_messages_of_all_links_have_a_limit_together(hosts: Hosts) -> None:
     amqp = {"message": "600KiB", "waiting": "1MiB"}
     with door_of(hosts, "orders", amqp=amqp) as door, raw(door) as client:
