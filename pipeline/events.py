@@ -65,8 +65,8 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
             below = path[len(root) :].strip("/") or path.rsplit("/", 1)[-1]
             if any(part.startswith(("_", ".")) for part in below.split("/")):
                 continue
-            if below.startswith("journal/"):
-                continue  # `qmd ship` writes the journal beside the events
+            if below.startswith(("journal/", "inventory/")):
+                continue  # `qmd ship` writes them beside the events
             if not path.endswith((".parquet", ".ndjson", ".jsonl", ".json")):
                 continue
             stamp = info.get("mtime") or info.get("ETag") or info.get("LastModified") or ""

@@ -100,6 +100,7 @@ def audit(
     Exit code 1 means only that there are findings; an audit that failed ends
     with 70, and leaves the last results unchanged.
     """
+    from pipeline.jobs.audit import presence
     from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditSettings
     from pipeline.jobs.audit.job import audit as run_audit
     from pipeline.jobs.audit.state import State, StateVersionMismatch
@@ -118,7 +119,8 @@ def audit(
             job.say_plan(fresh, len(files) - len(fresh), ["findings", "open", "streams"])
             return
         with job.engine_for("audit", fresh) as engine:
-            result = run_audit(engine, fresh, state, chosen, job.progress)
+            found = presence.find(job.inputs)
+            result = run_audit(engine, fresh, state, chosen, job.progress, found)
             job.progress("the report")
             total = write_audit(draft, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}

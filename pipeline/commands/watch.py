@@ -168,6 +168,7 @@ class Watching:
     def _audit(self) -> list[dict[str, Any]] | None:
         """Audit the files that are new; return all findings, or None if there is nothing new."""
         from pipeline.engines.local import LocalEngine
+        from pipeline.jobs.audit import presence
         from pipeline.jobs.audit.findings import AuditSettings
         from pipeline.jobs.audit.job import audit as run_audit
         from pipeline.jobs.audit.state import State, StateVersionMismatch
@@ -191,7 +192,9 @@ class Watching:
                 draft.discard()
                 return None if self.rounds else read_results(self.output)
             with LocalEngine() as engine:
-                result = run_audit(engine, fresh, state, AuditSettings(timelines=5))
+                chosen = AuditSettings(timelines=5)
+                found = presence.find(job.inputs)
+                result = run_audit(engine, fresh, state, chosen, inventories=found)
                 write_audit(draft, result, state)
         return read_results(self.output)
 

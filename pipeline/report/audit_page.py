@@ -13,12 +13,14 @@ from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, table
 
 Frame = Any
 
-_LOST = ("acked_not_stored", "lost")
+_LOST = ("acked_not_stored", "lost", "vanished", "rolled_back")
 _TWICE = ("duplicated", "ended_twice")
 #: The name of each kind, on every page and picture.
 SHORT = {
     "acked_not_stored": "acknowledged and not stored",
     "lost": "lost on the way",
+    "vanished": "vanished from a queue",
+    "rolled_back": "lost with a restored backup",
     "duplicated": "stored twice",
     "ended_twice": "received or ended twice",
     "delivered_and_dead": "delivered and dead-lettered",
@@ -50,6 +52,10 @@ _REMEDIES = {
     " or deleted files. Send it again from the sender's journal (qmd pipeline run replay, or"
     " qmd resend).",
     "lost": "Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "vanished": "Ask the owner of the host about its disk, and programs that change its database."
+    " Send it again from the sender's journal (qmd pipeline run replay, or qmd resend).",
+    "rolled_back": "Send it again from the sender's journal (qmd pipeline run replay, or qmd"
+    " resend).",
     "duplicated": "Notify the owners of the queue; look for a restored backup at the receiver.",
     "ended_twice": "Notify the owners of the queue; look for a restored backup there.",
     "delivered_and_dead": "Do not requeue its dead letter: it has arrived.",

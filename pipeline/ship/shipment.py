@@ -2,6 +2,7 @@
 
     events/day=2026-11-21/host=hosta/<queue manager>-<first block>-<last block>.parquet
     journal/day=2026-11-21/host=hosta/<queue>-<first position>-<last position>.parquet
+    inventory/day=2026-11-21/host=hosta/<queue manager>-<block>-<block>.parquet
 
 A file's name states its range, and the names at the target are the record of what was shipped.
 After a run was killed anywhere, the next run lists the names and continues behind the last one.  So
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.ship import inventory
 from pipeline.ship.destination import Target
 from pipeline.ship.position import (
     DIGESTED,
@@ -68,6 +70,7 @@ class Shipped:
     events: int = 0
     messages: int = 0
     missing_blocks: int = 0  # dropped by the queue manager before they were shipped
+    inventory: int = 0  # messages that are stored, of which the ids were shipped
     removed_files: int = 0  # at the target, by age
     names: list[str] = field(default_factory=list)
 
@@ -165,7 +168,10 @@ class Ship:
         """
         own = str(self._qm.id)
         self._clean("events")
+        self._clean("inventory")
         reached = self._same_history(own, self._shipped("events", own))
+        # Taken first, so that all events up to its position are shipped before it is.
+        present = None if self._dry_run else inventory.take(self._qm)
         shipped = reached.last
         block = shipped + 1
         cursor = f"{block}.0"
@@ -188,8 +194,21 @@ class Ship:
                 waiting = rest
                 if page["end"]:
                     break
+        if present is not None:
+            self._ship_inventory(own, reached.epoch, present)
         if self._is_primary and not self._dry_run and block > shipped + 1:
             self._qm.pipeline.mark_shipped(block - 1)
+
+    def _ship_inventory(self, own: str, epoch: int, present: inventory.Inventory) -> None:
+        """Ship the ids of all stored messages, unless nothing has changed since the last time."""
+        known = max((each for _, each in self._files("inventory", own)), default=(1, 0))
+        if (epoch, present.block) <= known:
+            return
+        day = _day_of(present.at_ms)
+        name = self._name("inventory", day, own, epoch, present.block, present.block)
+        table = present.table(epoch)
+        self.done.inventory = present.messages
+        self.done.add(name, len(table), self._target.write(name, table))
 
     def _ship_events(self, own: str, epoch: int, first: int, events: list[dict[str, Any]]) -> None:
         from pyarrow import Table

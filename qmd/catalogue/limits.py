@@ -119,4 +119,12 @@ ENTRIES = (
         "The memory of the computer, or of the control group of the daemon, is used up.",
         "Add memory, or lower the sizes in the section [memory].",
     ),
+    Entry(
+        1414,
+        "inventory_too_large",
+        "More messages are stored than an inventory can name.",
+        "The inventory of all queues is one answer, with four bytes for each message.",
+        "Receive or purge messages. `qmd ship` ships the events also without an inventory; an "
+        "audit then cannot find messages that vanished from their queues.",
+    ),
 )

@@ -245,6 +245,7 @@ class QueueManager:
         until: float | None = ...,
         timeout_s: float | None = ...,
     ) -> Facts: ...
+    def inventory(self) -> Facts: ...
     def events_each(
         self,
         cursor: str = ...,

@@ -252,6 +252,10 @@ def _events(connection: ControlConnection, request: operator_frames.Events) -> N
     connection.look(request.number, work if request.queue else _unlabelled(rights, work))
 
 
+def _inventory(connection: ControlConnection, request: operator_frames.Inventory) -> None:
+    connection.look(request.number, connection.components.event_log.inventory())
+
+
 def _key_of(connection: ControlConnection, text: str) -> str:
     """Return the key of the queue that a name stands for; "" if it stands for several."""
     keys = [thing.key for thing in connection.components.things.named(text)]
@@ -292,4 +296,5 @@ HANDLERS: dict[type, Handler] = {
     operator_frames.Status: _status,
     operator_frames.Why: _why,
     operator_frames.Events: _events,
+    operator_frames.Inventory: _inventory,
 }

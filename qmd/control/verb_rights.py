@@ -294,6 +294,7 @@ TABLE: dict[type, Row] = {
         ),
         operator_frames.Events,
     ),
+    **_rows((_host(READ, access.READ_EVENTS),), operator_frames.Inventory),
     **_rows(
         (_open(READ, _named("queue"), "the queue"),),
         operator_frames.Why,

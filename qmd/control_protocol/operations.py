@@ -190,6 +190,16 @@ class Events(Request, tag="events", frozen=True):
     wait_s: float = NO_WAIT
 
 
+class Inventory(Request, tag="inventory", frozen=True):
+    """Name all stored messages at one position of the event log.
+
+    -> {host, queue_manager, block, at_ms, queues: [{table, queue, source, numbers}]}
+
+    `block` is the newest block of the log then.  `table` is message, outgoing or awaiting.
+    `numbers` has the number of each message of `source`, a GUID: four bytes each, lowest first.
+    """
+
+
 OperatorRequest = (
     CreateQueue
     | SetQueue
@@ -211,6 +221,7 @@ OperatorRequest = (
     | Status
     | Why
     | Events
+    | Inventory
 )
 
 add_verbs(OperatorRequest)

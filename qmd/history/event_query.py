@@ -19,7 +19,7 @@ from protocol.names.format_name import parse_destination
 from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.properties.trace import text_of
-from storage.tables import event_search
+from storage.tables import event_search, inventory
 from storage.tables.event_search import Filter, FoundEvent, Page
 from storage.tables.events import SCHEMA, Event
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 EVENTS_MAX = 4096  # in one answer
 BLOCKS_MAX = 1024  # read for one answer
+INVENTORY_MAX = 12_000_000  # messages in one answer, which is one frame
 POLL_S = 0.2  # the interval in which new events are looked for while a client waits
 
 Value = dict[str, Any]
@@ -148,6 +149,33 @@ class EventLog:
             "cursor": f"{page.block}.{page.at}",
             "end": page.is_end,
             "missing_blocks": page.missing_blocks,
+        }
+
+    async def inventory(self) -> Value:
+        """Return the ids of all stored messages at the newest block of the log.  Raises Refusal."""
+        read = partial(inventory.read, messages_max=INVENTORY_MAX)
+        try:
+            block, at_ms, present = await self._services.storage.read(read)
+        except inventory.TooMany as error:
+            raise Refusal(
+                "inventory_too_large",
+                f"{error} messages are stored, and an inventory names at most {INVENTORY_MAX}",
+                "Receive or purge messages; events are shipped without an inventory.",
+            ) from None
+        return {
+            "host": self._services.name,
+            "queue_manager": guid_text(self._services.id),
+            "block": block,
+            "at_ms": at_ms,
+            "queues": [
+                {
+                    "table": each.table,
+                    "queue": each.queue,
+                    "source": guid_text(each.source),
+                    "numbers": each.numbers,
+                }
+                for each in present
+            ],
         }
 
     def _queue_names(self, text: str) -> frozenset[str]:

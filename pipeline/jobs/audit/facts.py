@@ -46,9 +46,17 @@ class Role(IntEnum):
     PUT = 12  # an application put it into a queue of its own host
     PASSED = 13  # a third queue manager has relayed it, and got the acknowledgment
     IMPORTED = 14  # from a file, into a queue of the host
+    TAKEN = 15  # out of a queue of the host, and not received: sent again, or damaged
 
 
-_ENDS, _DEAD = 100, 101  # their meaning depends on whether the message is the host's own
+#: Roles of events after which a message is not in its queue any more.
+GONE = (Role.RECEIVED, Role.LEFT, Role.TAKEN, Role.REFUSED)
+
+_ENDS, _DEAD, _DAMAGED = (
+    100,
+    101,
+    102,
+)  # their meaning depends on whether the message is the host's own
 _CODES = {
     "sent": Role.SENT,
     "accepted": Role.ACCEPTED,
@@ -58,18 +66,20 @@ _CODES = {
     "received": Role.RECEIVED,
     "relayed": Role.RELAYED,
     "imported": Role.IMPORTED,
+    "requeued": Role.TAKEN,
+    "damaged": _DAMAGED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,
     # For the host's own message to another host these are its end; for a message in a queue of the
     # host they remove it from there.
     **dict.fromkeys(("expired", "purged", "queue_deleted", "rejected", "unroutable"), _ENDS),
     # Always the end of the host's own message to another host.
-    **dict.fromkeys(
-        ("final_ack_received", "damaged", "unconfirmed", "dead_lettered", "discarded"), _DEAD
-    ),
+    **dict.fromkeys(("final_ack_received", "unconfirmed", "dead_lettered", "discarded"), _DEAD),
 }
 #: Kinds that end a message.
-ENDING_KINDS = tuple(kind for kind, code in _CODES.items() if code in (_ENDS, _DEAD, Role.REFUSED))
+ENDING_KINDS = tuple(
+    kind for kind, code in _CODES.items() if code in (_ENDS, _DEAD, _DAMAGED, Role.REFUSED)
+)
 #: Messages with these classes had arrived before they ended.
 _ARRIVED = dict.fromkeys(
     ("nack_receive_timeout", "nack_receive_rejected", "nack_queue_purged", "nack_queue_deleted"), 1
@@ -192,7 +202,10 @@ def _roles(kinds: Any, remote: Array, classes: Any, own: Array) -> Array:
             is_own & is_remote, np.where(arrived, Role.DEAD_LATER, Role.ENDED), Role.NOTHING
         )
         of_ends = np.where(is_remote, np.where(is_own, Role.ENDED, Role.REFUSED), Role.LEFT)
-        role[at] = np.where(role[at] == _ENDS, of_ends, of_dead)
+        of_damaged = np.where(is_remote, of_dead, Role.TAKEN)
+        role[at] = np.select(
+            [role[at] == _ENDS, role[at] == _DAMAGED], [of_ends, of_damaged], of_dead
+        )
     return role
 
 

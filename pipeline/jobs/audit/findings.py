@@ -13,6 +13,8 @@ Frame = Any
 KINDS = {
     "acked_not_stored": "The destination acknowledged it, and never stored it: it is lost.",
     "lost": "The destination went on to later messages without it: it is lost.",
+    "vanished": "It is in no queue of its host any more, and nothing has ended it: it is lost.",
+    "rolled_back": "A backup from before it was stored was restored at its host: it is lost.",
     "duplicated": "The destination stored it more than once.",
     "ended_twice": "It left its place in a queue twice: it was received, or ended, a second time.",
     "delivered_and_dead": "It was delivered, and its sender keeps it as not delivered.",

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from pipeline.jobs.audit.facts import EXPRESS, HALF, Facts, Role
+from pipeline.jobs.audit.facts import EXPRESS, GONE, HALF, Facts, Role
 
 Array = Any
 
@@ -45,6 +45,7 @@ class RowKind(IntEnum):
     DEPARTED_NUMBERS = 16  # numbers of a source whose messages did so; `stream` is the role
     ARRIVED = 17  # arrival numbers of a host that other events name; `source` is the host
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
+    WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
 
 class Row(NamedTuple):
@@ -91,13 +92,14 @@ def fingerprint(
     names: dict[int, str],
     hosts: dict[tuple[int, str], int],
     sample_every: int = 1,
+    epoch: int = 1,
 ) -> Iterator[Any]:
     """Yield record batches of `SCHEMA` for one piece of a log.
 
     `names` maps hashes to names; `hosts` maps queue managers (hash, name) to their first block.
-    One message of `sample_every` is a sample for clocks.
+    One message of `sample_every` is a sample for clocks.  `epoch` is that of the log.
     """
-    rows = [row for row in _rows(facts, sample_every) if row is not None and len(row.what)]
+    rows = [row for row in _rows(facts, sample_every, epoch) if row is not None and len(row.what)]
     if rows:
         yield _batch(rows)
     if names:
@@ -111,7 +113,7 @@ def fingerprint(
         yield _batch([row], [name for _, name in hosts])
 
 
-def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
+def _rows(facts: Facts, sample_every: int, epoch: int) -> Iterator[Row | None]:
     # Each role's rows once: selecting by number is quick if there are few.
     at = {role: np.flatnonzero(facts.role == role) for role in Role}
 
@@ -147,7 +149,13 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     placed = left.where(left.place >= 0)
     yield _ranges(RowKind.DEPARTED, placed.host, np.zeros(len(placed.host), np.int64),
                   placed.arrival)  # fmt: skip
-    yield _ranges(RowKind.DEPARTED_NUMBERS, left.source, left.role.astype(np.int64), left.number)
+    gone = of(*GONE)
+    yield _ranges(RowKind.DEPARTED_NUMBERS, gone.source, gone.role.astype(np.int64), gone.number)
+    waits = facts.where(_waiting(facts))
+    yield Row(
+        np.full(len(waits.role), RowKind.WAITS), waits.source, epoch, key_first=waits.number,
+        block_first=waits.block, host=waits.host, queue=waits.queue, at_first=waits.at_ms,
+    )  # fmt: skip
     named = facts.where(
         np.flatnonzero((facts.place >= 0) & ~np.isin(facts.role, (Role.RECEIVED, Role.LEFT)))
     )
@@ -161,6 +169,16 @@ def _rows(facts: Facts, sample_every: int) -> Iterator[Row | None]:
     host, queue, peer = facts.host[handed], facts.queue[handed], facts.peer[handed]
     first = first_of_each(mixed(mixed(host, queue), peer))
     yield Row(np.full(len(first), RowKind.ROUTE), peer[first], host=host[first], queue=queue[first])
+
+
+def _waiting(facts: Facts) -> Array:
+    """Return the numbers of the rows of messages that arrived here, and did not leave here."""
+    came = np.isin(facts.role, (Role.ACCEPTED, Role.PUT, Role.IMPORTED))
+    at = np.flatnonzero(came & (facts.grade >= 0) & (facts.grade != EXPRESS))
+    left = facts.where(np.flatnonzero(np.isin(facts.role, GONE)))
+    gone = pd.MultiIndex.from_arrays([left.host, left.source, left.number])
+    here = pd.MultiIndex.from_arrays([facts.host[at], facts.source[at], facts.number[at]])
+    return at[~here.isin(gone)]
 
 
 def unreadable(path: str, why: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 from pipeline import events
 from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
+from pipeline.jobs.audit import presence
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.passes import fingerprints, suspect_facts, tasks_for
@@ -42,16 +43,18 @@ def audit(
     state: State,
     settings: AuditSettings | None = None,
     progress: Progress = lambda text: None,
+    inventories: Sequence[str] = (),
 ) -> AuditResult:
     """Audit `files`, which are new to `state`, and update `state` (in memory).
 
-    `engine` is an `Engine` or a Spark session.
+    `engine` is an `Engine` or a Spark session.  `inventories` are the files of `presence.find`.
     """
     engine = engine_of(engine)
     settings = settings or AuditSettings()
     begun = time.monotonic()
     tasks = settings.tasks or tasks_for(engine, files)
     progress(f"reading {len(files)} files")
+    state.inventories = presence.newest(state.inventories, presence.read(inventories))
     read = Stretches(state.covered)
     prints = fingerprints(engine, files, tasks, read)
     found, routes = survey(prints, state, full=settings.full)

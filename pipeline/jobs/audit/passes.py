@@ -35,6 +35,7 @@ from pipeline.jobs.audit.fingerprints import (
     mixed,
     unreadable,
 )
+from pipeline.jobs.audit.presence import epoch_of
 from pipeline.jobs.audit.settled import Numbers, Stretches, ends, in_pairs
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.survey import Survey
@@ -92,7 +93,7 @@ def print_rows(
                 hosts |= new_hosts.keys()
                 names = {key: text for key, text in fresh.items() if key not in named}
                 named |= names.keys()
-                of_part += fingerprint(facts, names, new_hosts, sample_every)
+                of_part += fingerprint(facts, names, new_hosts, sample_every, epoch_of(part[0]))
         except Unreadable as broken:
             # Exclude all of it: it is read again when the file is intact.
             of_part = [unreadable(broken.path, broken.why)]

@@ -7,6 +7,8 @@
     arrived    the arrival numbers of each host that events name, other than those of leaving
     departed   the messages that have left their queues: places of hosts, and numbers of sources
     again      departures that a later run has read once more
+    present    the messages in queues, as far as events show (`presence.py`)
+    inventories  the newest inventory of each host
     covered    the stretches of logs that were read
     runs       where streams lead, and which stream came after another
     streams    the counted messages of each stream, for the table
@@ -30,13 +32,14 @@ import pyarrow as pa
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import Facts
+from pipeline.jobs.audit.presence import INVENTORY, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 6
+VERSION = 7
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -51,6 +54,8 @@ _FRAMES: dict[str, list[str]] = {
     "routes": ["host", "queue", "source"],
     "clock_bounds": BOUNDS,
     "samples": SAMPLES,
+    "present": PRESENT,
+    "inventories": INVENTORY,
 }
 
 
@@ -78,6 +83,8 @@ class State:
         self.routes = _empty("routes")
         self.clock_bounds = _empty("clock_bounds")
         self.samples = _empty("samples")
+        self.present = _empty("present")
+        self.inventories = _empty("inventories")
         self.streams: Frame | None = None
 
     @classmethod
@@ -137,6 +144,7 @@ class State:
         self.arrived = found.arrived.frame
         self.departed_numbers = found.departed_numbers.frame
         self.again = found.again
+        self.present = found.present
 
 
 def _empty(name: str) -> Frame:

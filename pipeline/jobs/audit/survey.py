@@ -15,6 +15,7 @@ from pipeline.jobs import clocks
 from pipeline.jobs.audit.coverage import cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
+from pipeline.jobs.audit.presence import PRESENT, still_there
 from pipeline.jobs.audit.settled import (
     NUMBERS,
     SEGMENT,
@@ -59,6 +60,8 @@ class Survey:
     again_places: Numbers  # of `departed`: earlier and in these files
     again_numbers: Numbers  # of all roles
     again: Frame  # settled.AGAIN, of earlier runs
+    present: Frame  # presence.PRESENT
+    inventories: Frame  # presence.INVENTORY, the newest of each host
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
     judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
     suspect_plain: set[int] = field(default_factory=set)
@@ -89,6 +92,8 @@ class EarlierState(Protocol):
     departed_numbers: Frame
     again: Frame
     samples: Frame
+    present: Frame
+    inventories: Frame
 
 
 def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Frame]:
@@ -127,6 +132,8 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         new.arrived(known),
         *new.departed(known),
         known.again,
+        known.present,
+        known.inventories,
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
         twice=twice,
@@ -134,6 +141,12 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         clock_bounds=bounds,
         samples=samples,
         unreadable=dict(text.split("\n", 1) for text in new.of(RowKind.UNREADABLE).text),
+    )
+    waits = new.of(RowKind.WAITS)[
+        ["host", "source", "key_first", "stream", "block_first", "at_first", "queue"]
+    ]
+    found.present = still_there(
+        known.present, waits.set_axis(PRESENT, axis=1), found.departed_numbers
     )
     found.unarrived = found.departed.without(found.arrived)
     streams["is_clean"] &= goes_where_it_should(streams, names)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.events import host_of_path
 from pipeline.jobs import clocks
-from pipeline.jobs.audit import rules
+from pipeline.jobs.audit import presence, rules
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Facts, Role
 from pipeline.jobs.audit.findings import (
@@ -117,7 +117,13 @@ def _with_again(rows: Frame, engine: Engine | None, found: Survey) -> Frame:
         return rows
     added = missing.assign(kind="ended_twice", stream=-1).reindex(columns=rules.COLUMN_NAMES)
     added = added.astype({name: "Int64" for name in rules.COLUMN_NAMES[1:]})
-    return pd.concat([rows, added], ignore_index=True) if len(rows) else added
+    return _and(rows, added)
+
+
+def _and(rows: Frame, more: Frame) -> Frame:
+    if len(rows) == 0 or len(more) == 0:  # an empty table has no types
+        return rows if len(more) == 0 else more
+    return pd.concat([rows, more], ignore_index=True)
 
 
 def _with_received(rows: Frame, found: Survey) -> Frame:
@@ -260,7 +266,7 @@ def _conclude(
     rows: Frame, found: Survey, routes: Frame, state: State, settings: AuditSettings
 ) -> tuple[AuditResult, Frame]:
     """Return the result, and the proved candidates; others stay open as a log is missing."""
-    rows = rows.reset_index(drop=True)
+    rows = _and(rows, presence.vanished(found, rules.COLUMN_NAMES)).reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
     bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
@@ -314,8 +320,10 @@ def _decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) ->
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found)
-    is_pending = rows.kind == "pending"
-    why[is_pending.to_numpy() & (why == "")] = "on_its_way"
+    pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
+    gone = presence.not_on_its_way(rows.iloc[pending], found)
+    rows.loc[pending[gone], "kind"] = "vanished"
+    why[pending[~gone]] = "on_its_way"
     return rows, why
 
 

@@ -371,6 +371,7 @@ TRIES: dict[type[Request], list[Try]] = {
         Try(lambda world: operator.Why(0, world.message_id, MINE)),
         Try(lambda world: operator.Why(0, world.message_id.partition("\\")[0] + "\\4000000", MINE)),
     ],
+    operator.Inventory: [about(operator.Inventory)],
     operator.Events: [about(operator.Events), about(operator.Events, "", 10, 10, SECRET)],
     routing.RestartOutgoing: [
         about(routing.RestartOutgoing, ELSEWHERE),

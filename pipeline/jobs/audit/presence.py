@@ -1,0 +1,165 @@
+"""Messages that should be in a queue, compared with the inventories of queue managers.
+
+`qmd ship` writes an inventory: the ids of all stored messages at one position of the log.  A
+message that arrived before that position, that no event has ended, and that the inventory does not
+name has vanished: its row was lost, or a backup was restored that does not have it.
+
+The newest inventory of each queue manager decides: a message that vanished is missing in all later
+ones.  So the order in which inventories and logs are read makes no difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.events import hash_of
+from pipeline.jobs.audit.facts import GONE
+from pipeline.jobs.audit.settled import Numbers, Stretches
+
+if TYPE_CHECKING:
+    from pipeline.jobs.audit.survey import Survey
+
+Frame = Any
+Array = Any
+
+#: Messages that arrived in a queue of `host`, and that no event has ended.
+PRESENT = ["host", "source", "number", "epoch", "block", "at_ms", "queue"]
+#: Ranges of numbers that an inventory of `host` names; `source` is 0 if it names none.
+INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last"]
+
+_EPOCH = re.compile(r"-e(\d+)-\d+-\d+\.parquet$")
+_NAMED = re.compile(r"([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$")
+
+
+def epoch_of(path: str) -> int:
+    """Return the epoch of a shipped file: after a restored backup a log begins another one."""
+    found = _EPOCH.search(path)
+    return int(found[1]) if found else 1
+
+
+def find(inputs: Sequence[str]) -> list[str]:
+    """Return the newest inventory of each queue manager below `inputs`, as paths or URLs."""
+    import fsspec
+
+    newest: dict[str, tuple[tuple[int, int], str]] = {}
+    for each in inputs:
+        fs, root = fsspec.core.url_to_fs(each)
+        is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+        for path in fs.glob(f"{root.rstrip('/')}/inventory/day=*/host=*/*.parquet"):
+            if named := _NAMED.search(str(path)):
+                position = int(named[2] or 1), int(named[3])
+                where = str(path) if is_local else fs.unstrip_protocol(path)
+                newest[named[1]] = max(newest.get(named[1], ((0, 0), "")), (position, where))
+    return [path for _, path in newest.values()]
+
+
+def read(paths: Sequence[str]) -> Frame:
+    """Return inventories as `INVENTORY`.  A file that cannot be read is left out."""
+    from pipeline.events import open_parquet
+
+    rows: list[tuple[int, ...]] = []
+    for path in paths:
+        try:
+            with open_parquet(path) as file:
+                listed = file.read().to_pylist()
+        except (OSError, ValueError):
+            continue  # an audit without it finds less, and nothing wrong
+        hashes = {text: hash_of(text) for each in listed if (text := each["source"])}
+        rows += [
+            (
+                hash_of(each["queue_manager"]), each["epoch"], each["block"], each["at_ms"],
+                hashes.get(each["source"], 0), each["first"] or 0, each["last"] or 0,
+            )
+            for each in listed
+        ]  # fmt: skip
+    return pd.DataFrame(rows, columns=INVENTORY).astype(np.int64)
+
+
+def newest(*frames: Frame) -> Frame:
+    """Return the newest of several inventories of each host."""
+    both = pd.concat(frames).drop_duplicates()
+    if len(both) == 0:
+        return both
+    last = both[["host", "epoch", "block"]].sort_values(["epoch", "block"])
+    last = last.drop_duplicates("host", keep="last")
+    return both.merge(last, on=["host", "epoch", "block"]).reset_index(drop=True)
+
+
+def still_there(known: Frame, new: Frame, departed: Numbers) -> Frame:
+    """Return the messages of `PRESENT` that have not departed."""
+    both = pd.concat([known, new]).drop_duplicates(["host", "source", "number", "epoch", "block"])
+    both = both.astype(np.int64)
+    source, number = both.source.to_numpy(), both.number.to_numpy()
+    gone = np.zeros(len(both), bool)
+    for role in GONE:
+        gone |= departed.of_kind(source, number, int(role))
+    return both[~gone].reset_index(drop=True)
+
+
+def _decided(found: Survey, rows: Frame) -> tuple[Array, Array]:
+    """Return which rows an inventory of their host decides, and the epoch of that inventory.
+
+    `rows` has host, epoch (0: not known), block, at_ms.  All of the log from the event to the
+    inventory must have been read.
+    """
+    heads = found.inventories.drop_duplicates("host")[["host", "epoch", "block", "at_ms"]]
+    heads = heads.rename(columns={name: f"inv_{name}" for name in ("epoch", "block", "at_ms")})
+    with_head = rows[["host", "epoch", "block", "at_ms"]].merge(heads, on="host", how="left")
+    values = {name: with_head[name].fillna(-1).to_numpy(np.int64) for name in with_head}
+    epoch, own = values["inv_epoch"], values["epoch"]
+    is_older = np.where(
+        own > 0, own < epoch, (epoch > 1) & (values["at_ms"] <= values["inv_at_ms"])
+    )
+    before = ((own == epoch) | (own == 0)) & (values["block"] <= values["inv_block"])
+    stretches = Stretches(found.covered)
+    here = stretches.of(values["host"], values["block"])
+    there = stretches.of(values["host"], values["inv_block"])
+    return (epoch > 0) & (is_older | before) & (here >= 0) & (here == there), is_older
+
+
+def _is_named(found: Survey, host: Array, source: Array, number: Array) -> Array:
+    """Return which messages the inventory of their host names."""
+    named = np.zeros(len(host), bool)
+    for each, part in found.inventories.groupby("host"):
+        at = np.flatnonzero(host == each)
+        ranges = part[["source", "first", "last"]].assign(is_express=0)
+        named[at] = Numbers(ranges).have(source[at], number[at], express=False)
+    return named
+
+
+def vanished(found: Survey, columns: Sequence[str]) -> Frame:
+    """Return findings, with the columns of candidates: messages that are in their queue no more."""
+    rows = found.present
+    if len(rows) == 0 or len(found.inventories) == 0:
+        return pd.DataFrame(columns=list(columns))
+    is_decided, is_older = _decided(found, rows)
+    is_decided &= ~_is_named(
+        found, *(rows[name].to_numpy() for name in ("host", "source", "number"))
+    )
+    lost = rows[is_decided].assign(
+        kind=np.where(is_older[is_decided], "rolled_back", "vanished"), stream=-1
+    )
+    lost = lost.drop_duplicates(["host", "source", "number"])
+    return lost.reindex(columns=list(columns)).astype({name: "Int64" for name in columns[1:]})
+
+
+def not_on_its_way(rows: Frame, found: Survey) -> Array:
+    """Return which of the candidates `pending` their source does not have any more."""
+    asked = pd.DataFrame(
+        {
+            "host": rows.source.to_numpy(np.int64),
+            "epoch": 0,
+            "block": rows.sent_block.fillna(-1).to_numpy(np.int64),
+            "at_ms": rows.sent_at.fillna(0).to_numpy(np.int64),
+        }
+    )
+    if len(found.inventories) == 0 or len(rows) == 0:
+        return np.zeros(len(rows), bool)
+    is_decided, _ = _decided(found, asked)
+    source, number = asked.host.to_numpy(), rows.number.fillna(0).to_numpy(np.int64)
+    return is_decided & ~_is_named(found, source, source, number)
