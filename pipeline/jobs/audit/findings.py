@@ -28,13 +28,14 @@ KINDS = {
     "never_sent": "The destination stored a message that its source did not send.",
     "gap": "Its number was never given to a message: one is missing, and no expiry explains it.",
     "clock": "The clock of this computer is wrong.",
+    "restored": "A backup of this computer was restored: its log has another history since.",
     "log_hole": "A stretch in the middle of the log of this computer is missing.",
     "late_log": "The log of this computer ends before events that other logs report about it.",
     "no_log": "There is no log of this computer.",
     "broken_file": "This file cannot be read; it is read again when it has changed.",
 }
 #: Findings about logs and clocks: messages that these leave undecided are not lost.
-ABOUT_HOSTS = ("clock", "log_hole", "late_log", "no_log", "broken_file")
+ABOUT_HOSTS = ("clock", "restored", "log_hole", "late_log", "no_log", "broken_file")
 
 FINDING_SCHEMA = pa.schema(
     [

@@ -22,6 +22,7 @@ from pipeline import events
 from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs.audit import presence
+from pipeline.jobs.audit.epochs import Epochs, learned
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.passes import fingerprints, suspect_facts, tasks_for
@@ -55,8 +56,9 @@ def audit(
     tasks = settings.tasks or tasks_for(engine, files)
     progress(f"reading {len(files)} files")
     state.inventories = presence.newest(state.inventories, presence.read(inventories))
-    read = Stretches(state.covered)
-    prints = fingerprints(engine, files, tasks, read)
+    state.epochs = learned(files, state.epochs)
+    read, epochs = Stretches(state.covered), Epochs(state.epochs)
+    prints = fingerprints(engine, files, tasks, read, epochs)
     found, routes = survey(prints, state, full=settings.full)
     broken: dict[str, str] = {}
     while found.unreadable and any(
@@ -66,7 +68,7 @@ def audit(
         broken |= found.unreadable
         files = [file for file in files if file.path not in broken]
         progress(f"reading {len(files)} files again, without {len(broken)} damaged ones")
-        prints = fingerprints(engine, files, tasks, read)
+        prints = fingerprints(engine, files, tasks, read, epochs)
         found, routes = survey(prints, state, full=settings.full)
     found.unreadable |= broken
     suspects = len(found.suspect_streams) + len(found.suspect_plain)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
+from pipeline.jobs.audit.epochs import Epochs, epoch_of
 from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
     COLUMNS,
@@ -35,7 +36,6 @@ from pipeline.jobs.audit.fingerprints import (
     mixed,
     unreadable,
 )
-from pipeline.jobs.audit.presence import epoch_of
 from pipeline.jobs.audit.settled import Numbers, Stretches, ends, in_pairs
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.audit.survey import Survey
@@ -56,7 +56,9 @@ def tasks_for(engine: Engine, files: Sequence[LogFile]) -> int:
     return max(engine.parallelism * 2, size // (32 << 20), 1)
 
 
-def fingerprints(engine: Engine, files: Sequence[LogFile], tasks: int, read: Stretches) -> Frame:
+def fingerprints(
+    engine: Engine, files: Sequence[LogFile], tasks: int, read: Stretches, epochs: Epochs
+) -> Frame:
     """Return the `fingerprints.SCHEMA` rows of all files, except events `read` before."""
     # A power of two: the samples of two runs overlap.
     sample_every = 1 << (sum(file.size for file in files) // _SAMPLE_BYTES).bit_length()
@@ -64,13 +66,17 @@ def fingerprints(engine: Engine, files: Sequence[LogFile], tasks: int, read: Str
     work, shared = work_of(files, tasks)
 
     def each(parts: Iterator[Piece]) -> Iterator[Any]:
-        return print_rows(parts, sample_every, read, shared)
+        return print_rows(parts, sample_every, read, shared, epochs)
 
     return engine.collect(work, each, SCHEMA).to_pandas()
 
 
 def print_rows(
-    parts: Iterator[Piece], sample_every: int, read: Stretches, shared: Collection[str] = ()
+    parts: Iterator[Piece],
+    sample_every: int,
+    read: Stretches,
+    shared: Collection[str] = (),
+    epochs: Epochs | None = None,
 ) -> Iterator[Any]:
     """Yield the fingerprints of pieces; files in `shared` may contain events of each other."""
     once = OnceReader(no_stretches())
@@ -85,6 +91,8 @@ def print_rows(
                     table, _ = once.new_ones(table)
                 fresh: dict[int, str] = {}
                 facts = facts_of(table, fresh)
+                if epochs is not None:
+                    facts = epochs.raised(facts, part[0])
                 if (known := read.holds(facts)).any():
                     chosen = np.flatnonzero(~known)
                     facts, table = facts.where(chosen), table.take(pa.array(chosen))
@@ -270,7 +278,7 @@ def suspect_facts(
     kept = _kept(found, state)
     if selection.nothing() and not len(kept):
         return False
-    read = Stretches(state.covered)
+    read, epochs = Stretches(state.covered), Epochs(state.epochs)
     whole = [] if selection.nothing() else [f for f in files if f.path not in found.unreadable]
     work, shared = work_of(whole, tasks)
 
@@ -280,7 +288,7 @@ def suspect_facts(
             for table in read_piece(part, COLUMNS, PROBE, selection.probe):
                 if part[0] in shared:
                     table, _ = once.new_ones(table)
-                facts = facts_of(table)
+                facts = epochs.raised(facts_of(table), part[0])
                 some = facts.where(np.flatnonzero(selection.choose(facts) & ~read.holds(facts)))
                 yield pa.RecordBatch.from_arrays(
                     [pa.array(column.astype(np.int64)) for column in some], schema=_ARROW_FACTS

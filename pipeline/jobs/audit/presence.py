@@ -32,14 +32,7 @@ PRESENT = ["host", "source", "number", "epoch", "block", "at_ms", "queue"]
 #: Ranges of numbers that an inventory of `host` names; `source` is 0 if it names none.
 INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last"]
 
-_EPOCH = re.compile(r"-e(\d+)-\d+-\d+\.parquet$")
 _NAMED = re.compile(r"([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$")
-
-
-def epoch_of(path: str) -> int:
-    """Return the epoch of a shipped file: after a restored backup a log begins another one."""
-    found = _EPOCH.search(path)
-    return int(found[1]) if found else 1
 
 
 def find(inputs: Sequence[str]) -> list[str]:

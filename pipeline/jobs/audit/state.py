@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
+from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
 from pipeline.jobs.audit.presence import INVENTORY, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
@@ -56,6 +57,7 @@ _FRAMES: dict[str, list[str]] = {
     "samples": SAMPLES,
     "present": PRESENT,
     "inventories": INVENTORY,
+    "epochs": EPOCHS,
 }
 
 
@@ -85,6 +87,7 @@ class State:
         self.samples = _empty("samples")
         self.present = _empty("present")
         self.inventories = _empty("inventories")
+        self.epochs = _empty("epochs")
         self.streams: Frame | None = None
 
     @classmethod

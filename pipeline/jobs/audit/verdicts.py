@@ -15,6 +15,7 @@ from pipeline.events import host_of_path
 from pipeline.jobs import clocks
 from pipeline.jobs.audit import presence, rules
 from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.epochs import restored
 from pipeline.jobs.audit.facts import Facts, Role
 from pipeline.jobs.audit.findings import (
     FINDING_SCHEMA,
@@ -278,7 +279,8 @@ def _conclude(
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])
     findings = [labels.finding(row) for row in proved.head(settings.findings_max).itertuples()]
-    about_hosts = _about_hosts(open_rows, found, labels, offsets, wrong)
+    about_hosts = restored(state.epochs, labels)
+    about_hosts += _about_hosts(open_rows, found, labels, offsets, wrong)
     counts = proved.kind.value_counts().to_dict()
     for each in about_hosts:
         counts[each["kind"]] = counts.get(each["kind"], 0) + 1
