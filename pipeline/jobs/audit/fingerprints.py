@@ -175,10 +175,10 @@ def _waiting(facts: Facts) -> Array:
     """Return the numbers of the rows of messages that arrived here, and did not leave here."""
     came = np.isin(facts.role, (Role.ACCEPTED, Role.PUT, Role.IMPORTED))
     at = np.flatnonzero(came & (facts.grade >= 0) & (facts.grade != EXPRESS))
-    left = facts.where(np.flatnonzero(np.isin(facts.role, GONE)))
-    gone = pd.MultiIndex.from_arrays([left.host, left.source, left.number])
-    here = pd.MultiIndex.from_arrays([facts.host[at], facts.source[at], facts.number[at]])
-    return at[~here.isin(gone)]
+    gone = np.flatnonzero(np.isin(facts.role, GONE))
+    ids = [mixed(mixed(facts.host[each], facts.source[each]), facts.number[each])
+           for each in (at, gone)]  # fmt: skip
+    return at[~np.isin(*ids)]
 
 
 def unreadable(path: str, why: str) -> Any:
