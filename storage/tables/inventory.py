@@ -48,9 +48,12 @@ def read(db: sqlite3.Connection, messages_max: int) -> tuple[int, int, list[Pres
             raise TooMany(total)
         present = []
         for table, queue, names, name in _TABLES:
+            groups = (
+                f"SELECT {queue} AS queue_id, {_SOURCE} AS source, {_NUMBERS} AS numbers"
+                f" FROM {table} GROUP BY 1, 2"
+            )
             rows = db.execute(
-                f"SELECT coalesce(q.{name}, ''), m.source, m.numbers FROM (SELECT {queue} AS queue_id,"
-                f" {_SOURCE} AS source, {_NUMBERS} AS numbers FROM {table} GROUP BY 1, 2) m"
+                f"SELECT coalesce(q.{name}, ''), m.source, m.numbers FROM ({groups}) m"
                 f" LEFT JOIN {names} q ON q.id = m.queue_id"
             )
             present += [
