@@ -131,7 +131,7 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.report": {
         *("pipeline.jobs", "pipeline.results", "matplotlib", "numpy", "pandas", "pyarrow"),
     },
-    "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "pyarrow"},
+    "pipeline.ship": {"pipeline.source", "qmd.client", "fsspec", "numpy", "pyarrow"},
     "pipeline.watch": {"pipeline.jobs", "pipeline.ship", "qmd.client"},
     "pipeline.schedule": {"airflow"},
     "pipeline.generator": {"qmd.cli.event_files", "storage.tables.keys", "numpy", "pyarrow"},

@@ -31,11 +31,12 @@ import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
+from pipeline.jobs.audit.clock_samples import SAMPLES
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
 from pipeline.jobs.audit.presence import INVENTORY, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
-from pipeline.jobs.audit.survey import RUN_COLUMNS, SAMPLES, Survey
+from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 

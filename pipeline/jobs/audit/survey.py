@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs import clocks
+from pipeline.jobs.audit.clock_samples import SAMPLES, clock_bounds
 from pipeline.jobs.audit.coverage import cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
@@ -29,11 +29,6 @@ from pipeline.jobs.audit.settled import (
 from pipeline.jobs.audit.stream_links import goes_where_it_should, link
 
 Frame = Any
-#: Times of events of messages; `stream` is the role.
-SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
-_SAMPLES_MAX = 100_000
-_DAY_MS = 86_400_000
-_CLOCK_RIGHT_MS = 1000
 
 #: The columns of each merged run that are kept between audits.
 RUN_COLUMNS = ["what", "source", "stream", "key_first", "key_last", "place_first", "place_last",
@@ -112,7 +107,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     stretches = Stretches(covered)
     holes = holes_of(covered)
     samples = pd.concat([known.samples, new.of(RowKind.SAMPLE)[SAMPLES]])
-    bounds, samples = _clock_bounds(samples, holes)
+    bounds, samples = clock_bounds(samples, holes)
     unsettled = _unsettled(known)
     acknowledged = new.of(RowKind.ACKNOWLEDGED)
     orphans = _orphans(acknowledged[acknowledged.stream >= 0], merged, known)
@@ -142,12 +137,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         samples=samples,
         unreadable=dict(text.split("\n", 1) for text in new.of(RowKind.UNREADABLE).text),
     )
-    waits = new.of(RowKind.WAITS)[
-        ["host", "source", "key_first", "stream", "block_first", "at_first", "queue"]
-    ]
-    found.present = still_there(
-        known.present, waits.set_axis(PRESENT, axis=1), found.departed_numbers
-    )
+    found.present = still_there(known.present, new.waiting(), found.departed_numbers)
     found.unarrived = found.departed.without(found.arrived)
     streams["is_clean"] &= goes_where_it_should(streams, names)
     found.suspect_streams = pairs_of(streams) if full else _suspects(streams, hosts) | orphans
@@ -198,6 +188,11 @@ class _Fingerprints:
         """Return the known and new numbers that sources gave to messages."""
         new = self.of(RowKind.NUMBERS)[["source", "stream", "key_first", "key_last"]]
         return Numbers(pd.concat([known.numbers, new.set_axis(NUMBERS, axis=1)]))
+
+    def waiting(self) -> Frame:
+        """Return the messages that arrived in queues, as `PRESENT`."""
+        columns = ["host", "source", "key_first", "stream", "block_first", "at_first", "queue"]
+        return self.of(RowKind.WAITS)[columns].set_axis(PRESENT, axis=1)
 
     def arrived(self, known: EarlierState) -> Numbers:
         """Return the known and new arrival numbers of each host."""
@@ -413,46 +408,6 @@ def _streams(
         & is_read("accepted_host", "accepted_block", "accepted_block_last")
     )
     return streams
-
-
-def _clock_bounds(samples: Frame, holes: Frame) -> tuple[Frame, Frame]:
-    """Return bounds of how far the receiver's clock is ahead of the sender's, and samples.
-
-    The samples are those that await events not yet read; the newest if there are many.
-    """
-
-    def of(*roles: Role) -> Frame:
-        some = samples[samples.stream.isin(roles)].rename(columns={"key_first": "number"})
-        # An event that happened twice shows nothing about clocks; a copy of one event is harmless.
-        some = some.drop_duplicates(["source", "number", "host", "at_first"])
-        return some.drop_duplicates(["source", "number"], keep=False)[
-            ["source", "number", "host", "at_first"]
-        ]
-
-    both = of(Role.SENT).merge(of(Role.ACCEPTED), on=["source", "number"], suffixes=("_sent", ""))
-    acked = of(Role.ORDER_ACKED, Role.SESSION_ACKED)[["source", "number", "at_first"]]
-    both = both.merge(acked, on=["source", "number"], how="left", suffixes=("", "_acked"))
-    # An acknowledged message may have come earlier, in a stretch that was not read.
-    is_unsure = np.zeros(len(both), bool)
-    begin = both.at_first_sent.to_numpy(np.float64) - _CLOCK_RIGHT_MS
-    end = both.at_first_acked.astype("Float64").to_numpy(np.float64, na_value=-np.inf)
-    for hole in holes.itertuples():
-        is_unsure |= (
-            (both.host == hole.host).to_numpy()
-            & (hole.at_first <= end + _CLOCK_RIGHT_MS)
-            & (hole.at_last >= begin)
-        )
-    both["at_from"] = (both.at_first - both.at_first_acked.astype("Int64")).mask(is_unsure)
-    both["at_to"] = (both.at_first - both.at_first_sent).astype("Int64")
-    both["day"] = both.at_first_sent // _DAY_MS
-    bounds = both.groupby(["source", "host", "day"], as_index=False).agg(
-        at_from=("at_from", "max"), at_to=("at_to", "min")
-    )
-    done = both[~is_unsure][["source", "number"]].rename(columns={"number": "key_first"})
-    rest = samples.merge(done.assign(done=True), on=["source", "key_first"], how="left")
-    rest = rest[rest.done.isna()].sort_values("at_first").tail(_SAMPLES_MAX)
-    waiting = rest[SAMPLES].astype(np.int64).reset_index(drop=True)
-    return bounds[clocks.BOUNDS], waiting
 
 
 def _wrapping_sum(values: Any) -> int:
