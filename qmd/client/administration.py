@@ -433,11 +433,10 @@ class Administration:
         )
 
     async def inventory(self) -> Facts:
-        """Return the ids of all stored messages at one position of the event log.
+        """Return the ids of all stored messages at one block of the log.
 
-        {host, queue_manager, block, at_ms, queues}: `queues` has for each queue and source of
-        messages {table, queue, source, numbers}; `numbers` has four bytes for each message, the
-        lowest first.
+        {host, queue_manager, block, at_ms, queues: [{table, queue, source, numbers}]}; `numbers`
+        has four bytes for each message, the lowest first.
         """
         return await self._show(operator_frames.Inventory)
 
