@@ -74,7 +74,7 @@ class Inventory:
 def take(qm: Blocking) -> Inventory | None:
     """Return the inventory of now; None of a queue manager that cannot or may not give one."""
     try:
-        answer = qm.inventory()
+        answer = qm.pipeline.inventory()
     except QueueManagerError as error:
         if error.code in ("unknown_verb", "inventory_too_large", "bad_request"):
             return None

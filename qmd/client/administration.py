@@ -432,14 +432,6 @@ class Administration:
             frames.FOREVER if timeout_s is None else timeout_s,
         )
 
-    async def inventory(self) -> Facts:
-        """Return the ids of all stored messages at one block of the log.
-
-        {host, queue_manager, block, at_ms, queues: [{table, queue, source, numbers}]}; `numbers`
-        has four bytes for each message, the lowest first.
-        """
-        return await self._show(operator_frames.Inventory)
-
     async def events_each(
         self,
         cursor: str = "",

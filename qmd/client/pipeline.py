@@ -26,6 +26,7 @@ import msgspec
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
 from qmd.control_protocol import bulk as pipeline_frames
+from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.bulk import EVERYTHING, ROWS_MAX, Attempt, Filter, Rows
 from qmd.control_protocol.messages import NewMessage, StoredMessage
 
@@ -281,6 +282,14 @@ class Pipeline:
     async def mark_shipped(self, block: int) -> int:
         """Record that events up to and including `block` are stored elsewhere (`qmd ship`)."""
         return int(await self._caller.ask(pipeline_frames.MarkShipped, block))
+
+    async def inventory(self) -> dict[str, Any]:
+        """Return the ids of all stored messages at one block of the log.
+
+        {host, queue_manager, block, at_ms, queues: [{table, queue, source, numbers}]}; `numbers`
+        has four bytes for each message, the lowest first.
+        """
+        return dict(await self._caller.ask(operator_frames.Inventory))
 
     # -- writing -----------------------------------------------------------------------------
 
