@@ -49,6 +49,7 @@ from storage.errors import (
     ForeignDatabase,
     KeyFileError,
     KeyMissing,
+    NetworkDisk,
     NewerSchema,
     StorageError,
 )
@@ -82,7 +83,7 @@ _LISTENING = {
 _OF_THE_CONFIGURATION = (FileNotFoundError, NotADirectoryError, PermissionError)
 _reloading: set[asyncio.Task[None]] = set()  # the event loop keeps only weak references
 # Errors that a restart does not remove.
-_LASTING = (NewerSchema, ForeignDatabase, DataMissing, KeyMissing, KeyFileError)
+_LASTING = (NewerSchema, ForeignDatabase, DataMissing, KeyMissing, KeyFileError, NetworkDisk)
 
 
 def _prevent_core_dumps() -> None:

@@ -8,6 +8,7 @@ Exception
 │       ├── NewerSchema       a newer qmd wrote the database
 │       ├── DatabaseDamaged   SQLite's own check found faults
 │       ├── DataMissing       the files lack acknowledged data
+│       ├── NetworkDisk       the data folder is on a network file system
 │       ├── KeyMissing        packets are encrypted with a key that is not configured
 │       ├── KeyFileError      the file of a key cannot be used
 │       └── RecoveryFailed    the write-ahead log could not be made durable again
@@ -60,6 +61,10 @@ class DatabaseDamaged(CannotStart):
 
 class DataMissing(CannotStart):
     code = "data_missing"
+
+
+class NetworkDisk(CannotStart):
+    code = "network_disk"
 
 
 class RecoveryFailed(CannotStart):

@@ -27,7 +27,7 @@ from storage.engine.recovery import Recovery
 from storage.engine.reserve import Reserve, give_up
 from storage.engine.schema import Identity
 from storage.engine.writer import VACUUM_PAGES, Writer
-from storage.errors import CannotStart, RecoveryFailed, StorageError
+from storage.errors import CannotStart, NetworkDisk, RecoveryFailed, StorageError
 from storage.options import StorageOptions
 from storage.tables import counters, sealing
 
@@ -238,6 +238,12 @@ async def _open(
     SQLite opens no file before the log was rewritten.
     """
     disk.make_folder(folder)
+    if kind := disk.network_file_system(folder):
+        raise NetworkDisk(
+            f"{folder} is on a network file system ({kind}): its lock may be held twice, and the"
+            " memory of SQLite's log is not shared. Use a disk of this computer, or a replicated"
+            " block device"
+        )
     lock = disk.lock(folder)
     resources.callback(lock.release)
 

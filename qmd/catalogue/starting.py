@@ -347,4 +347,13 @@ ENTRIES = (
         "",
         "MQ_ERROR",
     ),
+    Entry(
+        3305,
+        "network_disk",
+        "The data folder is on a network file system.",
+        "On NFS, CIFS and the like a lock can be held by two computers at once, and memory is not "
+        "shared: two daemons would write to one database.",
+        "Keep the data folder on a disk of this computer, or on a replicated block device: "
+        "docs/standby.md.",
+    ),
 )

@@ -60,6 +60,8 @@ COMMANDS = {
     "ship": "pipeline.commands.ship:ship",
     "doctor": "qmd.cli.host.doctor.command:doctor",
     "check": "qmd.cli.host.check:check",
+    "upgrade": "qmd.cli.host.upgrade:upgrade",
+    "move-host": "qmd.cli.move_host:move_host",
     "backup": "qmd.cli.host.backup:backup",
     "restore": "qmd.cli.host.backup:restore",
     "key": "qmd.cli.host.key:key",

@@ -15,6 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from storage.engine.log_position import INDEX_HEAD_BYTES, read_index
+from storage.engine.mounts import network_file_system
 from storage.engine.recovery import rewrite_log, sync_folder
 from storage.errors import FolderInUse
 
@@ -132,6 +133,10 @@ class Disk:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in missing:
             sync_folder(path.parent)
+
+    def network_file_system(self, folder: Path) -> str:
+        """Return the type of the network file system that has the folder, or ""."""
+        return network_file_system(folder)
 
     def lock(self, folder: Path) -> Lock:
         """Lock the folder for this process.  Raises FolderInUse."""

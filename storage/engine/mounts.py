@@ -9,7 +9,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 #: memory that SQLite's log needs.
 NETWORK = frozenset(
     {
-        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre"),
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre"),
         *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.cephfs", "ncpfs"),
     }
 )

@@ -1,6 +1,8 @@
 """The schema of a data folder, and the migrations that a start would run; nothing is changed."""
 
+import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +12,9 @@ from storage.engine import schema
 from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE, LOG
 from storage.errors import CannotStart, ForeignDatabase
+from storage.options import StorageOptions
+from storage.storage import Storage
+from storage.vault import StorageKey
 
 
 class Step(NamedTuple):
@@ -56,3 +61,11 @@ def plan(folder: Path) -> Plan:
     latest = max(names, default=schema.FIRST_VERSION)
     steps = [Step(version, name) for version, name in sorted(names.items()) if version > present]
     return Plan(present, latest, steps, size)
+
+
+async def run(folder: Path, keys: tuple[StorageKey, ...]) -> None:
+    """Run the migrations, as the start of a daemon does.  Raises CannotStart, StorageError."""
+    options = StorageOptions(keys=keys, disk_reserve_bytes=0, disk_watermark_bytes=0)
+    now_ms = int(time.time() * 1000)
+    storage = await Storage.open(folder, options, now_ms=now_ms, new_id=os.urandom(16))
+    await storage.close()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from storage.engine import key_file
 from tests.crash.control import Control
 from tests.crash.forge import Forge
 from tests.crash.machine import Machine
@@ -29,6 +30,7 @@ PEER = bytes(range(16))
 SEQUENCE = 1_700_000_000 << 32 | 1
 PORT = 11801
 COUNT = 5  # messages of each kind
+SEED = bytes(range(32))  # of the key of a restored folder
 
 
 def versions() -> list[int]:
@@ -44,6 +46,17 @@ def restore(version: int, folder: Path, port: int) -> None:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(script.replace(f":{PORT}", f":{port}"))
+        _set_key(db, folder)
+
+
+def _set_key(db: sqlite3.Connection, folder: Path) -> None:
+    """Give the folder a key of its own: the rows have the digest of one that was not saved."""
+    columns = [column for _, column, *_ in db.execute("PRAGMA table_info(identity)")]
+    if "key_digest" in columns and db.execute("SELECT key_digest FROM identity").fetchone()[0]:
+        (folder / key_file.NAME).write_bytes(key_file.encode(SEED))
+        (folder / key_file.NAME).chmod(0o600)
+        db.execute("UPDATE identity SET key_digest = ?", (key_file.digest(SEED),))
+        db.commit()
 
 
 def generate() -> str:

@@ -28,6 +28,7 @@ from tests.process.harness import DEADXACT, Daemon, Hosts, body
 
 SETTINGS = {"delivery": {"retry_first": "50ms", "retry_max": "300ms", "resend": ["1s"]}}
 PAUSE_MAX_S = 0.8
+LIFE_ROUNDS = 5
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -207,12 +208,15 @@ def live(seed: int, rounds: int) -> dict[str, int]:
 
 
 def main() -> None:
+    """Run lives of a few rounds each, because a receiver keeps all messages of its life."""
     parser = argparse.ArgumentParser(prog="python -m tests.process.backup_life")
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 40))
     chosen = parser.parse_args()
-    print(f"seed {chosen.seed}", flush=True)
-    print(live(chosen.seed, chosen.rounds))
+    for first in range(0, chosen.rounds, LIFE_ROUNDS):
+        seed = chosen.seed + first
+        rounds = min(LIFE_ROUNDS, chosen.rounds - first)
+        print(f"seed {seed}: {rounds} rounds, {live(seed, rounds)}", flush=True)
 
 
 if __name__ == "__main__":

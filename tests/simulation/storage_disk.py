@@ -88,6 +88,9 @@ class DiskOfStorage(StorageDisk):
     def __init__(self, disk: SimulatedDisk) -> None:
         self._disk = disk
 
+    def network_file_system(self, folder: Path) -> str:
+        return ""
+
     def make_folder(self, folder: Path) -> None:
         pass
 

@@ -105,7 +105,7 @@ LAYERS: dict[str, set[str]] = {
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
-        *("qmd.console", "qmd.service", "qmd.runtime.log", "qmd.runtime.own_packages", "protocol"),
+        *("qmd.console", "qmd.service", "qmd.runtime.log", "qmd.runtime", "protocol"),
         *("qmd.access.tokens", "qmd.config", "qmd.directory"),
         *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
         *("storage.engine", "storage.errors", "storage.options", "qmd.core.peer_instance"),

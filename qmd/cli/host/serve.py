@@ -17,23 +17,37 @@ from qmd.cli.parameters import json_option
     is_flag=True,
     help="Serve clients of other protocols too, by the enabled doors in processes of their own.",
 )
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="If another daemon has the data folder, wait until it ends, then serve in its place.",
+)
 @pass_configuration
 @click.pass_context
-def serve(context: click.Context, configuration: Configuration, doors: bool) -> None:
+def serve(context: click.Context, configuration: Configuration, doors: bool, standby: bool) -> None:
     """Run the queue manager.
 
     It stays in the foreground, until SIGTERM or Ctrl-C.
     """
+    from functools import partial
+
     from qmd.daemon import main
 
     settings = configuration.settings()
+    run = partial(main, settings, configuration.settings)
+    if standby:
+        from qmd.cli.host.standby import serve_as_standby
+        from qmd.runtime.log import set_up_logging
+
+        set_up_logging(settings.log.level, settings.log.format)
+        run = partial(serve_as_standby, settings.queue_manager.data, run)
     if not doors:
-        context.exit(main(settings, configuration.settings))
+        context.exit(run())
     from qmd.doors.supervisor import start, stop
 
     supervisor = start(configuration.path, "door", "all")  # before there is a second thread
     try:
-        code = main(settings, configuration.settings)
+        code = run()
     finally:
         stop(supervisor)
     context.exit(code)

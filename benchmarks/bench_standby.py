@@ -1,0 +1,66 @@
+"""The time of a take-over: from the kill of the active daemon to the first answer of the standby.
+
+python -m benchmarks.bench_standby [--messages N] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import pair
+
+WINDOW_MESSAGES = 4096
+BODY = bytes(1500)
+
+
+async def measure(messages: int) -> dict[str, float]:
+    """Return the seconds of the take-over with so many stored messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        active = pair.Daemon(Path(folder) / "daemon", "standby")
+        await active.create()
+        await active.start()
+        async with active.client() as qm:
+            await qm.create_queue("backlog")
+            async with qm.sender("backlog", window=WINDOW_MESSAGES) as sender:
+                for _ in range(messages):
+                    await sender.send(BODY, delivery="recoverable")
+        with active.log.open("ab") as log:
+            standby = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "qmd", "--config", str(active.config)),
+                *("serve", "--standby"),
+                env=os.environ | {"QMD_QUEUE_MANAGER_RUN_AS_ROOT": "true"},
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            await asyncio.sleep(3)  # until it waits
+            began = time.monotonic()
+            await active.kill()
+            async with active.client() as qm:
+                status = await qm.status()
+            taken_s = time.monotonic() - began
+            assert status["messages"] == messages, "a message is missing"
+        finally:
+            standby.kill()
+            await standby.wait()
+    return {"messages": messages, "take_over_s": taken_s}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_standby")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    figures = pair.run(measure(chosen.messages))
+    print(json.dumps(figures) if chosen.json else figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""An active and a passive daemon on one folder: the passive one takes over when the other dies."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.engine import mounts
+from tests.patience import END_S
+from tests.process.harness import Daemon, Hosts, body
+
+
+class Standby:
+    """A second daemon on the folder of another one."""
+
+    def __init__(self, active: Daemon) -> None:
+        self.active = active
+        self.process = active.spawn_cli("serve", "--standby")
+
+    def takes_over(self) -> None:
+        """Wait until it serves in place of the active one."""
+        deadline = time.monotonic() + END_S
+        while self.active.cli("status", check=False).returncode != 0:
+            assert time.monotonic() < deadline, "the standby does not serve"
+            assert self.process.poll() is None, "the standby has ended"
+
+    def end(self) -> int:
+        self.process.terminate()
+        self.process.communicate(timeout=END_S)
+        return self.process.returncode
+
+
+def test_a_standby_takes_over_from_a_killed_daemon(hosts: Hosts) -> None:
+    active = hosts.daemon()
+    peer = hosts.daemon()
+    active.create("orders", transactional=True)
+    destination = f"DIRECT=TCP:127.0.0.1:{active.port}\\private$\\orders"
+    peer.send_all(destination, [b"%d" % number for number in range(20)], "--transactional")
+    active.wait_for("orders", 20)
+    standby = Standby(active)
+    try:
+        assert standby.process.poll() is None
+        active.kill()
+        standby.takes_over()
+        peer.send_all(destination, [b"%d" % number for number in range(20, 40)], "--transactional")
+        messages = active.wait_for("orders", 40)
+        assert [int(body(each)) for each in messages] == list(range(40))
+    finally:
+        standby.end()
+
+
+def test_a_standby_waits_while_the_active_one_lives_and_stops_on_request(hosts: Hosts) -> None:
+    active = hosts.daemon()
+    first, second = Standby(active), Standby(active)
+    try:
+        time_until = time.monotonic() + END_S
+        while active.json("status")[0]["uptime_s"] < 1.5:  # both have tried several times
+            assert time.monotonic() < time_until
+        assert first.process.poll() is second.process.poll() is None
+        active.kill()
+        first.takes_over()
+        assert first.process.poll() is second.process.poll() is None, "one serves, one waits"
+        holder = int((active.folder / "data" / "lock").read_text())
+        waiting, serving = sorted((first, second), key=lambda each: each.process.pid == holder)
+        assert (waiting.end(), serving.end()) == (0, 0)
+    finally:
+        for each in (first, second):
+            each.process.kill()
+            each.process.communicate()
+
+
+def test_a_network_file_system_is_refused_with_its_reason(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real table of mounts, with another type for the file system of the folder."""
+    real = mounts.MOUNTS.read_text()
+    device = (tmp_path.stat().st_dev >> 8 & 0xFFF, tmp_path.stat().st_dev & 0xFF)
+    changed = tmp_path / "mountinfo"
+    lines = []
+    for line in real.splitlines():
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == f"{device[0]}:{device[1]}":
+            after = "nfs4 " + after.partition(" ")[2]
+        lines.append(f"{before} - {after}")
+    changed.write_text("\n".join(lines))
+
+    assert mounts.network_file_system(tmp_path, changed) == "nfs4"
+    assert mounts.network_file_system(tmp_path) == ""
