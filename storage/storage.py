@@ -238,12 +238,7 @@ async def _open(
     SQLite opens no file before the log was rewritten.
     """
     disk.make_folder(folder)
-    if kind := disk.network_file_system(folder):
-        raise NetworkDisk(
-            f"{folder} is on a network file system ({kind}): its lock may be held twice, and the"
-            " memory of SQLite's log is not shared. Use a disk of this computer, or a replicated"
-            " block device"
-        )
+    _refuse_network(folder, disk)
     lock = disk.lock(folder)
     resources.callback(lock.release)
 
@@ -297,6 +292,16 @@ async def _open(
         lock=lock,
         options=options,
     )
+
+
+def _refuse_network(folder: Path, disk: Disk) -> None:
+    """Refuse a network file system, where two computers may hold the lock.  Raises NetworkDisk."""
+    if kind := disk.network_file_system(folder):
+        raise NetworkDisk(
+            f"{folder} is on a network file system ({kind}): its lock may be held twice, and the"
+            " memory of SQLite's log is not shared. Use a disk of this computer, or a replicated"
+            " block device"
+        )
 
 
 def _rewrite_log(path: Path, disk: Disk) -> int:

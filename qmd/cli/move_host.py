@@ -60,7 +60,6 @@ def plan(
     name, here = status["name"], f"qmd --config {config}"
     waiting = [row for row in outgoing if row["messages"]]
     hosts = sorted({str(row["host"]) for row in sequences if row.get("host")})
-    there = f"{new_address}:{port}"
     return [
         {
             "title": "Prepare the new computer",
@@ -99,6 +98,14 @@ def plan(
                 f"ssh {new_address} qmd restore /tmp/{name}-last.qmdbackup --folder {data}",
             ],
         },
+        *_arrival(name, port, new_address, hosts),
+    ]
+
+
+def _arrival(name: str, port: int, new_address: str, hosts: list[str]) -> list[dict[str, Any]]:
+    """Return the steps after the move of the state; `hosts` send to this queue manager."""
+    there = f"{new_address}:{port}"
+    return [
         {
             "title": "Take over the name",
             "text": f"Let the name {name} stand for {new_address} in DNS and /etc/hosts. Until that"
