@@ -22,6 +22,7 @@ from qmd.console.logins import (
     Passwords,
     Session,
     Sessions,
+    Turns,
 )
 from qmd.console.roles import Identity, Role
 from qmd.console.users import Users
@@ -44,6 +45,7 @@ class Entrance:
         self.users = Users(settings.console.users)
         self._passwords = Passwords(self.users)
         self._brake = Brake(time.monotonic)
+        self._turns = Turns()
         self.sessions = Sessions(
             time.monotonic,
             idle_s=settings.console.idle_timeout_s,
@@ -83,19 +85,28 @@ class Entrance:
     async def log_in(self, peer: str, name: str, password: str, token: str) -> Session:
         """Return a new session.  Raises Forbidden, BadUsers."""
         name = name.strip()[: NAME_CHARACTERS_MAX + 1]
+        async with (
+            self._turns.of(f"address:{peer}") as is_first,
+            self._turns.of(f"name:{name}") as is_second,
+        ):
+            if not (is_first and is_second):
+                raise Forbidden("Too many attempts at once: try again in some seconds.")
+            return await self._try(peer, name, password, token)
+
+    async def _try(self, peer: str, name: str, password: str, token: str) -> Session:
         keys = [f"address:{peer}", *([f"name:{name}"] if name else [])]
         wait_s = self._brake.wait_s(*keys)
         if wait_s > 0:
             raise Forbidden(f"Too many failed attempts: try again in {math.ceil(wait_s)} seconds.")
-        # Counted before the check, so that many attempts at once are counted too.
-        # Behind a proxy all users have one address.
-        self._brake.failed(keys[0], WAIT_MAX_S if peer else NAME_WAIT_MAX_S)
         if name:
-            self._brake.failed(keys[1], NAME_WAIT_MAX_S)
             identity, way = await self._passwords.check(name, password), "password"
         else:
             identity, way = await self._by_token(token.strip()), "token"
         if identity is None:
+            # Behind a proxy all users have one address.
+            self._brake.failed(keys[0], WAIT_MAX_S if peer else NAME_WAIT_MAX_S)
+            for key in keys[1:]:
+                self._brake.failed(key, NAME_WAIT_MAX_S)
             log.warning("console_login_refused", way=way, name=name, address=peer)
             raise Forbidden(WRONG if name else "The token is not known.")
         self._brake.succeeded(*keys)

@@ -25,7 +25,7 @@ from qmd.client.address import (
 )
 from qmd.config.console_hosts import ConsoleHost
 from qmd.config.settings import Settings
-from qmd.console.roles import Identity, Role
+from qmd.console.roles import Identity
 
 Facts = dict[str, Any]
 
@@ -211,15 +211,18 @@ class Fleet:
                 ) from error
         return SocketAddress(socket)
 
-    def command(self, name: str) -> list[str]:
-        """Return the beginning of the command line for a host."""
+    def command(self, name: str, identity: Identity) -> list[str]:
+        """Return the beginning of the command line for a host, with the rights of a user.
+
+        Raises KeyError.
+        """
         host = self.hosts[name]
         if "://" not in host.where:
             return ["qmd"]
         where = host.where.removeprefix("tls://")
         words = ["qmd", "--host", where]
-        file = host.token_file(Role.OPERATOR.word)
-        if file is not None:
+        file = host.token_file(identity.role.word)
+        if file is not None and not identity.token:
             words += ["--token-file", str(file)]
         if host.ca_file is not None:
             words += ["--ca-file", str(host.ca_file)]

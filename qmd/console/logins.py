@@ -6,10 +6,11 @@ A session is a random cookie that only this process knows; a restart ends all of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from qmd.console.roles import Identity
 from qmd.console.users import Users
@@ -23,6 +24,7 @@ FREE_FAILURES = 5  # attempts before the first wait
 WAIT_MAX_S = 300.0
 NAME_WAIT_MAX_S = 30.0  # a stranger must not keep a user out for long
 FAILURES_MAX = 10_000  # addresses and names that are remembered
+WAITING_MAX = 100  # attempts of one address or one name
 CHECKS_MAX = 2  # passwords that are checked at once
 LINK_S = 600.0
 
@@ -108,6 +110,31 @@ class Brake:
         """Forget the failures."""
         for key in keys:
             self._failures.pop(key, None)
+
+
+class Turns:
+    """Attempts of one address or one name, one after the other: many at once gain nothing."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with the number that use it
+
+    @contextlib.asynccontextmanager
+    async def of(self, key: str) -> AsyncIterator[bool]:
+        """Wait for the turn of an attempt; False: too many wait already."""
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        if users >= WAITING_MAX:
+            yield False
+            return
+        self._locks[key] = lock, users + 1
+        try:
+            async with lock:
+                yield True
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = lock, users - 1
 
 
 class Passwords:

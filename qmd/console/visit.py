@@ -80,6 +80,10 @@ class Visit:
         except KeyError:
             raise NotFound(f"The console has no host {host}.") from None
 
+    def command(self, host: str) -> list[str]:
+        """Return the beginning of the command line for a host."""
+        return self.fleet.command(host, self.identity)
+
     def asked(self, name: str, default: str = "") -> str:
         """Return a parameter of the query."""
         values = self.query.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -89,6 +90,25 @@ def test_wrong_passwords_slow_attempts_down(tmp_path):
         assert "Too many failed attempts" in texts[-1]
         refused = client.post("/login", {"name": "vera", "password": PASSWORD})
         assert refused.status == 403
+    finally:
+        console.kill()
+
+
+def test_many_attempts_at_once_gain_nothing_and_many_users_may_log_in_at_once(tmp_path):
+    daemon = Daemon(tmp_path / "qmd")
+    console = Console(daemon).start()
+
+    def attempt(name: str, password: str) -> tuple[int, str]:
+        answer = console.client().post("/login", {"name": name, "password": password})
+        return answer.status, answer.text
+
+    try:
+        with ThreadPoolExecutor(24) as pool:
+            good = list(pool.map(lambda _: attempt("vera", PASSWORD)[0], range(24)))
+            wrong = list(pool.map(lambda at: attempt(f"x{at}", "wrong")[1], range(24)))
+        assert good == [303] * 24
+        assert sum("is wrong" in text for text in wrong) < 24
+        assert any("Too many failed attempts" in text for text in wrong)
     finally:
         console.kill()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from qmd.client import ClientError
 from qmd.console.actions import ACTIONS, Plan
 from qmd.console.choices import BadForm, one
@@ -22,6 +24,8 @@ from qmd.console.visit import (
     host_page,
     page,
 )
+
+log = structlog.get_logger()
 
 REPORT = "report.html"
 REPORT_BYTES_MAX = 64 * 1024 * 1024
@@ -50,9 +54,13 @@ async def act(visit: Visit, host: str, name: str) -> Answer:
         plan = action.plan(visit.form)
     except BadForm as error:
         return _problem(visit, host, action.title, str(error), back, 400)
-    command = command_line([*visit.fleet.command(host), *plan.command])
+    command = command_line([*visit.command(host), *plan.command])
+    is_confirmed = one(visit.form, "confirmed") == "1"
+    if is_confirmed:
+        log.info("console_action", name=visit.identity.name, action=name, host=host,
+                 command=command)  # fmt: skip
     try:
-        if one(visit.form, "confirmed") != "1":
+        if not is_confirmed:
             forecast = await plan.forecast(link.qm) if plan.forecast else None
             return host_page(
                 "confirm",
