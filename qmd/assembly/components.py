@@ -257,9 +257,10 @@ class Assembly(TransferLayer):
             self._new_answers,
             self.new_publication,
         )
+        self.work_parts = WorkParts(services, self.busy_turns)
         self.large_sender = LargeSender(
             services,
-            WorkParts(services, self.busy_turns),
+            self.work_parts,
             Line(services.loop),
             self.send_checks,
             self.message_sender,

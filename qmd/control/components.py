@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from qmd.runtime.log_levels import LogLevels
     from qmd.runtime.loop_lag import LoopLag
     from qmd.runtime.services import Services
+    from qmd.runtime.work_parts import WorkParts
     from qmd.transfer.confirmation import Confirmations
     from qmd.transfer.incoming import Incoming
     from qmd.transfer.relay_store import RelayStore
@@ -163,3 +164,4 @@ class Components:
     transactions: Transactions
     undeliverable: Undeliverable
     usage: Usage
+    work_parts: WorkParts

@@ -6,6 +6,7 @@ As in `message_handlers`, each handler makes the checks that need no wait first.
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qmd.access.demands import EVERYTHING, READ, Demand
@@ -13,6 +14,7 @@ from qmd.access.rights import PrincipalRights, Rights
 from qmd.access.things import thing_of
 from qmd.control import status as overview
 from qmd.control import validate as checked
+from qmd.control.listing import answer_list
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.core.access import GET_PROPERTIES, SEE_STATUS
@@ -118,14 +120,16 @@ def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQu
 
 
 def _list_queues(connection: ControlConnection, request: operator_frames.ListQueues) -> None:
-    connection.done(
-        request.number,
-        [
-            overview.queue(queue)
-            for queue in connection.components.queues.by_key.values()
-            if (request.system or not queue.holds_ended)
-            and connection.rights.may(TO_SEE, (thing_of(queue),))
-        ],
+    rights = connection.rights
+
+    def shown(queue: LocalQueue) -> dict[str, Any] | None:
+        is_meant = (request.system or not queue.holds_ended) and not queue.deleted
+        return (
+            overview.queue(queue) if is_meant and rights.may(TO_SEE, (thing_of(queue),)) else None
+        )
+
+    answer_list(
+        connection, request.number, list(connection.components.queues.by_key.values()), shown
     )
 
 
@@ -136,13 +140,8 @@ def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueu
 
 
 def _list_outgoing(connection: ControlConnection, request: operator_frames.ListOutgoing) -> None:
-    connection.done(
-        request.number,
-        [
-            overview.outgoing_queue(connection.components, queue)
-            for queue in connection.components.outgoing.queues
-        ],
-    )
+    shown = partial(overview.outgoing_queue, connection.components)
+    answer_list(connection, request.number, list(connection.components.outgoing.queues), shown)
 
 
 def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
