@@ -23,6 +23,7 @@ from qmd.catalogue import (
     data,
     directory,
     doors,
+    interop,
     limits,
     messages,
     names,
@@ -84,6 +85,7 @@ AREAS = (
     Area("TLS between queue managers", 8001, 8099, tls.ENTRIES),
     Area("Rights", 9001, 9099, rights.ENTRIES),
     Area("Doors", 9201, 9299, doors.ENTRIES),
+    Area("Conversations with other queue managers (qmd interop)", 9301, 9399, interop.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist

@@ -66,6 +66,7 @@ COMMANDS = {
     "restore": "qmd.cli.host.backup:restore",
     "key": "qmd.cli.host.key:key",
     "storage": "qmd.cli.host.storage:storage",
+    "interop": "qmd.cli.interop:interop",
     "explain": "qmd.cli.explain:explain",
 }
 

@@ -24,7 +24,8 @@ fails if a row has no test, if its code or its test is gone, or if this page is 
 | unused | {unused} | belongs to an option that qmd does not use |
 
 "Notes 12" is the row of that number in [protocol-notes.md](protocol-notes.md). A test is given by
-its file below `tests/` and its function, without `test_`. No Windows host has judged these rows.
+its file below `tests/` and its function, without `test_`. No Windows host has judged these rows:
+[interop.md](interop.md) asks for captures, and describes how to make a host judge them.
 """
 
 

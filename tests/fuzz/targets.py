@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from tests.fuzz import control, directory, imports, names, packets, questions, streams
+from tests.fuzz import captures, control, directory, imports, names, packets, questions, streams
 from tests.fuzz.target import Target
 
 # The engine of the door for AMQP is optional: it needs a compiler.
@@ -20,5 +20,6 @@ TARGETS: dict[str, Target] = {
         *directory.TARGETS,
         *imports.TARGETS,
         *(amqp.TARGETS if HAS_PROTON else ()),
+        *captures.TARGETS,
     )
 }

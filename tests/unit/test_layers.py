@@ -44,8 +44,7 @@ LAYERS: dict[str, set[str]] = {
     # The queue manager.
     "qmd.runtime.own_packages": set(),
     "qmd": {"qmd.runtime.own_packages"},  # the package itself, which each import below it runs
-    "qmd.config": {"protocol"},
-    "qmd.core": {"protocol"},
+    **{layer: {"protocol"} for layer in ("qmd.config", "qmd.core", "qmd.interop")},
     "qmd.catalogue": set(),
     "qmd.errors": {"qmd.catalogue"},
     "qmd.control_protocol": {"msgspec"},
@@ -85,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.cli": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config"),
-        *("qmd.control_protocol", "qmd.properties", "protocol", "click"),
+        *("qmd.control_protocol", "qmd.interop", "qmd.properties", "protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},
