@@ -251,6 +251,7 @@ class _Servers:
                 manager.assembly.delayed_release,
                 manager.assembly.retry_release,
                 *((manager.assembly.tls_watch,) if settings.tls.enabled else ()),
+                *((manager.assembly.heartbeats,) if settings.delivery.heartbeat_s else ()),
             )
         ]
         if self._service.watchdog_s is not None:

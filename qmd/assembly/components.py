@@ -81,6 +81,7 @@ from qmd.runtime.log_levels import LogLevels
 from qmd.runtime.loop_lag import LoopLag
 from qmd.runtime.services import Services
 from qmd.runtime.work_parts import Line, WorkParts
+from qmd.transfer.heartbeats import Heartbeats
 from qmd.transfer.security_gate import make_checker
 
 
@@ -294,7 +295,8 @@ class Assembly(TransferLayer):
             self.things,
         )
         self.peers.on_change = self.remote_lookup.sessions_changed
-        self.local_destinations.connect([self.remote_lookup])
+        self.heartbeats = Heartbeats(services, self.peers)
+        self.local_destinations.connect([self.remote_lookup, self.heartbeats])
 
     def _make_maintenance(self) -> None:
         services = self.services

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
     from qmd.runtime.work_parts import WorkParts
     from qmd.transfer.confirmation import Confirmations
+    from qmd.transfer.heartbeats import Heartbeats
     from qmd.transfer.incoming import Incoming
     from qmd.transfer.relay_store import RelayStore
     from qmd.transfer.release import OutgoingRelease
@@ -108,6 +109,7 @@ class Components:
     disk_watch: DiskWatch
     event_log: EventLog
     event_log_limits: EventLogLimits
+    heartbeats: Heartbeats
     housekeeping: Housekeeping
     identities: IdentityConflicts
     origins: Origins

@@ -105,7 +105,13 @@ def _queues(connection: ControlConnection, request: QueueFigures) -> None:
 def _destinations(connection: ControlConnection, request: DestinationFigures) -> None:
     queues = connection.components.outgoing.queues
     page = queues[request.start : request.start + ROWS_MAX]
-    _page(connection, request.number, list(map(_destination, page)), request.start, len(queues))
+    _page(
+        connection,
+        request.number,
+        [_destination(connection.components, queue) for queue in page],
+        request.start,
+        len(queues),
+    )
 
 
 def _page(
@@ -136,8 +142,9 @@ def _queue(queue: LocalQueue) -> tuple[Any, ...]:
     )
 
 
-def _destination(queue: OutgoingQueue) -> tuple[Any, ...]:
+def _destination(components: Components, queue: OutgoingQueue) -> tuple[Any, ...]:
     link = queue.link
+    pulse = components.heartbeats.pulse(link)
     connection = link.connection
     session = None if connection is None else connection.session
     return (
@@ -151,6 +158,7 @@ def _destination(queue: OutgoingQueue) -> tuple[Any, ...]:
         queue.resent_count,
         None if session is None else session.outgoing.round_trip_s,
         bool(queue.doubt),
+        None if pulse is None else (pulse.sent, pulse.lost, pulse.missed, pulse.latency_s),
     )
 
 

@@ -63,12 +63,8 @@ def status(components: Components) -> Value:
 
 def totals(components: Components) -> Value:
     """Return the identity, the contents, the storage and the counts since the start."""
-    return {
-        **_identity(components),
-        **_contents(components),
-        **_storage(components),
-        **_traffic(components),
-    }
+    parts = (_identity, _contents, _storage, _traffic)
+    return {name: value for part in parts for name, value in part(components).items()}
 
 
 def memory(components: Components) -> Value:
@@ -272,6 +268,7 @@ def outgoing_queue(components: Components, queue: OutgoingQueue) -> Value:
         "awaiting": queue.awaiting.messages,
         "awaiting_bytes": queue.awaiting.bytes,
         "in_doubt": bool(queue.doubt),
+        "heartbeat": components.heartbeats.status(queue.link),
         "explanation": _explanation(components, queue),
     }
 

@@ -41,7 +41,8 @@ class DestinationFigures(Request, tag="destination_figures", frozen=True):
     """Return figures of the outgoing queues, from the place `start` of the list on.
 
     -> {rows: [[destination, state, messages, bytes, unacknowledged, awaiting, handed, resent,
-    round_trip_s or null, in_doubt], ...], next}
+    round_trip_s or null, in_doubt, heartbeat or null], ...], next}.  `heartbeat`: [sent, lost,
+    missed, latency_s or null]
     """
 
     start: Place = 0

@@ -20,7 +20,7 @@ from protocol.names.format_name import (
     SingleName,
     parse_destination,
 )
-from qmd.core.internal_names import HISTORY_QUEUE
+from qmd.core.internal_names import HEARTBEAT_QUEUE, HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolver import MustAsk, Resolution
 from qmd.directory.targets import Target
@@ -383,7 +383,7 @@ class Destinations:
                 f"{path} cannot be created: {which}",
                 "Use a name such as private$\\orders; the first move to a subqueue creates it.",
             )
-        if path.key == HISTORY_QUEUE:
+        if path.key in (HEARTBEAT_QUEUE, HISTORY_QUEUE):
             raise Refusal(
                 "name_not_creatable",
                 f"{path} is the queue for questions between queue managers about messages",

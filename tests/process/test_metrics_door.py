@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="module")
 def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetricsDoor]:
-    daemon = Daemon(tmp_path_factory.mktemp("metrics") / "qmd")
+    beating = {"delivery": {"heartbeat": "1s"}}
+    daemon = Daemon(tmp_path_factory.mktemp("metrics") / "qmd", settings=beating)
     door = MetricsDoor(daemon, queues_max=2)
     try:
         daemon.start()
@@ -113,6 +114,8 @@ def test_the_figures_of_a_destination_show_its_backlog_and_its_round_trip(
         assert found("qmd_destination_transmitted_total", destination=name) >= 1
         assert found("qmd_destination_state", destination=name, state="connected") == 1
         until(door, lambda each: each("qmd_destination_messages", destination=name) == 0)
+        beat = "qmd_destination_heartbeat_seconds"
+        assert until(door, lambda each: each.all(beat, destination=name))(beat) > 0
         other.kill()
 
         door.daemon.send(name, b"late", "--transactional")

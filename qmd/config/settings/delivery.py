@@ -90,6 +90,12 @@ class DeliverySettings:
         "Whether every transactional message asks for dead-lettering, and with it for confirmation "
         "of its receipt, regardless of its application.",
     )
+    heartbeat_s: float = setting(
+        Duration("0s", "1d"),
+        "0s",
+        "The interval of heartbeats through each destination, which measure the time of a message;"
+        " see docs/metrics.md. 0s: none.",
+    )
     insecure_nacks: bool = setting(
         Flag(),
         False,

@@ -225,6 +225,33 @@ def _of_destinations(found: Figures) -> Iterator[Metric]:
         found.destination_ages_s,
     )
     yield _states(found.destinations, others)
+    yield from _heartbeats(found.destinations)
+
+
+def _heartbeats(shown: Sequence[Destination]) -> Iterator[Metric]:
+    """Yield the heartbeats of the destinations that are shown, if they are configured."""
+    labels, prefix = ("destination",), "qmd_destination_heartbeat"
+    pulses = [(row.name, row.heartbeat) for row in shown if row.heartbeat is not None]
+    yield _labelled(
+        CounterMetricFamily(f"{prefix}s", "Heartbeats that were sent.", labels=labels),
+        ((name, pulse[0]) for name, pulse in pulses),
+    )
+    yield _labelled(
+        CounterMetricFamily(f"{prefix}s_lost", "Those without an answer.", labels=labels),
+        ((name, pulse[1]) for name, pulse in pulses),
+    )
+    yield _labelled(
+        GaugeMetricFamily(f"{prefix}s_missed", "Those lost since the last answer.", labels=labels),
+        ((name, pulse[2]) for name, pulse in pulses),
+    )
+    yield _labelled(
+        GaugeMetricFamily(
+            f"{prefix}_seconds",
+            "Time from the last answered heartbeat to its answer, after a commit there.",
+            labels=labels,
+        ),
+        ((name, pulse[3]) for name, pulse in pulses if pulse[3] is not None),
+    )
 
 
 def _states(shown: Sequence[Destination], others: Sequence[Destination]) -> Metric:

@@ -51,6 +51,7 @@ class Destination(NamedTuple):
     resent: int
     round_trip_s: float | None
     in_doubt: bool
+    heartbeat: tuple[int, int, int, float | None] | None
 
     @property
     def counters(self) -> tuple[int, ...]:
