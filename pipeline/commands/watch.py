@@ -32,7 +32,8 @@ def _alert_options(command: F) -> F:
     for option in (
         click.option(
             "--alert-command", default="", metavar="COMMAND",
-            help="A command of the shell that gets each alert as JSON on its standard input.",
+            help="A program with arguments, which gets each alert as JSON on its standard input."
+            "  No shell runs it.",
         ),
         click.option(
             "--alert-url-file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

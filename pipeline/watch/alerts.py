@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import socket
 import subprocess  # nosec B404: the command of the operator
 import time
@@ -38,7 +40,7 @@ class Alerts:
     """The receivers of alerts."""
 
     url: str = ""
-    command: str = ""
+    command: tuple[str, ...] = ()  # a program and its arguments
 
     def __bool__(self) -> bool:
         return bool(self.url or self.command)
@@ -55,7 +57,9 @@ class Alerts:
 def receivers(url_file: Path | None, command: str) -> Alerts:
     """Return the receivers; the address comes from a file, or from QMD_ALERT_URL.
 
-    Raises AlertFailed for a file that cannot be read, or that holds no address.
+    `command` is divided into a program and its arguments by the rules of quotes of a shell; no
+    shell runs it.  Raises AlertFailed for a file that cannot be read or that holds no address, and
+    for a command with an open quote or without such a program.
     """
     url = os.environ.get(URL_VARIABLE, "")
     if url_file is not None:
@@ -65,7 +69,20 @@ def receivers(url_file: Path | None, command: str) -> Alerts:
             raise AlertFailed(f"{url_file} cannot be read: {error.strerror}") from error
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise AlertFailed(f"{url_file or URL_VARIABLE} holds no address of http or https")
-    return Alerts(url, command)
+    return Alerts(url, _arguments(command))
+
+
+def _arguments(command: str) -> tuple[str, ...]:
+    try:
+        arguments = tuple(shlex.split(command))
+    except ValueError as error:
+        raise AlertFailed(f"the alert command cannot be divided into words: {error}") from error
+    if arguments and shutil.which(arguments[0]) is None:
+        raise AlertFailed(
+            f"there is no program {arguments[0]} for alerts; the command is a program with its"
+            " arguments, and no shell: for pipes and redirections name sh -c '...'"
+        )
+    return arguments
 
 
 def alert_of(news: News, counts: Mapping[str, int], report: str) -> dict[str, Any]:
@@ -126,12 +143,14 @@ def _post(url: str, body: bytes) -> None:
     raise AlertFailed(f"the webhook at {urlsplit(url).hostname} did not take the alert: {fault}")
 
 
-def _run(command: str, body: bytes) -> None:
+def _run(command: tuple[str, ...], body: bytes) -> None:
     try:
-        # The operator names the command, like one of cron; the alert comes on its standard input.
-        ended = subprocess.run(  # nosec B602
-            command, shell=True, input=body, timeout=10 * TIMEOUT_S, check=False
+        # The operator names the program; nothing of the alert is in its arguments.
+        ended = subprocess.run(  # nosec B603
+            command, input=body, timeout=10 * TIMEOUT_S, check=False
         )
+    except OSError as error:
+        raise AlertFailed(f"{command[0]} cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise AlertFailed("the alert command did not end") from error
     if ended.returncode:

@@ -124,7 +124,13 @@ def test_an_alert_that_was_not_taken_is_tried_again(fleet, tmp_path, webhook):
 def test_cron_announces_the_findings_of_an_audit_and_its_failures(fleet, tmp_path):
     output, got = tmp_path / "audit", tmp_path / "got"
     audit = qmd("run", "audit", "--input", str(fleet), "--output", str(output))
-    given = ("alert", "--output", str(output), "--alert-command", f"cat >> {got}; echo >> {got}")
+    given = (
+        "alert",
+        "--output",
+        str(output),
+        "--alert-command",
+        f"sh -c 'cat >> {got}; echo >> {got}'",
+    )
 
     first = qmd(*given, "--status", str(audit.returncode))
     again = qmd(*given, "--status", "1")
@@ -223,3 +229,19 @@ def test_a_webhook_that_is_busy_is_tried_again(webhook, monkeypatch):
     Alerts(webhook.url).send({"text": "x"})
 
     assert webhook.alerts == [{"text": "x"}]
+
+
+def test_no_shell_runs_the_command_of_alerts(tmp_path: Path) -> None:
+    from pipeline.watch.alerts import AlertFailed, receivers
+
+    got, trap = tmp_path / "got", tmp_path / "trap"
+    alerts = receivers(None, f"tee {got} 'a b; touch {trap}' $(touch {trap})")
+    assert alerts.command[:3] == ("tee", str(got), f"a b; touch {trap}")
+
+    receivers(None, f"tee {got}").send({"text": f"$(touch {trap})"})
+
+    assert json.loads(got.read_text()) == {"text": f"$(touch {trap})"}
+    assert not trap.exists()
+    for wrong in ("no-such-program-at-all x", "tee 'open"):
+        with pytest.raises(AlertFailed):
+            receivers(None, wrong)
