@@ -30,7 +30,7 @@ def lose_before_a_gap(way: Way) -> None:
 
 def duplicate(way: Way) -> None:
     way.f.life(m := way.message(), way.at)
-    later = way.chance.choice([1, 50, 30 * MINUTE, 5 * HOUR])
+    later = way.chance.choice([13, 50, 30 * MINUTE, 5 * HOUR])
     for n in range(way.chance.choice([1, 1, 2])):
         again = way.f.accepted(m, way.at + later + n * 7 * MINUTE)
         if way.chance.random() < 0.5:
