@@ -1,10 +1,12 @@
-"""A progress bar on standard error, which appears after one second."""
+"""A progress bar on standard error, with the time that is left; it appears after one second."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -22,6 +24,11 @@ class Progress:
         self._started_at = time.monotonic()
         self._done = 0
         self._bar: Any = None
+
+    @property
+    def done(self) -> int:
+        """How much was done so far."""
+        return self._done
 
     def advance(self, count: int = 1) -> None:
         self._done += count
@@ -44,3 +51,24 @@ class Progress:
     def finish(self) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
+
+
+@contextmanager
+def backlog(label: str, length: int | None, done: str, *, enabled: bool) -> Iterator[Progress]:
+    """Show the progress of an operation on many messages that is done in steps.
+
+    After Ctrl-C, say how many messages are `done`: each step is complete or has not happened.
+    """
+    progress = Progress(label, length, enabled=enabled)
+    try:
+        yield progress
+    except KeyboardInterrupt:
+        progress.finish()
+        click.echo(
+            f"interrupted: {progress.done} messages were {done}, and the others are unchanged;"
+            " the same command continues with them",
+            err=True,
+        )
+        raise
+    finally:
+        progress.finish()
