@@ -312,4 +312,11 @@ ENTRIES = (
         "It does not run at the address, or refuses them; the log of the command says which.",
         "Check --endpoint and --header of qmd traces export; the spans are sent again next time.",
     ),
+    Entry(
+        9253,
+        "console_login_refused",
+        "A login of the console was refused (in the log).",
+        "The password, the token or the link is wrong, or the link was used before.",
+        "After many from one address: someone guesses; the console makes each wait longer.",
+    ),
 )
