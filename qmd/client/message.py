@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qmd.client.defined_properties import DefinedProperties, json_value
@@ -417,18 +418,14 @@ class Message(DefinedProperties, SecurityProperties):
 
     def _queue(self, kind: int, value: Any) -> str | None:
         """Return a queue name of a UserHeader as a format name.  [MS-MQMQ] 2.2.19.2"""
-        from protocol.errors import InvalidName
-        from protocol.names.format_name import PrivateName, PublicName, parse_wire_name
-        from protocol.text import plain_text
+        if not kind:
+            return None
+        if kind == 7:
+            return _direct_name(value.name)
+        from protocol.names.format_name import PrivateName, PublicName
 
         user = self.packet.user
         match kind:
-            case 7:
-                try:
-                    return str(parse_wire_name(value.name))
-                except InvalidName:
-                    # Shown unchanged: an invalid name must not make its message unreadable.
-                    return f"DIRECT={plain_text(value.name)}"
             case 6:
                 return str(PrivateName(value.queue_manager, value.number))
             case 5:
@@ -437,8 +434,21 @@ class Message(DefinedProperties, SecurityProperties):
                 return str(PrivateName(user.queue_manager_address, value))
             case 2:
                 return str(PrivateName(user.source_queue_manager, value))
-        # 0 is none.  4 is a private queue on the computer of the administration queue.
+        # 4 is a private queue on the computer of the administration queue.
         return None
+
+
+@lru_cache(1024)
+def _direct_name(name: bytes) -> str:
+    from protocol.errors import InvalidName
+    from protocol.names.format_name import parse_wire_name
+    from protocol.text import plain_text
+
+    try:
+        return str(parse_wire_name(name))
+    except InvalidName:
+        # Shown unchanged: an invalid name must not make its message unreadable.
+        return f"DIRECT={plain_text(name)}"
 
 
 def _element(element: MqfElement) -> str:

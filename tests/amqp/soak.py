@@ -264,12 +264,15 @@ def connect_many(door: AmqpDoor, count: int) -> int:
     """Send a message over each of many connections, all open at once; return the door's memory."""
 
     async def run() -> int:
-        all_open, seen = asyncio.Barrier(count + 1), 0
+        all_open = asyncio.Barrier(count + 1)
         tasks = [asyncio.create_task(_one(door.port, each, all_open)) for each in range(count)]
-        await asyncio.wait_for(all_open.wait(), END_S)
-        seen = door.memory_bytes
-        await asyncio.gather(*tasks)
-        return seen
+        opened = asyncio.create_task(all_open.wait())
+        await asyncio.wait((opened, *tasks), timeout=END_S, return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            await all_open.abort()
+        memory = door.memory_bytes
+        await asyncio.gather(opened, *tasks)  # the first error, if there is one
+        return memory
 
     memory = asyncio.run(run())
     assert door.daemon.count("many") == count

@@ -12,7 +12,7 @@ from tests.process.harness import Hosts
 pytest.importorskip("proton")
 from tests.amqp import soak
 
-KILLS, CUTS, CONNECTIONS = 3, 8, 100
+KILLS, CUTS, CONNECTIONS = 3, 8, 300
 CONVERSATION_BYTES = 900  # of each direction, about
 
 

@@ -117,7 +117,7 @@ def _header(fields: _Fields, given: Any) -> None:
     if priority is not None:
         level = PRIORITIES[min(_number(priority, "priority"), 9)]
         fields.new["priority"] = level
-        if SHOWN_PRIORITIES[level] != priority:
+        if priority != DEFAULT_PRIORITY:  # transactional messages have no priority of MSMQ
             fields.more[PRIORITY] = int(priority)
     if ttl is not None:
         fields.lives_ms = _number(ttl, "ttl")
@@ -147,7 +147,7 @@ def _set_label(fields: _Fields, subject: str) -> None:
     while len(label.encode("utf-16-le")) > 2 * LABEL_CHARACTERS_MAX:
         label = label[: min(LABEL_CHARACTERS_MAX, len(label) - 1)]
     fields.new["label"] = label
-    if label == subject:
+    if label and label == subject:
         del fields.standard[names.SUBJECT]
 
 
@@ -164,12 +164,12 @@ def _annotations(fields: _Fields, given: Any) -> None:
         if (setter := _OWN.get(name)) is not None:
             setter(fields, plain(value))
         elif not name.startswith(OWN):  # others were made for an earlier receiver
-            fields.annotations[name if isinstance(key, str) else int(key)] = value
+            fields.annotations[_annotation(key)] = value
 
 
 def _footer(fields: _Fields, given: Any) -> None:
     for key, each in _map(given).items():
-        fields.footer[str(key) if isinstance(key, str) else int(key)] = to_value(each)
+        fields.footer[_annotation(key)] = to_value(each)
 
 
 _READERS: dict[int, Callable[[_Fields, Any], None]] = {
@@ -332,6 +332,14 @@ def _map(given: Any) -> dict[Any, Any]:
     if not isinstance(given, dict):
         raise BadMessage("a section is not a map")
     return given
+
+
+def _annotation(key: Any) -> str | int:
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(key)
+    raise BadMessage(f"the name of an annotation is {key!r}; it must be a symbol or a number")
 
 
 def _number(given: Any, name: str) -> int:

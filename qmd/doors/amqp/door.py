@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 BACKLOG = 1024
-ARRIVALS_MAX = 256  # connections that have not logged in
+ARRIVALS_MIN = 256  # connections that may be without a login, at least
 THREADS = 2  # that check passwords
 STOP_S = 5.0
 
@@ -122,7 +122,7 @@ class Door:
     def arrived(self, client: ClientConnection) -> None:
         """Note a new connection; the oldest that has not logged in may have to leave."""
         self._arrivals[client] = None
-        if len(self._arrivals) > ARRIVALS_MAX:
+        if len(self._arrivals) > max(ARRIVALS_MIN, self.connections_max):
             oldest = next(iter(self._arrivals))
             self.not_logged_in(oldest.shown, "too many connections have not logged in")
             oldest.abort()

@@ -25,6 +25,7 @@ from qmd.doors.amqp.arriving import (
     SHOWN_PRIORITIES,
     STANDARD,
 )
+from qmd.doors.amqp.encoding import section
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, from_value, symbols
 from qmd.properties import values as names
 from qmd.properties.block import read_extension
@@ -32,6 +33,10 @@ from qmd.properties.values import MessageProperties, Value, plain
 
 _TEXTS = (BodyType.VT_LPWSTR, BodyType.VT_BSTR, BodyType.VT_LPSTR)
 _UINT_MAX = (1 << 32) - 1
+_MESSAGE_ID = proton.symbol(OWN + "message-id")
+_CORRELATION_ID = proton.symbol(OWN + "correlation-id")
+PLAIN_MAX = 1000
+_PLAIN_FIELDS: dict[Any, dict[Any, Any]] = {}  # annotations of messages with the same fields
 #: Errors of packets, and of properties with values that AMQP has not: any program can store them.
 NOT_ENCODABLE = (MalformedPacket, proton.ProtonException, ValueError, TypeError, OverflowError)
 
@@ -48,23 +53,28 @@ def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
             _header(message, properties),
             _annotations(message, properties, extension),
             _properties(message, properties, queue_manager),
-            _map(parts.APPLICATION, {key: from_value(each) for key, each in
-                                     properties.application.items()}),
+            _application(properties),
             _body(message, properties),
-            _map(parts.FOOTER, symbols(properties.footer)),
+            _map(parts.FOOTER, symbols(properties.footer)) if properties.footer else b"",
         )
-    )  # fmt: skip
+    )
+
+
+def _application(properties: MessageProperties) -> bytes:
+    values = properties.application
+    return _map(parts.APPLICATION, {key: from_value(each) for key, each in values.items()})
 
 
 def _map(code: int, values: dict[Any, Any]) -> bytes:
-    return parts.encode(code, values) if values else b""
+    return section(code, values) if values else b""
 
 
 def _header(message: Message, properties: MessageProperties) -> bytes:
     durable = message.delivery != "express" and properties.more.get(DURABLE) is not False
     priority = properties.more.get(PRIORITY)
     if not isinstance(priority, int):
-        priority = SHOWN_PRIORITIES[message.priority]
+        is_set = not message.transactional
+        priority = SHOWN_PRIORITIES[message.priority] if is_set else DEFAULT_PRIORITY
     ttl_ms, count = _left_ms(message), min(message.abort_count, _UINT_MAX)
     fields = [
         durable,
@@ -75,7 +85,7 @@ def _header(message: Message, properties: MessageProperties) -> bytes:
     ]
     while fields and fields[-1] is None:
         fields.pop()
-    return parts.encode(parts.HEADER, fields)
+    return section(parts.HEADER, fields)
 
 
 def _left_ms(message: Message) -> int | None:
@@ -103,7 +113,7 @@ def _properties(message: Message, properties: MessageProperties, queue_manager: 
     fields = [_standard(name, given.get(name)) for name in STANDARD]
     while fields and fields[-1] is None:
         fields.pop()
-    return parts.encode(parts.PROPERTIES, fields)
+    return section(parts.PROPERTIES, fields)
 
 
 def _standard(name: str, value: Value) -> Any:
@@ -123,8 +133,40 @@ def _standard(name: str, value: Value) -> Any:
 def _annotations(message: Message, properties: MessageProperties, extension: bytes) -> bytes:
     found = symbols(properties.annotations)
     packet_properties = message.packet.properties
+    if names.MESSAGE_ID in properties.standard:
+        found[_MESSAGE_ID] = message.id
+    found.update(_own_fields(message, extension))
+    if names.CORRELATION_ID in properties.standard and any(packet_properties.correlation_id):
+        found[_CORRELATION_ID] = message.correlation_id
+    return _map(parts.ANNOTATIONS, found)
+
+
+def _own_fields(message: Message, extension: bytes) -> dict[Any, Any]:
+    """Return the annotations for fields of MSMQ; most messages have few, and the same."""
+    packet = message.packet
+    user, fields = packet.user, packet.properties
+    is_plain = (
+        not extension
+        and fields.message_class == 0
+        and packet.security is None
+        and packet.debug is None
+        and not user.flags.connector_type
+        and not user.flags.admin_type
+        and message.stored.reason is None
+    )
+    if not is_plain:
+        return _all_own_fields(message, extension)
+    key = user.flags, fields.flags, fields.body_type, fields.application_tag, message.transactional
+    found = _PLAIN_FIELDS.get(key)
+    if found is None:
+        if len(_PLAIN_FIELDS) >= PLAIN_MAX:
+            _PLAIN_FIELDS.clear()
+        found = _PLAIN_FIELDS[key] = _all_own_fields(message, extension)
+    return found
+
+
+def _all_own_fields(message: Message, extension: bytes) -> dict[Any, Any]:
     own: dict[str, Any] = {
-        "message-id": message.id if names.MESSAGE_ID in properties.standard else None,
         "admin-queue": message.admin_queue,
         "acknowledge": ",".join(message.acknowledge) or None,
         "body-type": proton.uint(message.body_type) if message.body_type else None,
@@ -140,15 +182,11 @@ def _annotations(message: Message, properties: MessageProperties, extension: byt
         "authenticated": message.authenticated or None,
         "delivery": "transactional" if message.transactional else None,
     }
-    if names.CORRELATION_ID in properties.standard and any(packet_properties.correlation_id):
-        own["correlation-id"] = message.correlation_id
-    for name, value in own.items():
-        if value is not None:
-            found[proton.symbol(OWN + name)] = value
+    found = {proton.symbol(OWN + name): each for name, each in own.items() if each is not None}
     if message.reason is not None or message.message_class != "normal":
         arrived = proton.timestamp((message.arrived_at - EPOCH) // MILLISECOND)
         found[proton.symbol(OWN + "arrived-time")] = arrived
-    return _map(parts.ANNOTATIONS, found)
+    return found
 
 
 def _body(message: Message, properties: MessageProperties) -> bytes:
