@@ -9,9 +9,10 @@ event loop wait for its reader (`log_output.py`).
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import Counter
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -29,6 +30,8 @@ LIMITED_KEYS_MAX = 32  # per event: a flood may come from many addresses
 _OTHER_KEYS = "others"
 _CONTENTS = ("body", "label", "extension")
 _OF_FAULTS = ("warning", "error", "critical")  # levels of lines that name a remedy
+#: Priorities of syslog by level.
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 _CAUSES = ("reason", "error", "cause", "exc_info", "explanation", "problem")
 
 
@@ -43,7 +46,9 @@ def set_up_logging(level: str, format: str, stream: BinaryIO | None = None) -> N
         format = "console" if target.isatty() else "json"
     output = output_to(target, _log_dropped)
     render: list[Processor] = (
-        _render_console(colors=target.isatty()) if format == "console" else [_render_json]
+        _render_console(colors=target.isatty())
+        if format == "console"
+        else [_render_for_journal if is_journal(target, os.environ) else _render_json]
     )
     structlog.configure(
         processors=[
@@ -116,6 +121,21 @@ def _render_json(_: WrappedLogger, __: str, event: EventDict) -> bytes:
     except (UnicodeEncodeError, OverflowError, TypeError):
         # Half a surrogate pair, an integer beyond 64 bits, a key that is no text.
         return _encoder.encode({str(key): ascii(value) for key, value in line.items()})
+
+
+def is_journal(stream: BinaryIO, environment: Mapping[str, str]) -> bool:
+    """Return whether a stream leads to the journal of systemd.  systemd.exec(5), JOURNAL_STREAM"""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # a stream in memory, or closed
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _render_for_journal(logger: WrappedLogger, method: str, event: EventDict) -> bytes:
+    """Return the line with its priority, which the journal takes off.  sd-daemon(3)"""
+    priority = _PRIORITIES.get(event["level"], _PRIORITIES["info"])
+    return b"<%d>" % priority + _render_json(logger, method, event)
 
 
 def _render_console(*, colors: bool) -> list[Processor]:
