@@ -3,95 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from qmd.client import QueueManager
+from qmd.client import ClientError, QueueManager
 from qmd.console.choices import BadForm, Chosen, Form, chosen_by, needed, one
-from qmd.console.jobs import Progress, Undo, Work
+from qmd.console.jobs import Progress, Work
+from qmd.console.plans import PIECE_MESSAGES, Action, Forecast, Plan, asked, dry_run, in_pieces
 from qmd.console.roles import Role
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Choice, Piece
 
-PIECE_MESSAGES = 1000
-PREVIEW_S = 3.0  # after which the number of messages is "at least"
-PREVIEW_PIECE = 5000
 BODY_BYTES_MAX = 4 * 1024 * 1024
-
-Verb = Callable[[QueueManager], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The result of a dry run."""
-
-    messages: int
-    bytes: int
-    skipped: int
-    is_complete: bool
-
-
-@dataclass
-class Plan:
-    """An action with the fields of a form: nothing has happened yet."""
-
-    sentence: str
-    command: list[str]  # without its beginning, which depends on the host
-    fields: list[tuple[str, str]]  # of the form that confirms it
-    work: Work
-    forecast: Callable[[QueueManager], Awaitable[Forecast]] | None = None
-    undo: Undo | None = None
-    is_many: bool = False  # it runs as a job
-    warning: str = ""
-    refine: list[tuple[str, str, str]] = field(default_factory=list)  # name, heading, value
-
-
-@dataclass(frozen=True)
-class Action:
-    """One kind of action."""
-
-    name: str
-    title: str
-    role: Role
-    plan: Callable[[Form], Plan]
-
-
-def _asked(verb: Verb) -> Work:
-    async def work(qm: QueueManager, progress: Progress) -> None:
-        await verb(qm)
-
-    return work
-
-
-async def in_pieces(
-    progress: Progress, size: int, do: Callable[[Piece, bytes], Awaitable[Any]]
-) -> bool:
-    """Repeat `do` for consecutive pieces until the end; return False if it was stopped before."""
-    start: int | None = 0
-    until = 0
-    while start is not None:
-        if progress.must_stop:
-            return False
-        done = await do(Piece(size, start, until), os.urandom(16))
-        progress.add(done)
-        start, until = done["next"], done["until"]
-    return True
-
-
-async def _dry(do: Callable[[Piece, bytes], Awaitable[Any]]) -> Forecast:
-    progress = Progress()
-    until = time.monotonic() + PREVIEW_S
-
-    async def one_piece(piece: Piece, token: bytes) -> Any:
-        done = await do(piece, token)
-        progress.must_stop = time.monotonic() > until
-        return done
-
-    complete = await in_pieces(progress, PREVIEW_PIECE, one_piece)
-    return Forecast(progress.messages, progress.bytes, progress.skipped, complete)
 
 
 def _refined(found: Chosen) -> list[tuple[str, str, str]]:
@@ -152,7 +75,7 @@ def _resend(form: Form) -> Plan:
         command,
         fields,
         work,
-        lambda qm: _dry(resend(qm, dry=True)),
+        lambda qm: dry_run(resend(qm, dry=True)),
         is_many=True,
         refine=_refined(found),
     )
@@ -178,7 +101,7 @@ def _move(form: Form) -> Plan:
         ["move", queue, target, *found.options],
         [("queue", queue), ("target", target), *found.fields],
         work,
-        lambda qm: _dry(move(qm, found.choice, dry=True)),
+        lambda qm: dry_run(move(qm, found.choice, dry=True)),
         None if _is_system(queue) else lambda pieces: _move_back(target, queue, pieces),
         is_many=True,
         refine=_refined(found),
@@ -270,7 +193,7 @@ def _create_queue(form: Form) -> Plan:
         f"Creates the {'transactional ' if transactional else ''}queue {name}.",
         ["queue", "create", name, *options],
         [(key, one(form, key)) for key in ("queue", "label", "transactional", "journal")],
-        _asked(
+        asked(
             lambda qm: qm.create_queue(
                 name, transactional=transactional, label=label, journal=journal
             )
@@ -288,7 +211,7 @@ def _delete_queue(form: Form) -> Plan:
         f"Deletes the queue {name} with its subqueues, its journal and their messages.",
         ["queue", "delete", name, "--yes"],
         [("queue", name)],
-        _asked(lambda qm: qm.delete_queue(name)),
+        asked(lambda qm: qm.delete_queue(name)),
         forecast,
         warning="This cannot be undone.",
     )
@@ -302,7 +225,7 @@ def _cancel_delayed(form: Form) -> Plan:
         f"Cancels {len(ids)} delayed messages: they are never sent.",
         ["delayed", "cancel", *ids],
         [("message", each) for each in ids],
-        _asked(lambda qm: qm.cancel_delayed(*ids)),
+        asked(lambda qm: qm.cancel_delayed(*ids)),
         warning="This cannot be undone.",
     )
 
@@ -321,7 +244,7 @@ def _of_destination(
             sentence.format(destination),
             ["outgoing", *words, destination, *options],
             [("destination", destination)],
-            _asked(lambda qm: verb(qm, destination)),
+            asked(lambda qm: verb(qm, destination)),
             warning=warning,
         )
 
@@ -338,7 +261,7 @@ def _redirect(form: Form) -> Plan:
         else f"Sends messages for {destination} to the address of its name again.",
         ["outgoing", "redirect", destination, *options, *(["--to-another"] if other else [])],
         [("destination", destination), ("address", address), ("to_another", "1" if other else "")],
-        _asked(lambda qm: qm.redirect_outgoing(destination, address, to_another=other)),
+        asked(lambda qm: qm.redirect_outgoing(destination, address, to_another=other)),
         warning="Some messages may be at the other queue manager already: they could arrive twice."
         if other
         else "",
@@ -358,7 +281,7 @@ def _create_list(form: Form) -> Plan:
         f"Creates the distribution list {name} with {len(members)} members.",
         ["dl", "create", name, *members],
         [("list", name), ("members", " ".join(members))],
-        _asked(lambda qm: qm.directory.create_list(name, members)),
+        asked(lambda qm: qm.directory.create_list(name, members)),
     )
 
 
@@ -377,7 +300,7 @@ def _change_list(verb: str, sentence: str) -> Callable[[Form], Plan]:
             sentence.format(", ".join(members), name),
             ["dl", verb, name, *members],
             [("list", name), ("members", " ".join(members))],
-            _asked(change),
+            asked(change),
         )
 
     return plan
@@ -389,8 +312,22 @@ def _delete_list(form: Form) -> Plan:
         f"Deletes the distribution list {name}; its queues stay.",
         ["dl", "delete", name, "--yes"],
         [("list", name)],
-        _asked(lambda qm: qm.directory.delete_list(name)),
+        asked(lambda qm: qm.directory.delete_list(name)),
         warning="This cannot be undone.",
+    )
+
+
+def _reload(form: Form) -> Plan:
+    async def reload(qm: QueueManager) -> None:
+        done = await qm.settings(reload=True)
+        if done["error"]:
+            raise ClientError(str(done["error"]), "correct the file; nothing was changed")
+
+    return Plan(
+        "Lets the queue manager read its configuration again; some keys need a restart.",
+        ["config", "reload"],
+        [],
+        asked(reload),
     )
 
 
@@ -468,6 +405,7 @@ ACTIONS: dict[str, Action] = {
                 "This cannot be undone.",
             ),
         ),
+        Action("reload-settings", "Read the configuration", Role.ADMINISTRATOR, _reload),
         Action("create-list", "Create a list", Role.ADMINISTRATOR, _create_list),
         Action("delete-list", "Delete the list", Role.ADMINISTRATOR, _delete_list),
         Action(

@@ -276,12 +276,19 @@ def test_queues_are_created_and_deleted(console):
     assert name not in [each["name"] for each in console.daemon.json("queue", "list")]
 
 
-def test_settings_show_their_source(console):
-    page = console.client("anna").get("/hosts/local/settings").text
-
-    assert "[console] port" in page
-    assert "qmd.toml" in page
+def test_settings_show_their_source_and_what_they_need(console):
+    client = console.client("anna")
+    page = client.get("/hosts/local/settings").text
+    assert "console.port" in page
+    assert "qmd.toml:" in page
     assert str(console.port) in page
+
+    console.daemon.configure({"log": {"level": "warning"}})
+    until = time.monotonic() + END_S
+    while "needs a reload" not in client.get("/hosts/local/settings").text:
+        assert time.monotonic() < until
+    assert client.act("local", "reload-settings").status == 303
+    assert "needs a reload" not in client.get("/hosts/local/settings").text
 
 
 # -- hosts ---------------------------------------------------------------------------------------

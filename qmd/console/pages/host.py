@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-import tomllib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
 from qmd.client import ClientError
+from qmd.config.effective import differences, read_effective, texts
 from qmd.config.file import ConfigError, load_settings
-from qmd.config.settings import SECTIONS, settings_of
+from qmd.config.settings import SECTIONS, Settings, settings_of
 from qmd.console.pages.fleet import dead_letters_of, warnings_of
 from qmd.console.roles import Role
-from qmd.console.visit import Answer, Forbidden, NotFound, Visit, host_page, sorted_by
+from qmd.console.visit import Answer, Forbidden, Visit, host_page, sorted_by
 
 OUTGOING = ("messages", "destination", "address", "state", "unacknowledged", "awaiting")
 EVENTS_SHOWN = 100
@@ -185,53 +184,59 @@ async def services(visit: Visit, host: str) -> Answer:
 
 
 async def settings(visit: Visit, host: str) -> Answer:
-    """Show the settings of the queue manager on this computer, each with its source."""
+    """Show the settings of a queue manager; on this computer with their sources."""
     if visit.identity.role < Role.ADMINISTRATOR:
         raise Forbidden("Only administrators see the settings.")
-    try:
-        where = visit.fleet.hosts[host].where
-    except KeyError:
-        raise NotFound(f"The console has no host {host}.") from None
+    link = visit.link(host)
+    running = await _part(link.shared("settings", link.qm.settings), {})
+    is_here = not link.host.where
     rows: list[dict[str, Any]] = []
-    problem = ""
-    if not where:
-        try:
-            rows = setting_rows(visit.config)
-        except (ConfigError, OSError, ValueError) as error:
-            problem = str(error)
-    return host_page(
-        "settings", visit, host, rows=rows, problem=problem, config=str(visit.config),
-        is_here=not where,
-    )  # fmt: skip
+    problem = running.problem
+    try:
+        rows = setting_rows(visit.config if is_here else None, running.rows)
+    except (ConfigError, OSError) as error:
+        problem = str(error)
+    return host_page("settings", visit, host, rows=rows, problem=problem, is_here=is_here)
 
 
-def setting_rows(config: Path) -> list[dict[str, Any]]:
-    """Return each setting with its value and its source: file, environment or default.
+def setting_rows(config: Path | None, running: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each setting, those that are not the default first.
 
-    The values are those of the files now; the queue manager has those of its start.  Raises
-    ConfigError, OSError.
+    With a file: its values, their sources, and the value in use if it differs.  Without: the values
+    in use.  Raises ConfigError, OSError.
     """
-    load_settings(config)
-    document = tomllib.loads(config.read_text(encoding="utf-8"))
+    meanings = {
+        f"{section}.{key}": each.meaning
+        for section in SECTIONS
+        for key, each in settings_of(section).items()
+    }
+    if config is None:
+        defaults = texts(Settings())
+        rows = [
+            _row(name, str(value), defaults.get(name, ""), "", meanings)
+            for name, value in running.items()
+        ]
+        return sorted(rows, key=lambda row: bool(row["is_default"]))
+    needs = dict(differences({key: str(value) for key, value in running.items()},
+                             texts(load_settings(config)))) if running else {}  # fmt: skip
     rows = []
-    for section in SECTIONS:
-        given = document.get(section, {})
-        for key, each in settings_of(section).items():
-            variable = f"QMD_{section}_{key}".upper()
-            value, source = each.default, "default"
-            if key in given:
-                value, source = given[key], str(config)
-            if variable in os.environ:
-                value, source = os.environ[variable], f"environment {variable}"
-            rows.append(
-                {
-                    "section": section,
-                    "key": key,
-                    "value": value,
-                    "default": each.default,
-                    "source": source,
-                    "is_default": source == "default",
-                    "meaning": each.meaning,
-                }
-            )
-    return rows
+    for each in read_effective(config):
+        name = f"{each.section}.{each.key}"
+        row = _row(name, each.value, each.default, each.source, meanings)
+        rows.append(row | {"in_use": str(running.get(name, "")), "needs": needs.get(name, "")})
+    return sorted(rows, key=lambda row: (not row["needs"], row["source"] == "default"))
+
+
+def _row(
+    name: str, value: str, default: str, source: str, meanings: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "default": default,
+        "source": source,
+        "is_default": value == default,
+        "in_use": "",
+        "needs": "",
+        "meaning": meanings.get(name, ""),
+    }

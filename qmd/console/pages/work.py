@@ -8,9 +8,10 @@ from typing import Any
 import structlog
 
 from qmd.client import ClientError
-from qmd.console.actions import ACTIONS, Plan
+from qmd.console.actions import ACTIONS
 from qmd.console.choices import BadForm, one
 from qmd.console.jobs import Job, Progress, TooManyJobs
+from qmd.console.plans import Plan
 from qmd.console.render import address, command_line
 from qmd.console.roles import Role
 from qmd.console.visit import (

@@ -34,6 +34,7 @@ FORMS = {
     "create-list": [{"list": "all", "members": "a@b c@d"}],
     "delete-list": [{"list": "all"}],
     "add-members": [{"list": "all", "members": "a@b, c@d"}],
+    "reload-settings": [{}],
     "remove-members": [{"list": "all", "members": "a@b"}],
 }  # fmt: skip
 DESTINATION = {"destination": "DIRECT=OS:b\\private$\\x"}
@@ -88,7 +89,7 @@ def test_actions_that_remove_messages_are_for_administrators():
     assert all(action.role > Role.VIEWER for action in ACTIONS.values())
 
 
-@pytest.mark.parametrize("name", sorted(ACTIONS))
+@pytest.mark.parametrize("name", sorted(ACTIONS.keys() - {"reload-settings"}))
 def test_an_empty_form_is_refused(name):
     with pytest.raises(BadForm):
         ACTIONS[name].plan({})
