@@ -262,7 +262,8 @@ def _history(events: Sequence[Value], now_ms: int, reasons: list[str]) -> list[s
                 f" {times(count)}, first at {moment(first['at_ms'], now_ms)}"
                 f" and last at {moment(last['at_ms'], now_ms)}"
             )
-        reason = last["reason"].rstrip(".")
+        # That of an accepted message names its signer, which is not why it was accepted.
+        reason = "" if last["kind"] == "accepted" else last["reason"].rstrip(".")
         # One reason often contains another one, with its origin.
         if reason and not any(reason in known or known in reason for known in reasons):
             text += f", because: {reason}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from protocol.identifiers import guid_text, message_id_text
+from qmd.events.header import Kind
 from qmd.history.event_query import flat, time_text
 from qmd.history.explanation import explain
 
@@ -36,7 +38,7 @@ class MessageDescriber:
             searched_all=record.searched_all,
         )
         sentences = list(explanation.sentences)
-        sentences += [_signed(place["signer"]) for place in record.places if place.get("signer")]
+        sentences += _signed(record.places, events)
         if not record.is_up_to_date:
             sentences.append(
                 "The disk does not keep up: the latest events are not listed here, because they"
@@ -67,13 +69,14 @@ class MessageDescriber:
         return names
 
 
-def _signed(signer: Value) -> str:
-    """Return a sentence about the verified signer of a message."""
-    return (
-        f"Its signature was verified: {signer['subject'] or 'a signer without a name'}"
-        f" ({', '.join(signer['principals'])}; RSA with {signer['key_bits']} bits,"
-        f" {signer['hash']}, a signature of MSMQ {signer['style']}.0)."
-    )
+def _signed(places: Sequence[Value], events: Sequence[Value]) -> list[str]:
+    """Return sentences about the verified signer of a message, also when it has left this host."""
+    if not any(place.get("signer") for place in places):
+        recorded = [event["reason"] for event in events if event["kind"] == Kind.ACCEPTED]
+        return list(dict.fromkeys(filter(None, recorded)))
+    from qmd.message_security.signer_facts import signer_sentence
+
+    return [signer_sentence(place["signer"]) for place in places if place.get("signer")]
 
 
 def _shown(place: Value) -> Value:

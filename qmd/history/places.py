@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol import parse_user_message
 from protocol.errors import MalformedPacket
-from protocol.security_marks import fingerprint, has_security, is_authenticated, principals
+from protocol.security_marks import has_security
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import is_transactional, message_number, sent_time_s, source_of
 from qmd.message.shared_packet import head_of, whole_message
@@ -119,7 +119,7 @@ class LocalPlaces:
 def _signer(packet: bytes) -> Value | None:
     """Return the verified signer of a message in a queue of here, or None.
 
-    {principals, subject, fingerprint, key_bits, hash, style}
+    It is as of `qmd.message_security.signer_facts`.
     """
     if not has_security(packet):
         return None
@@ -127,21 +127,11 @@ def _signer(packet: bytes) -> Value | None:
         message = parse_user_message(packet)
     except MalformedPacket:  # a damaged one is shown as such
         return None
-    header = message.security
-    if header is None or not is_authenticated(message):
+    if message.security is None:
         return None
-    from qmd.message_security.algorithms import hash_name
-    from qmd.message_security.signatures import described
+    from qmd.message_security.signer_facts import signer_facts
 
-    facts = described(header.certificate)
-    return {
-        "principals": list(principals(message)),
-        "subject": facts.get("subject", ""),
-        "fingerprint": fingerprint(message),
-        "key_bits": facts.get("key_bits", 0),
-        "hash": hash_name(message.properties.hash_algorithm),
-        "style": (int(header.flags.signature_type) + 1) // 2,
-    }
+    return signer_facts(message)
 
 
 class OutgoingPlaces:

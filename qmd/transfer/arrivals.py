@@ -120,7 +120,8 @@ class Arrivals:
         user, transaction = message.user, message.transaction
         source, is_recoverable = user.source_queue_manager, user.flags & _EXPRESS_BITS
         sequence_id = 0 if transaction is None else transaction.sequence_id
-        key = (queue, source, sequence_id, is_recoverable)
+        signer = "" if message.security is None else _signer(message)
+        key = (queue, source, sequence_id, is_recoverable, signer)
         event = turn.event
         if event is None or key != turn.event_key:
             turn.event_key = key
@@ -130,6 +131,7 @@ class Arrivals:
                     queue=queue.name,
                     peer=turn.connection.peer,
                     sequence_id=sequence_id,
+                    reason=signer,
                     delivery="transactional"
                     if transaction is not None
                     else "recoverable"
@@ -148,3 +150,11 @@ class Arrivals:
         extension = message.properties.extension
         if extension and (trace := trace_of(extension)):
             add_trace(event, trace)
+
+
+def _signer(message: UserMessage) -> str:
+    """Return a sentence about the verified signer of a message, or ""."""
+    from qmd.message_security.signer_facts import signer_facts, signer_sentence
+
+    facts = signer_facts(message)
+    return "" if facts is None else signer_sentence(facts)

@@ -126,9 +126,16 @@ def test_a_certificate_in_the_directory_proves_its_sender(start, file, remote):
     peer.wait_stored()
 
     signer = f"signer:{signer_of(certificate('sender')).fingerprint}"
-    assert b.peek("orders")[1]["principals"] == [f"sid:{SID}", signer]
+    found = b.peek("orders")[1]
+    assert found["principals"] == [f"sid:{SID}", signer]
     assert b.bodies("orders") == [b"1", b"2", b"5"]
     assert [each["class"] for each in b.peek(DEADLETTER)] == ["nack_bad_signature"] * 2
+    # The events name the signer after the message has gone.
+    reasons = [each["reason"] for each in b.json("events", "tail") if each["kind"] == "accepted"]
+    assert [signer in each for each in reasons] == [False, True, False]
+    (account,) = b.json("why", found["id"])
+    assert not account["places"]
+    assert any(signer in each for each in account["sentences"])
 
 
 def test_while_the_directory_is_away_nothing_is_decided_about_a_sender(
