@@ -59,7 +59,8 @@ def mutate_capture(data: bytes, size_max: int, random: Random) -> bytes:
                 changed[at:at] = piece
             case 2:
                 del changed[at : at + size]
-                changed[random.randrange(len(changed) + 1) :][:0] = piece
+                to = random.randrange(len(changed) + 1)
+                changed[to:to] = piece
             case 3:
                 changed[at : at + 4] = random.choice(_ODD)
             case _:
