@@ -46,12 +46,22 @@ def names(found: list[Found], check: str, text: str, level: str = "fault") -> bo
     )
 
 
-@pytest.fixture
-def used(hosts: Hosts) -> Daemon:
-    """A queue manager that has run, and does not run now."""
+@pytest.fixture(scope="module")
+def template() -> Iterator[Path]:
+    """The data folder of a queue manager that has run."""
+    hosts = Hosts()
     daemon = hosts.daemon()
     daemon.create("orders")
     daemon.terminate()
+    yield daemon.folder / "data"
+    hosts.close()
+
+
+@pytest.fixture
+def used(hosts: Hosts, template: Path) -> Daemon:
+    """A queue manager that has run, and does not run now."""
+    daemon = hosts.daemon(start=False)
+    shutil.copytree(template, data(daemon), dirs_exist_ok=True)
     return daemon
 
 
