@@ -32,6 +32,7 @@ from tests.process.harness import Hosts
 
 SENDERS, TOGETHER = 2, 5  # messages of one transaction
 BETWEEN = 20  # messages of a sender from one kill to the next
+CLOSE_S = 5.0
 PAUSE_S = 0.02  # before another attempt to connect
 
 
@@ -175,6 +176,7 @@ class Exchange:
                 found = receiver.receive(timeout=END_S).body
                 self.begun.add(found)
                 receiver.accept()
+            connection.timeout = CLOSE_S  # this client does not notice a cut while it closes
             connection.close()
         except Exception:
             return  # it was cut
