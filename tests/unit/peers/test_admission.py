@@ -141,3 +141,13 @@ def test_hosts_that_were_dialled_stay_known(world: World, monkeypatch: pytest.Mo
         world.known.add(f"127.0.0.{number + 1}")
 
     assert world.known.has("127.0.0.250")
+
+
+def test_another_address_gets_a_place_at_once_from_the_one_with_most(world: World) -> None:
+    """Without this it would wait until a session of the other address is old enough to end."""
+    for _ in range(PLACES):
+        assert world.connect("198.51.100.1", useful=False)
+
+    assert world.connect("198.51.100.1", useful=False) is None
+    assert world.connect("203.0.113.9", useful=False)
+    assert world.closed == ["198.51.100.1"]
