@@ -1,0 +1,72 @@
+"""Audits of logs that contain nearly nothing: no row, one row of any kind, only nulls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipeline.engines.local import LocalEngine
+from pipeline.events import find_files
+from pipeline.jobs.audit.findings import ABOUT_HOSTS, AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
+from pipeline.report.outcome import write_audit
+from pipeline.results.runs import Results
+from qmd.cli.event_files import arrow_schema
+from qmd.events.header import Kind
+from tests.pipeline.foreign_fleet import MIDNIGHT
+
+SOAK = os.environ.get("QMD_SOAK")  # `make soak-pipeline` tries every kind of event
+#: Other programs than qmd write nulls into any column.
+SCHEMA = pa.schema([field.with_nullable(True) for field in arrow_schema()])
+GUID, OTHER = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
+
+
+def row(kind: str, **more: Any) -> dict[str, Any]:
+    """Return an event in which everything that may be null is null."""
+    known = {
+        "schema": 1, "host": "alpha", "queue_manager": GUID, "cursor": "1.0", "block": 1,
+        "index": 0, "time": MIDNIGHT, "at_ms": MIDNIGHT, "kind": kind, "message_id": f"{OTHER}\\7",
+        "queue": "private$\\q",
+    }  # fmt: skip
+    return dict.fromkeys(arrow_schema().names) | known | more
+
+
+INPUTS: dict[str, list[dict[str, Any]]] = {
+    "nothing": [],
+    "nulls": [row("accepted", message_id=None, queue=None, host=None)],
+    "an unknown kind": [row("something new")],
+    **{kind.value: [row(kind.value)] for kind in (Kind if SOAK else (Kind.ACCEPTED, Kind.RECEIVED))},
+    "all kinds": [row(kind.value, block=n, message_id=f"{GUID}\\{n}", queue="DIRECT=OS:b\\q")
+                  for n, kind in enumerate(Kind, 1)],
+}  # fmt: skip
+
+
+def test_audits_of_nearly_nothing_have_a_result_and_a_page(tmp_path: Path) -> None:
+    with LocalEngine(threads=1) as engine:
+        for number, (name, rows) in enumerate(INPUTS.items()):
+            logs, out = tmp_path / f"{number}", tmp_path / f"{number} out"
+            logs.mkdir()
+            parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), logs / "events.parquet")
+            found = []
+            for _ in range(2):  # the second run has nothing new
+                draft = Results(out).begin("audit")
+                state = State.load(draft)
+                files = state.unseen(find_files([str(logs)]))
+                settings = AuditSettings(tasks=1, timelines=3, full=number % 2 == 0)
+                result = audit(engine, files, state, settings)
+                write_audit(draft, result, state)
+                kinds = [kind for kind in result.findings.kind if kind not in ABOUT_HOSTS]
+                found.append(sorted(kinds))
+            assert found[0] == found[1], name
+            page = (out / "report.html").read_text()
+            assert "could not be drawn" not in page, name
