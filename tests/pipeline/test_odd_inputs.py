@@ -26,6 +26,7 @@ from qmd.events.header import Kind
 from tests.pipeline.foreign_fleet import MIDNIGHT
 
 SOAK = os.environ.get("QMD_SOAK")  # `make soak-pipeline` tries every kind of event
+KINDS = list(Kind) if SOAK else [Kind.ACCEPTED, Kind.RECEIVED]
 #: Other programs than qmd write nulls into any column.
 SCHEMA = pa.schema([field.with_nullable(True) for field in arrow_schema()])
 GUID, OTHER = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
@@ -45,7 +46,7 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
     "nothing": [],
     "nulls": [row("accepted", message_id=None, queue=None, host=None)],
     "an unknown kind": [row("something new")],
-    **{kind.value: [row(kind.value)] for kind in (Kind if SOAK else (Kind.ACCEPTED, Kind.RECEIVED))},
+    **{kind.value: [row(kind.value)] for kind in KINDS},
     "all kinds": [row(kind.value, block=n, message_id=f"{GUID}\\{n}", queue="DIRECT=OS:b\\q")
                   for n, kind in enumerate(Kind, 1)],
 }  # fmt: skip
