@@ -120,21 +120,34 @@ class Taken:
             await self._give_back(self._lookup_ids[len(lookup_ids) :])
         self._is_settled = True
 
-    async def give_back(self, *, failed: bool = False, reason: str = "") -> None:
+    async def give_back(
+        self,
+        *,
+        failed: bool = False,
+        reason: str = "",
+        retry: frames.RetryProperties | None = None,
+    ) -> None:
         """Return messages that were not removed to their old place.
 
         `failed`: the application has failed to process them.  That raises their abort counts, and
-        the retry policy of the queue applies; `reason` is for the history of the messages.
+        the retry policy of the queue applies, or `retry` instead of it; `reason` is for the history
+        of the messages.
         """
         if not self._is_settled:
-            await self._give_back(self._lookup_ids, failed, reason)
+            await self._give_back(self._lookup_ids, failed, reason, retry)
 
     async def _give_back(
-        self, lookup_ids: list[int], failed: bool = False, reason: str = ""
+        self,
+        lookup_ids: list[int],
+        failed: bool = False,
+        reason: str = "",
+        retry: frames.RetryProperties | None = None,
     ) -> None:
         self._is_settled = True
         if not self._connection.is_lost and not self._caller.home.is_elsewhere:
-            answer = self._connection.ask(frames.GiveBack, self.queue, lookup_ids, failed, reason)
+            answer = self._connection.ask(
+                frames.GiveBack, self.queue, lookup_ids, failed, reason, retry
+            )
             # A connection that ends returns them as well.
             with contextlib.suppress(NotConnected, QueueManagerError):
                 await answer

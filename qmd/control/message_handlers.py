@@ -175,7 +175,11 @@ def _give_back(connection: ControlConnection, request: frames.GiveBack) -> None:
     reason, receiver = checked.reason(request.reason), connection.components.message_receiver
     if request.failed:
         count = receiver.fail(
-            connection.reader, queue, request.lookup_ids, reason or "its work failed"
+            connection.reader,
+            queue,
+            request.lookup_ids,
+            reason or "its work failed",
+            policy=None if request.retry is None else changed(None, request.retry),
         )
         connection.components.services.storage.batch.when_durable(
             partial(connection.done, request.number, count)

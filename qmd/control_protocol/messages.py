@@ -277,13 +277,14 @@ class GiveBack(Request, tag="give_back", frozen=True):
     """Put messages that this connection took back to their place. -> their number
 
     `failed`: their processing failed. That counts as an attempt, and the retry policy of the queue
-    applies; the answer comes after the commit.
+    applies, or `retry` instead of it; the answer comes after the commit.
     """
 
     queue: str
     lookup_ids: LookupIds
     failed: bool = False
     reason: str = ""
+    retry: RetryProperties | None = None
 
 
 class Peek(Request, tag="peek", frozen=True):

@@ -152,7 +152,48 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter_with_the_reason(
     assert calls[-1].body == b"good"
     (letter,) = client.json("GET", messages("dead-letter"))["messages"]
     assert letter["body"] == "bad"
-    assert "push hook: 3 attempts failed; the last one: the answer was 404" in letter["reason"]
+    reason = "it failed 3 times; the last time: push hook: the answer was 404"
+    assert reason in letter["reason"]
+
+
+def test_the_attempts_and_the_end_are_those_of_the_policy_of_the_queue(
+    door: HttpDoor, client: HttpClient, receiver: Receiver
+) -> None:
+    policy = ("--retry-attempts", "2", "--retry-delay", "1ms", "--retry-end", "poison")
+    door.daemon.cli("queue", "set", "orders", *policy)
+    receiver.statuses = [500, 500]
+    push(client, receiver.url, attempts=100)
+    for each in ("bad", "good"):
+        client.send("orders", each)
+
+    calls = receiver.wait_for(3)
+    emptied(client)
+    door.daemon.cli("queue", "set", "orders", "--no-retry")
+
+    assert [call.body for call in calls] == [b"bad", b"bad", b"good"], "it keeps the order"
+    (poison,) = client.receive("orders;poison", wait_s=60)
+    assert poison["body"] == "bad"
+
+
+def test_a_restart_of_the_door_or_the_daemon_begins_no_attempt_anew(
+    door: HttpDoor, client: HttpClient, receiver: Receiver
+) -> None:
+    receiver.statuses = [500] * 100
+    push(client, receiver.url, attempts=6)
+    client.send("orders", "bad")
+    receiver.wait_for(2)
+    door.kill()
+    door.daemon.kill()
+    door.daemon.start()
+    door.start()
+
+    emptied(client)
+
+    attempts = [int(call.headers["qmd-attempt"]) for call in receiver.calls]
+    assert attempts == sorted(attempts)
+    assert (attempts[-1], len(attempts) <= 7) == (6, True), "one more that was not counted"
+    (letter,) = client.json("GET", messages("dead-letter"))["messages"]
+    assert "it failed 6 times" in letter["reason"]
 
 
 def test_a_target_that_is_not_permitted_is_never_called(

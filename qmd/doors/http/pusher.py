@@ -1,10 +1,12 @@
 """The pushing of messages: for each push one loop, which delivers its queue in order.
 
     take ──► POST ──► 2xx: remove          (a kill in between delivers it again: same webhook-id)
-                 └──► else: pause, try again ──► after the last attempt: reject, with the reason
+                 └──► else: give back as failed, at its place ──► pause, take it again
+                                       └──► after the last attempt: dead letter or poison queue
 
-A target that fails again and again is not tried for a time (its circuit is open); messages wait in
-their queue meanwhile, and no attempt is counted.
+The daemon counts the failures, with the message, so that neither a restart of the door nor one of
+the daemon begins anew.  A target that fails again and again is not tried for a time (its circuit is
+open); messages wait in their queue meanwhile, and no attempt is counted.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ import structlog
 from qmd.client.errors import ClientError
 from qmd.client.message import Message
 from qmd.client.receiver import Taken
+from qmd.control_protocol.messages import RetryProperties
+from qmd.core import retry_policy
+from qmd.core.retry_policy import End, RetryPolicy, Wait
 from qmd.doors.http import cloud_events
 from qmd.doors.http.pushes import PushError, PushFile, StoredPush
 from qmd.doors.http.receiving import take
@@ -41,6 +46,7 @@ FAULT_PAUSE_S = 2.0  # after an error of the daemon
 OPEN_AFTER = 5  # failures of a target in a row
 OPEN_FIRST_S, OPEN_LAST_S = 5.0, 300.0
 REASON_CHARACTERS_MAX = 400
+JITTER = 0.2  # the part by which pauses differ
 
 
 class Circuit:
@@ -73,6 +79,22 @@ class Circuit:
                     self._pause_s = min(2 * self._pause_s, OPEN_LAST_S)
                 raise
             self.failures, self._pause_s = 0, OPEN_FIRST_S
+
+
+def pause_s(
+    push: StoredPush, policy: RetryPolicy, failures: int, retry_after_s: float = 0.0
+) -> float:
+    """Return how long to wait in front of a message after so many failures of it.
+
+    A policy without waits has those of the push.
+    """
+    if policy.attempts and failures >= policy.attempts and policy.end is not End.STAY:
+        return 0.0  # another message follows
+    if policy.delay_s <= 0:
+        policy = policy._replace(delay_s=push.first_pause_s, delay_max_s=push.last_pause_s)
+    step = retry_policy.next_step(policy._replace(attempts=0), failures, random.random())  # nosec B311: jitter
+    own_s = step.seconds if isinstance(step, Wait) else 0.0
+    return max(own_s, min(retry_after_s, push.last_pause_s))
 
 
 class Pusher:
@@ -134,33 +156,55 @@ class Pusher:
                 await asyncio.sleep(FAULT_PAUSE_S)
 
     async def _deliver(self, push: StoredPush, taken: Taken) -> None:
-        """Deliver a taken message, or reject it after the last attempt."""
-        message, target = taken.messages[0], target_of(push.url)
-        origin = target._replace(path="")
-        circuit = self._circuits.setdefault(origin, Circuit())
+        """Deliver a taken message, or give it back as failed and pause.
+
+        A message without attempts left ends then, by the policy of its queue.
+        """
+        message, left_s = taken.messages[0], 0.0
+        circuit = self._circuits.setdefault(target_of(push.url)._replace(path=""), Circuit())
         try:
-            for attempt in range(1, push.attempts + 1):
-                try:
-                    async with circuit.attempt():
-                        if taken.is_lost:
-                            return  # it is in its queue again
-                        await self._post(push, message, attempt)
-                    await taken.remove()
-                    return
-                except DeliveryFailed as failure:
-                    log.warning("push_failed", push=push.name, attempt=attempt, reason=str(failure))
-                    last = failure
-                if attempt < push.attempts:
-                    pause_s = min(push.first_pause_s * 2 ** (attempt - 1), push.last_pause_s)
-                    pause_s *= random.uniform(0.5, 1.0)  # nosec B311: jitter
-                    await asyncio.sleep(max(pause_s, min(last.retry_after_s, push.last_pause_s)))
-            reason = f"push {push.name}: {push.attempts} attempts failed; the last one: {last}"
-            await taken.reject(reason[:REASON_CHARACTERS_MAX])
-        except asyncio.CancelledError:
+            try:
+                async with circuit.attempt():
+                    if taken.is_lost:
+                        return  # it is in its queue again
+                    await self._post(push, message)
+                await taken.remove()
+            except DeliveryFailed as failure:
+                left_s = await self._failed(push, taken, failure)
+        except BaseException:
             await asyncio.shield(taken.give_back())
             raise
+        await asyncio.sleep(left_s)
 
-    async def _post(self, push: StoredPush, message: Message, attempt: int) -> None:
+    async def _failed(self, push: StoredPush, taken: Taken, failure: DeliveryFailed) -> float:
+        """Give a message back as failed; return for how many seconds to wait."""
+        failures = taken.messages[0].abort_count + 1
+        reason = f"push {push.name}: {failure}"[:REASON_CHARACTERS_MAX]
+        log.warning("push_failed", push=push.name, attempt=failures, reason=reason)
+        policy = await self._policy(push)
+        in_place = RetryProperties(attempts=policy.attempts, delay_s=0, end=policy.end.value)
+        await taken.give_back(failed=True, reason=reason, retry=in_place)
+        return pause_s(push, policy, failures, failure.retry_after_s)
+
+    async def _policy(self, push: StoredPush) -> RetryPolicy:
+        """Return the policy of the queue of a push, or that of the push if the queue has none."""
+        try:
+            facts = await (await self._session()).qm.show_queue(push.queue)
+        except ClientError as error:
+            # Without the right to see properties, the values of the push hold.
+            log.warning("push_without_policy", push=push.name, reason=str(error))
+            facts = {}
+        if (stored := facts.get("retry")) is not None:
+            return RetryPolicy(**{**stored, "end": End(stored["end"])})
+        return RetryPolicy(
+            push.attempts,
+            delay_s=push.first_pause_s,
+            delay_max_s=push.last_pause_s,
+            jitter=JITTER,
+            end=End.DEAD_LETTER,
+        )
+
+    async def _post(self, push: StoredPush, message: Message) -> None:
         timestamp, body = int(time.time()), message.body
         headers, media = cloud_events.to_binary(message)
         await deliver(
@@ -173,7 +217,7 @@ class Pusher:
                 ("webhook-signature", signature(push.key, message.id, timestamp, body)),
                 ("qmd-queue", cloud_events.header_value(push.queue)),
                 ("qmd-label", cloud_events.header_value(message.label)),
-                ("qmd-attempt", str(attempt)),
+                ("qmd-attempt", str(message.abort_count + 1)),
                 ("user-agent", "qmd"),
             ),
             body,
