@@ -6,6 +6,7 @@
     door for AMQP        ──────                            killed, and cut at each byte
     live sessions                   ──                     any packet at any time
     relays and upgrades             ──                     killed at each of their acts
+    door kills                        ──                   sends, locks and pushes meanwhile
     damaged folders                   ──                   findings and repairs of `qmd check`
     backups                           ──               restored and killed under load
     simulated worlds                  ───────────────────  new seeds, until the time is over
@@ -35,6 +36,7 @@ CYCLES = 2000
 LIVES = 20
 TRANSACTIONS = 10_000
 LIVE_EXAMPLES = 300
+DOOR_KILLS = 100
 FOLDERS = 2000
 BACKUPS = 50
 RESTORES = 500
@@ -100,6 +102,7 @@ def main(arguments: list[str]) -> int:
             _crashes(chosen.folder, seconds),
             _every_act(chosen.folder),
             _live(chosen.folder, share),
+            _doors(chosen.folder, share),
             _folders(chosen.folder, share),
             _backups(chosen.folder, share),
             _restores(chosen.folder, share),
@@ -137,6 +140,13 @@ def _live(folder: Path, share: float) -> Result:
     machines = ("tests/properties/test_live_machine.py", "tests/properties/test_live_sender.py")
     arguments = ("-q", "-p", "no:cacheprovider", *machines)
     return Part("live sessions", folder, "pytest", *arguments).wait()
+
+
+def _doors(folder: Path, share: float) -> Result:
+    """Kill the HTTP door under load; `make test` does it a few times."""
+    os.environ["DOOR_KILLS"] = str(max(10, round(DOOR_KILLS * share)))
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/process/test_http_kills.py")
+    return Part("door kills", folder, "pytest", *arguments).wait()
 
 
 def _folders(folder: Path, share: float) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qmd.doors.http import shapes
-from qmd.doors.http.conversion import choice_of, queue_of
+from qmd.doors.http.conversion import choice_of, queue_of, retry_of
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response, of_json
 from qmd.doors.http.problems import Problem
@@ -26,6 +26,8 @@ async def _create(call: Call) -> Response:
         public=new.public,
         authenticate=new.authenticate,
         privacy=new.privacy,
+        groups=new.groups,
+        retry=retry_of(new.retry),
     )
     return of_json(queue_of(made), 201)
 
@@ -44,6 +46,8 @@ async def _change(call: Call) -> Response:
         label=given.label,
         authenticate=given.authenticate,
         privacy=given.privacy,
+        groups=given.groups,
+        retry=retry_of(given.retry),
     )
     return of_json(queue_of(changed))
 

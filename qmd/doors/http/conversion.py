@@ -187,8 +187,21 @@ def choice_of(given: shapes.Choice | None) -> frames.Choice:
         message_class=given.message_class,
         destination=given.destination,
         correlation_ids=given.correlation_ids,
-        where=given.where,
+        where=_where(given),
     )
+
+
+def _where(given: shapes.Choice) -> str:
+    """Return the selector of a choice, with its group."""
+    if not given.group:
+        return given.where
+    of_group = "qmd.group = '{}'".format(given.group.replace("'", "''"))
+    return f"({given.where}) AND {of_group}" if given.where else of_group
+
+
+def retry_of(given: shapes.Retry | None) -> frames.RetryProperties | None:
+    """Return the retry policy, or its changes, of a request body."""
+    return None if given is None else frames.RetryProperties(**msgspec.structs.asdict(given))
 
 
 def sent(ids: list[Any]) -> list[shapes.Sent]:

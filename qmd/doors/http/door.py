@@ -19,7 +19,14 @@ import uvloop
 
 from qmd.client.errors import NotConnected
 from qmd.config.settings import Settings
-from qmd.doors.http import administration, history, push_operations, receiving, sending
+from qmd.doors.http import (
+    administration,
+    history,
+    push_operations,
+    receiving,
+    sending,
+    topic_operations,
+)
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response
 from qmd.doors.http.limits import Limits
@@ -48,6 +55,7 @@ def operations(
     """Return all operations of the door."""
     found = [
         *sending.OPERATIONS,
+        *topic_operations.OPERATIONS,
         *receiving.OPERATIONS,
         *administration.OPERATIONS,
         *history.OPERATIONS,

@@ -103,7 +103,8 @@ async def lock(
 ) -> Locked:
     """Lock messages for some seconds; wait for the first at most `wait_s`.  Raises ClientError.
 
-    Cancelled, it gives back the messages that it has locked.
+    With the id of a lock that exists, they are added to it, and it is renewed.  Cancelled, it gives
+    back the messages that it has locked.
     """
     now = asyncio.get_running_loop().time
     until = now() + wait_s
@@ -124,7 +125,7 @@ async def lock(
                 connection.ask(StopWaiting, queue, chosen_id).add_done_callback(_ignore)
             raise
         except (NotConnected, Stopping):
-            if left_s <= 0:
+            if left_s <= 0 or lock_id:  # the other messages of a lock that exists stay
                 raise
             await asyncio.sleep(min(0.2, left_s))
             await _give_back_unknown(session, chosen_id, queue)

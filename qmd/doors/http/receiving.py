@@ -101,9 +101,15 @@ def _shown(call: Call, messages: list[Message]) -> Response:
 
 async def _lock(call: Call) -> Response:
     given, request, session = call.body, call.request, call.session
+    queue, lock_id = call.path["queue"], b""
+    if given.lock_id:
+        place = LockId.parse(given.lock_id)
+        if place.queue != queue:
+            raise Problem(410, "http_no_such_lock", f"it is a lock of {place.queue}")
+        lock_id = place.lock
     request.is_waiting = True
     locked = await lock(
-        session, call.path["queue"], given.limit, given.wait_s, given.lock_s, given.choice
+        session, queue, given.limit, given.wait_s, given.lock_s, given.choice, lock_id
     )
     request.is_waiting = False
     if request.has_left:

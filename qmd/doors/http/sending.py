@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ PROOF_BYTES = 32
 CONTENT_TYPE_CHARACTERS_MAX = 1000
 
 
-async def _send(call: Call) -> Response:
+async def send(call: Call) -> Response:
     """Send the body of a request, in one of its forms, to one destination."""
     destination, request = call.path["queue"], call.request
     media = request.media_type
@@ -87,19 +87,22 @@ def _once(call: Call, key: str) -> tuple[bytes, bytes]:
     return token, digest.digest()[:PROOF_BYTES]
 
 
+_FORMS = """A body of `application/json` has the body and the properties of the message; a body
+of any other type is the body of the message itself, and the query has its properties.  A request
+with the header `ce-specversion` is a CloudEvent in binary mode.
+"""
 _KEY = """
 With the header `Idempotency-Key`, the request is executed once, however often it is tried, also
 after a crash of the client, of this door or of the daemon: each further try gets the first answer.
 Another request under the same key gets the status 422."""
 
-OPERATIONS = (
-    Operation(
-        "POST",
-        "/v1/queues/{queue}/messages",
-        "sendMessage",
-        "Sending",
-        "Send a message",
-        _send,
+
+def sender_of(
+    path: str, name: str, summary: str, handler: Callable[[Call], Awaitable[Response]], text: str
+) -> Operation:
+    """Return an operation that sends the body of its request, in one of its forms."""
+    return Operation(
+        *("POST", path, name, "Sending", summary, handler),
         {
             201: Answer(
                 "The message is on disk (express: it is accepted). A batch of CloudEvents has an"
@@ -115,13 +118,12 @@ OPERATIONS = (
             cloud_events.BATCH: cloud_events.Events,
             "*/*": RAW,
         },
-        body_is_optional=False,
-        text="""A body of `application/json` has the body and the properties of the message; a body
-of any other type is the body of the message itself, and the query has its properties.  A request
-with the header `ce-specversion` is a CloudEvent in binary mode.
-"""
-        + _KEY,
-    ),
+        text=text + _FORMS + _KEY,
+    )
+
+
+OPERATIONS = (
+    sender_of("/v1/queues/{queue}/messages", "sendMessage", "Send a message", send, ""),
     Operation(
         "POST",
         "/v1/messages",

@@ -175,6 +175,10 @@ class LockRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     wait_s: Wait = 0
     lock_s: Annotated[float, Meta(ge=1, le=43_200, description="Seconds until they return.")] = 30
     choice: Choice | None = None
+    lock_id: Annotated[
+        str,
+        Meta(max_length=4000, description="Of a locked message of this queue: add to its lock."),
+    ] = ""
 
 
 class RenewRequest(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -213,6 +217,7 @@ class Choice(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=Tru
     reason: Annotated[str, Meta(description="A part of the reason.")] = ""
     message_class: str = ""
     destination: Annotated[str, Meta(description="A part of the destination.")] = ""
+    group: Annotated[str, Meta(max_length=1000, description="The id of their group.")] = ""
     where: Annotated[
         str,
         Meta(max_length=10_000, description="A selector (JMS), such as `region = 'east'`."),
@@ -284,6 +289,19 @@ class Count(Struct, kw_only=True):
     messages: int
 
 
+class Retry(Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A retry policy, or changes of one; absent fields stay, or are the default."""
+
+    attempts: Annotated[int, Meta(ge=0, le=1_000_000, description="0: no limit.")] | None = None
+    immediate: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    delay_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    factor: Annotated[float, Meta(ge=1, le=100)] | None = None
+    delay_max_s: Annotated[float, Meta(ge=0, le=31_536_000)] | None = None
+    jitter: Annotated[float, Meta(ge=0, le=1)] | None = None
+    end: Literal["poison", "dead-letter", "stay"] | None = None
+    off: Annotated[bool, Meta(description="Remove the policy.")] = False
+
+
 QuotaBytes = Annotated[int, Meta(ge=-1, lt=1 << 62, description="-1: no quota.")]
 
 
@@ -299,6 +317,10 @@ class NewQueue(Struct, kw_only=True, forbid_unknown_fields=True):
     public: bool = False
     authenticate: bool = False
     privacy: Literal["none", "optional", "body"] = "optional"
+    groups: Annotated[bool, Meta(description="Whether a group goes to one receiver at a time.")] = (
+        False
+    )
+    retry: Retry | None = None
 
 
 class QueueChanges(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -310,6 +332,8 @@ class QueueChanges(Struct, kw_only=True, forbid_unknown_fields=True):
     journal_quota_bytes: QuotaBytes | None = None
     authenticate: bool | None = None
     privacy: Literal["none", "optional", "body"] | None = None
+    groups: bool | None = None
+    retry: Retry | None = None
 
 
 class Subqueue(Struct, kw_only=True):
@@ -343,6 +367,9 @@ class Queue(Struct, kw_only=True):
     readers_waiting: int = 0
     created_at: str | None = None
     public: bool = False
+    groups: bool = False
+    groups_owned: int = 0
+    retry: Retry | None = None
 
 
 class Queues(Struct, kw_only=True):
