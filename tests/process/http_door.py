@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -121,10 +122,15 @@ class HttpDoor:
 class HttpClient:
     """A client with one connection that is kept alive."""
 
-    def __init__(self, port: int, token: str | None) -> None:
+    def __init__(self, port: int, token: str | None, context: ssl.SSLContext | None = None) -> None:
+        """With a context, the connection is one of HTTPS to `localhost`."""
         self.port = port
         self.token = token
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=END_S)
+        self._connection = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=END_S)
+            if context is None
+            else http.client.HTTPSConnection("localhost", port, timeout=END_S, context=context)
+        )
 
     def ask(
         self,
