@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import structlog
 
 from qmd.access.rights import NO_RIGHTS, PrincipalRights, Rights
+from qmd.control_protocol.peer_credentials import peer_credentials
 from qmd.core.access import Caller
 from qmd.core.principals import (
     ALL_LOCAL,
@@ -43,7 +44,6 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 UNKNOWN = 2**32 - 1  # the user of a program without credentials
-CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 SO_PEERGROUPS, SO_PEERPIDFD = 59, 77
 GROUPS_BYTES = 1024  # the most that Python asks a socket for
 GROUPS_MAX = 65_536  # NGROUPS_MAX of Linux
@@ -62,13 +62,10 @@ class Credentials(NamedTuple):
 
 def credentials_of(connected: socket.socket) -> Credentials | None:
     """Return the credentials of the program at the other end; None if the kernel has none."""
-    try:
-        raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        process, user, group = CREDENTIALS.unpack(raw)
-    except (OSError, struct.error):
+    found = peer_credentials(connected)
+    if found is None:
         return None
-    if user == 0xFFFFFFFF:
-        return None
+    process, user, group = found
     more = _supplementary_groups(connected)
     if more is None:  # a denial to a group could be missed
         return None

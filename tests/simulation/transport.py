@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from qmd.access.local_users import CREDENTIALS, SO_PEERGROUPS
+from qmd.access.local_users import SO_PEERGROUPS
+from qmd.control_protocol.peer_credentials import CREDENTIALS
 from tests.simulation.loop import ProcessLoop
 
 if TYPE_CHECKING:

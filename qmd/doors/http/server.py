@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ import httptools
 import structlog
 
 from qmd.control_protocol.certificates import certificate_names
+from qmd.control_protocol.peer_credentials import peer_credentials
 from qmd.doors.http.exchange import Handler, Peer, Request, Response, head_of
 from qmd.doors.http.limits import HEAD_BYTES_MAX, HEADERS_MAX, PIPELINED_MAX, Limits, Registry
 from qmd.doors.http.problems import Problem, problem_response
@@ -30,7 +30,6 @@ from qmd.doors.http.problems import Problem, problem_response
 log = structlog.get_logger()
 
 BACKLOG = 1024
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 _NEVER = float("inf")
 # Headers that two requests or servers could understand differently if they came twice.
 _SINGLE = frozenset(
@@ -426,8 +425,8 @@ def peer_of(transport: asyncio.Transport) -> Peer:
     """Return the client at the other end of a connection."""
     connected = transport.get_extra_info("socket")
     if connected is not None and connected.family == socket.AF_UNIX:
-        raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        return Peer("", _CREDENTIALS.unpack(raw)[1])
+        credentials = peer_credentials(connected)
+        return Peer("", None if credentials is None else credentials.user)
     name = transport.get_extra_info("peername")
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     address = str(name[0]).removeprefix("::ffff:") if name else ""
