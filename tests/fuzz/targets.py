@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 
-from tests.fuzz import captures, control, directory, imports, names, packets, questions, streams
+from tests.fuzz import (
+    captures,
+    control,
+    directory,
+    http_requests,
+    imports,
+    names,
+    packets,
+    questions,
+    streams,
+)
 from tests.fuzz.target import Target
 
 # The engine of the door for AMQP is optional: it needs a compiler.
@@ -21,5 +31,6 @@ TARGETS: dict[str, Target] = {
         *imports.TARGETS,
         *(amqp.TARGETS if HAS_PROTON else ()),
         *captures.TARGETS,
+        *http_requests.TARGETS,
     )
 }
