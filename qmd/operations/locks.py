@@ -100,17 +100,25 @@ class Locks:
     async def _take_first(
         self, lock: Lock, queue: LocalQueue, limit: int, wait_s: float
     ) -> list[StoredMessage]:
-        answer: asyncio.Future[list[StoredMessage]] = self._services.loop.create_future()
+        answer: asyncio.Future[None] = self._services.loop.create_future()
+        messages: list[StoredMessage] = []
+
+        def take(found: list[StoredMessage]) -> None:
+            messages.extend(found)
+            if not answer.done():  # a cancelled request gets messages until it is withdrawn
+                answer.set_result(None)
+
         receiver = self._message_receiver
-        waiter = receiver.take(lock.reader, queue, limit, wait_s, answer.set_result)
+        waiter = receiver.take(lock.reader, queue, limit, wait_s, take)
         try:
-            return await answer
+            await answer
         except asyncio.CancelledError:
             receiver.withdraw(queue, waiter)
-            if answer.done() and not answer.cancelled():
-                lookup_ids = [message.lookup_id for message in answer.result()]
+            if messages:
+                lookup_ids = [message.lookup_id for message in messages]
                 receiver.give_back(lock.reader, queue, lookup_ids, "its client left")
             raise
+        return messages
 
     def settle(
         self,

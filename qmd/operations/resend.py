@@ -137,7 +137,8 @@ class Resender:
                 queue.let_go(message, is_there=False)
         old = [message for message in held if message.lookup_id in there]
         if not old:
-            done.set_result(_result(chosen, [], []))
+            if not done.done():  # the caller may have been cancelled
+                done.set_result(_result(chosen, [], []))
             return
         batch = self._services.storage.batch
         ids: list[str] = []

@@ -15,6 +15,8 @@ Schema = dict[str, Any]
 TEMPLATE = "#/components/schemas/{name}"
 
 _PATH_TEXTS = {
+    "topic": "The name of a topic, without `topic:`.",
+    "subscription": "The name of a subscription of the topic.",
     "queue": "A queue in any spelling, percent-encoded: `orders`, `orders;retry`, `orders@hostb`.",
     "lookup_id": "The place of a message in its queue.",
     "lock": "The id of a lock.",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qmd.access.rights import ALL_RIGHTS
 from qmd.client import (
     BadRequest,
     Locked,
@@ -19,7 +20,9 @@ from qmd.client import (
     new_message,
 )
 from qmd.control_protocol import locks as lock_frames
+from qmd.control_protocol.messages import EVERY_MESSAGE, FOREVER
 from qmd.operations import locks
+from qmd.queues.local_queue import Reader
 from tests.integration.managers import Host, Hosts, hosted, until
 
 LONG_S = 600.0
@@ -216,6 +219,28 @@ async def test_a_caller_that_is_cancelled_gives_its_messages_back(hosts: Hosts) 
         message = await other.receive("orders", timeout_s=None)
         assert message is not None
         assert (message.body, message.abort_count) == (b"1", 0)
+
+
+@hosted
+async def test_a_message_that_comes_while_a_request_is_cancelled_is_given_back(
+    hosts: Hosts,
+) -> None:
+    """The cancellation withdraws the request only in the next turn of the event loop."""
+    a = await filled(hosts)
+    queue, reader = a.queue("orders"), Reader()
+    await a.send("orders", b"1")
+    (message,) = await a.take(reader, "orders")
+    work = a.locks.take(bytes(16), LONG_S, ALL_RIGHTS, queue, EVERY_MESSAGE, 1, FOREVER)
+    taking = asyncio.create_task(work)
+    await until(lambda: queue.waiters)
+
+    taking.cancel()
+    a.message_receiver.give_back(reader, queue, [message.lookup_id])
+    await asyncio.wait([taking])
+
+    assert taking.cancelled()
+    assert not a.locks._locks
+    assert await a.receive("orders") == [b"1"]
 
 
 @hosted
