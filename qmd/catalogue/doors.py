@@ -319,4 +319,12 @@ ENTRIES = (
         "The password, the token or the link is wrong, or the link was used before.",
         "After many from one address: someone guesses; the console makes each wait longer.",
     ),
+    Entry(
+        9254,
+        "push_without_policy",
+        "The retry policy of the queue of a push cannot be seen (in the log).",
+        "The user of the door lacks the right to see the properties of the queue.",
+        "The attempts and pauses of the push hold; `qmd acl grant user:qmd-door get-properties"
+        " QUEUE` grants the right.",
+    ),
 )

@@ -96,8 +96,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.doors.http": {
         *("qmd.catalogue", "qmd.client", "qmd.config.settings", "qmd.control_protocol"),
         *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
-        "qmd.core.retry_policy",  # a push waits as the queue's policy says
-        *("httptools", "msgspec", "structlog", "uvloop"),
+        *("qmd.core.retry_policy", "httptools", "msgspec", "structlog", "uvloop"),
     },
     "qmd.doors.metrics": {"qmd.doors.http", "qmd", "prometheus_client", "structlog", "uvloop"},
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
