@@ -307,7 +307,10 @@ class Host:
         if error is not None and not self._is_excused(error):
             cause = error.__cause__ or error
             self.world.fail(f"the daemon of {self.name} ended: {error!r} from {cause!r}")
-        if error is None and not self.disk.is_off:
+        # A stop that runs into its time limit leaves the rest to the next start, as a crash does.
+        lock = self.disk.find(f"/{self.name}/data/lock")
+        has_closed = lock is not None and lock.contents.size() == 0
+        if error is None and has_closed and not self.disk.is_off:
             self.world.on_stopped(self)
         process.end()
 
