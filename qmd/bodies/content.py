@@ -23,6 +23,10 @@ VT_BINARY_OBJECT = 0x300
 BINARY, XML, ACTIVE_X, JSON, TEXT, BYTES = "binary", "xml", "activex", "json", "text", "bytes"
 FORMATS = (XML, BINARY, ACTIVE_X, JSON, TEXT, BYTES)
 
+#: Characters that `plain` writes again for objects that several others refer to.
+REPEATED_MAX = 32_000_000
+VALUE_COST = 128  # characters that stand for the time which one value takes
+
 
 class Content(NamedTuple):
     """The value of a body, and its format: one of FORMATS."""
@@ -31,12 +35,15 @@ class Content(NamedTuple):
     value: Any
 
     def to_json(self) -> Any:
-        """Return the value for `json.dumps`; see `plain`."""
+        """Return the value for `json.dumps`; see `plain`.  Raises UnreadableBody."""
         return plain(self.value)
 
     @property
     def text(self) -> str:
-        """The value as text for people: a text itself, everything else in JSON."""
+        """The value as text for people: a text itself, everything else in JSON.
+
+        Raises UnreadableBody for a value that is too large; see `plain`.
+        """
         if isinstance(self.value, str):
             return self.value
         return json.dumps(self.to_json(), ensure_ascii=False)
@@ -102,36 +109,77 @@ def plain(value: Any) -> Any:
     """Return a value for `json.dumps`.
 
     Bytes become base64, times ISO 8601, durations seconds, decimal numbers and GUIDs texts; an
-    object becomes its members and "$type", an object within itself {"$cycle": its type}.
+    object becomes its members and "$type", an object within itself {"$cycle": its type}.  An object
+    that several others refer to is written for each of them: raises UnreadableBody if that makes
+    the value too large (`REPEATED_MAX`).
     """
-    return _plain(value, ())
+    return _Plain().convert(value, (), False)
 
 
-def _plain(value: Any, within: tuple[int, ...]) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case Decimal() | uuid.UUID():
-            return str(value)
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return str(value)  # JSON has no such numbers
-        case list() | dict() | NrbfObject() if id(value) in within:
+class _Plain:
+    """One conversion, which counts everything that is written more than once.
+
+    A stream of a few hundred bytes can refer to one object along billions of ways (CWE-409).
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()  # ids are unique: the value holds all its parts
+        self._repeated = 0
+
+    def convert(self, value: Any, within: tuple[int, ...], is_again: bool) -> Any:
+        match value:
+            case str():
+                self._count(value)
+                return value
+            case bytes():
+                self._count(value)
+                return base64.b64encode(value).decode()
+            case datetime():
+                return value.isoformat()
+            case timedelta():
+                return value.total_seconds()
+            case Decimal() | uuid.UUID():
+                return str(value)
+            case float() if value != value or value in (float("inf"), float("-inf")):
+                return str(value)  # JSON has no such numbers
+            case list() | dict() | NrbfObject():
+                return self._container(value, within, is_again)
+        return value
+
+    def _container(self, value: Any, within: tuple[int, ...], is_again: bool) -> Any:
+        if id(value) in within:
             name = value.type_name if isinstance(value, NrbfObject) else type(value).__name__
             return {"$cycle": name}
-        case list():
-            return [_plain(each, (*within, id(value))) for each in value]
-        case dict():
-            inner = (*within, id(value))
-            return {str(_plain(key, inner)): _plain(each, inner) for key, each in value.items()}
-        case NrbfObject():
-            inner = (*within, id(value))
-            members = {name: _plain(each, inner) for name, each in value.members.items()}
-            return {"$type": value.type_name, **members}
-    return value
+        is_again = is_again or id(value) in self._seen
+        self._seen.add(id(value))
+        if is_again:
+            size = len(value.members if isinstance(value, NrbfObject) else value)
+            self._add(VALUE_COST * (1 + size))
+        inner = (*within, id(value))
+        if isinstance(value, list):
+            return [self.convert(each, inner, is_again) for each in value]
+        if isinstance(value, dict):
+            return {
+                str(self.convert(key, inner, is_again)): self.convert(each, inner, is_again)
+                for key, each in value.items()
+            }
+        self._count(value.type_name)
+        found: dict[str, Any] = {"$type": value.type_name}
+        for name, each in value.members.items():
+            self._count(name)
+            found[name] = self.convert(each, inner, is_again)
+        return found
+
+    def _count(self, text: str | bytes) -> None:
+        if id(text) in self._seen:
+            self._add(len(text))
+        self._seen.add(id(text))
+
+    def _add(self, cost: int) -> None:
+        self._repeated += cost
+        if self._repeated > REPEATED_MAX:
+            rule = "its parts refer to each other so often that it is too large to be written out"
+            raise UnreadableBody("value for JSON", -1, rule)
 
 
 def _possible(body: bytes) -> list[str]:

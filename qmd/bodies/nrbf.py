@@ -7,10 +7,11 @@ the body bounds the memory, and `ELEMENTS_MAX` that of runs of nulls.  Calls of 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from datetime import timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from qmd.bodies.errors import UnreadableBody
@@ -21,6 +22,9 @@ FORMAT = "object of BinaryMessageFormatter"
 ELEMENTS_MAX = 1_000_000
 
 HEADER = struct.Struct("<Biiii")
+_DECIMAL = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_DECIMAL_DIGITS = 29
+_DECIMAL_MAX = (1 << 96) - 1
 
 # RecordTypeEnumeration, 2.1.2.1.
 (CLASS_WITH_ID, SYSTEM_CLASS, CLASS, SYSTEM_CLASS_AND_TYPES, CLASS_AND_TYPES) = range(1, 6)
@@ -262,7 +266,7 @@ class _Reader:
                 self._int()
         element_type = self._byte()
         detail = self._type_detail(element_type)
-        total = 1
+        total, first = 1, len(self._unresolved)
         for length in lengths:
             if length < 0:
                 raise self._fault("the length of an array is negative")
@@ -278,7 +282,9 @@ class _Reader:
             self._fill(found, total, depth)
         if rank > 1:
             flat = found
-            self._unresolved = [each for each in self._unresolved if each[0] is not flat]
+            # The rows replace the flat list; its references stand among the latest ones.
+            latest = self._unresolved[first:]
+            self._unresolved[first:] = [each for each in latest if each[0] is not flat]
             found = _nested(flat, lengths) if total else []
             self._put_nested(found, rank if total else 1)
             self._define(id, found)
@@ -361,7 +367,7 @@ class _Reader:
             if type == CHAR:
                 return self._char()
             if type == DECIMAL:
-                return Decimal(self._string())
+                return _decimal(self._string())
             layout = "<" + primitive.layout
             value = struct.unpack(layout, self._bytes(struct.calcsize(layout)))[0]
             if type == DATE_TIME:
@@ -438,6 +444,21 @@ _RECORDS: dict[int, Callable[[_Reader, int, int], Any]] = {
     OBJECT_ARRAY: _Reader._single_array,
     STRING_ARRAY: _Reader._single_array,
 }
+
+
+def _decimal(text: str) -> Decimal:
+    """Return a number of digits and a point, rounded to 29 digits.  2.1.1.7
+
+    Raises InvalidOperation for other texts, and for numbers of more than 96 bits.
+    """
+    if _DECIMAL.fullmatch(text) is None:
+        raise InvalidOperation(text)
+    value = Decimal(text)
+    if len(value.as_tuple().digits) > _DECIMAL_DIGITS:
+        value = Context(_DECIMAL_DIGITS).plus(value)
+    if abs(value) > _DECIMAL_MAX:
+        raise InvalidOperation(text)
+    return value
 
 
 def _nested(flat: list[Any], lengths: list[int]) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -30,6 +31,7 @@ _SCHEMA = "http://www.w3.org/2001/XMLSchema"
 _INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 _NIL, _TYPE = f"{{{_INSTANCE}}}nil", f"{{{_INSTANCE}}}type"
 _ARRAY = "ArrayOf"
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 
 
 def read_xml(body: bytes) -> Any:
@@ -181,6 +183,13 @@ def _number(text: str) -> float:
     return float(text.strip().replace("INF", "inf"))
 
 
+def _decimal(text: str) -> Decimal:
+    """Return a number of digits and a point: an exponent could stand for gigabytes of zeros."""
+    if _DECIMAL.fullmatch(text) is None:
+        raise ValueError(text)
+    return Decimal(text)
+
+
 def _moment(text: str) -> datetime:
     """Return a time; digits of seconds beyond the sixth are dropped."""
     text = text.strip()
@@ -220,7 +229,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     ),
     "unsignedLong": int,
     "char": lambda text: chr(int(text)),
-    "decimal": lambda text: Decimal(text.strip()),
+    "decimal": lambda text: _decimal(text.strip()),
     "double": _number,
     "float": _number,
     "dateTime": _moment,

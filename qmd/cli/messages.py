@@ -166,14 +166,16 @@ class Printer:
     def _print(self, message: Message) -> None:
         self.count += 1
         if self._wanted.body_only:
-            body = _content(message).text.encode() if self._wanted.content else message.body
+            body = message.body
+            if self._wanted.content:
+                body = _content(message)[1].encode("utf-8", "surrogatepass")
             sys.stdout.buffer.write(body)
             if self._wanted.count != 1 or sys.stdout.isatty():
                 sys.stdout.buffer.write(b"\n")
         elif self._wanted.as_json:
             properties = message.to_json()
             if self._wanted.content:
-                content = _content(message)
+                content, _ = _content(message)
                 properties |= {"content_format": content.format, "content": content.to_json()}
             sys.stdout.write(json.dumps(properties) + "\n")
         else:
@@ -185,7 +187,7 @@ class Printer:
             click.secho(heading, bold=True)
         body = message.body
         if self._wanted.content:
-            text = printable(_content(message).text[:BODY_CHARACTERS_MAX])
+            text = printable(_content(message)[1][:BODY_CHARACTERS_MAX])
         else:
             encoding = "utf-16-le" if message.body_type_name in _UTF_16 else "utf-8"
             text = printable(body[: 4 * BODY_CHARACTERS_MAX].decode(encoding, "replace"))
@@ -210,14 +212,16 @@ class Printer:
             click.echo(f"    here because: {printable(message.reason)}")
 
 
-def _content(message: Message) -> Content:
-    """Return the content of a body; of one that has not the format of its type, the bytes."""
+def _content(message: Message) -> tuple[Content, str]:
+    """Return the content of a body and its text; of one that cannot be read or shown, the bytes."""
     from qmd.client import UnreadableBody
 
     try:
-        return message.content
+        content = message.content
+        return content, content.text
     except UnreadableBody:
-        return message.content_as("bytes")
+        content = message.content_as("bytes")
+        return content, content.text
 
 
 def _row(lookup_id: str, sent: str, delivery: str, priority: str, size: str, *texts: str) -> str:

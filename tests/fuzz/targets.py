@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from tests.fuzz import (
+    bodies,
     captures,
     control,
     directory,
@@ -32,5 +33,6 @@ TARGETS: dict[str, Target] = {
         *(amqp.TARGETS if HAS_PROTON else ()),
         *captures.TARGETS,
         *http_requests.TARGETS,
+        *bodies.TARGETS,
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import struct
 import uuid
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qmd.bodies.content import VT_BINARY_OBJECT, Content, read_content
 from qmd.bodies.errors import UnreadableBody
 from qmd.bodies.nrbf import ELEMENTS_MAX, read_nrbf
 from qmd.bodies.nrbf_values import NrbfObject
@@ -207,3 +209,112 @@ def test_changed_streams_are_read_or_refused():
         except UnreadableBody:
             refused += 1
     assert refused > 1_000
+
+
+def _forks(depth: int, text: str = "") -> bytes:
+    """Return arrays that each refer twice to the next one; the last one holds a text."""
+    body = HEADER
+    for id in range(1, depth):
+        body += struct.pack("<Bii", 16, id, 2) + struct.pack("<Bi", 9, id + 1) * 2
+    last = struct.pack("<BiB", 6, depth + 1, len(text)) + text.encode()
+    return body + struct.pack("<Bii", 16, depth, 1) + last + b"\x0b"
+
+
+def test_objects_that_many_paths_lead_to_are_not_written_out():
+    small = read_content(_forks(4), VT_BINARY_OBJECT)
+    assert small.to_json() == [[[[""]] * 2] * 2] * 2
+
+    large = read_content(_forks(60), VT_BINARY_OBJECT)  # 2 ** 59 ways to one text
+    with pytest.raises(UnreadableBody, match="too large"):
+        large.to_json()
+    with pytest.raises(UnreadableBody, match="too large"):
+        _ = large.text
+
+
+def test_a_long_text_that_is_written_often_is_limited():
+    text = struct.pack("<Bi", 6, 2) + b"\xff\xff\x03" + b"x" * 65535
+    many = _array(text, struct.pack("<Bi", 9, 2) * 2_000, length=2_001)
+    with pytest.raises(UnreadableBody, match="too large"):
+        read_content(many, VT_BINARY_OBJECT).to_json()
+
+
+def test_objects_in_a_circle_are_not_written_along_all_paths():
+    count = 12
+    body = HEADER
+    for id in range(1, count + 1):
+        others = b"".join(struct.pack("<Bi", 9, to) for to in range(1, count + 1))
+        body += struct.pack("<Bii", 16, id, count) + others
+    with pytest.raises(UnreadableBody, match="too large"):
+        read_content(body + b"\x0b", VT_BINARY_OBJECT).to_json()
+
+
+def test_references_in_a_rectangular_array_are_resolved_beside_others():
+    inner = struct.pack("<BiBiii", 7, 2, 2, 2, 1, 2) + b"\x02" + struct.pack("<Bi", 9, 3) * 2
+    text = struct.pack("<Bi", 6, 3) + b"\x01a"
+    body = _array(struct.pack("<Bi", 9, 3), inner, text, struct.pack("<Bi", 9, 2), length=4)
+    assert read_nrbf(body) == ["a", [["a", "a"]], "a", [["a", "a"]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12.30", "12.30"),
+        ("-0.5", "-0.5"),
+        ("1." + "1" * 40, "1." + "1" * 28),  # rounded to 29 digits, 2.1.1.7
+        *((text, None) for text in ("1E9", "NaN", "1_0", "+1", "1.", ".5", "", "9" * 30)),
+    ],
+)
+def test_a_decimal_has_the_form_of_the_specification(text: str, value: str | None):
+    body = (
+        HEADER + struct.pack("<BiiB", 15, 1, 1, 5) + bytes((len(text),)) + text.encode() + b"\x0b"
+    )
+    if value is None:
+        with pytest.raises(UnreadableBody, match="Decimal"):
+            read_nrbf(body)
+    else:
+        assert read_nrbf(body) == [Decimal(value)]
+
+
+# The lengths of texts in [MS-NRBF] 2.1.1.6: up to 127, 16383, 2097151 bytes take 1, 2, 3 of them.
+@pytest.mark.parametrize("length", [0, 127, 128, 16383, 16384, 2097151, 2097152])
+def test_texts_at_the_limits_of_their_lengths_come_back(length: int):
+    assert read_nrbf(write_nrbf("x" * length)) == "x" * length
+
+
+def _times() -> st.SearchStrategy[datetime]:
+    return st.datetimes() | st.datetimes(timezones=st.just(UTC))
+
+
+PLAIN_VALUES = (
+    st.text(st.characters(exclude_categories=("Cs",)))
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.binary()
+    | st.decimals(
+        allow_nan=False, allow_infinity=False, min_value=-(10**9), max_value=10**9, places=6
+    )
+    | _times()
+    | st.timedeltas(timedelta(days=-1_000_000), timedelta(days=1_000_000))
+    | st.uuids()
+)
+NAMES = st.text("abcXYZ_.", min_size=1, max_size=8)
+
+
+def _within(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return (
+        st.lists(values, max_size=4)
+        | st.dictionaries(st.text("abc", max_size=4), values, max_size=4)
+        | st.builds(
+            NrbfObject, NAMES, st.dictionaries(NAMES, values, max_size=4), st.just("") | NAMES
+        )
+    )
+
+
+@given(PLAIN_VALUES | _within(st.recursive(PLAIN_VALUES | st.none(), _within, max_leaves=12)))
+@settings(max_examples=300, deadline=None)
+def test_any_value_comes_back(value: Any):
+    found = read_nrbf(write_nrbf(value))
+    assert found == value
+    assert type(found) is type(value)
+    json.dumps(Content("binary", found).to_json())
