@@ -32,6 +32,7 @@ class Queue:
     quota_bytes: int | None = None
     journal: bool = False  # it keeps copies of received messages
     retry_delay_s: float = 0.0  # how long a message waits that a transaction has aborted
+    groups: bool = False  # it gives the messages of a group to one reader at a time
 
     @property
     def key(self) -> str:
@@ -77,6 +78,17 @@ class DestinationList:
     @property
     def format_name(self) -> str:
         return ",".join(each.format_name for each in self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic(DestinationList):
+    """A topic with a subscription for each element."""
+
+    name: str = ""
+
+    @property
+    def format_name(self) -> str:
+        return f"topic:{self.name}"
 
 
 def attempt(

@@ -14,12 +14,16 @@ from tests.simulation.applications import Queue
 from tests.simulation.loop import Clock
 from tests.simulation.message_records import Outcome
 from tests.simulation.queue_catalogue import (
+    GROUPS_PROBABILITY,
     KINDS,
+    LOCKS_PROBABILITY,
     OPTIONAL_PROBABILITY,
     OPTIONAL_QUEUES,
     QUEUES,
+    SHARED_NAMES,
     SHARED_PROBABILITY,
     SHARED_QUEUES,
+    TOPICS_PROBABILITY,
     UNREAD,
     UNREAD_PROBABILITY,
 )
@@ -227,6 +231,14 @@ class DrawnWorld:
             queues += UNREAD
         if self._draw(f"rivals {seed}", SHARED_PROBABILITY) and not self.is_long:
             queues += SHARED_QUEUES
+        self.has_locks = self._draw(f"locks {seed}", LOCKS_PROBABILITY)
+        self.has_groups = self.has_locks and self._draw(f"groups {seed}", GROUPS_PROBABILITY)
+        self.has_topics = self._draw(f"topics {seed}", TOPICS_PROBABILITY)
+        if self.has_groups:
+            queues = tuple(
+                replace(queue, groups=True) if queue.name in SHARED_NAMES else queue
+                for queue in queues
+            )
         return queues
 
     def _draw_foreign_receiver(self) -> float | None:

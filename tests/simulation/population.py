@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.simulation import acknowledgments, foreign_receiver
-from tests.simulation.applications import Destination, DestinationList, MessageKind, Queue
+from tests.simulation.applications import Destination, DestinationList, MessageKind, Queue, Topic
 from tests.simulation.drawn_world import DrawnWorld
 from tests.simulation.foreign_receiver import ForeignReceiver
 from tests.simulation.foreign_sender import ForeignSender
 from tests.simulation.foreign_session import ForeignManager
 from tests.simulation.forwarder import Forwarder
+from tests.simulation.locking_reader import ExclusiveUse, LockingReader
 from tests.simulation.message_records import Outcome
 from tests.simulation.oracle import Oracle
-from tests.simulation.queue_catalogue import FOREIGN_KINDS, SHARED_QUEUES, UNREAD
+from tests.simulation.queue_catalogue import FOREIGN_KINDS, SHARED_NAMES, UNREAD
 from tests.simulation.queue_operator import Operator
 from tests.simulation.reader import AcknowledgmentReader, Reader, SubqueueReader
 from tests.simulation.world import Host
@@ -43,6 +44,7 @@ class Population:
         self.operators: dict[str, Operator] = {}
         self.writers: list[Writer] = []
         self.readers: list[Reader | Forwarder | AcknowledgmentReader] = []
+        self._uses: dict[str, ExclusiveUse] = {}  # of locked messages, by host
         self.foreign_sender: ForeignSender | None = None
         self.foreign_receiver: ForeignReceiver | None = None
         hosts = list(drawn.world.hosts.values())
@@ -91,17 +93,19 @@ class Population:
                 self._add_forwarder(host, queue, hosts)
             elif queue not in UNREAD:
                 self._add_reader(host, queue)
-                if queue in SHARED_QUEUES:
+                if queue.name in SHARED_NAMES:
                     self._add_reader(host, queue, f"reader-{queue.name}-too")
 
     def _add_reader(self, host: Host, queue: Queue, name: str = "") -> None:
         source, drawn, name = self._random, self._drawn, name or f"reader-{queue.name}"
         is_picky, is_sorted = queue.name.startswith("picky"), queue.name.startswith("sorted")
-        is_shared = queue in SHARED_QUEUES
+        is_shared = queue.name in SHARED_NAMES
         modes = (
             ("take",) if is_picky or is_sorted or is_shared else ("take", "take", "receive", "each")
         )
-        reader = (SubqueueReader if is_sorted else Reader)(
+        is_locking = is_shared and drawn.has_locks
+        kind = LockingReader if is_locking else SubqueueReader if is_sorted else Reader
+        reader = kind(
             host,
             queue,
             self._oracle,
@@ -110,6 +114,8 @@ class Population:
             batch=source.choice((20, 100) if drawn.is_busy else (1, 5, 50)),
             pause_s=source.choice((0.0, 0.05) if drawn.is_busy else (0.0, 0.0, 0.0, 0.05, 1.0)),
         )
+        if isinstance(reader, LockingReader):
+            reader.uses = self._uses.setdefault(host.name, ExclusiveUse(host))
         if queue.name.startswith("scratch") and drawn.has_slow_readers:
             reader.work_s = SLOW_WORK_S
         if drawn.has_pauses:
@@ -161,9 +167,25 @@ class Population:
         count = source.randint(*BUSY_MESSAGES if drawn.is_busy else (1, MESSAGES_MAX))
         count = min(count, MESSAGES_MAX if drawn.is_slow_to_relay else MANY_MESSAGES)
         settings = self._writer_settings(count)
+        if drawn.has_topics:
+            destinations = self._with_topics(host, name, destinations)
         writer = Writer(host, name, self._oracle, destinations, count, settings)
+        operator = self.operators[host.name]
+        writer.topics_life = lambda: operator.topics_life
         self.writers.append(writer)
         host.programs[name] = writer.run
+
+    def _with_topics(
+        self, host: Host, name: str, destinations: list[Destination | DestinationList]
+    ) -> list[Destination | DestinationList]:
+        """Return the destinations with topics instead of their lists."""
+        topics = [
+            Topic(each.elements, each.kind, f"{name}-{number}")
+            for number, each in enumerate(destinations)
+            if isinstance(each, DestinationList)
+        ]
+        self.operators[host.name].topics += topics
+        return [each for each in destinations if isinstance(each, Destination)] + topics
 
     def _writer_settings(self, count: int) -> WriterSettings:
         """Draw how a writer works: all messages at once, or spread over the phase of faults."""
@@ -185,6 +207,7 @@ class Population:
             if drawn.has_delays
             else None,
             delay_s_max=3.0 * drawn.time_scale,
+            has_groups=drawn.has_groups,
         )
 
     def _requested_acks(self) -> int:

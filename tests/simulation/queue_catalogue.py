@@ -28,6 +28,11 @@ OPTIONAL_QUEUES = (
 # In some worlds several readers share these queues, so that the order is not defined.
 SHARED_PROBABILITY = 0.25
 SHARED_QUEUES = (Queue("shared", True), Queue("shared_news", False))
+SHARED_NAMES = frozenset(queue.name for queue in SHARED_QUEUES)
+# In some of these worlds their readers take under locks, and the queues have groups.
+LOCKS_PROBABILITY = 0.7
+GROUPS_PROBABILITY = 0.6
+TOPICS_PROBABILITY = 0.3  # of worlds with lists
 # In some worlds these queues have no reader, so that their messages expire.
 UNREAD_PROBABILITY = 0.25
 UNREAD = (Queue("attic_orders", True), Queue("attic", False))

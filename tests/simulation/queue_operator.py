@@ -17,7 +17,7 @@ from qmd.client import (
     connect,
 )
 from tests.simulation.acknowledgments import QUEUE as ACKNOWLEDGMENTS
-from tests.simulation.applications import PAUSE_S, RECONNECT_S, Queue
+from tests.simulation.applications import PAUSE_S, RECONNECT_S, Queue, Topic
 from tests.simulation.message_records import Totals
 from tests.simulation.oracle import Oracle
 from tests.simulation.world import Host
@@ -38,6 +38,8 @@ class Operator:
         self._pace_s = pace_s
         self._is_deleting = False  # the administration queue
         self.commands: list[tuple[str, str]] = []  # (verb, queue)
+        self.topics: list[Topic] = []
+        self.topics_life = -1  # of the daemon that has all topics
         self.oracle: Oracle | None = None  # is notified when there is no administration queue
 
     async def run(self) -> None:
@@ -70,9 +72,20 @@ class Operator:
                     quota_bytes=queue.quota_bytes,
                     journal=queue.journal,
                     retry=_retry(queue.retry_delay_s),
+                    groups=queue.groups,
                 )
+        await self._make_topics(client)
         if self.oracle is not None and not self._is_deleting:
             self.oracle.administration_queue_exists(self.host.name)
+
+    async def _make_topics(self, client: QueueManager) -> None:
+        """Create the topics; writers use them once they are complete."""
+        life = self.host.daemon_life
+        for topic in self.topics:
+            await client.topics.create(topic.name)
+            for number, each in enumerate(topic.elements):
+                await client.topics.subscribe(topic.name, f"s{number}", each.format_name)
+        self.topics_life = life
 
     async def _wait_for_taker(self, name: str) -> None:
         """Wait until a reader has taken messages of a queue: the worst moment to delete them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +24,12 @@ from tests.simulation.applications import (
     DestinationList,
     MessageKind,
     Sending,
+    Topic,
     attempt,
 )
 from tests.simulation.message_records import Outcome, Sent, mark
 from tests.simulation.oracle import Oracle
+from tests.simulation.queue_catalogue import SHARED_NAMES
 from tests.simulation.world import Host
 
 DELAYED_PROBABILITY, CANCELLED_PROBABILITY = 0.3, 0.3
@@ -35,6 +38,7 @@ SLOWEST_CLOCK = 0.9
 # A restart of a host continues its own clock from the last stored time, at most 60 s old, by the
 # wall clock, which is up to 2 % too fast.
 AHEAD_S = 1.2
+GROUPS = 3  # of one life of a writer
 PAUSE_S_MAX = 120.0  # between two requests of a writer
 
 
@@ -52,6 +56,7 @@ class WriterSettings:
     requested_acks: int = 0  # flags
     delays: random.Random | None = None  # some messages are delayed, and some of them cancelled
     delay_s_max: float = 3.0
+    has_groups: bool = False  # messages for queues that several readers share have groups
 
 
 class Writer:
@@ -74,6 +79,8 @@ class Writer:
         self.destinations = destinations
         self._settings = settings
         self._life = 0
+        #: Returns the life of the daemon that has all topics.
+        self.topics_life: Callable[[], int] = lambda: -1
 
     def stop(self) -> None:
         """Send no more messages after the present request."""
@@ -173,7 +180,10 @@ class Writer:
                 self._oracle.refused(message)
 
     def _choose(self) -> Destination | DestinationList:
-        return self._random.choice(self.destinations)
+        chosen = self._random.choice(self.destinations)
+        while isinstance(chosen, Topic) and self.topics_life() != self.host.daemon_life:
+            chosen = self._random.choice(self.destinations)
+        return chosen
 
     def _attempt(self, destination: Destination | DestinationList, request: int) -> Sending:
         self.left -= len(destination.elements)
@@ -193,6 +203,8 @@ class Writer:
             "time_to_reach_queue_s": kind.lifetime_s,
             "time_to_be_received_s": kind.receive_within_s,
         }
+        if settings.has_groups and kind.queue in SHARED_NAMES:
+            properties["group"] = f"{self.name}.{self._life}.{number % GROUPS}"
         self._delay(messages, properties)
         if settings.requested_acks:
             properties["acknowledge"] = settings.requested_acks
@@ -207,6 +219,7 @@ class Writer:
             return
         delay_s = delays.random() * self._settings.delay_s_max
         properties["delay_s"] = delay_s
+        properties.pop("group", None)  # others of the group would overtake it
         world = self.host.world
         world.happened("message delayed", self.host.name)
         for message in messages:
