@@ -1745,4 +1745,17 @@ MUTANTS = (
         "        if accepted or number > self.accepted_number:\n"
         "            self.accepted_id = sequence_id",
     ),
+    Mutant(
+        "a lock ends at a quarter of its time",
+        "qmd/operations/locks.py",
+        "lock.ends_at = self._services.loop.time() + lock_s",
+        "lock.ends_at = self._services.loop.time() + lock_s / 4",
+    ),
+    Mutant(
+        "a message for a client that has left ends the daemon",
+        "qmd/operations/locks.py",
+        "            if not answer.done():  # a cancelled request gets",
+        "            if True:  # a cancelled request gets",
+        "tests/integration/operations/test_locks.py",
+    ),
 )
