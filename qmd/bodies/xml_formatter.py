@@ -41,8 +41,8 @@ def read_xml(body: bytes) -> Any:
     an array a list; an object a dictionary, with attributes under "@name", a text beside elements
     under "#text", and a list for elements of one name.  Raises UnreadableBody.
     """
-    root = _parse(body)
-    name = _local(root.tag)
+    root = parse_xml(body)
+    name = local_name(root.tag)
     if name.startswith(_ARRAY):
         return [_typed(each) for each in root]
     return _typed(root)
@@ -50,7 +50,7 @@ def read_xml(body: bytes) -> Any:
 
 def root_of(body: bytes) -> str:
     """Return the name of the root element without its namespace.  Raises UnreadableBody."""
-    return _local(_parse(body).tag)
+    return local_name(parse_xml(body).tag)
 
 
 def write_xml(value: Any, root: str = "") -> bytes:
@@ -78,7 +78,7 @@ def write_xml(value: Any, root: str = "") -> bytes:
 _ROOT_ATTRIBUTES = f" xmlns:xsd={quoteattr(_SCHEMA)} xmlns:xsi={quoteattr(_INSTANCE)}"
 
 
-def _parse(body: bytes) -> ElementTree.Element:
+def parse_xml(body: bytes) -> ElementTree.Element:
     builder = ElementTree.TreeBuilder()
     parser = expat.ParserCreate(namespace_separator="}")
     depth = 0
@@ -124,7 +124,7 @@ def _clark(name: str) -> str:
     return f"{{{name}" if "}" in name else name
 
 
-def _local(tag: str) -> str:
+def local_name(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
@@ -132,7 +132,7 @@ def _typed(element: ElementTree.Element) -> Any:
     """Return the value of an element whose name or xsi:type is a type."""
     if element.get(_NIL) in ("true", "1"):
         return None
-    name = element.get(_TYPE, "").rpartition(":")[2] or _local(element.tag)
+    name = element.get(_TYPE, "").rpartition(":")[2] or local_name(element.tag)
     read = _READERS.get(name)
     if read is None or len(element):
         return _members(element) or {}
@@ -149,14 +149,14 @@ def _members(element: ElementTree.Element) -> Any:
     if not len(element) and element.get(_TYPE, "").rpartition(":")[2] in _READERS:
         return _typed(element)
     found: dict[str, Any] = {
-        f"@{_local(name)}": text
+        f"@{local_name(name)}": text
         for name, text in element.items()
         if not name.startswith(f"{{{_INSTANCE}}}")
     }
     if not len(element) and not found:
         return element.text or ""
     for child in element:
-        name, value = _local(child.tag), _members(child)
+        name, value = local_name(child.tag), _members(child)
         if name not in found:
             found[name] = value
         elif isinstance(found[name], _Several):

@@ -177,6 +177,9 @@ class Printer:
             if self._wanted.content:
                 content, _ = _content(message)
                 properties |= {"content_format": content.format, "content": content.to_json()}
+                bus = message.bus_headers
+                if bus is not None:
+                    properties["bus_headers"] = bus.to_json()
             sys.stdout.write(json.dumps(properties) + "\n")
         else:
             self._print_row(message)
@@ -210,6 +213,9 @@ class Printer:
             )
         if message.reason:
             click.echo(f"    here because: {printable(message.reason)}")
+        bus = message.bus_headers if self._wanted.content else None
+        if bus is not None:
+            click.echo(f"    {printable(bus.summary)}")
 
 
 def _content(message: Message) -> tuple[Content, str]:

@@ -13,6 +13,7 @@ from qmd.control_protocol import messages as frames
 
 if TYPE_CHECKING:
     from protocol import MqfElement, UserMessage
+    from qmd.bodies.bus_headers import BusHeaders
     from qmd.bodies.content import Content
     from qmd.properties.values import MessageProperties
 
@@ -94,6 +95,13 @@ class Message(DefinedProperties, SecurityProperties):
         from qmd.bodies.content import read_content
 
         return read_content(self.body, self.body_type, format)
+
+    @property
+    def bus_headers(self) -> BusHeaders | None:
+        """Return the headers of NServiceBus, Rebus or MassTransit; None if there are none."""
+        from qmd.bodies.bus_headers import read_bus_headers
+
+        return read_bus_headers(self.extension, self.body, self.content_type)
 
     @property
     def application_tag(self) -> int:

@@ -12,6 +12,12 @@ from uuid import UUID
 
 from protocol.body_type import BodyType
 from qmd.bodies.active_x import is_active_x
+from qmd.bodies.bus_headers import (
+    format_name,
+    parse_headers,
+    read_bus_headers,
+    write_bus_headers,
+)
 from qmd.bodies.content import (
     BINARY,
     FORMATS,
@@ -175,7 +181,38 @@ def check_body(data: bytes) -> None:
     assert within_limits(read_content, body, body_type, "bytes").value == body
 
 
+def extensions() -> Iterable[bytes]:
+    envelope = b'{"messageId": "1", "messageType": ["urn:message:A:B"], "headers": {"a": "b"}}'
+    for extension, body in (
+        (write_bus_headers("NServiceBus", {"NServiceBus.Retries": "2", "a": "<&>"}), b""),
+        (b"<ArrayOfHeaderInfo><HeaderInfo><Key>&#x1F;</Key></HeaderInfo></ArrayOfHeaderInfo>", b""),
+        (write_bus_headers("Rebus", {"rbs2-senttime": "2026-01-02T03:04:05.1234567Z"}), b""),
+        (b"+AHsAIg-rbs2-msg-id+ACIAOgAi-1+ACIAfQ-", b""),
+        (write_bus_headers("MassTransit", {"Content-Type": "application/vnd.masstransit+json"}),
+         envelope),
+        (write_bus_headers("MassTransit", {"Content-Type": "application/vnd.masstransit+xml"}),
+         write_xml({"messageType": ["urn:message:A:B"], "retryCount": "2"}, "envelope")),
+    ):  # fmt: skip
+        yield extension + b"\0\0" + body
+
+
+def check_extension(data: bytes) -> None:
+    """Check an extension and the body behind it."""
+    extension, _, body = data.partition(b"\0\0")
+    _, refused = outcome(UnreadableBody, parse_headers, extension, seconds_max=READ_S_MAX)
+    assert refused is None or str(refused)
+    found = within_limits(read_bus_headers, extension, body, seconds_max=READ_S_MAX)
+    if found is None:
+        return
+    assert len(json.dumps(found.to_json())) < 200 * (len(data) + 100)
+    assert len(found.summary) < 3_000
+    for address in (found.return_address, found.failed_queue):
+        name = format_name(address)
+        assert name is None or name.isascii() or not address.isascii()
+
+
 TARGETS = (
+    Target("bus-headers", check_extension, extensions),
     Target("body-binary", check_stream, streams, mutate_stream),
     Target("body-xml", check_document, documents),
     Target("body", check_body, typed_bodies),

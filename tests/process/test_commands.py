@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from qmd.bodies.bus_headers import write_bus_headers
 from tests.patience import END_S
 from tests.process import wire
 from tests.process.command_line import run
@@ -114,6 +116,19 @@ def test_a_body_that_contradicts_its_type_is_shown_as_bytes(daemon: Daemon):
     (message,) = daemon.json("receive", "plain", "--content")
 
     assert (message["content_format"], message["content"]) == ("bytes", "YWJj")
+
+
+def test_headers_of_a_service_bus_are_shown(daemon: Daemon):
+    headers = {"NServiceBus.MessageId": "1", "NServiceBus.FailedQ": "billing@hostb"}
+    extension = base64.b64encode(write_bus_headers("NServiceBus", headers)).decode()
+    daemon.cli("send", "plain", "<Order/>", "--extension-base64", extension)
+
+    row = daemon.cli("peek", "plain", "--content").stdout.decode()
+    (message,) = daemon.json("receive", "plain", "--content")
+
+    assert "NServiceBus: failed in billing@hostb" in row
+    assert message["bus_headers"]["failed_queue"] == "billing@hostb"
+    assert message["bus_headers"]["headers"] == headers
 
 
 def test_peek_changes_nothing(daemon: Daemon):

@@ -203,6 +203,10 @@ def _properties(message: Message) -> dict[str, Any]:
     """Return the properties that are set, for people."""
     shown = message.to_json()
     left_out = ("body_base64", "extension_base64", "sender_id_base64", "label", "body_type")
+    bus = message.bus_headers
+    if bus is not None:
+        shown["service_bus"] = bus.summary
+        shown["service_bus_headers"] = dict(bus.headers)
     return {
         name.replace("_", " "): json.dumps(value) if isinstance(value, dict | list) else value
         for name, value in shown.items()
