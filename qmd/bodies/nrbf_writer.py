@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -40,16 +41,25 @@ def _no_type(shown: str) -> UnreadableBody:
 
 
 class _Writer:
-    """Writes one stream; objects follow each other in the order of their first mention."""
+    """Writes one stream.
+
+    An array never stands within an object: .NET would read nulls.  A reference stands there, and
+    the array follows at the top, [MS-NRBF] 2.7.
+    """
 
     def __init__(self) -> None:
         self.output = bytearray(nrbf.HEADER.pack(0, 1, -1, 1, 0))
         self._next_id = 1
         self._libraries: dict[str, int] = {}
-        self._open: list[int] = []  # ids of the Python containers that are being written
+        self._open: list[int] = []  # ids of the Python containers around the value
+        # Arrays to be written: the number of the object, the items, and `_open` of its place.
+        self._later: deque[tuple[int, bytes | list[Any], list[int]]] = deque()
 
     def root(self, value: Any) -> None:
         self._record(value, boxed=True)
+        while self._later:
+            id, items, self._open = self._later.popleft()
+            self._array(id, items)
         self.output.append(nrbf.END)
 
     def _record(self, value: Any, *, boxed: bool = False) -> None:
@@ -60,15 +70,13 @@ class _Writer:
             self._header(nrbf.STRING)
             self._string(value)
         elif isinstance(value, bytes | bytearray | memoryview):
-            data = bytes(value)
-            self._header(nrbf.PRIMITIVE_ARRAY)
-            self.output += struct.pack("<iB", len(data), nrbf.BYTE) + data
+            self._put_array(bytes(value), refer=not boxed)
         elif isinstance(value, list | tuple | dict | NrbfObject):
-            self._container(value)
+            self._container(value, refer=not boxed)
         else:
             self._plain(value, boxed=boxed)
 
-    def _container(self, value: Any) -> None:
+    def _container(self, value: Any, *, refer: bool) -> None:
         if id(value) in self._open:
             raise _no_type("a value that contains itself")
         if len(self._open) >= DEPTH_MAX:
@@ -79,11 +87,26 @@ class _Writer:
         elif isinstance(value, NrbfObject):
             self._object(value)
         else:
-            kind = nrbf.OBJECT_ARRAY
-            if value and all(isinstance(each, str) for each in value):
-                kind = nrbf.STRING_ARRAY
-            self._array(kind, list(value))
+            self._put_array(list(value), refer=refer)
         self._open.pop()
+
+    def _put_array(self, items: bytes | list[Any], *, refer: bool) -> None:
+        """Write an array that is the root; or refer to it, and write it later."""
+        id, self._next_id = self._next_id, self._next_id + 1
+        if refer:
+            self.output += struct.pack("<Bi", nrbf.REFERENCE, id)
+        self._later.append((id, items, [*self._open]))
+
+    def _array(self, id: int, items: bytes | list[Any]) -> None:
+        if isinstance(items, bytes):
+            self.output += struct.pack("<BiiB", nrbf.PRIMITIVE_ARRAY, id, len(items), nrbf.BYTE)
+            self.output += items
+            return
+        is_text = bool(items) and all(isinstance(each, str) for each in items)
+        kind = nrbf.STRING_ARRAY if is_text else nrbf.OBJECT_ARRAY
+        self.output += struct.pack("<Bii", kind, id, len(items))
+        for each in items:
+            self._record(each)
 
     def _plain(self, value: Any, *, boxed: bool) -> None:
         if isinstance(value, uuid.UUID):
@@ -150,14 +173,8 @@ class _Writer:
         self.output += struct.pack("<fi", 0.72, len(value))
         self.output += bytes((nrbf.NULL, nrbf.NULL))
         self.output += struct.pack("<i", 2 * len(value) + 3)
-        self._array(nrbf.OBJECT_ARRAY, list(value))
-        self._array(nrbf.OBJECT_ARRAY, list(value.values()))
-
-    def _array(self, kind: int, items: list[Any]) -> None:
-        self._header(kind)
-        self.output += struct.pack("<i", len(items))
-        for each in items:
-            self._record(each)
+        for items in (list(value), list(value.values())):
+            self._put_array(items, refer=True)
 
     # Parts.
 
