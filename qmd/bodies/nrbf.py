@@ -30,6 +30,7 @@ _DECIMAL_MAX = (1 << 96) - 1
 (CLASS_WITH_ID, SYSTEM_CLASS, CLASS, SYSTEM_CLASS_AND_TYPES, CLASS_AND_TYPES) = range(1, 6)
 (STRING, ARRAY, TYPED_PRIMITIVE, REFERENCE, NULL, END, LIBRARY) = range(6, 13)
 (NULLS_256, NULLS, PRIMITIVE_ARRAY, OBJECT_ARRAY, STRING_ARRAY) = range(13, 18)
+_ARRAYS = frozenset({ARRAY, PRIMITIVE_ARRAY, OBJECT_ARRAY, STRING_ARRAY})
 _CALLS = {21: "a call of a remote method", 22: "the return of a remote method"}
 
 # BinaryTypeEnumeration, 2.1.2.2.
@@ -156,6 +157,8 @@ class _Reader:
         while kind == LIBRARY:
             self._library()
             kind = self._byte()
+        if kind in _ARRAYS:  # 2.7; .NET would read a null
+            raise self._fault("an array stands within an object instead of behind it", -1)
         return self._record(kind, depth)
 
     def _record(self, kind: int, depth: int) -> Any:

@@ -170,8 +170,11 @@ HOSTILE = {
     "an unknown type": struct.pack("<BiiB", 15, 1, 0, 99) + struct.pack("<BiiB", 15, 2, 1, 99),
     "bytes after the end": struct.pack("<Bii", 16, 1, 0) + b"\x0b\0",
     "no end": struct.pack("<Bii", 16, 1, 0),
-    "deep objects": struct.pack("<Bii", 16, 1, 1)
-    + b"".join(struct.pack("<Bii", 16, 2 + n, 1) for n in range(5000)),
+    "an array within an object": struct.pack("<BiiBii", 16, 1, 1, 16, 2, 0) + b"\x0b",
+    "deep objects": b"".join(
+        struct.pack("<Bi", 2, 1 + n) + b"\x01A" + struct.pack("<i", 1) + b"\x01m"
+        for n in range(5000)
+    ),
 }
 
 
@@ -249,10 +252,10 @@ def test_objects_in_a_circle_are_not_written_along_all_paths():
 
 
 def test_references_in_a_rectangular_array_are_resolved_beside_others():
-    inner = struct.pack("<BiBiii", 7, 2, 2, 2, 1, 2) + b"\x02" + struct.pack("<Bi", 9, 3) * 2
+    rows = struct.pack("<BiBiii", 7, 2, 2, 2, 1, 2) + b"\x02" + struct.pack("<Bi", 9, 3) * 2
     text = struct.pack("<Bi", 6, 3) + b"\x01a"
-    body = _array(struct.pack("<Bi", 9, 3), inner, text, struct.pack("<Bi", 9, 2), length=4)
-    assert read_nrbf(body) == ["a", [["a", "a"]], "a", [["a", "a"]]]
+    first = struct.pack("<Bii", 16, 1, 3) + b"".join(struct.pack("<Bi", 9, n) for n in (3, 2, 3))
+    assert read_nrbf(HEADER + first + rows + text + b"\x0b") == ["a", [["a", "a"]], "a"]
 
 
 @pytest.mark.parametrize(
