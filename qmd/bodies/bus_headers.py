@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from xml.sax.saxutils import escape  # nosec B406: writes only
 
 from qmd.bodies.errors import UnreadableBody
 
@@ -142,8 +141,10 @@ def write_bus_headers(framework: str, headers: Mapping[str, str]) -> bytes:
     Raises UnreadableBody for a character that XML cannot hold, ValueError for another framework.
     """
     if framework == N_SERVICE_BUS:
+        from qmd.bodies.xml_formatter import escaped
+
         rows = "".join(
-            f"<HeaderInfo><Key>{_escaped(name)}</Key><Value>{_escaped(text)}</Value></HeaderInfo>"
+            f"<HeaderInfo><Key>{escaped(name)}</Key><Value>{escaped(text)}</Value></HeaderInfo>"
             for name, text in headers.items()
         )
         spaces = (
@@ -369,12 +370,6 @@ def _from_json(extension: bytes) -> dict[str, str]:
             raise _fault(f"the header {name!r:.60} has half a character")
         headers[name] = text
     return headers
-
-
-def _escaped(text: str) -> str:
-    if any((each < " " and each not in "\t\n\r") or "\ud800" <= each <= "\udfff" for each in text):
-        raise _fault(f"{text!r:.60} has a character that XML cannot hold")
-    return escape(text, {"\r": "&#xD;"})
 
 
 def _listed(types: str) -> tuple[str, ...]:

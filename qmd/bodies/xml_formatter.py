@@ -31,6 +31,9 @@ _SCHEMA = "http://www.w3.org/2001/XMLSchema"
 _INSTANCE = "http://www.w3.org/2001/XMLSchema-instance"
 _NIL, _TYPE = f"{{{_INSTANCE}}}nil", f"{{{_INSTANCE}}}type"
 _ARRAY = "ArrayOf"
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_QUOTED = {"\t": "&#x9;", "\n": "&#xA;", "\r": "&#xD;"}  # readers turn others into spaces
+_NAME = re.compile(r"[^\W\d][\w.-]*")
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 
 
@@ -71,7 +74,7 @@ def write_xml(value: Any, root: str = "") -> bytes:
         text = f"<{tag}{_ROOT_ATTRIBUTES}>{inner}</{tag}>"
     else:
         name, written = _type_of(value)
-        text = f"<{name}>{_escaped(written)}</{name}>"
+        text = f"<{name}>{escaped(written)}</{name}>"
     return f'<?xml version="1.0"?>\r\n{text}'.encode()
 
 
@@ -277,19 +280,15 @@ def _item(value: Any, name: str) -> str:
     """Return an element of an array; with the type of each if they differ."""
     own, text = _type_of(value)
     if own == name:
-        return f"<{name}>{_escaped(text)}</{name}>"
+        return f"<{name}>{escaped(text)}</{name}>"
     prefix = ' xmlns:q1="http://microsoft.com/wsdl/types/"' if own == "guid" else ""
     space = "q1" if own == "guid" else "xsd"
-    return f'<anyType{prefix} xsi:type="{space}:{own}">{_escaped(text)}</anyType>'
+    return f'<anyType{prefix} xsi:type="{space}:{own}">{escaped(text)}</anyType>'
 
 
 def _object(name: str, value: Any, attributes: str, depth: int) -> str:
     """Return an element with the members of a dictionary."""
-    if (
-        not name.replace("_", "a").replace(".", "a").replace("-", "a").isalnum()
-        or name[0].isdigit()
-    ):
-        raise UnreadableBody(FORMAT, -1, f"{name!r} is no name of an element")
+    _check_name(name, "an element")
     if depth > DEPTH_MAX:
         raise UnreadableBody(FORMAT, -1, f"it has more than {DEPTH_MAX} levels")
     if value is None:
@@ -300,17 +299,34 @@ def _object(name: str, value: Any, attributes: str, depth: int) -> str:
         inner = ""
         for key, each in value.items():
             if key.startswith("@"):
-                attributes += f" {key[1:]}={quoteattr(str(each))}"
+                _check_name(key[1:], "an attribute")
+                attributes += f" {key[1:]}={quoteattr(_checked_text(str(each)), _QUOTED)}"
             elif key == "#text":
-                inner += _escaped(str(each))
+                inner += escaped(str(each))
             else:
                 inner += _object(key, each, "", depth + 1)
         return f"<{name}{attributes}>{inner}</{name}>"
-    return f"<{name}{attributes}>{_escaped(_type_of(value)[1])}</{name}>"
+    return f"<{name}{attributes}>{escaped(_type_of(value)[1])}</{name}>"
 
 
-def _escaped(text: str) -> str:
-    """Return a text for XML, which cannot hold most control characters."""
-    if any((each < " " and each not in "\t\n\r") or "\ud800" <= each <= "\udfff" for each in text):
+def escaped(text: str) -> str:
+    """Return a text for XML.  Raises UnreadableBody for a character that XML cannot hold."""
+    return escape(_checked_text(text), {"\r": "&#xD;"})
+
+
+def _checked_text(text: str) -> str:
+    if _FORBIDDEN.search(text) is not None:
         raise UnreadableBody(FORMAT, -1, f"{text!r:.60} has a character that XML cannot hold")
-    return escape(text, {"\r": "&#xD;"})
+    return text
+
+
+def _check_name(name: str, part: str) -> None:
+    """Check the name of a part; the parser knows which letters beyond ASCII a name can have."""
+    rule = f"{name!r:.60} is no name of {part}"
+    if _NAME.fullmatch(name) is None:
+        raise UnreadableBody(FORMAT, -1, rule)
+    if not name.isascii():
+        try:
+            parse_xml(f"<{name}/>".encode())
+        except UnreadableBody:
+            raise UnreadableBody(FORMAT, -1, rule) from None

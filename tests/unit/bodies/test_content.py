@@ -194,3 +194,58 @@ def test_an_unknown_format():
     for call in (lambda: read_content(b"", format="yaml"), lambda: write_content("", "yaml")):
         with pytest.raises(ValueError, match="xml, binary"):
             call()
+
+
+ANY_TEXT = st.text(
+    st.characters(exclude_categories=("Cs",)) | st.sampled_from("\r\n\t<&>\"'\ufffe]")
+)
+NAMES = st.text("abÄßЯ名_", min_size=1, max_size=5)
+XML_VALUES = (
+    ANY_TEXT
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.binary()
+    | st.decimals(allow_nan=False, allow_infinity=False, places=4)
+    | st.datetimes()
+    | st.datetimes(timezones=st.just(UTC))
+    | st.uuids()
+)
+
+
+@given(XML_VALUES | st.lists(XML_VALUES, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_any_plain_value_comes_back_from_xml_or_is_refused(value: Any):
+    try:
+        body, body_type = write_content(value, "xml")
+    except UnreadableBody as error:
+        assert "cannot hold" in error.rule  # noqa: PT017
+    else:
+        assert read_content(body, body_type) == Content("xml", value)
+
+
+@given(
+    st.recursive(
+        st.dictionaries(NAMES, ANY_TEXT, min_size=1, max_size=3),
+        lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3),
+        max_leaves=6,
+    ),
+    st.dictionaries(NAMES.map("@{}".format), ANY_TEXT, max_size=2),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_object_comes_back_from_xml_or_is_refused(value: dict[str, Any], attributes: Any):
+    value = {**value, **attributes}
+    try:
+        body, _ = write_content(value, "xml", root="Order")
+    except UnreadableBody as error:
+        assert "cannot hold" in error.rule  # noqa: PT017
+    else:
+        assert read_content(body, format="xml").value == value
+
+
+@pytest.mark.parametrize(
+    "value", [{"a b": "1"}, {'@x="1" y': "1"}, {"a>": "1"}, {"1": "1"}, {"@a": "\1"}, {"a²": "1"}]
+)
+def test_an_object_with_names_that_are_none_is_refused(value: dict[str, str]):
+    with pytest.raises(UnreadableBody):
+        write_content(value, "xml", root="A")
