@@ -9,7 +9,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from protocol.body_type import VECTOR, BodyType, body_type_name
@@ -18,6 +18,8 @@ from qmd.bodies.errors import UnreadableBody
 FORMAT = "value of ActiveXMessageFormatter"
 
 _DATE_FIRST = datetime(1899, 12, 30)  # day 0 of an OLE date
+# Refuses to round; the numbers that VT_CY holds have 19 digits.
+_EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 _NUMBERS = {
     BodyType.VT_I1: "b",
     BodyType.VT_UI1: "B",
@@ -75,10 +77,8 @@ def write_active_x(value: Any) -> tuple[bytes, int]:
             return struct.pack("<q", value), BodyType.VT_I8
         case float():
             return struct.pack("<d", value), BodyType.VT_R8
-        case Decimal() if value.is_finite() and abs(value * 10_000) < 1 << 63:
-            scaled = value * 10_000
-            if scaled == scaled.to_integral_value():
-                return struct.pack("<q", int(scaled)), BodyType.VT_CY
+        case Decimal() if (scaled := _scaled(value)) is not None:
+            return struct.pack("<q", scaled), BodyType.VT_CY
         case datetime() if value.tzinfo is None:
             return struct.pack("<d", _days(value)), BodyType.VT_DATE
         case uuid.UUID():
@@ -102,6 +102,18 @@ def _boolean(body: bytes) -> bool:
 
 def _currency(body: bytes) -> Decimal:
     return Decimal(struct.unpack("<q", body)[0]).scaleb(-4)
+
+
+def _scaled(value: Decimal) -> int | None:
+    """Return a number in units of 1/10,000; None if VT_CY cannot hold it exactly."""
+    if not value.is_finite():
+        return None
+    try:
+        scaled = _EXACT.scaleb(value, 4)
+        whole = _EXACT.to_integral_exact(scaled)
+    except (InvalidOperation, Inexact):
+        return None
+    return int(whole) if -(1 << 63) <= whole < 1 << 63 else None
 
 
 def _date(body: bytes) -> datetime:

@@ -249,3 +249,42 @@ def test_any_object_comes_back_from_xml_or_is_refused(value: dict[str, Any], att
 def test_an_object_with_names_that_are_none_is_refused(value: dict[str, str]):
     with pytest.raises(UnreadableBody):
         write_content(value, "xml", root="A")
+
+
+@given(
+    ANY_TEXT.filter(lambda text: not text.endswith("\0"))
+    | st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.binary()
+    | st.uuids()
+    | st.decimals(Decimal(-(2**63)).scaleb(-4), Decimal(2**63 - 1).scaleb(-4), places=4)
+)
+@settings(max_examples=300, deadline=None)
+def test_any_value_of_com_comes_back(value: Any):
+    assert read_content(*write_content(value, "activex")) == Content("activex", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "Infinity",
+        "1.00001",
+        "1.00000000000000000000000000001",
+        "1E30",
+        "922337203685477.5808",
+    ],
+)
+def test_a_number_that_currency_cannot_hold_is_refused(value: str):
+    with pytest.raises(UnreadableBody):
+        write_content(Decimal(value), "activex")
+
+
+@given(st.datetimes())
+@settings(max_examples=300, deadline=None)
+def test_any_ole_date_comes_back_to_the_hundredth_of_a_millisecond(value: datetime):
+    # An OLE date is a number of days in 64 bits: the year 9999 has steps of 40 microseconds.
+    found = read_content(*write_content(value, "activex")).value
+    assert abs(found - value) <= timedelta(microseconds=50)
