@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("jinja2", reason="the extra qmd-msmq[console] is not installed")
 pytest.importorskip("httptools", reason="the extra qmd-msmq[console] is not installed")
 
+from qmd.bodies.bus_headers import write_bus_headers
 from tests.patience import END_S
 from tests.process.console_program import (
     Console,
@@ -56,7 +57,8 @@ def test_hostile_labels_and_bodies_stay_text(console, queues, text):
     from qmd.client import blocking
 
     with blocking.connect(console.daemon.folder / "qmd.sock") as qm:
-        qm.send(queues[0], text.encode(), label=text)
+        extension = write_bus_headers("Rebus", {"rbs2-msg-type": text, "rbs2-source-queue": text})
+        qm.send(queues[0], text.encode(), label=text, extension=extension)
     client = console.client("anna")
     (lookup_id,) = ids(client, queues[0])
     name = queues[0].replace("\\", "%5C")
@@ -74,6 +76,19 @@ def test_hostile_labels_and_bodies_stay_text(console, queues, text):
         assert "<h1>x" not in page.text
         assert ">49<" not in page.text
         assert not set("\u202e\u2066\x1b\x07") & set(inside), path
+
+
+def test_headers_of_a_service_bus_are_on_the_page_of_a_message(console, queues):
+    from qmd.client import blocking
+
+    headers = {"NServiceBus.MessageId": "1", "NServiceBus.FailedQ": "billing@hostb"}
+    with blocking.connect(console.daemon.folder / "qmd.sock") as qm:
+        qm.send(queues[0], "a", extension=write_bus_headers("NServiceBus", headers))
+    client = console.client("vera")
+    (lookup_id,) = ids(client, queues[0])
+    name = queues[0].replace("\\", "%5C")
+    page = client.get(f"/hosts/local/message?queue={name}&id={lookup_id}")
+    assert "NServiceBus: failed in billing@hostb" in page.text
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe\xfd" * 99, b"<a>" * 9999, b"\0" * 5000, b""])
