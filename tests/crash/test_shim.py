@@ -13,6 +13,10 @@ from tests.crash.machine import Machine
 from tests.crash.shim import Fault, WriteLog
 from tests.crash.workload import Workload
 
+# The reasons of SQLite in a commit, and those of the system in a checkpoint.
+EIO = ("disk I/O error", "Input/output error")
+ENOSPC = ("database or disk is full", "No space left on device")
+
 NOT_LOGGED = {"lock", "reserve", "mark"}  # the mark is written through a memory mapping
 
 
@@ -50,23 +54,25 @@ def test_a_process_is_killed_at_the_chosen_act(machine: Machine):
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "reasons"),
     [
-        (Fault("eio", 14, "s", times=0), "Input/output error"),
-        (Fault("eio", 20, "s", times=0), "disk I/O error"),
-        (Fault("eio", 200, "w", times=0), "disk I/O error"),
-        (Fault("enospc", 200, "w", times=0), "database or disk is full"),
-        (Fault("short", 200, "w", times=0), "database or disk is full"),
+        (Fault("eio", 18, "s", times=0), EIO),
+        (Fault("eio", 24, "s", times=0), EIO),
+        (Fault("eio", 260, "w", times=0), EIO),
+        (Fault("enospc", 260, "w", times=0), ENOSPC),
+        (Fault("short", 260, "w", times=0), ENOSPC),
     ],
 )
-def test_a_failing_disk_stops_the_daemon_with_a_reason(machine: Machine, fault: Fault, words: str):
+def test_a_failing_disk_stops_the_daemon_with_a_reason(
+    machine: Machine, fault: Fault, reasons: tuple[str, ...]
+):
     with Workload(machine, seed=1) as workload:
         assert not workload.run(fault)
 
     assert machine.ended() == 1
     (event,) = [event for event in machine.events() if event["level"] == "critical"]
     assert event["event"] == "storage_failed"
-    assert words in str(event["reason"])
+    assert any(words in str(event["reason"]) for words in reasons)
     assert "Nothing that was acknowledged is lost" in str(event["remedy"])
 
 

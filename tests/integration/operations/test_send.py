@@ -188,7 +188,8 @@ async def test_the_index_of_a_transaction_goes_on_after_a_start(hosts: Hosts) ->
         a = await hosts.restart(a)
 
     assert len(set(indexes)) == 6
-    assert indexes == sorted(indexes)
+    for first, second in zip(indexes[::2], indexes[1::2], strict=True):
+        assert second - first & 0xFFFFF == 1
 
 
 @hosted

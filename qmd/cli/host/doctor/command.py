@@ -11,10 +11,10 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.host.doctor.finding import Finding, Level, fault, note
 from qmd.cli.parameters import json_option
-from qmd.config.file import ConfigError, Settings
 
 if TYPE_CHECKING:
     from qmd.cli.host.doctor.peer_checks import PeerCheck
+    from qmd.config.file import Settings
 
 #: Exit codes as monitoring programs expect them; a note is in order.
 _EXIT = {Level.OK: 0, Level.NOTE: 0, Level.WARNING: 1, Level.FAULT: 2}
@@ -74,6 +74,8 @@ def doctor(
 def _findings(
     configuration: Configuration, peer: str | None, queue: str, timeout_s: float, *, sends: bool
 ) -> Iterator[Finding]:
+    from qmd.config.file import ConfigError
+
     try:
         settings = configuration.settings()
     except ConfigError as error:
