@@ -24,7 +24,8 @@ class ReadingTurns:
         self, turns: FairScheduler, busy_time: Callable[[], float], read_on: Callable[[], None]
     ) -> None:
         """`read_on` is called when the client may be read again."""
-        self._turns, self._busy_time, self._read_on = turns, busy_time, read_on
+        self._turns, self._busy_time = turns, busy_time
+        self._read_on: Callable[[], None] | None = read_on
         self._began_s = 0.0
         self.waits = False  # it is not read until its turn
 
@@ -44,4 +45,9 @@ class ReadingTurns:
     def take_turn(self, now: float, packets_max: int) -> None:
         """Let the client be read again."""
         self.waits = False
-        self._read_on()
+        if self._read_on is not None:
+            self._read_on()
+
+    def leave(self) -> None:
+        """Drop the reference to the client: a circle would keep it until the collector runs."""
+        self._read_on = None

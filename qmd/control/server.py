@@ -130,6 +130,7 @@ class ControlConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._memory.leave()
+        self._reading.leave()
         self._server.places.leave(self)
         self._server.connections.pop(self, None)
         if self.account is not None:
