@@ -23,6 +23,10 @@ Factory = Callable[[], asyncio.BaseProtocol]
 FIN, RST = "end of stream", "reset"
 
 
+# Of each application: the log of requests names it, and a seed gives the same log always.
+PROCESS = 4711
+
+
 class Connection:
     """A connection with its two ends; its epoch changes when the bytes under way are lost."""
 
@@ -54,7 +58,7 @@ class OwnProgram:
 
     def getsockopt(self, level: int, option: int, size: int = 0) -> bytes:
         if option == socket.SO_PEERCRED:
-            return CREDENTIALS.pack(os.getpid(), os.geteuid(), os.getegid())
+            return CREDENTIALS.pack(PROCESS, os.geteuid(), os.getegid())
         if option == SO_PEERGROUPS:
             return b""
         raise OSError(errno.ENOPROTOOPT, "the simulated kernel has no such option")
