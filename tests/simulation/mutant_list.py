@@ -956,8 +956,8 @@ MUTANTS = (
     Mutant(
         "bytes of received messages are still counted",
         "qmd/queues/local_queue.py",
-        "        self.messages -= messages\n        self.shrink(size)",
-        "        self.messages -= messages",
+        "        self.left_count += messages\n        self.shrink(size)",
+        "        self.left_count += messages",
     ),
     Mutant(
         "expired messages are still counted",
@@ -1243,8 +1243,8 @@ MUTANTS = (
     Mutant(
         "a commit of a transaction omits one message",
         "qmd/operations/transactions.py",
-        'reader, queue, sorted(mine), b"", _unanswered, transaction=transaction.id.hex()',
-        'reader, queue, sorted(mine)[1:], b"", _unanswered, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine), b"", unanswered, transaction=transaction.id.hex()',
+        'reader, queue, sorted(mine)[1:], b"", unanswered, transaction=transaction.id.hex()',
     ),
     Mutant(
         "moved messages count in their old queue",
@@ -1632,8 +1632,8 @@ MUTANTS = (
     Mutant(
         "a resumed queue does not wake its link",
         "qmd/queues/outgoing_queues.py",
-        "destination=queue.destination)\n        queue.link.wake()\n\n    def kick",
-        "destination=queue.destination)\n\n    def kick",
+        "session.resume()\n        queue.link.wake()\n\n    def kick",
+        "session.resume()\n\n    def kick",
     ),
     Mutant(
         "moves are not counted",
@@ -1721,7 +1721,7 @@ MUTANTS = (
         "messages that a transaction rejects are received",
         "qmd/operations/transactions.py",
         "            self._message_receiver.reject(\n"
-        '                transaction.reader, queue, lookup_ids, reason, b"", _unanswered\n'
+        '                transaction.reader, queue, lookup_ids, reason, b"", unanswered\n'
         "            )",
         "            pass",
     ),
