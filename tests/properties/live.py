@@ -25,6 +25,8 @@ from tests.integration.managers import TRANSACTIONAL_DEAD_LETTERS, Host, Hosts, 
 from tests.patience import END_S
 from tests.process import wire
 
+# A short run repeats the same examples: new ones are the work of a search, which may take long.
+IS_SHORT = "LIVE_EXAMPLES" not in os.environ
 EXAMPLES = int(os.environ.get("LIVE_EXAMPLES", 5))  # of each machine; each takes one or two seconds
 STEPS = 40
 PATIENCE_S = END_S

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.process import wire
 from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager
-from tests.properties.live import EXAMPLES, PATIENCE_S, STEPS, QueueManager
+from tests.properties.live import EXAMPLES, IS_SHORT, PATIENCE_S, STEPS, QueueManager
 from tests.properties.packet_strategies import spoilt
 from tests.properties.receiver_oracle import (
     Arriving,
@@ -331,7 +331,10 @@ def _unknown(queue: str, body: bytes, size: int, is_recoverable: bool) -> Arrivi
 
 
 LiveMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    derandomize=IS_SHORT,
 )
 LiveMachine.TestCase.pytestmark = [
     pytest.mark.timeout(900 + 60 * EXAMPLES),

@@ -22,7 +22,7 @@ from tests.process import wire
 from tests.process.connection import Closed
 from tests.process.peer import Peer
 from tests.process.remote import RemoteQueueManager
-from tests.properties.live import EXAMPLES, STEPS, QueueManager
+from tests.properties.live import EXAMPLES, IS_SHORT, STEPS, QueueManager
 from tests.properties.sender_oracle import Sender, Sent
 
 MOMENT_S = 0.02
@@ -267,7 +267,10 @@ class SendingMachine(RuleBasedStateMachine):
 
 
 SendingMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None
+    max_examples=EXAMPLES,
+    stateful_step_count=STEPS,
+    deadline=None,
+    derandomize=IS_SHORT,
 )
 SendingMachine.TestCase.pytestmark = [pytest.mark.timeout(900 + 60 * EXAMPLES)]
 TestLiveSender = SendingMachine.TestCase
