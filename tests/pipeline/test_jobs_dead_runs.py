@@ -23,7 +23,7 @@ from pipeline.events import find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
 from pipeline.jobs.audit.job import audit
-from pipeline.jobs.audit.state import State
+from pipeline.jobs.audit.state import VERSION, State
 from pipeline.report.outcome import write_audit
 from qmd.cli import main
 from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT, Message, Stream
@@ -169,8 +169,10 @@ def test_an_audit_without_new_files_gives_the_same_and_failures_are_no_findings(
     newest = sorted((out / "_commits").iterdir())[-1]
     state = out / json.loads(newest.read_text())["state"]
     whole = state.read_text()
+    version = f'"version": {VERSION}'
+    assert version in whole
     for spoilt in (
-        whole.replace('"version": 6', '"version": 77'),
+        whole.replace(version, '"version": 77'),
         whole.replace("carried-", "nowhere-"),
         whole[:99],
     ):

@@ -219,7 +219,7 @@ def test_the_address_of_a_webhook_is_checked(tmp_path, monkeypatch):
     with pytest.raises(AlertFailed, match="cannot be read"):
         receivers(tmp_path / "missing", "")
     with pytest.raises(AlertFailed, match="exit code 3"):
-        Alerts(command="exit 3").send({"text": "x"})
+        Alerts(command=("sh", "-c", "exit 3")).send({"text": "x"})
 
 
 def test_a_webhook_that_is_busy_is_tried_again(webhook, monkeypatch):
