@@ -96,7 +96,7 @@ def test_the_spans_of_two_hosts_are_one_trace(tmp_path: Path, collector: Collect
             assert not each["is_error"]
         assert settle["attributes"]["qmd.outcome"] == "received"
         assert transfer["begin"] < transfer["end"]
-        # What was exported is not exported again.
+        # Exported spans are not exported again.
         assert collector.export(a) == []
     finally:
         a.kill()

@@ -45,7 +45,7 @@ PING_S = 2.0
 
 
 class Met(NamedTuple):
-    """What a handshake has shown about a peer."""
+    """The facts that a handshake has shown about a peer."""
 
     queue_manager: bytes
     instance: Instance | None  # None: it does not run qmd
