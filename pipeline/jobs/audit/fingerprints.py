@@ -4,7 +4,7 @@ Messages of one stream that follow each other without a gap and were accepted in
 *run*: its first and last key, and their arrival numbers.  Two sides with runs over the same keys
 have the same messages, in order and once; this is exact, not an estimate.  A sum of hashes shows
 that each number is the same message on both sides.  Streams that do not agree are examined message
-by message (`rules.py`).
+by message (`rules/`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Two passes over the new files, each through `pipeline.events.read_piece`:
     1. fingerprint    each piece of a log as some rows for each stream (`fingerprints.py`); streams
                       that agree on both sides are proved by these (`survey.py`)
     2. messages       events of suspect streams only (or of all, with `full`), shuffled once by the
-                      message's source; one row for each message, and the rules (`rules.py`)
+                      message's source; one row for each message, and the rules (`rules/`)
 
 The rules use no clock, except to decide what the missing end of a log would contain.  If a missing
 log prevents a decision, that is no finding about the message: it stays open, and is decided when

@@ -1,13 +1,9 @@
-"""The rules of the audit, as queries over `facts`, in Spark's SQL (`engines.duckdb_sql`).
-
-`MESSAGES` has a row for each message of a stream; `ORDERED` adds its neighbours.  `CANDIDATES`,
-`PLAIN` and `LEFT_TWICE` return possible findings, all with the columns of `_COLUMNS`.  Each
-candidate states which parts of logs must be read to prove it; `verdicts.py` checks them.
-"""
+"""The rules for messages of streams: exactly once, in order, whole."""
 
 from __future__ import annotations
 
-from pipeline.jobs.audit.facts import ARRIVAL_MAX, EXPRESS, HALF, RECOVERABLE, Role
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, HALF, Role
+from pipeline.jobs.audit.rules.candidates import ID, MESSAGE, candidate, found_in
 
 # Of repeated events the first counts: a restored backup gives places again.
 _FIRST = "struct(at_ms, place)"
@@ -101,43 +97,6 @@ WITH near AS (
 )
 SELECT * FROM near WHERE nth <= 5
 """
-
-# A candidate: its `kind`, its message, and which parts of logs must have been read to prove it:
-# every stretch that could contain an event that explains it.  `covering` is the host of that log;
-# then the blocks of that log between which the event would be, if known; and, for an end
-# without a block, times by the clock of `clock_of`.  `too_...` is a second such stretch.
-_COLUMNS = (
-    "kind string, source bigint, number bigint, stream bigint, key bigint, until_key bigint,"
-    " host bigint, queue bigint, sent_queue bigint, at_ms bigint, covering bigint,"
-    " block_from bigint, block_to bigint, clock_of bigint, at_from bigint, at_to bigint,"
-    " sent_at bigint, sent_block bigint, accepted_at bigint, accepted_block bigint, place bigint,"
-    " ack_at bigint, grade bigint, acked_by bigint, too_covering bigint, too_block_from bigint,"
-    " too_block_to bigint, too_clock_of bigint, too_at_from bigint, too_at_to bigint"
-)
-COLUMN_NAMES = [each.split()[0] for each in _COLUMNS.split(", ")]
-
-
-def _select(kind: str, **named: str) -> str:
-    """Return a SELECT list of `_COLUMNS`; columns that `named` lacks are null."""
-    parts = [f"{kind} AS kind"]
-    parts += [f"CAST({named.get(name, 'NULL')} AS BIGINT) AS {name}" for name in COLUMN_NAMES[1:]]
-    return "SELECT " + ", ".join(parts)
-
-
-def _candidate(kind: str, **named: str) -> str:
-    """Return the same as one struct."""
-    parts = [f"'kind', {kind}"]
-    parts += [f"'{name}', CAST({named.get(name, 'NULL')} AS BIGINT)" for name in COLUMN_NAMES[1:]]
-    return f"named_struct({', '.join(parts)})"
-
-
-_MESSAGE = {
-    "source": "source", "number": "number", "stream": "stream", "key": "key",
-    "sent_queue": "sent_queue", "queue": "queue", "host": "coalesce(host, receiver)",
-    "at_ms": "coalesce(sent_at, accepted_at)", "sent_at": "sent_at", "sent_block": "sent_block",
-    "accepted_at": "accepted_at", "accepted_block": "accepted_block", "place": "place",
-    "ack_at": "ack_at",
-}  # fmt: skip
 _WAS_SENT = "exists(old_sent, r -> key BETWEEN r[0] AND r[1])"
 _WAS_ACCEPTED = "exists(old_accepted, r -> key BETWEEN r[0] AND r[1])"
 # Events that represent a segment, or were kept from inside it, lie where the segment lies.
@@ -171,23 +130,23 @@ _NOT_BEFORE = {
 #: Each rule: its candidate, and its condition.
 _RULES = (
     (
-        _candidate("'delivered_and_dead'", **_MESSAGE),
+        candidate("'delivered_and_dead'", **MESSAGE),
         "(accepted > 0 AND ended > 0) OR (received > 0 AND dead_later > 0)",
     ),
     # An earlier run may have read that it was received.
     (
-        _candidate("'died_later'", **_MESSAGE),
+        candidate("'died_later'", **MESSAGE),
         "accepted > 0 AND ended = 0 AND received = 0 AND dead_later > 0",
     ),
     (
-        _candidate("'duplicated'", **_MESSAGE),
+        candidate("'duplicated'", **MESSAGE),
         f"accepted > 1 OR (is_suspect AND accepted = 1 AND NOT {_SAME_ACCEPTED} AND"
         " exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1]))",
     ),
     (
-        _candidate(
+        candidate(
             "'reordered'",
-            **_MESSAGE,
+            **MESSAGE,
             **_NOT_BEFORE,
             # Numbers of acceptance need not be the numbers of sending.
             too_covering=f"if(sent > 0 AND (overtaken_by_sent > key OR {_BEHIND}), NULL, source)",
@@ -198,29 +157,29 @@ _RULES = (
         f" AND (NOT {_WAS_ACCEPTED} OR {_SAME_ACCEPTED})",
     ),
     (
-        _candidate("'wrong_number'", **_MESSAGE, **_NOT_BEFORE),
+        candidate("'wrong_number'", **MESSAGE, **_NOT_BEFORE),
         # Messages that were accepted more than once are duplicates.
         "is_suspect AND sent > 0 AND accepted = 1"
         " AND (accepted_key <> sent_key OR accepted_stream <> stream)",
     ),
     (
-        _candidate("'other_size'", **_MESSAGE),
+        candidate("'other_size'", **MESSAGE),
         "sent = 1 AND accepted > 0 AND sent_size <> accepted_size",
     ),
     (
-        _candidate("'other_queue'", **_MESSAGE),
+        candidate("'other_queue'", **MESSAGE),
         # Of a redirected message, the queue that its source knows is not the one of its host.
         "sent > 0 AND accepted = 1 AND queues IS NOT NULL AND NOT array_contains(queues, queue)",
     ),
     (
-        _candidate("'number_reused'", **_MESSAGE),
+        candidate("'number_reused'", **MESSAGE),
         "is_suspect AND sent > 0 AND (sent_before = sent_key OR"
         f" ({_WAS_SENT} AND NOT {_SAME_SENT}))",
     ),
     (
-        _candidate(
+        candidate(
             "'never_sent'",
-            **_MESSAGE,
+            **MESSAGE,
             covering="source",
             # A source that gives numbers of a sequence again has sent later ones before.
             block_from="if(number_before < number, sent_block_before, NULL)",
@@ -231,10 +190,10 @@ _RULES = (
         f"is_suspect AND accepted > 0 AND sent = 0 AND NOT {_WAS_SENT}",
     ),
     (
-        _candidate(
+        candidate(
             f"CASE WHEN is_acked THEN 'acked_not_stored' WHEN {_LATER} THEN 'lost'"
             " ELSE 'pending' END",
-            **_MESSAGE,
+            **MESSAGE,
             # It may have arrived at any time since it was sent, also before its neighbours.
             covering="receiver",
             block_to=f"if(is_acked, NULL, coalesce(accepted_block_after, {_FOLLOWING}))",
@@ -252,9 +211,9 @@ _RULES = (
         f"is_suspect AND {_IS_MISSING}",
     ),
     (
-        _candidate(
+        candidate(
             "'gap'",
-            **(_MESSAGE | {"key": f"{_FLOOR} + 1", "until_key": "key - 1", "number": "NULL"}),
+            **(MESSAGE | {"key": f"{_FLOOR} + 1", "until_key": "key - 1", "number": "NULL"}),
             covering="source",
             block_from="sent_block_before",
             block_to="sent_block",
@@ -281,127 +240,9 @@ _GOOD = f"""is_suspect AND sent = 1 AND accepted = 1 AND NOT is_settled
   AND NOT {_WAS_SENT} AND NOT {_WAS_ACCEPTED}"""
 # Of events that represent a segment, acknowledgments alone show nothing.
 _OF_SEGMENT = "is_settled AND sent = 1 AND accepted = 1 AND ended + refused + dead_later = 0"
-_ID = {"source": "source", "number": "number", "stream": "stream"}
-_KEPT = (_candidate("'kept'", **_ID), f"NOT coalesce({_GOOD}, FALSE) AND NOT ({_OF_SEGMENT})")
+_KEPT = (candidate("'kept'", **ID), f"NOT coalesce({_GOOD}, FALSE) AND NOT ({_OF_SEGMENT})")
 
-
-def _found_in(table: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """Apply all `rules` in one pass over `table`; a UNION would compute the table for each."""
-    found = ", ".join(f"if({when}, {what}, NULL)" for what, when in rules)
-    return f"SELECT inline(filter(array({found}), found -> found IS NOT NULL)) FROM {table}"
-
-
-CANDIDATES = _found_in("ordered", (*_RULES, _KEPT))
-
-#: Messages without a sequence.
-_PLAIN_MESSAGES = f"""
-WITH plain AS (
-  SELECT source, number,
-    count_if(role = {Role.SENT}) AS sent,
-    min(at_ms) FILTER (WHERE role = {Role.SENT}) AS sent_at,
-    min(block) FILTER (WHERE role = {Role.SENT}) AS sent_block,
-    min(queue) FILTER (WHERE role = {Role.SENT}) AS sent_queue,
-    count_if(role = {Role.ACCEPTED}) AS accepted,
-    count(DISTINCT if(role = {Role.ACCEPTED}, struct(host, queue), NULL)) AS places,
-    min(at_ms) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_at,
-    min(block) FILTER (WHERE role = {Role.ACCEPTED}) AS accepted_block,
-    min(place) FILTER (WHERE role = {Role.ACCEPTED}) AS place,
-    min(host) FILTER (WHERE role = {Role.ACCEPTED}) AS host,
-    min(queue) FILTER (WHERE role = {Role.ACCEPTED}) AS queue,
-    min(size) FILTER (WHERE role = {Role.SENT} AND size > 0) AS sent_size,
-    max(size) FILTER (WHERE role = {Role.ACCEPTED} AND size > 0) AS accepted_size,
-    count_if(role = {Role.SESSION_ACKED}) AS acked,
-    min(at_ms) FILTER (WHERE role = {Role.SESSION_ACKED}) AS ack_at,
-    count_if(role = {Role.ENDED}) AS ended,
-    count_if(role = {Role.REFUSED}) AS refused,
-    count_if(role = {Role.RELAYED}) AS relayed,
-    count_if(role = {Role.PASSED}) AS passed,
-    max_by(peer, at_ms) FILTER (WHERE role IN ({Role.SESSION_ACKED}, {Role.PASSED})) AS acked_by,
-    max(grade) AS grade, CAST(-1 AS BIGINT) AS stream, CAST(NULL AS BIGINT) AS key,
-    CAST(NULL AS BIGINT) AS receiver
-  FROM facts
-  WHERE stream < 0 AND role IN ({Role.SENT}, {Role.ACCEPTED}, {Role.SESSION_ACKED},
-                                {Role.ENDED}, {Role.REFUSED}, {Role.RELAYED}, {Role.PASSED})
-  GROUP BY source, number
-  HAVING sent > 0 OR accepted > 0
-)
-"""
-_PLAIN_MESSAGE = _MESSAGE | {"grade": "grade"}
-_PLAIN_RULES = (
-    (_candidate("'duplicated'", **_PLAIN_MESSAGE), "accepted > places"),
-    (
-        _candidate("'other_size'", **_PLAIN_MESSAGE),
-        "sent = 1 AND accepted > 0 AND sent_size <> accepted_size",
-    ),
-    (
-        _candidate("'other_queue'", **_PLAIN_MESSAGE),
-        "sent > 0 AND accepted = 1 AND queues IS NOT NULL AND NOT array_contains(queues, queue)",
-    ),
-    (
-        _candidate("'delivered_and_dead'", **_PLAIN_MESSAGE),
-        f"accepted > 0 AND ended > 0 AND grade <> {EXPRESS}",
-    ),
-    (
-        _candidate(
-            "'never_sent'",
-            **_PLAIN_MESSAGE,
-            covering="source",
-            clock_of="host",
-            at_to="accepted_at",
-        ),
-        f"accepted > 0 AND sent = 0 AND grade = {RECOVERABLE}",
-    ),
-    # An express message without a sending is a finding only if it was stored before.
-    (
-        _candidate("'express_again'", **_PLAIN_MESSAGE),
-        f"accepted > 0 AND sent = 0 AND grade = {EXPRESS}",
-    ),
-    (
-        _candidate(
-            "if(acked + passed > relayed, 'acked_not_stored', 'pending')",
-            **_PLAIN_MESSAGE,
-            covering="0",
-            acked_by="acked_by",
-            clock_of="source",
-            at_from="sent_at",
-            at_to="ack_at",
-        ),
-        f"sent > 0 AND accepted = 0 AND refused = 0 AND ended = 0 AND grade = {RECOVERABLE}",
-    ),
-)
-_PLAIN_KEPT = (
-    _candidate("'kept'", **_ID),
-    "NOT (sent = accepted AND accepted = places AND ended = 0 AND refused = 0)"
-    " OR sent_size <> accepted_size OR NOT array_contains(queues, queue)",
-)
-PLAIN = (
-    _PLAIN_MESSAGES
-    + ", plain_to AS (SELECT /*+ BROADCAST(destinations) */ plain.*, destinations.queues FROM plain"
-    " LEFT JOIN destinations ON sent_queue = destinations.sent_to)\n"
-    + _found_in("plain_to", (*_PLAIN_RULES, _PLAIN_KEPT))
-)
-
-#: Messages that these files neither send nor store, from other hosts' events: they may be settled,
-#: or their log may be missing.  `key` is how often the message ended at its source, `until_key` how
-#: often because of its fate after it had arrived.
-ORPHANS = (
-    _select(
-        "'orphan'",
-        source="source",
-        number="number",
-        stream="max(stream)",
-        key=f"count_if(role = {Role.ENDED})",
-        until_key=f"if(count_if(role = {Role.LEFT}) > 0, 0, count_if(role = {Role.DEAD_LATER}))",
-        sent_queue=f"max(queue) FILTER (WHERE role IN ({Role.ENDED}, {Role.DEAD_LATER}))",
-        covering="0",
-        clock_of="source",
-        at_from=f"min(at_ms) FILTER (WHERE role IN ({Role.ENDED}, {Role.DEAD_LATER}))",
-        at_ms="min(at_ms)",
-    )
-    + " FROM facts GROUP BY source, number"
-    f" HAVING count_if(role IN ({Role.SENT}, {Role.ACCEPTED})) = 0"
-    f" AND count_if(role NOT IN ({Role.RECEIVED}, {Role.LEFT})) > 0"
-)
+CANDIDATES = found_in("ordered", (*_RULES, _KEPT))
 
 #: Messages, each as a segment of its own, and whether it is settled (`is_good`).
 _OF_ONE = {
@@ -415,86 +256,4 @@ SEGMENTS = (
     "SELECT source, stream, sent_queue, host, queue, "
     + ", ".join(f"{each} AS {name}" for each, names in _OF_ONE.items() for name in names)
     + f", coalesce({_GOOD}, FALSE) AS is_good FROM ordered WHERE is_suspect AND key IS NOT NULL"
-)
-
-#: The events of all other messages; of settled ones, and of those that left their place twice, only
-#: the events of leaving.
-KEPT = f"""
-SELECT /*+ BROADCAST(kept) */ facts.* FROM facts LEFT JOIN kept USING (source, number)
-WHERE index >= 0 AND (
-  (kept.how = 1) OR (kept.how = 2 AND role IN ({Role.RECEIVED}, {Role.LEFT}))
-  OR (role = {Role.LEFT} AND source <> host)
-)
-"""
-
-#: Departures from places which messages had left in files of earlier runs.
-AGAIN = f"""
-SELECT facts.source, number, facts.host, queue, place, max(at_ms) AS at_ms FROM facts
-JOIN again_places p ON facts.host = p.source AND place & {ARRIVAL_MAX} BETWEEN p.first AND p.last
-JOIN again_numbers n ON facts.source = n.source AND number BETWEEN n.first AND n.last
-WHERE role IN ({Role.RECEIVED}, {Role.LEFT}) AND place >= 0
-GROUP BY facts.source, number, facts.host, queue, place
-"""
-
-#: Messages that left a place to which they never came.
-UNARRIVED = (
-    _select(
-        "'received_unstored'",
-        source="facts.source",
-        number="number",
-        stream="-1",
-        host="facts.host",
-        queue="queue",
-        at_ms="min(at_ms)",
-        place="place",
-        covering="facts.host",
-        block_to="min(block)",
-    )
-    + f""" FROM facts
-JOIN unarrived p ON facts.host = p.source AND place & {ARRIVAL_MAX} BETWEEN p.first AND p.last
-WHERE role IN ({Role.RECEIVED}, {Role.LEFT}) AND place >= 0 AND facts.source <> facts.host
-GROUP BY facts.source, number, facts.host, queue, place"""
-)
-
-#: Messages that were read from a file more often than they left a queue in another way than to an
-#: application.
-IMPORTED_TWICE = (
-    _select(
-        "if(imports > 1 AND came - gone > 1, 'imported_twice', 'imported')",
-        source="source",
-        number="number",
-        stream="-1",
-        host="host",
-        queue="queue",
-        at_ms="imported_at",
-        covering="host",
-        clock_of="host",
-        at_from="imported_first",
-        at_to="imported_at",
-    )
-    + f""" FROM (
-  SELECT source, number, count_if(role = {Role.IMPORTED}) AS imports,
-    count_if(role IN ({Role.IMPORTED}, {Role.ACCEPTED})) AS came,
-    count_if(role = {Role.LEFT}) AS gone,
-    max(host) FILTER (WHERE role = {Role.IMPORTED}) AS host,
-    max(queue) FILTER (WHERE role = {Role.IMPORTED}) AS queue,
-    min(at_ms) FILTER (WHERE role = {Role.IMPORTED}) AS imported_first,
-    max(at_ms) FILTER (WHERE role = {Role.IMPORTED}) AS imported_at
-  FROM facts GROUP BY source, number
-) WHERE imports > 0"""
-)
-
-LEFT_TWICE = (
-    _select(
-        "'ended_twice'",
-        source="source",
-        number="number",
-        stream="-1",
-        host="host",
-        queue="queue",
-        at_ms="max(at_ms)",
-        place="place",
-    )
-    + f" FROM facts WHERE role IN ({Role.RECEIVED}, {Role.LEFT})"
-    " GROUP BY source, number, host, queue, place HAVING count(*) > 1"
 )

@@ -1,0 +1,138 @@
+"""Decisions: which candidates the logs that were read prove, and which stay open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.jobs import clocks
+from pipeline.jobs.audit import presence
+from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.fingerprints import RowKind
+from pipeline.jobs.audit.labels import Labels
+from pipeline.jobs.audit.settled import position_of
+from pipeline.jobs.audit.survey import Survey
+
+Frame = Any
+
+_CLOCK_UNSURE_MS = 50  # clocks drift
+
+
+def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> tuple[Frame, Any]:
+    """Return the candidates, and for each the reason why it is open: "" if it is proved."""
+    plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
+    if plain.any():
+        rows.loc[plain, "covering"] = [
+            labels.taker(int(row.source), int(row.sent_queue), row.acked_by)
+            for row in rows[plain].itertuples()
+        ]
+    _require_log_of_acknowledger(rows, labels)
+    why = _undecided(rows, found, spans)
+    too = _undecided(rows, found, spans, "too_")
+    # If both are missing, the first one is reported.
+    of_other = (why == "") & (too != "")
+    why[of_other] = too[of_other]
+    rows.loc[of_other, "covering"] = rows.too_covering[of_other]
+    _keep_open_for_other_receivers(rows, why, found, spans)
+    rows, why = _without_repetitions(rows, why, found)
+    pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
+    gone = presence.not_on_its_way(rows.iloc[pending], found)
+    rows.loc[pending[gone], "kind"] = "vanished"
+    why[pending[~gone]] = "on_its_way"
+    return rows, why
+
+
+def _without_repetitions(rows: Frame, why: Any, found: Survey) -> tuple[Frame, Any]:
+    """Make repeated messages duplicates, and drop the other candidates `express_again`.
+
+    A message that its source has sent and that is not open was stored before: it is a repetition.
+    """
+    if not rows.kind.isin(["never_sent", "express_again"]).any():
+        return rows, why
+    source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
+    for kind in ("never_sent", "express_again"):
+        repeated = (rows.kind == kind).to_numpy()
+        repeated &= found.numbers.have(source, number, express=kind == "express_again")
+        rows.loc[repeated, "kind"] = "duplicated"
+        why[repeated] = ""
+        for at in np.flatnonzero(repeated & (rows.stream >= 0).to_numpy(bool)):
+            position = position_of(found.segments, int(source[at]), int(number[at]))
+            if position is not None:
+                rows.loc[at, ["stream", "key"]] = position
+    gone = (rows.kind == "express_again").to_numpy()
+    return rows[~gone].reset_index(drop=True), why[~gone]
+
+
+def _require_log_of_acknowledger(rows: Frame, labels: Labels) -> None:
+    """Require the log of the host that acknowledged, also if the queue was redirected to it."""
+    if len(rows) == 0:
+        return
+    acked = (rows.stream >= 0) & rows.acked_by.notna() & rows.covering.notna()
+    for at in np.flatnonzero(acked.to_numpy(bool)):
+        host = labels.acknowledger(int(rows.acked_by[at]))
+        if host and host != rows.covering[at]:
+            rows.loc[at, ["covering", "host"]] = host
+            rows.loc[at, ["block_from", "block_to"]] = pd.NA  # these belong to another log
+
+
+def _keep_open_for_other_receivers(
+    rows: Frame, why: Any, found: Survey, spans: clocks.Spans
+) -> None:
+    """Keep a loss open if the stream was redirected and another host may have stored it."""
+    lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
+    if len(lost) == 0:
+        return
+    accepted = found.runs[found.runs.what == RowKind.ACCEPTED]
+    accepted = accepted[["source", "stream", "host"]].drop_duplicates()
+    hosts = accepted[accepted.duplicated(["source", "stream"], keep=False)]
+    for (source, stream), part in hosts.groupby(["source", "stream"]):
+        at = lost[(rows.source[lost] == source) & (rows.stream[lost] == stream)]
+        for host in part.host:
+            others = rows.loc[at].assign(block_from=pd.NA, block_to=pd.NA, covering=host)
+            others = others[(rows.covering[at] != host).to_numpy(bool)]
+            if len(others):
+                reasons = _undecided(others.reset_index(drop=True), found, spans)
+                why[others.index.to_numpy()[reasons != ""]] = reasons[reasons != ""]
+
+
+def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "") -> Any:
+    """Return why each candidate cannot be decided: "" if the required log was read.
+
+    `which` is the prefix of the columns that name the required stretch.
+    """
+    why = np.full(len(rows), "", dtype=object)
+    required = rows[f"{which}covering"]
+    needs = required.notna().to_numpy() & (rows.kind != "pending").to_numpy()
+    for host, part in rows[needs].groupby(f"{which}covering"):
+        host = int(host)
+        at = part.index.to_numpy()
+        if host not in found.hosts:
+            why[at] = "no_log"
+            continue
+        # By the clock of that host, with a margin for the uncertainty of clocks.
+        least, most = spans.of(part[f"{which}clock_of"], host)
+        begin = _floats(part[f"{which}at_from"], -np.inf) + least - _CLOCK_UNSURE_MS
+        end = _floats(part[f"{which}at_to"], np.inf) + most + _CLOCK_UNSURE_MS
+        block_from, block_to = part[f"{which}block_from"], part[f"{which}block_to"]
+        first, last = _floats(block_from, -1.0), _floats(block_to, np.inf)
+        has_first, has_last = block_from.notna().to_numpy(), block_to.notna().to_numpy()
+        for hole in found.holes[found.holes.host == host].itertuples():
+            inside = (
+                (hole.block_last >= first)
+                & (hole.block_first <= last)
+                & (has_last | (hole.at_first <= end))
+                & (has_first | (hole.at_last >= begin))
+            )
+            reason = (
+                "late_log" if hole.block_last == END
+                else "log_begins_later" if hole.at_first == -END
+                else "log_hole"
+            )  # fmt: skip
+            why[at[inside]] = reason
+    return why
+
+
+def _floats(column: Any, default: float) -> Any:
+    return column.astype("Float64").fillna(default).to_numpy(np.float64)

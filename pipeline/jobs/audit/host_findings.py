@@ -1,0 +1,69 @@
+"""Findings about hosts: clocks, and logs that are missing or incomplete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.events import host_of_path
+from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.findings import FINDING_SCHEMA
+from pipeline.jobs.audit.labels import Labels
+from pipeline.jobs.audit.survey import Survey
+
+Frame = Any
+
+
+def about_hosts(
+    open_rows: Frame,
+    found: Survey,
+    labels: Labels,
+    offsets: dict[int, float],
+    wrong: dict[int, int],
+) -> list[dict[str, Any]]:
+    rows = []
+    for host in sorted(wrong):
+        text = f"It is {_span(offsets[host])} the clocks of the other hosts."
+        if wrong[host]:
+            text = f"It is {_span(offsets[host])} the clock of {labels.host(wrong[host])}; "
+            text += "or that clock is wrong: there is no third host to compare."
+        rows.append(labels.about("clock", host, text, None))
+    for hole in found.holes.itertuples():
+        if hole.block_last != END and hole.at_first != -END:
+            text = f"Blocks {hole.block_first} to {hole.block_last} of its log are missing."
+            rows.append(labels.about("log_hole", hole.host, text, hole.at_first))
+    absent: dict[str, int] = {}
+    for why in ("late_log", "no_log"):
+        some = open_rows[(open_rows.why == why) & open_rows.covering.notna()]
+        for host, part in some.groupby("covering"):
+            if why == "late_log":
+                text = f"{len(part)} messages cannot be decided until the rest of it is there."
+                rows.append(labels.about("late_log", int(host), text, part.at_ms.min()))
+        if why == "no_log":
+            for row in some.itertuples():
+                name = labels.absent(row)
+                absent[name] = absent.get(name, 0) + 1
+    streams = found.streams
+    if len(streams):
+        unknown = streams[(streams.sent_runs < 0) & ~streams.source.isin(list(found.hosts))]
+        for source in unknown.source.unique():
+            absent.setdefault(labels.host(int(source)), 0)
+    for path, reason in sorted(found.unreadable.items()):
+        rows.append(
+            dict.fromkeys(FINDING_SCHEMA.names)
+            | {"kind": "broken_file", "host": host_of_path(path), "detail": f"{path}: {reason}"}
+        )
+    for name, count in sorted(absent.items()):
+        text = f"{count} messages cannot be decided without it." if count else "It sends messages."
+        rows.append(
+            dict.fromkeys(FINDING_SCHEMA.names) | {"kind": "no_log", "host": name, "detail": text}
+        )
+    return rows
+
+
+def _span(ms: float) -> str:
+    size = abs(ms)
+    if size < 1000:
+        text = f"{size:.0f} ms"
+    else:
+        text = f"{size / 1000:.1f} s" if size < 120_000 else f"{size / 60_000:.1f} min"
+    return f"{text} {'ahead of' if ms > 0 else 'behind'}"

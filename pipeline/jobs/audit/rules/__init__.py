@@ -1,0 +1,1 @@
+"""The rules of the audit, as queries over `facts`, in Spark's SQL (`engines.duckdb_sql`)."""
