@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qmd.access.demands import EVERYTHING, READ, Demand
 from qmd.access.rights import PrincipalRights, Rights
 from qmd.access.things import thing_of
+from qmd.control import peer_status
 from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control.listing import answer_list
@@ -140,13 +141,13 @@ def _show_queue(connection: ControlConnection, request: operator_frames.ShowQueu
 
 
 def _list_outgoing(connection: ControlConnection, request: operator_frames.ListOutgoing) -> None:
-    shown = partial(overview.outgoing_queue, connection.components)
+    shown = partial(peer_status.outgoing_queue, connection.components)
     answer_list(connection, request.number, list(connection.components.outgoing.queues), shown)
 
 
 def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowOutgoing) -> None:
     queue = connection.components.destinations.find_outgoing(request.destination)
-    connection.look(request.number, overview.outgoing_details(connection.components, queue))
+    connection.look(request.number, peer_status.outgoing_details(connection.components, queue))
 
 
 def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
@@ -159,7 +160,7 @@ async def _awaiting(
     connection: ControlConnection, queue: OutgoingQueue, start: int, limit: int
 ) -> object:
     rows = await connection.components.confirmations.page(queue, start, limit)
-    return overview.awaiting(connection.components, rows)
+    return peer_status.awaiting(connection.components, rows)
 
 
 def _give_up_awaiting(
@@ -189,7 +190,7 @@ async def _set_paused(
     connection: ControlConnection, queue: OutgoingQueue, *, paused: bool
 ) -> object:
     await connection.components.outgoing.set_paused(queue, paused)
-    return overview.outgoing_queue(connection.components, queue)
+    return peer_status.outgoing_queue(connection.components, queue)
 
 
 def _purge_outgoing(connection: ControlConnection, request: operator_frames.PurgeOutgoing) -> None:
@@ -204,15 +205,15 @@ async def _purge_waiting(connection: ControlConnection, queue: OutgoingQueue) ->
 def _kick_outgoing(connection: ControlConnection, request: operator_frames.KickOutgoing) -> None:
     queue = connection.components.destinations.find_outgoing(request.destination)
     connection.components.outgoing.kick(queue)
-    connection.done(request.number, overview.outgoing_queue(connection.components, queue))
+    connection.done(request.number, peer_status.outgoing_queue(connection.components, queue))
 
 
 def _list_sequences(connection: ControlConnection, request: operator_frames.ListSequences) -> None:
-    connection.done(request.number, overview.sequences(connection.components))
+    connection.done(request.number, peer_status.sequences(connection.components))
 
 
 def _list_sessions(connection: ControlConnection, request: operator_frames.ListSessions) -> None:
-    connection.done(request.number, overview.sessions(connection.components))
+    connection.done(request.number, peer_status.sessions(connection.components))
 
 
 def _status(connection: ControlConnection, request: operator_frames.Status) -> None:

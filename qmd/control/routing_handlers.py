@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes, guid_text
-from qmd.control import status as overview
+from qmd.control import peer_status
 from qmd.control.handler import Handler, change
 from qmd.control_protocol.routing import ForgetIdentity, RedirectOutgoing, RestartOutgoing
 from qmd.errors import Refusal
@@ -21,7 +21,7 @@ async def _redirect(components: Components, request: RedirectOutgoing) -> list[V
     queues = await components.redirection.redirect(
         request.destination, request.address, to_another=request.to_another
     )
-    return [overview.outgoing_queue(components, queue) for queue in queues]
+    return [peer_status.outgoing_queue(components, queue) for queue in queues]
 
 
 async def _forget(components: Components, request: ForgetIdentity) -> Value:

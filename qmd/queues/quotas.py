@@ -118,8 +118,8 @@ class Admission:
 
 def warnings(usage: Usage, queues: Iterable[LocalQueue]) -> list[dict[str, object]]:
     """Return the gauges above a threshold, for `qmd status`."""
-    gauges: list[tuple[str, Gauge]] = [("computer", usage)]
-    gauges += [(queue.name, queue) for queue in queues]
+    gauges: list[tuple[str, Gauge]] = [("computer", usage)] if usage.noticed_percent else []
+    gauges += [(queue.name, queue) for queue in queues if queue.noticed_percent]
     return [
         {
             "what": what,
@@ -129,5 +129,4 @@ def warnings(usage: Usage, queues: Iterable[LocalQueue]) -> list[dict[str, objec
             "quota_bytes": gauge.quota_bytes,
         }
         for what, gauge in gauges
-        if gauge.noticed_percent
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 
-from qmd.control import status as overview
+from qmd.control import peer_status
 from qmd.control_protocol.messages import TRANSACTIONAL
 from tests.integration.managers import Hosts, hosted, until
 from tests.integration.remote import guid, listening
@@ -23,7 +23,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         remote = await listener.session()
         await until(lambda: len(remote.messages) == 3, "the messages")
 
-        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        shown = (await peer_status.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (1, 3)
         assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (3, 3)
         assert (shown["last_ack"], shown["last_ack_count"]) == (None, 0)
@@ -36,7 +36,7 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
             remote.order_ack(remote.messages[1])
         await until(lambda: a.sending_to(name).sequence.ack_count == 2, "the order acks")
 
-        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        shown = (await peer_status.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["last_unacknowledged"]) == (3, 3)
         assert (shown["unacknowledged"], shown["sent_unacknowledged"]) == (1, 1)
         assert (shown["last_ack"], shown["last_ack_count"]) == (2, 2)
@@ -46,10 +46,10 @@ async def test_the_figures_follow_the_acknowledgments(hosts: Hosts) -> None:
         remote.order_ack(remote.messages[2])
         await until(lambda: not a.sending_to(name).messages, "the last order ack")
 
-        shown = (await overview.outgoing_details(a.components, a.sending_to(name)))["sequence"]
+        shown = (await peer_status.outgoing_details(a.components, a.sending_to(name)))["sequence"]
         assert (shown["first_unacknowledged"], shown["unacknowledged"]) == (None, 0)
         assert shown["resend_time"] is None
-        (listed,) = overview.sequences(a.components)
+        (listed,) = peer_status.sequences(a.components)
         assert listed["explanation"] == "None of 3 messages is unacknowledged."
 
 
@@ -64,7 +64,7 @@ async def test_the_history_of_a_connection_names_its_addresses(hosts: Hosts) -> 
         port = listener.port
     await until(lambda: a.sending_to(name).link.retry.failures >= 3, "failed attempts")
 
-    shown = (await overview.outgoing_details(a.components, a.sending_to(name)))[
+    shown = (await peer_status.outgoing_details(a.components, a.sending_to(name)))[
         "connection_history"
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qmd.control import status as overview
+from qmd.control import peer_status
 from qmd.control_protocol.messages import RECOVERABLE
 from qmd.core.internal_names import HEARTBEAT_QUEUE
 from qmd.doors.metrics.collection import Collector
@@ -31,7 +31,7 @@ async def test_a_heartbeat_is_answered_and_measured_and_nothing_is_stored(hosts:
     a.heartbeats.beat()
     await until(lambda: a.heartbeats.pulse(link).arrived == 1, "the answer")
 
-    found = overview.outgoing_queue(a.components, a.sending_to(name))["heartbeat"]
+    found = peer_status.outgoing_queue(a.components, a.sending_to(name))["heartbeat"]
     assert (found["sent"], found["lost"], found["missed"]) == (1, 0, 0)
     assert found["latency_s"] > 0
     assert all(queue.name != HEARTBEAT_QUEUE for queue in b.queues.by_key.values())
