@@ -118,11 +118,6 @@ class SystemQueue(StoredError):
         super().__init__(f"{queue} belongs to the queue manager")
 
 
-class TooManyOwned(StoredError):
-    def __init__(self, owner: str, queues: int) -> None:
-        super().__init__(f"{owner} has {queues} queues")
-
-
 class TooManyQueues(StoredError):
     def __init__(self, queues_max: int) -> None:
         super().__init__(f"no queue id is free: at most {queues_max} queues")

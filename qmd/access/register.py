@@ -16,6 +16,7 @@ import structlog
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PublicName
 from qmd.access.demands import Thing
+from qmd.access.owners import Owners
 from qmd.core.access import (
     DEFAULTS,
     SEND,
@@ -68,7 +69,7 @@ class AccessRegister:
         self._queues = queues
         self._destinations = destinations
         self._entries: dict[str, tuple[Entry, ...]] = {}
-        self._owners: dict[int, Principal] = {}
+        self.owners = Owners()
         self._turn = asyncio.Lock()
         #: Incremented with each change of an entry or an owner.
         self.generation = 0
@@ -85,7 +86,7 @@ class AccessRegister:
             if row.effect != OWN:
                 self._put(row.object, _entry(row))
             elif row.object in owned:
-                self._owners[owned[row.object]] = _principal(row)
+                self.owners.set(owned[row.object], _principal(row))
         self._changed()
 
     # Objects.
@@ -109,7 +110,7 @@ class AccessRegister:
         levels = [self._level(key_of(main), main.name)]
         if not main.is_system:
             levels.append(self._level(ALL_QUEUES, "all queues"))
-        return Subject(kind, queue.name, self._owners.get(main.id), tuple(levels))
+        return Subject(kind, queue.name, self.owners.get(main.id), tuple(levels))
 
     def elsewhere(self, key: str) -> Subject:
         """Return a destination on another computer, by the key of its format name."""
@@ -169,20 +170,20 @@ class AccessRegister:
 
     def owner_of(self, queue: LocalQueue) -> Principal | None:
         main = queue if queue.parent is None else queue.parent
-        return self._owners.get(main.id)
+        return self.owners.get(main.id)
 
     # Changes.
 
     def created(self, queue: LocalQueue, owner: Principal | None) -> None:
         """Note the owner of a new queue, after the commit that created it."""
         if owner is not None:
-            self._owners[queue.id] = owner
+            self.owners.set(queue.id, owner)
             self.generation += 1
 
     def queue_removed(self, queue: LocalQueue) -> None:
         """Forget the owner and the entries of a queue that is being deleted."""
         if queue.parent is None:
-            self._owners.pop(queue.id, None)
+            self.owners.forget(queue.id)
             self._entries.pop(key_of(queue), None)
             self._changed()
 
@@ -196,7 +197,7 @@ class AccessRegister:
         row = owner_row(queue.name, owner)
         async with self._turn:
             await self._write(queue, partial(rows.set_owner, row=row))
-            self._owners[queue.id] = owner
+            self.owners.set(queue.id, owner)
             self.generation += 1
         log.info("queue_owner_changed", queue=queue.name, owner=str(owner))
 
@@ -244,7 +245,9 @@ class AccessRegister:
             self._entries = {}
             for key, entry in chosen:
                 self._put(key, entry)
-            self._owners |= {queue.id: owner for queue, owner in gifts if not queue.deleted}
+            for queue, owner in gifts:
+                if not queue.deleted:
+                    self.owners.set(queue.id, owner)
             self._changed()
         log.info("access_imported", entries=len(chosen), owners=len(gifts))
 

@@ -16,7 +16,7 @@ from qmd.errors import Refusal
 from qmd.message.build import LABEL_CHARACTERS_MAX
 from qmd.queues.groups import Groups
 from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
-from storage.errors import QueueExists, StoredError, TooManyOwned, TooManyQueues
+from storage.errors import QueueExists, StoredError, TooManyQueues
 from storage.tables import access as access_rows
 from storage.tables import directory_changes
 from storage.tables import queues as queue_rows
@@ -78,7 +78,6 @@ class _NewQueue(NamedTuple):
     groups: bool
     guid: bytes | None = None  # from the directory
     owner: Principal | None = None
-    owned_max: int | None = None  # queues that the owner may have
 
 
 class _Change(NamedTuple):
@@ -150,14 +149,16 @@ class QueueAdministration:
             security,
             groups,
             owner=owner,
-            owned_max=owned_max,
         )
         _check_label(label)
         _level(security, 0)
         await self._deletion.finished(path.lower())
         if path.lower() in self._queues.by_key:
             raise _exists(path)
-        with self._slots.reserve(2 if journal else 1):
+        with (
+            self._slots.reserve(2 if journal else 1),
+            self._access.owners.room(owner, owned_max),
+        ):
             if not public:
                 return await self._create(new)
             entry = registration.new_queue(
@@ -189,14 +190,6 @@ class QueueAdministration:
             if new.guid is not None:
                 await self._registration.withdraw(new.guid)
             raise self._slots.too_many() from error
-        except TooManyOwned as error:
-            if new.guid is not None:
-                await self._registration.withdraw(new.guid)
-            raise Refusal(
-                "too_many_owned",
-                f"{error}, and that is the most that an owner without all rights may have",
-                "Delete some, or raise queues_max in the section [access].",
-            ) from error
         log.info("queue_created", queue=new.path, transactional=new.transactional)
         queue, *_ = [self._queues.adopt(row, 0, 0) for row in rows]
         self._access.created(queue, new.owner)
@@ -290,10 +283,6 @@ def _store_new(
 ) -> tuple[list[queue_rows.QueueRow], list[IncomingSequenceRow]]:
     """Store a queue; return the rows of it and its journal, and the sequences of a deleted queue
     with its name."""
-    if new.owner is not None and new.owned_max is not None:
-        owned = access_rows.owned_by(db, str(new.owner))
-        if owned >= new.owned_max:
-            raise TooManyOwned(str(new.owner), owned)
     row = queue_rows.create(
         db,
         name=new.path,

@@ -33,14 +33,6 @@ def entries(db: sqlite3.Connection) -> list[EntryRow]:
     return list(map(EntryRow._make, rows))
 
 
-def owned_by(db: sqlite3.Connection, principal: str) -> int:
-    """Return the number of queues of an owner."""
-    (count,) = db.execute(
-        "SELECT count(*) FROM access_entry WHERE effect = ? AND principal = ?", (OWN, principal)
-    ).fetchone()
-    return int(count)
-
-
 def if_there(
     db: sqlite3.Connection,
     *,
