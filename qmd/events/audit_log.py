@@ -54,11 +54,17 @@ class AuditLog:
         return request
 
     def ended(self, request: str, result: str, code: str = "") -> None:
-        """Record the result of a request with the open batch: done, refused or failed."""
-        self._append({"kind": "result", "request": request, "result": result, "code": code})
+        """Record the result of a request: done, refused or failed.
+
+        It causes no commit of its own: the next request of a client that waits for each answer
+        would wait for that one too.
+        """
+        with self._services.storage.patience(True):
+            self._append({"kind": "result", "request": request, "result": result, "code": code})
 
     async def page(self, start: int, rows_max: int) -> tuple[audit.Anchor, list[audit.AuditRow]]:
         """Return entries from number `start` on, or the last `-start` ones, and the anchor."""
+        await self._services.storage.batch.barrier()  # results wait for other changes
         read = partial(audit.page, start=start, rows_max=rows_max)
         return await self._services.storage.read(read)
 
