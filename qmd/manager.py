@@ -63,7 +63,8 @@ class QueueManager:
         try:
             services = create_services(settings, environment, storage, name)
             assembly = Assembly(services, limits)
-            await restore(assembly)
+            with environment.no_collection():
+                await restore(assembly)
             await assembly.directory.start()
             assembly.deferred_acknowledgments.start()
             assembly.registration.start()

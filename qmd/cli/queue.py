@@ -13,7 +13,11 @@ from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_
 from qmd.cli.retry_options import retry_options, take_retry
 
 if TYPE_CHECKING:
-    from qmd.client import Choice
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from qmd.client import Choice, QueueManager
+
+CREATED_AT_ONCE = 100  # requests on the way
 
 
 @click.group()
@@ -22,7 +26,7 @@ def queue() -> None:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--transactional/--no-transactional",
     default=False,
@@ -52,7 +56,7 @@ def queue() -> None:
 def create(
     configuration: Configuration,
     /,
-    name: str,
+    names: tuple[str, ...],
     transactional: bool,
     label: str,
     journal: bool,
@@ -65,12 +69,17 @@ def create(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Create the private queue NAME; or, with --public, a public one."""
+    """Create the private queue NAME; or, with --public, a public one.
+
+    Several names create as many queues with the same options.  If one is refused, the others are
+    created nevertheless, and the command fails with the first reason.
+    """
     from qmd.cli.output import print_json
 
     retry = take_retry(given)
-    made = configuration.ask(
-        lambda qm: qm.create_queue(
+
+    def create_one(qm: QueueManager, name: str) -> Awaitable[dict[str, Any]]:
+        return qm.create_queue(
             name,
             transactional=transactional,
             label=label,
@@ -83,11 +92,33 @@ def create(
             retry=retry,
             groups=groups,
         )
-    )
-    if as_json:
-        print_json(made)
-    else:
-        click.echo(made["public_name"] if public else made["format_name"])
+
+    results = configuration.ask(lambda qm: _create_all(qm, names, create_one))
+    failures = [each for each in results if isinstance(each, BaseException)]
+    made = [each for each in results if not isinstance(each, BaseException)]
+    for each in made:
+        if as_json:
+            print_json(each)
+        else:
+            click.echo(each["public_name"] if public else each["format_name"])
+    if failures:
+        raise failures[0]
+
+
+async def _create_all(
+    qm: QueueManager,
+    names: Sequence[str],
+    create_one: Callable[[QueueManager, str], Awaitable[dict[str, Any]]],
+) -> list[dict[str, Any] | BaseException]:
+    """Create queues, many in each commit; return the properties of each, or its error."""
+    import asyncio
+
+    made: list[dict[str, Any] | BaseException] = []
+    for first in range(0, len(names), CREATED_AT_ONCE):
+        some = names[first : first + CREATED_AT_ONCE]
+        work = (create_one(qm, name) for name in some)
+        made += await asyncio.gather(*work, return_exceptions=True)
+    return made
 
 
 @queue.command("set")

@@ -17,7 +17,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
@@ -198,6 +198,17 @@ class Environment:
     def processor_time(self) -> float:
         """Return the seconds of processor time used by this process."""
         return time.process_time()
+
+    @contextlib.contextmanager
+    def no_collection(self) -> Iterator[None]:
+        """Create many objects that stay, without the garbage collector going through them."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def freeze_memory(self) -> None:
         """Exclude all current objects from later garbage collections."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,6 +97,10 @@ class HostEnvironment(Environment):
 
     async def accept_clients(self, accept: Any, factory: Any, bound: Any) -> None:
         await asyncio.get_running_loop().create_unix_server(factory, sock=bound)
+
+    @contextlib.contextmanager
+    def no_collection(self) -> Iterator[None]:
+        yield
 
     def freeze_memory(self) -> None:
         pass
