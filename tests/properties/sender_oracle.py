@@ -87,8 +87,10 @@ class Sender:
 
     def final_ack(self, sent: Sent, message_class: int) -> None:
         """Record that a message was received, refused or expired."""
-        if message_class & OF_A_QUEUE and sent.place is not None and sent.is_on == "its way":
-            self.order_ack(sent.place)  # it was in its queue
+        if message_class & OF_A_QUEUE and sent.place is not None:
+            # It was in its queue, and all before it had been accepted; a refusal that the peer
+            # reported before does not change that.
+            self.order_ack(sent.place)
         if not sent.is_on:
             return
         if message_class == RECEIVED and sent.wants_journal:

@@ -31,6 +31,11 @@ CLASSES = [0x4000, 0x8000, 0x8003, 0x8009, 0xC000, 0xC002]
 rarely = st.sampled_from([False] * 5 + [True])
 
 
+def chosen(data: st.DataObject, messages: list[Sent]) -> Sent:
+    """Draw a message; the drawn number does not depend on how many have arrived by now."""
+    return messages[data.draw(st.integers(0, 999)) % len(messages)]
+
+
 class ReceivingPeer:
     """The remote queue manager, and its session with the one under test."""
 
@@ -40,6 +45,7 @@ class ReceivingPeer:
         self._listener = self._remote.listen()
         self.destination = self._listener.destination("orders")
         self.session: Peer | None = None
+        self._recorded = 0  # messages of the session that the oracle has checked
 
     def close(self) -> None:
         """Close all connections."""
@@ -51,6 +57,7 @@ class ReceivingPeer:
             with contextlib.suppress(Closed):
                 self.session = self._listener.accept(window=window, auto_ack=False)
                 self._oracle.session_begins()
+                self._recorded = 0
                 return self.session
 
     def read(self, count: int) -> None:
@@ -64,7 +71,7 @@ class ReceivingPeer:
         except Closed:
             self.close_session()
             return
-        self.record(self.session.inbox[read_before:])
+        self._record()
 
     def close_session(self) -> None:
         if self.session is not None:
@@ -101,18 +108,44 @@ class ReceivingPeer:
     def _send(self, *packets: bytes) -> None:
         """Send packets in one write, and wait until the effects are on disk."""
         assert self.session is not None
-        before = len(self.session.inbox)
         self.session.send_many(packets)
         self.session.wait_stored()
-        self.record(self.session.inbox[before:])
+        self._record()
 
-    def record(self, messages: list[wire.Message]) -> None:
-        for message in messages:
+    def receive_all(self, expected: list[Sent]) -> None:
+        """Receive messages as a receiver does: in order, without repetitions, with order acks.
+
+        A receiver must acknowledge before it has all of them: after a start, the queue manager
+        sends nothing new before it knows that the peer holds no other messages with their numbers.
+        """
+        session = self.accept(64)
+        session.auto_ack = True
+        taken = read = 0
+        while taken < len(expected):
+            while len(session.inbox) == read:
+                session.read()
+            self._record()
+            for message in session.inbox[read:]:
+                is_repeated = message.body in {each.body for each in expected[:taken]}
+                assert is_repeated or message.body == expected[taken].body
+                taken += not is_repeated
+            read = len(session.inbox)
+            place = expected[taken - 1].place
+            assert place is not None
+            self.send_order_ack(*place)
+            self._oracle.order_ack(place)
+        session.auto_ack = False
+
+    def _record(self) -> None:
+        """Let the oracle check the messages that have arrived since the last call."""
+        assert self.session is not None
+        for message in self.session.inbox[self._recorded :]:
             assert message.transaction is not None
             place = message.transaction.sequence_id, message.transaction.number
             self._oracle.arrives(
                 message.body, message.message_id, place, message.transaction.previous
             )
+        self._recorded = len(self.session.inbox)
 
 
 class SendingMachine(RuleBasedStateMachine):
@@ -189,7 +222,7 @@ class SendingMachine(RuleBasedStateMachine):
     def peer_sends_an_order_ack(self, data: st.DataObject) -> None:
         """Send an order ack: a new one, a repeated one, or one of an earlier sequence."""
         self.ensure_session()
-        sent = data.draw(st.sampled_from(self.oracle.seen))
+        sent = chosen(data, self.oracle.seen)
         assert sent.place is not None
         self.peer.send_order_ack(*sent.place)
         self.oracle.order_ack(sent.place)
@@ -198,7 +231,7 @@ class SendingMachine(RuleBasedStateMachine):
     def peer_sends_a_wrong_acknowledgment(self, data: st.DataObject, beyond: int) -> None:
         """Acknowledge unsent numbers, another sequence or another message, without effect."""
         self.ensure_session()
-        sent = data.draw(st.sampled_from(self.oracle.seen))
+        sent = chosen(data, self.oracle.seen)
         assert sent.place is not None
         sequence_id, number = sent.place
         match data.draw(st.sampled_from(["beyond", "sequence", "message"])):
@@ -217,7 +250,7 @@ class SendingMachine(RuleBasedStateMachine):
         """Report a message as received, refused or expired, perhaps twice, or differently later."""
         self.ensure_session()
         alive = [each for each in self.oracle.seen if each.is_on] or self.oracle.seen
-        sent = data.draw(st.sampled_from(alive + self.oracle.seen[-1:]))
+        sent = chosen(data, alive + self.oracle.seen[-1:])
         self.peer.send_final_acks(sent, [message_class] * times, sent.message_id)
         self.oracle.final_ack(sent, message_class)
 
@@ -231,18 +264,8 @@ class SendingMachine(RuleBasedStateMachine):
     def peer_receives_everything(self) -> None:
         """Open a session with a receiver without faults: all missing messages arrive in order."""
         self.peer.close_session()
-        session = self.peer.accept(64)
-        session.auto_ack = True
-        missing = [each.body for each in self.oracle.on_their_way]
-        came = session.receive_many(len(missing))
-        assert [each.body for each in came] == missing
-        self.peer.record(came)
-        place = self.oracle.on_their_way[-1].place
-        assert place is not None
-        self.peer.send_order_ack(*place)
-        self.oracle.order_ack(place)
+        self.peer.receive_all(self.oracle.on_their_way)
         assert not self.oracle.on_their_way
-        session.auto_ack = False
 
     # Comparisons.
 
