@@ -161,7 +161,9 @@ def read_effective(path: Path, environment: Mapping[str, str] | None = None) -> 
                 value, origin = table[key], f"{file}:{source.line(section, key)}"
             else:
                 value, origin = setting.default, "default"
-            found.append(Effective(section, key, _toml(value), _toml(setting.default), origin))
+            found.append(
+                Effective(section, key, toml_value(value), toml_value(setting.default), origin)
+            )
     return found
 
 
@@ -334,7 +336,7 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
         value = setting.kind.parse(found)
     except ValueError as error:
         detail = f" ({error})" if str(error) else ""
-        problem = f"found {_toml(found)[:80]}; allowed is {setting.kind.allowed}{detail}"
+        problem = f"found {toml_value(found)[:80]}; allowed is {setting.kind.allowed}{detail}"
         if override is not None:
             variable = _variable(setting.section, setting.key)
             raise ConfigError(
@@ -443,7 +445,7 @@ def _default_text(given: Mapping[tuple[str, str], object]) -> str:
                 "",
                 f"# {setting.meaning}",
                 f"# Allowed: {setting.kind.allowed}",
-                f"{comment}{key} = {_toml(setting.default if value is None else value)}",
+                f"{comment}{key} = {toml_value(setting.default if value is None else value)}",
             ]
     return "\n".join(lines) + "\n"
 
@@ -455,21 +457,22 @@ def reference() -> str:
         lines += [f"## [{section}]", "", f"{declaration.__doc__}", ""]
         lines += ["| key | default | allowed | meaning |", "| --- | --- | --- | --- |"]
         lines += [
-            f"| `{key}` | `{_toml(setting.default)}` | {setting.kind.allowed} | {setting.meaning} |"
+            f"| `{key}` | `{toml_value(setting.default)}` | {setting.kind.allowed} "
+            f"| {setting.meaning} |"
             for key, setting in settings_of(section).items()
         ]
         lines += [""]
     return "\n".join(lines)
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
     """Return a value in TOML syntax, or in Python's if TOML has none for it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return f'"{"".join(map(_toml_character, value))}"'
     if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, int):
         return str(value) if value.bit_length() <= 64 else hex(value)  # Python's own limit is 4300
     return repr(value)
