@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import json_option, yes_option
@@ -26,7 +27,7 @@ def acl() -> None:
 
 
 @acl.command()
-@click.argument("object")
+@click.argument("object", shell_complete=queues)
 @json_option
 @pass_configuration
 def show(configuration: Configuration, object: str, as_json: bool) -> None:
@@ -37,7 +38,7 @@ def show(configuration: Configuration, object: str, as_json: bool) -> None:
 @acl.command()
 @click.argument("who")
 @click.argument("rights")
-@click.argument("object")
+@click.argument("object", shell_complete=queues)
 @json_option
 @pass_configuration
 def grant(configuration: Configuration, who: str, rights: str, object: str, as_json: bool) -> None:
@@ -48,7 +49,7 @@ def grant(configuration: Configuration, who: str, rights: str, object: str, as_j
 @acl.command()
 @click.argument("who")
 @click.argument("rights")
-@click.argument("object")
+@click.argument("object", shell_complete=queues)
 @json_option
 @pass_configuration
 def deny(configuration: Configuration, who: str, rights: str, object: str, as_json: bool) -> None:
@@ -59,7 +60,7 @@ def deny(configuration: Configuration, who: str, rights: str, object: str, as_js
 @acl.command()
 @click.argument("who")
 @click.argument("rights")
-@click.argument("object")
+@click.argument("object", shell_complete=queues)
 @json_option
 @pass_configuration
 def revoke(configuration: Configuration, who: str, rights: str, object: str, as_json: bool) -> None:
@@ -71,7 +72,7 @@ def revoke(configuration: Configuration, who: str, rights: str, object: str, as_
 
 
 @acl.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=queues)
 @click.argument("who", default="")
 @json_option
 @pass_configuration
@@ -84,7 +85,7 @@ def owner(configuration: Configuration, queue: str, who: str, as_json: bool) -> 
 @acl.command()
 @click.argument("who")
 @click.argument("right")
-@click.argument("object")
+@click.argument("object", shell_complete=queues)
 @json_option
 @click.pass_context
 @pass_configuration

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import confirm, json_option, yes_option
@@ -44,7 +45,7 @@ def show(configuration: Configuration, name: str, as_json: bool) -> None:
 
 @alias.command()
 @click.argument("name")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queues)
 @json_option
 @pass_configuration
 def create(configuration: Configuration, name: str, queue: str, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli.completion import destinations
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import confirm, json_option, yes_option
 from qmd.cli.program import ExitCode
@@ -33,7 +34,7 @@ def delayed() -> None:
 
 
 @delayed.command("list")
-@click.argument("queue", required=False, default="")
+@click.argument("queue", required=False, default="", shell_complete=destinations)
 @json_option
 @pass_configuration
 def list_(configuration: Configuration, queue: str, as_json: bool) -> None:

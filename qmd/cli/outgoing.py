@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli.completion import outgoing as outgoing_names
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.parameters import confirm, json_option, yes_option
@@ -44,7 +45,7 @@ def list_(configuration: Configuration, as_json: bool) -> None:
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration
 def show(configuration: Configuration, destination: str, as_json: bool) -> None:
@@ -70,7 +71,7 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration
 def awaiting(configuration: Configuration, destination: str, as_json: bool) -> None:
@@ -101,7 +102,7 @@ async def _all_awaiting(qm: QueueManager, destination: str) -> list[dict[str, An
 
 
 @outgoing.command("give-up")
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @yes_option
 @json_option
 @pass_configuration
@@ -123,7 +124,7 @@ def give_up(configuration: Configuration, destination: str, yes: bool, as_json: 
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration
 def pause(configuration: Configuration, destination: str, as_json: bool) -> None:
@@ -133,7 +134,7 @@ def pause(configuration: Configuration, destination: str, as_json: bool) -> None
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration
 def resume(configuration: Configuration, destination: str, as_json: bool) -> None:
@@ -143,7 +144,7 @@ def resume(configuration: Configuration, destination: str, as_json: bool) -> Non
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @click.argument("address", required=False, default="")
 @click.option("--undo", is_flag=True, help="Restore the address of the name.")
 @click.option(
@@ -185,7 +186,7 @@ def redirect(
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration
 def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
@@ -195,7 +196,7 @@ def kick(configuration: Configuration, destination: str, as_json: bool) -> None:
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @click.option(
     "--send-again",
     is_flag=True,
@@ -235,7 +236,7 @@ def restart(
 
 
 @outgoing.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=outgoing_names)
 @click.option("--dry-run", is_flag=True, help="Only print how many messages would be removed.")
 @yes_option
 @json_option

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qmd.cli.completion import queues
 from qmd.cli.program import BadValue, ExitCode, Failure
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,7 +28,9 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 def queue_argument(name: str = "queue") -> Callable[[F], F]:
     """Return the argument for a queue: any spelling, or a word for a system queue."""
-    return click.argument(name, callback=lambda _ctx, _param, value: system_queue(value))
+    return click.argument(
+        name, callback=lambda _ctx, _param, value: system_queue(value), shell_complete=queues
+    )
 
 
 def system_queue(text: str) -> str:

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class ExitCode(IntEnum):
@@ -119,6 +122,17 @@ class Program(click.Group):
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Return the commands and options that begin so; bash shows no help, and imports none."""
+        if os.environ.get("_QMD_COMPLETE") != "bash_complete":
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        fitting = [name for name in self._commands_at if name.startswith(incomplete)]
+        # A group would add its commands; a command has its options only.
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name) for name in fitting), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qmd.cli.choice import dry_run_option, filter_options
+from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
@@ -196,7 +197,7 @@ def set_(
 
 
 @queue.command("list")
-@click.argument("patterns", nargs=-1, metavar="[NAME]...")
+@click.argument("patterns", nargs=-1, metavar="[NAME]...", shell_complete=queues)
 @click.option("--system", is_flag=True, help="Include system queues.")
 @click.option("--not-empty", is_flag=True, help="Only queues with messages.")
 @click.option("--transactional/--no-transactional", default=None, help="Only queues of this kind.")

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
+from qmd.cli.completion import destinations
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.defined_properties import property_options, take_properties
 from qmd.cli.parameters import duration, json_option, moment, number, whole_seconds
@@ -92,7 +93,7 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
 
 
 @click.command()
-@click.argument("destination")
+@click.argument("destination", shell_complete=destinations)
 @click.argument("body", required=False)
 @click.option("--body-base64", metavar="BASE64", help="The body, in base64.")
 @click.option("--body-json", metavar="JSON", help="The body as a JSON value, see --formatter.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, yes_option
@@ -85,7 +86,7 @@ def delete(configuration: Configuration, name: str, yes: bool, as_json: bool) ->
 
 @topic.command()
 @click.argument("topic_name", metavar="TOPIC")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queues)
 @click.option(
     "--name", default="", metavar="NAME", help="The name of the subscription.  [default: QUEUE]"
 )
