@@ -11,7 +11,7 @@ from qmd.cli import main
 #: Below a prefix: where each shell looks for the script of a command.
 PLACES: dict[PurePosixPath, type[ShellComplete]] = {
     PurePosixPath("share/bash-completion/completions/qmd"): BashComplete,
-    PurePosixPath("share/zsh/vendor-completions/_qmd"): ZshComplete,
+    PurePosixPath("share/zsh/site-functions/_qmd"): ZshComplete,
     PurePosixPath("share/fish/vendor_completions.d/qmd.fish"): FishComplete,
 }
 

@@ -160,7 +160,7 @@ def complete(
 
 @needs("zsh")
 def test_zsh_completes_commands_and_queues(prefix: Path, daemon: Daemon) -> None:
-    folder = prefix / "share/zsh/vendor-completions"
+    folder = prefix / "share/zsh/site-functions"
     with terminal(["zsh", "-f", "-i"], environment(prefix, daemon.config)) as zsh:
         typed(zsh, f"PS1='rea''dy>'; fpath=({folder} $fpath); autoload compinit\n", PROMPT)
         typed(zsh, "compinit -u -D; print do''ne\n", "done")
