@@ -72,6 +72,7 @@ class Layout:
             "qmd-door-metrics.service": self.staged(
                 prefix / "lib/systemd/system/qmd-door-metrics.service"
             ),
+            "qmd-traces.service": self.staged(prefix / "lib/systemd/system/qmd-traces.service"),
             "qmd-console.service": self.staged(prefix / "lib/systemd/system/qmd-console.service"),
             "qmd.socket": self.staged(prefix / "lib/systemd/system/qmd.socket"),
             "qmd.sysusers": self.staged(prefix / "lib/sysusers.d/qmd.conf"),

@@ -164,7 +164,11 @@ def test_a_scrape_needs_the_token(tmp_path: Path) -> None:
         # The daemon does not run: the scrape says so.
         assert status == 200
         assert Scrape(text)("qmd_up") == 0
+        # The checks need no token.
+        assert door.get("/healthz")[0] == 200
+        assert door.get("/readyz")[0] == 503
         daemon.start()
+        assert door.get("/readyz")[0] == 200
         assert Scrape(door.get(authorization="Bearer secret-of-the-scraper")[1])("qmd_up") == 1
     finally:
         door.kill()

@@ -98,7 +98,12 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
         *("qmd.core.retry_policy", "httptools", "msgspec", "structlog", "uvloop"),
     },
-    "qmd.doors.metrics": {"qmd.doors.http", "qmd", "prometheus_client", "structlog", "uvloop"},
+    "qmd.doors.metrics": {
+        *("qmd.client.connection", "qmd.client.errors", "qmd.config.settings"),
+        *("qmd.control_protocol.figures", "qmd.control_protocol.messages"),
+        *(f"qmd.doors.http.{part}" for part in ("exchange", "limits", "problems", "server")),
+        *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
+    },
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # Commands that become the daemon or a service, or read and write files of this computer.

@@ -24,6 +24,7 @@ def traces() -> None:
 @click.option(
     "--endpoint",
     default="http://127.0.0.1:4318/v1/traces",
+    envvar="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     show_default=True,
     metavar="URL",
     help="The collector's address for traces: OTLP over HTTP.",

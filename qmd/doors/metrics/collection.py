@@ -23,6 +23,7 @@ from qmd.doors.metrics.rows import Ages, Destination, Queue, Shown
 
 Facts = dict[str, Any]
 ANSWER_S = 10.0  # within which the daemon answers
+READY_S = 2.0  # the same for a check of readiness
 STEP_S = 1.0
 FRESH_S = 1.0  # for which a collection is used again
 
@@ -55,6 +56,7 @@ class Collector:
         self._queue_ages = Ages(OLDEST_MAX)
         self._destination_ages = Ages(OLDEST_MAX)
         self._one = asyncio.Lock()
+        self._connecting = asyncio.Lock()
         self._last: Figures | None = None
         self._last_at = 0.0
         self._started_at_s = 0.0
@@ -72,11 +74,7 @@ class Collector:
                 async with asyncio.timeout(ANSWER_S):
                     found = await self._collect()
             except TimeoutError as late:
-                raise NotConnected(
-                    f"the daemon does not answer at {self._socket}",
-                    "look at its log",
-                    code="daemon_not_answering",
-                ) from late
+                raise self._late() from late
             found.took_s = time.monotonic() - now
             self._last, self._last_at = found, time.monotonic()
             return found
@@ -92,11 +90,27 @@ class Collector:
 
     async def ask(self, verb: type[frames.Request], *arguments: object) -> Any:
         """Make a request, after connecting; return its answer.  Raises ClientError."""
-        if self._connection is None or self._connection.is_lost:
-            connection = await open_connection(self._socket)
-            await connection.ask(frames.Hello, frames.VERSION)
-            self._connection = connection
+        async with self._connecting:
+            if self._connection is None or self._connection.is_lost:
+                connection = await open_connection(self._socket)
+                await connection.ask(frames.Hello, frames.VERSION)
+                self._connection = connection
         return await self._connection.ask(verb, *arguments)
+
+    async def check(self) -> None:
+        """Return when the daemon answers a small request.  Raises ClientError."""
+        try:
+            async with asyncio.timeout(READY_S):
+                await self.ask(frames.Hello, frames.VERSION)
+        except TimeoutError as late:
+            raise self._late() from late
+
+    def _late(self) -> NotConnected:
+        return NotConnected(
+            f"the daemon does not answer at {self._socket}",
+            "look at its log",
+            code="daemon_not_answering",
+        )
 
     async def _collect(self) -> Figures:
         host = await self.ask(HostFigures)

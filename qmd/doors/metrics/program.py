@@ -74,6 +74,8 @@ class MetricsDoor:
         """Answer a request."""
         if request.segments == ["healthz"]:
             return Response(200, b'{"status":"ok"}')
+        if request.segments == ["readyz"]:
+            return await self._readiness()
         if request.segments != ["metrics"]:
             return problem_response(404, "http_no_such_path", "the metrics are at /metrics")
         if request.method not in ("GET", "HEAD"):
@@ -93,6 +95,15 @@ class MetricsDoor:
             metrics = [up(False)]
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(200, encode(_Metrics(metrics)), media_type)
+
+    async def _readiness(self) -> Response:
+        """Answer whether the daemon answers; like /healthz it needs no token and names nothing."""
+        try:
+            await self._collector.check()
+        except ClientError as error:
+            headers = (("retry-after", "1"),)
+            return problem_response(503, error.code, error.text, headers, remedy=error.remedy)
+        return Response(200, b'{"status":"ok"}')
 
     def _is_authorized(self, request: Request) -> bool:
         assert self._token is not None
