@@ -29,6 +29,7 @@ from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
 from qmd.control.accounts import Accounts
 from qmd.control.components import Components
+from qmd.control.figure_changes import FigureReaders
 from qmd.control.token_watch import TokenLogins
 from qmd.events.audit_log import AuditLog
 from qmd.history.event_query import EventLog
@@ -93,6 +94,7 @@ class Assembly(TransferLayer):
         self.client_accounts = Accounts(services.loop.time)
         self.token_logins = TokenLogins(services)
         self.loop_lag = LoopLag(services.loop)
+        self.figure_readers = FigureReaders()
         self.log_levels = LogLevels(services.settings.log.level)
         self.audit_log = AuditLog(services)
         self.reload = Reload(

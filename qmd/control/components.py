@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
     from qmd.control.accounts import Accounts
+    from qmd.control.figure_changes import FigureReaders
     from qmd.control.token_watch import TokenLogins
     from qmd.directory.interface import Directory
     from qmd.directory.registration import Registration
@@ -109,6 +110,7 @@ class Components:
     disk_watch: DiskWatch
     event_log: EventLog
     event_log_limits: EventLogLimits
+    figure_readers: FigureReaders
     heartbeats: Heartbeats
     housekeeping: Housekeeping
     identities: IdentityConflicts

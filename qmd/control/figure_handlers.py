@@ -15,7 +15,7 @@ import qmd
 from protocol.identifiers import message_id_text
 from protocol.message_class import MessageClass
 from qmd.control import status as overview
-from qmd.control.handler import Handler, look
+from qmd.control.handler import Handler
 from qmd.control_protocol.figures import (
     ROWS_MAX,
     DestinationFigures,
@@ -48,8 +48,13 @@ def host_figures(components: Components) -> Value:
     """Return the figures of the queue manager as a whole."""
     services = components.services
     environment, figures = services.environment, services.storage.figures
-    found = overview.totals(components)
+    # The client adds up the queues: a walk through all of them would hold up others.
+    found = overview.identity(components) | overview.storage(components)
+    found |= overview.traffic(components)
     found |= {
+        "outgoing_messages": sum(each.messages for each in components.outgoing.queues),
+        "awaiting_messages": sum(each.awaiting.messages for each in components.outgoing.queues),
+        "delayed_messages": components.delayed.totals[0],
         "dead_letters_by_class": _dead_letters(components),
         "duplicates": components.incoming.duplicate_count,
         "out_of_order": components.incoming.rejected_count,
@@ -98,6 +103,12 @@ def _histogram(measured: Histogram) -> Value:
 
 def _queues(connection: ControlConnection, request: QueueFigures) -> None:
     queues = connection.components.queues.by_key
+    if request.changes:
+        known = connection.components.figure_readers.known(connection)
+        changed, following, gone = known.changes(queues, request.start)
+        rows = list(map(_queue, changed))
+        connection.done(request.number, {"rows": rows, "next": following, "gone": gone})
+        return
     page = islice(queues.values(), request.start, request.start + ROWS_MAX)
     _page(connection, request.number, list(map(_queue, page)), request.start, len(queues))
 
@@ -162,10 +173,16 @@ def _destination(components: Components, queue: OutgoingQueue) -> tuple[Any, ...
     )
 
 
-async def _oldest(components: Components, request: OldestMessages) -> Value:
+def _oldest(connection: ControlConnection, request: OldestMessages) -> None:
+    known = connection.components.figure_readers.known(connection)
+    queues = known.find(request.queues, connection.components.queues.by_key)
+    connection.look(request.number, _ages(connection.components, queues, request))
+
+
+async def _ages(
+    components: Components, queues: list[LocalQueue | None], request: OldestMessages
+) -> Value:
     """Return the arrival of the oldest messages; the disk is read beside the event loop."""
-    by_name = {each.name: each for each in components.queues.by_key.values()}
-    queues = [by_name.get(name) for name in request.queues]
     outgoing = [components.outgoing.find(name.casefold()) for name in request.destinations]
     read = partial(
         _read,
@@ -202,5 +219,5 @@ HANDLERS: dict[type, Handler] = {
     HostFigures: _host,
     QueueFigures: _queues,
     DestinationFigures: _destinations,
-    OldestMessages: look(_oldest),
+    OldestMessages: _oldest,
 }

@@ -54,7 +54,7 @@ def status(components: Components) -> Value:
 
 def totals(components: Components) -> Value:
     """Return the identity, the contents, the storage and the counts since the start."""
-    parts = (_identity, _contents, _storage, _traffic)
+    parts = (identity, _contents, _storage, traffic)
     return {name: value for part in parts for name, value in part(components).items()}
 
 
@@ -66,10 +66,11 @@ def memory(components: Components) -> Value:
 
 def brief(components: Components) -> Value:
     """Return the part of the status that every user of the host may see."""
-    return _identity(components) | {"brief": True}
+    return identity(components) | {"brief": True}
 
 
-def _identity(components: Components) -> Value:
+def identity(components: Components) -> Value:
+    """Return the names, the version and the times of the queue manager."""
     services = components.services
     return {
         "name": services.name,
@@ -119,12 +120,17 @@ def _delayed(components: Components) -> Value:
 
 def _storage(components: Components) -> Value:
     """Return quotas, the disk, and the periodic work that fails."""
+    warnings = quotas.warnings(components.usage, components.queues.by_key.values())
+    return storage(components) | {"quota_warnings": warnings}
+
+
+def storage(components: Components) -> Value:
+    """Return the same without the quotas of queues, which takes a time that is always short."""
     storage, usage = components.services.storage, components.usage
     return {
         "bytes": usage.bytes,
         "quota_bytes": usage.quota_bytes,
         "quota_used_percent": usage.used_percent,
-        "quota_warnings": quotas.warnings(usage, components.queues.by_key.values()),
         "disk_full": not storage.room(components.services.loop.time()),
         "disk_full_s": components.disk_watch.full_s,
         "disk_free_bytes": storage.free_bytes,
@@ -136,7 +142,7 @@ def _storage(components: Components) -> Value:
     }
 
 
-def _traffic(components: Components) -> Value:
+def traffic(components: Components) -> Value:
     """Return the sessions, and the counts of messages since the start."""
     incoming = components.incoming
     return {

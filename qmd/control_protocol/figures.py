@@ -13,6 +13,7 @@ import msgspec
 from qmd.control_protocol.messages import Request, add_verbs
 
 ROWS_MAX = 256  # of one page
+SCAN_MAX = 2048  # queues of which one page has the changes
 OLDEST_MAX = 256  # queues and destinations of one request
 
 Names = Annotated[list[str], msgspec.Meta(max_length=OLDEST_MAX)]
@@ -22,7 +23,8 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 class HostFigures(Request, tag="host_figures", frozen=True):
     """Return the figures of the queue manager as a whole; counts are since its start.
 
-    -> {status fields, dead_letters: {class: count}, commits: histogram, ...}; a histogram is
+    -> {status fields without those of queues, dead_letters_by_class: {class: count}, commits:
+    histogram, ...}; a histogram is
     {bounds, counts, sum, examples: [[value, message id] or null, ...]}
     """
 
@@ -32,9 +34,14 @@ class QueueFigures(Request, tag="queue_figures", frozen=True):
 
     -> {rows: [[name, kind, messages, bytes, arrived, left, taken, readers, quota_bytes], ...],
     next: the place of the next page, or null}.  `kind`: queue, subqueue, journal or system.
+
+    With `changes`, the rows are those that differ from the ones that this connection has received
+    with `changes` before, and the last page has `gone` besides: the names of queues that it has
+    received and that were deleted.
     """
 
     start: Place = 0
+    changes: bool = False
 
 
 class DestinationFigures(Request, tag="destination_figures", frozen=True):

@@ -25,6 +25,9 @@ RULES = ROOT / "deploy/prometheus/qmd-alerts.yml"
 TESTS = ROOT / "deploy/prometheus/qmd-alerts.test.yml"
 RUNBOOKS = ROOT / "docs/runbooks"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
+SCHEMA = ROOT / "tests/data/grafana/dashboard.ts"
+GRAFANA = ROOT / ".venv/grafana/node_modules"
+TYPESCRIPT = GRAFANA / ".bin/tsc"
 KINDS_OF_PANELS = {"row", "stat", "table", "timeseries", "heatmap", "state-timeline"}
 
 needs_promtool = pytest.mark.skipif(
@@ -167,6 +170,29 @@ def test_a_dashboard_has_the_structure_that_grafana_expects(file: Path) -> None:
             assert used <= known, panel["title"]
         references = [target["refId"] for target in panel.get("targets", ())]
         assert len(set(references)) == len(references)
+
+
+@pytest.mark.skipif(not TYPESCRIPT.exists(), reason="the schema of Grafana: .ci/run installs it")
+def test_the_schema_of_grafana_has_every_property_of_the_dashboards(tmp_path: Path) -> None:
+    """The types that Grafana publishes as @grafana/schema, checked by the compiler."""
+    shutil.copy(SCHEMA, tmp_path)
+    (tmp_path / "node_modules").symlink_to(GRAFANA)
+    head = 'import type { Ours } from "./dashboard";\nexport const dashboard: Ours = '
+    for file in DASHBOARDS:
+        (tmp_path / f"{file.stem}.ts").write_text(head + file.read_text())
+    wrong = head + DASHBOARDS[0].read_text().replace('"gridPos"', '"gridPlace"')
+    (tmp_path / "wrong.ts").write_text(wrong)
+    options = ("--noEmit", "--strict", "--skipLibCheck", "--module", "esnext")
+    names = [f"{file.stem}.ts" for file in DASHBOARDS]
+
+    done = subprocess.run(
+        [TYPESCRIPT, *options, "--moduleResolution", "bundler", *names, "wrong.ts"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=END_S,
+    )  # fmt: skip
+
+    faults = done.stdout.splitlines()
+    assert [line for line in faults if not line.startswith("wrong.ts") and line[0] != " "] == []
+    assert any("gridPlace" in line for line in faults), done.stdout + done.stderr
 
 
 def test_the_three_dashboards_are_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ ANSWER_S = 10.0  # within which the daemon answers
 READY_S = 2.0  # the same for a check of readiness
 STEP_S = 1.0
 FRESH_S = 1.0  # for which a collection is used again
+DEAD_LETTER_QUEUES = ("system$;deadletter", "system$;deadxact")
 
 
 @dataclass
@@ -55,8 +56,10 @@ class Collector:
         self._destinations: Shown[Destination] = Shown(destinations_max)
         self._queue_ages = Ages(OLDEST_MAX)
         self._destination_ages = Ages(OLDEST_MAX)
+        self._known: dict[str, Queue] = {}  # all queues, as this connection has received them
         self._one = asyncio.Lock()
         self._connecting = asyncio.Lock()
+        self._is_reading = False  # pages of changes
         self._last: Figures | None = None
         self._last_at = 0.0
         self._started_at_s = 0.0
@@ -75,6 +78,10 @@ class Collector:
                     found = await self._collect()
             except TimeoutError as late:
                 raise self._late() from late
+            finally:
+                # Changes that were sent and not read are not sent again to this connection.
+                if self._is_reading and self._connection is not None:
+                    self._connection.abort()
             found.took_s = time.monotonic() - now
             self._last, self._last_at = found, time.monotonic()
             return found
@@ -92,6 +99,7 @@ class Collector:
         """Make a request, after connecting; return its answer.  Raises ClientError."""
         async with self._connecting:
             if self._connection is None or self._connection.is_lost:
+                self._known = {}  # a new connection receives all rows
                 connection = await open_connection(self._socket)
                 await connection.ask(frames.Hello, frames.VERSION)
                 self._connection = connection
@@ -118,13 +126,36 @@ class Collector:
         if abs(host["started_at_s"] - self._started_at_s) > STEP_S:
             self._started_at_s = host["started_at_s"]
         host["started_at_s"] = self._started_at_s
-        queues = [Queue(*row) for row in await self._rows(QueueFigures)]
+        changed = await self._read_queues()
         destinations = [Destination(*row) for row in await self._rows(DestinationFigures)]
+        host |= _contents(self._known.values())
         found = Figures(
-            host, *self._queues.choose(queues), *self._destinations.choose(destinations)
+            host,
+            *self._queues.choose(self._known.values(), changed),
+            *self._destinations.choose(destinations),
         )
         await self._read_ages(found)
         return found
+
+    async def _read_queues(self) -> list[Queue]:
+        """Read the queues that have changed since the last collection; return them."""
+        changed: dict[str, Queue] = {}
+        start: int | None = 0
+        self._is_reading, connection = True, self._connection
+        while start is not None:
+            page = await self.ask(QueueFigures, start, True)
+            if self._connection is not connection:  # it was lost between two pages
+                changed, connection = {}, self._connection
+                if start:
+                    start = 0
+                    continue
+            changed |= {row[0]: Queue(*row) for row in page["rows"]}
+            start = page["next"]
+        self._is_reading = False
+        self._known |= changed
+        for name in page["gone"]:
+            self._known.pop(name, None)
+        return [row for row in changed.values() if row.name in self._known]
 
     async def _rows(self, verb: type[frames.Request]) -> list[Any]:
         """Return the rows of all pages; a row that moved between two pages counts once."""
@@ -149,6 +180,15 @@ class Collector:
         found.destination_ages_s = _ages(
             self._destination_ages, found.destinations, found.other_destinations, now_s
         )
+
+
+def _contents(queues: Iterable[Queue]) -> Facts:
+    """Return the numbers of queues and messages, as in `qmd status`."""
+    return {
+        "queues": sum(row.kind == "queue" for row in queues),
+        "messages": sum(row.messages for row in queues if row.kind in ("queue", "subqueue")),
+        "dead_letters": sum(row.messages for row in queues if row.name in DEAD_LETTER_QUEUES),
+    }
 
 
 def _full(rows: Sequence[Queue] | Sequence[Destination]) -> list[str]:

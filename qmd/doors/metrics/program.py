@@ -52,7 +52,7 @@ class CannotServe(Exception):
         self.is_lasting = lasting  # a restart does not help
 
 
-class _Metrics:
+class Collected:
     """Metrics in the shape of a collector of prometheus_client."""
 
     def __init__(self, found: Iterable[Metric]) -> None:
@@ -94,7 +94,7 @@ class MetricsDoor:
             log.warning("metrics_not_collected", reason=error.text, code=error.code)
             metrics = [up(False)]
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(200, encode(_Metrics(metrics)), media_type)
+        return Response(200, encode(Collected(metrics)), media_type)
 
     async def _readiness(self) -> Response:
         """Answer whether the daemon answers; like /healthz it needs no token and names nothing."""

@@ -8,7 +8,8 @@ the others are added up as they grow, so that their sum never falls when a row c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import nlargest
 from typing import Generic, NamedTuple, TypeVar
 
 OTHER = "other"  # no queue can have this name: names of queues have a backslash
@@ -78,23 +79,41 @@ class Shown(Generic[Row]):
         self._names: set[str] = set()
         self._others: list[int] = []  # the counters of the other rows, added up
 
-    def choose(self, rows: Sequence[Row]) -> tuple[list[Row], list[Row], tuple[int, ...]]:
-        """Return the rows that are shown, the others, and the counters of the others."""
-        grown = {row.name: self._growth(row) for row in rows}
+    def choose(
+        self, rows: Collection[Row], changed: Iterable[Row] | None = None
+    ) -> tuple[list[Row], list[Row], tuple[int, ...]]:
+        """Return the rows that are shown, the others, and the counters of the others.
+
+        `changed` has the rows that differ from those of the last call, and new ones; None: all may.
+        """
+        grown = {row.name: self._growth(row) for row in (rows if changed is None else changed)}
         always = self._always
         fixed = [] if always is None else [row for row in rows if always(row)]
         rest = list(rows) if always is None else [row for row in rows if not always(row)]
         if len(rest) > self._rows_max:
-            rest.sort(key=lambda row: self._rank(row, sum(grown[row.name])), reverse=True)
-        shown, others = fixed + rest[: self._rows_max], rest[self._rows_max :]
+            rest = nlargest(self._rows_max, rest, key=lambda row: self._rank(row, grown))
+        shown = fixed + rest
         self._names = {row.name for row in shown}
-        for row in others:
-            self._others = add(self._others, grown[row.name])
-        self._last = {row.name: row.counters for row in rows}
+        others = [row for row in rows if row.name not in self._names]
+        for name, growth in grown.items():
+            if name not in self._names:
+                self._others = add(self._others, growth)
+        if others and not self._others:
+            self._others = [0] * len(others[0].counters)
+        self._note(rows, grown)
         return shown, others, tuple(self._others)
 
-    def _rank(self, row: Row, growth: int) -> tuple[int, bool, str]:
-        size = row.messages + growth
+    def _note(self, rows: Collection[Row], grown: Collection[str]) -> None:
+        """Remember the counters of all rows."""
+        if len(grown) == len(rows):
+            self._last = {}
+        self._last |= {row.name: row.counters for row in rows if row.name in grown}
+        if len(self._last) > len(rows):
+            names = {row.name for row in rows}
+            self._last = {name: last for name, last in self._last.items() if name in names}
+
+    def _rank(self, row: Row, grown: Mapping[str, tuple[int, ...]]) -> tuple[int, bool, str]:
+        size = row.messages + sum(grown.get(row.name, ()))
         return (2 * size + 1 if row.name in self._names else size), row.is_main, row.name
 
     def _growth(self, row: Row) -> tuple[int, ...]:

@@ -47,6 +47,39 @@ async def test_many_queues_come_in_pages_and_all_of_them_are_counted(hosts: Host
 
 
 @hosted
+async def test_a_later_collection_reads_only_the_queues_that_have_changed(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for number in range(10):
+        await a.create(f"private$\\q{number}")
+    collector = Collector(a.socket, 100, 5)
+    await collector.collect()
+    await a.send("private$\\q3", b"1", delivery=RECOVERABLE)
+    await a.settled()
+    await a.queue_deletion.delete(a.queue("q4"))
+    await a.create("private$\\q10")
+
+    answer = await collector.ask(QueueFigures, 0, True)
+    collector.forget()
+    # These changes were given to the connection, and lost: the collection needs another one.
+    await collector.close()
+    found = await collector.collect()
+
+    # A queue of the system may have changed too.
+    own = {row[0]: row for row in answer["rows"] if row[1] != "system"}
+    assert set(own) == {"private$\\q3", "private$\\q10"}
+    assert answer["gone"] == ["private$\\q4"]
+    shown = {each.name: each.messages for each in found.queues if each.kind != "system"}
+    assert shown == {f"private$\\q{n}": int(n == 3) for n in range(10) if n != 4} | {
+        "private$\\q10": 0
+    }
+    collector.forget()
+    await a.queue_deletion.delete(a.queue("q3"))
+    again = await collector.collect()
+    assert "private$\\q3" not in {each.name for each in again.queues}
+    await collector.close()
+
+
+@hosted
 async def test_many_scrapes_are_one_collection(hosts: Hosts) -> None:
     a = await hosts.start()
     asked, collector = counting(a), Collector(a.socket, 5, 5)
