@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from qmd.cli.parameters import duration, lookup_id, past
+from qmd.cli.parameters import duration, lookup_id, moment, past
 
 if TYPE_CHECKING:
     from qmd.client import Choice
+
+MOMENT = timedelta(milliseconds=1)  # the resolution of the times of arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,15 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         "--newer-than", type=duration, help="Only messages that arrived since then, such as 1h."
     )
     @click.option(
+        "--since", type=moment, metavar="TIME", help="Only messages that arrived then or later."
+    )
+    @click.option(
+        "--until",
+        type=moment,
+        metavar="TIME",
+        help="Only messages that arrived before, such as 2026-12-24 or 2026-12-24T18:00:00Z.",
+    )
+    @click.option(
         "--where",
         default="",
         metavar="SELECTOR",
@@ -69,6 +81,8 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         destination: str,
         older_than: float | None,
         newer_than: float | None,
+        since: datetime | None,
+        until: datetime | None,
         where: str,
         **named: Any,
     ) -> None:
@@ -77,13 +91,23 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
             "reason": reason,
             "message_class": message_class,
             "destination": destination,
-            "arrived_before": None if older_than is None else past(older_than),
-            "arrived_after": None if newer_than is None else past(newer_than),
+            "arrived_before": _strictest(min, older_than, until),
+            "arrived_after": _strictest(max, newer_than, since and since - MOMENT),
             "where": where,
         }
         command(*arguments, filters=filters, **named)
 
     return with_filters
+
+
+def _strictest(
+    of_two: Callable[[Iterable[datetime]], datetime], ago_s: float | None, at: datetime | None
+) -> datetime | None:
+    """Return the time that leaves fewer messages, of a duration and a time that may be given."""
+    given = [] if at is None else [at]
+    if ago_s is not None:
+        given.append(past(ago_s))
+    return of_two(given) if given else None
 
 
 def choice_options(command: Callable[..., None]) -> Callable[..., None]:

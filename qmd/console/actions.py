@@ -8,9 +8,10 @@ from typing import Any
 
 from qmd.client import ClientError, QueueManager
 from qmd.console.choices import BadForm, Chosen, Form, chosen_by, needed, one
-from qmd.console.jobs import Progress, Work
+from qmd.console.jobs import Progress
 from qmd.console.plans import PIECE_MESSAGES, Action, Forecast, Plan, asked, dry_run, in_pieces
 from qmd.console.roles import Role
+from qmd.console.undo import move_back, take_back
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Choice, Piece
 
@@ -27,6 +28,8 @@ def _refined(found: Chosen) -> list[tuple[str, str, str]]:
         ("reason", "Reason contains", given.get("reason", "")),
         ("class", "Class", given.get("class", "")),
         ("destination", "Destination contains", given.get("destination", "")),
+        ("since", "Arrived at or after (UTC)", given.get("since", "")),
+        ("until", "Arrived before (UTC)", given.get("until", "")),
         ("newer", "Arrived within the last (such as 2d)", given.get("newer", "")),
         ("older", "Arrived longer ago than (such as 12h)", given.get("older", "")),
         ("where", "Selector", given.get("where", "")),
@@ -66,7 +69,14 @@ def _resend(form: Form) -> Plan:
         )
 
     async def work(qm: QueueManager, progress: Progress) -> None:
-        await in_pieces(progress, PIECE_MESSAGES, resend(qm, dry=False))
+        do = resend(qm, dry=False)
+
+        async def one_piece(piece: Piece, token: bytes) -> Any:
+            done = await do(piece, token)
+            progress.sent(done)
+            return done
+
+        await in_pieces(progress, PIECE_MESSAGES, one_piece)
 
     where = f"to {to}" if to else "to their original destinations"
     return Plan(
@@ -76,6 +86,7 @@ def _resend(form: Form) -> Plan:
         fields,
         work,
         lambda qm: dry_run(resend(qm, dry=True)),
+        take_back if _is_system(queue) and not keep else None,
         is_many=True,
         refine=_refined(found),
     )
@@ -102,7 +113,7 @@ def _move(form: Form) -> Plan:
         [("queue", queue), ("target", target), *found.fields],
         work,
         lambda qm: dry_run(move(qm, found.choice, dry=True)),
-        None if _is_system(queue) else lambda pieces: _move_back(target, queue, pieces),
+        None if _is_system(queue) else lambda pieces: move_back(target, queue, pieces),
         is_many=True,
         refine=_refined(found),
     )
@@ -111,23 +122,6 @@ def _move(form: Form) -> Plan:
 def _is_system(queue: str) -> bool:
     """Return whether messages cannot be moved into a queue."""
     return "system$;" in queue.lower() or "journal" in queue.lower().rpartition(";")[2]
-
-
-def _move_back(source: str, target: str, pieces: list[list[bytes]]) -> Work:
-    async def work(qm: QueueManager, progress: Progress) -> None:
-        for ids in pieces:
-            choice = Choice(message_ids=ids)
-            complete = await in_pieces(
-                progress,
-                PIECE_MESSAGES,
-                lambda piece, token, choice=choice: qm.caller.change_once(  # type: ignore[misc]
-                    frames.Move, source, target, choice, piece, False, token=token
-                ),
-            )
-            if not complete:
-                return
-
-    return work
 
 
 async def _pages(qm: QueueManager, queue: str, choice: Choice) -> Any:

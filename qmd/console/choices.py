@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from qmd.config.units import parse_duration
@@ -20,6 +21,9 @@ FILTERS = {
     "label": "--label",
     "where": "--where",
 }
+
+
+MINUTES = "%Y-%m-%dT%H:%M"  # as the fields for times of a browser
 
 
 class BadForm(ValueError):
@@ -67,7 +71,8 @@ def chosen_by(form: Form, now: float | None = None) -> Chosen:
     """Return the choice of a form.  Raises BadForm if it names no message at all."""
     ids = lookup_ids(form)
     filters = {name: one(form, name) for name in FILTERS}
-    after_ms, before_ms = _bounds(form, time.time() if now is None else now)
+    now_s = time.time() if now is None else now
+    after_ms, before_ms = _bounds(form, now_s)
     fields = [("id", str(each)) for each in ids]
     fields += [(name, value) for name, value in filters.items() if value]
     options = [word for each in ids for word in ("--lookup-id", str(each))]
@@ -83,6 +88,17 @@ def chosen_by(form: Form, now: float | None = None) -> Chosen:
         if value is not None:
             fields += [(f"{name}_ms", str(value)), (name, one(form, name))]
             options += [option, one(form, name)]
+    since, until = _days(form, now_s)
+    for name, moment in (("since", since), ("until", until)):
+        if moment is not None:
+            text = moment.strftime(MINUTES)
+            fields.append((name, text))
+            options += [f"--{name}", text + "Z"]
+    if since is not None:
+        # A message that arrived in that millisecond is included.
+        after_ms = max(int(since.timestamp() * 1000) - 1, after_ms or 0)
+    if until is not None:
+        before_ms = min(int(until.timestamp() * 1000), before_ms or 1 << 62)
     if not options:
         raise BadForm("No message is chosen: tick messages, or choose all.")
     if not ids and not is_all:
@@ -98,6 +114,33 @@ def chosen_by(form: Form, now: float | None = None) -> Chosen:
         where=filters["where"],
     )
     return Chosen(choice, options, fields)
+
+
+def _days(form: Form, now_s: float) -> tuple[datetime | None, datetime | None]:
+    """Return the first moment, and the one after the last, of the calendar fields: in UTC.
+
+    `day` is today or yesterday, and comes before `since` and `until`.
+    """
+    today = datetime.fromtimestamp(now_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    match one(form, "day"):
+        case "today":
+            return today, None
+        case "yesterday":
+            return today - timedelta(days=1), today
+        case "any":
+            return None, None
+    return _moment(form, "since"), _moment(form, "until")
+
+
+def _moment(form: Form, name: str) -> datetime | None:
+    text = one(form, name).strip()
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BadForm(f"{text!r} is not a time such as 2026-12-24T18:00.") from error
 
 
 def _bounds(form: Form, now: float) -> tuple[int | None, int | None]:

@@ -10,11 +10,12 @@ import asyncio
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 
+from protocol.identifiers import parse_correlation
 from qmd.client import ClientError, QueueManager
 from qmd.console.roles import Identity, Role
 
@@ -25,6 +26,13 @@ RUNNING_MAX = 20
 UNDO_MESSAGES_MAX = 100_000  # of one job, of which the ids are kept
 
 
+class Undoable(NamedTuple):
+    """A piece of a job, as an undo needs it."""
+
+    ids: list[bytes]  # of the messages as they are now
+    queues: list[str]  # destinations of messages that were sent
+
+
 class Progress:
     """The progress of one job, for the work and for pages."""
 
@@ -33,7 +41,7 @@ class Progress:
         self.bytes = 0
         self.skipped = 0
         self.must_stop = False
-        self.undoable: list[list[bytes]] | None = []  # ids of moved messages, by piece; None: lost
+        self.undoable: list[Undoable] | None = []  # by piece; None: lost
         self._kept = 0
 
     def add(self, done: Any) -> None:
@@ -42,17 +50,24 @@ class Progress:
         self.bytes += int(done.get("bytes", 0))
         self.skipped += int(done.get("taken", 0))
 
-    def moved(self, ids: list[bytes]) -> None:
-        """Keep the ids of moved messages, with which they can be moved back."""
+    def sent(self, done: Any) -> None:
+        """Keep the ids of new messages for an undo; a repeated answer does not have them."""
+        if len(done["ids"]) == done["messages"]:
+            self.moved([parse_correlation(each) for each in done["ids"]], done["destinations"])
+        else:
+            self.undoable = None
+
+    def moved(self, ids: list[bytes], queues: Sequence[str] = ()) -> None:
+        """Keep the ids of messages that were moved, or sent to queues, for an undo."""
         self._kept += len(ids)
         if self.undoable is not None and self._kept <= UNDO_MESSAGES_MAX:
-            self.undoable.append(ids)
+            self.undoable.append(Undoable(ids, list(queues)))
         else:
             self.undoable = None
 
 
 Work = Callable[[QueueManager, Progress], Awaitable[None]]
-Undo = Callable[[list[list[bytes]]], Work]
+Undo = Callable[[list[Undoable]], Work]
 
 
 class Job:
@@ -92,7 +107,7 @@ class Job:
 
     @property
     def can_be_undone(self) -> bool:
-        """Whether it has ended, and its messages can be moved back."""
+        """Whether it has ended, and its effect can be taken back."""
         return bool(self.state != "running" and self.undo and self.progress.undoable)
 
     def may_be_seen_by(self, identity: Identity) -> bool:

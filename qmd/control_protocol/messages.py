@@ -321,7 +321,8 @@ class Move(Request, tag="move", frozen=True):
 class Resend(Request, tag="resend", frozen=True):
     """Send messages again as new ones, and remove the old ones, all of the piece in one commit.
 
-    -> {messages, bytes, taken, next, until, ids}
+    -> {messages, bytes, taken, next, until, ids, destinations}; ids and destinations are those of
+    the new messages, and are missing in the answer to a repeated request.
 
     The destination is the original one, or `to`; label and body can be changed. If the old message
     has no correlation id, its message id becomes the new one's correlation id. `keep`: the old

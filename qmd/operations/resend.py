@@ -9,7 +9,7 @@ together with the old one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,8 @@ class Resender:
         check: Callable[[NewMessage], None] = _allow,
     ) -> Result:
         """Resend one piece of the chosen messages; return the answer to `frames.Resend`: the
-        messages, their bytes, the messages that were taken, the next piece, and the new ids.
+        messages, their bytes, the messages that were taken, the next piece, and the ids and
+        destinations of the new messages.
 
         `check` raises Refusal for a new message that the client must not send; with `keep`, the
         old messages stay.  Raises Refusal.
@@ -92,9 +93,9 @@ class Resender:
         if dry_run:
             for new in news:
                 self._restorer.check_destination(new.destination)
-            return _result(chosen, chosen.messages, [])
+            return _result(chosen, chosen.messages)
         if not news:
-            return _result(chosen, [], [])
+            return _result(chosen, [])
         sender = Reader()
         held = [each for each in chosen.messages if queue.hold(sender, each.lookup_id)]
         if len(held) < len(news) and (choice.lookup_ids or choice.message_ids):
@@ -138,7 +139,7 @@ class Resender:
         old = [message for message in held if message.lookup_id in there]
         if not old:
             if not done.done():  # the caller may have been cancelled
-                done.set_result(_result(chosen, [], []))
+                done.set_result(_result(chosen, []))
             return
         batch = self._services.storage.batch
         ids: list[str] = []
@@ -168,7 +169,7 @@ class Resender:
             )
             self._dead_letters.replaced(queue, [message.packet for message in old])
             batch.delete_messages([queue.id << LOOKUP_BITS | each.lookup_id for each in old])
-        result = _result(chosen, old, [])
+        result = _result(chosen, old)
         if token:
             batch.record_outcome(token, msgspec.msgpack.encode(result), self._services.clock.now_s)
 
@@ -182,7 +183,7 @@ class Resender:
                 queue.count_out(len(stored), sum(len(row.packet) for row in stored))
             log.info("messages_sent_again", queue=queue.name, count=len(old))
             if not done.done():  # the caller may have been cancelled
-                done.set_result(_result(chosen, old, ids))
+                done.set_result(_result(chosen, old, ids, news))
 
         batch.when_durable(durable)
         assert batch is self._services.storage.batch, (
@@ -195,12 +196,18 @@ def _let_go(queue: LocalQueue, messages: list[StoredMessage]) -> None:
         queue.let_go(message, is_there=True)
 
 
-def _result(chosen: Chosen, messages: list[StoredMessage], ids: list[str]) -> Result:
+def _result(
+    chosen: Chosen,
+    messages: list[StoredMessage],
+    ids: Sequence[str] = (),
+    news: Sequence[NewMessage] = (),
+) -> Result:
     return {
         "messages": len(messages),
         "bytes": sum(len(message.packet) for message in messages),
         "taken": chosen.taken,
         "next": chosen.next,
         "until": chosen.until,
-        "ids": ids,
+        "ids": list(ids),
+        "destinations": sorted({new.destination for new in news}),
     }

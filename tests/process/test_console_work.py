@@ -193,6 +193,45 @@ def test_messages_are_moved_and_moved_back(console, queues):
     assert client.post(f"{started.headers['location']}/undo", {}).status == 404
 
 
+def test_dead_letters_that_were_sent_again_are_taken_back_unless_they_were_received(
+    console, queues
+):
+    for at in range(3):
+        console.daemon.cli("send", queues[0], f"{at}", "--dead-letter")
+    console.daemon.cli("reject", queues[0], "--count", "3", "--yes")
+    client = console.client("otto")
+    started = client.act("local", "resend", queue=DEADLETTER, destination=queues[0])
+    assert "3 messages" in ended(client, started)
+    console.daemon.cli("receive", queues[0])
+
+    page = ended(client, client.post(f"{started.headers['location']}/undo", {}))
+
+    assert "2 messages" in page
+    assert "1 message skipped" in page
+    assert ids(client, queues[0]) == []
+    (group,) = [
+        each
+        for each in console.daemon.json("dead-letter", "list")
+        if queues[0] in each["destination"]
+    ]
+    assert (group["messages"], group["class"]) == (2, "nack_receive_rejected")
+    assert "took back" in group["reason"]
+
+
+def test_a_move_back_leaves_out_messages_that_were_received(console, queues):
+    for at in range(3):
+        console.daemon.cli("send", queues[0], f"{at}")
+    client = console.client("otto")
+    started = client.act("local", "move", queue=queues[0], target=queues[1], all="1")
+    ended(client, started)
+    console.daemon.cli("receive", queues[1])
+
+    page = ended(client, client.post(f"{started.headers['location']}/undo", {}))
+
+    assert "1 message skipped" in page
+    assert len(ids(client, queues[0])) == 2
+
+
 def test_chosen_messages_are_moved_and_the_others_stay(console, queues):
     for at in range(3):
         console.daemon.cli("send", queues[0], f"{at}", "--label", f"m{at}")

@@ -131,7 +131,7 @@ async def stop_job(visit: Visit, number: str) -> Answer:
 
 
 async def undo_job(visit: Visit, number: str) -> Answer:
-    """Move the messages of a job back."""
+    """Take back the effect of a job."""
     found = _job(visit, number)
     if visit.read_only or visit.identity.role < Role.OPERATOR:
         raise Forbidden(visit.read_only or "Only operators can do this.")
@@ -142,9 +142,9 @@ async def undo_job(visit: Visit, number: str) -> Answer:
     made = visit.jobs.start(
         visit.identity,
         found.host,
-        f"Undo of job {found.number}: moves its messages back",
+        f"Undo of job {found.number}: {found.title}",
         "",
-        sum(map(len, pieces)),
+        sum(len(piece.ids) for piece in pieces),
         visit.fleet.worker(found.host, visit.identity),
         undo(pieces),
         None,

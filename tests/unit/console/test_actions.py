@@ -14,6 +14,8 @@ FORMS = {
          "label_new": "x", "change_body": "1", "body": "y"},
         {"queue": "orders", "id": ["7", "8"]},
         {"queue": "orders", "class": "nack_access_denied", "reason": "it's gone", "newer": "2d"},
+        {"queue": "orders", "since": "2026-11-25T00:00", "until": "2026-11-26T08:30:00Z"},
+        {"queue": "orders", "class": "nack_access_denied", "day": "yesterday"},
     ],
     "move": [
         {"queue": "orders", "target": "bills", "all": "1"},
@@ -96,7 +98,8 @@ def test_an_empty_form_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"id": "x"}, {"id": "-1"}, {"newer": "soon"}, {"id": ["1"] * 10_001}, {}]
+    "fields",
+    [{"id": "x"}, {"id": "-1"}, {"newer": "soon"}, {"since": "soon"}, {"id": ["1"] * 10_001}, {}],
 )
 def test_a_form_without_a_usable_choice_is_refused(fields):
     with pytest.raises(BadForm):
@@ -110,6 +113,37 @@ def test_a_duration_becomes_a_time_that_does_not_move():
     second = chosen_by(fields, now=20_000.0)
 
     assert first.choice.arrived_after_ms == second.choice.arrived_after_ms == 6_400_000
+
+
+NOON_S = 1_764_158_400.0  # 2025-11-26T12:00Z
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("given", "after_ms", "before_ms", "options"),
+    [
+        ({"day": "yesterday"}, -DAY_MS, 0, ["2025-11-25T00:00Z", "2025-11-26T00:00Z"]),
+        ({"day": "today", "since": "2020-01-01"}, 0, None, ["2025-11-26T00:00Z"]),
+        ({"day": "any", "since": "2020-01-01", "all": "1"}, None, None, []),
+        (
+            {"since": "2025-11-25T10:00", "until": "2025-11-25T13:00+02:00"},
+            -14 * 3_600_000,
+            -13 * 3_600_000,
+            ["2025-11-25T10:00Z", "2025-11-25T11:00Z"],
+        ),
+    ],
+)
+def test_days_of_the_calendar_are_exact_in_utc(given, after_ms, before_ms, options):
+    found = chosen_by(form({"class": "x", **given}), NOON_S)
+
+    midnight = 1_764_115_200_000
+    choice = found.choice
+    assert choice.arrived_after_ms == (None if after_ms is None else midnight + after_ms - 1)
+    assert choice.arrived_before_ms == (None if before_ms is None else midnight + before_ms)
+    assert [word for word in found.options if word[:2] == "20"] == options
+    # The fields that confirm it mean the same days at another time.
+    again = chosen_by({key: [value] for key, value in found.fields}, NOON_S + 3e6)
+    assert again.choice == choice
 
 
 @pytest.mark.parametrize(
