@@ -51,6 +51,40 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="TEXT",
         help="Only messages with a destination that contains TEXT.",
     )
+    @_time_options
+    @click.option(
+        "--where",
+        default="",
+        metavar="SELECTOR",
+        help="Only messages that match, such as \"region = 'east' AND weight > 3\".",
+    )
+    @functools.wraps(command)
+    def with_filters(
+        *arguments: Any,
+        label: str,
+        reason: str,
+        message_class: str,
+        destination: str,
+        times: dict[str, datetime | None],
+        where: str,
+        **named: Any,
+    ) -> None:
+        filters = {
+            "label": label,
+            "reason": reason,
+            "message_class": message_class,
+            "destination": destination,
+            **times,
+            "where": where,
+        }
+        command(*arguments, filters=filters, **named)
+
+    return with_filters
+
+
+def _time_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add options for times of arrival, which are passed as `times`."""
+
     @click.option(
         "--older-than", type=duration, help="Only messages that arrived longer ago, such as 2d."
     )
@@ -66,38 +100,22 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="TIME",
         help="Only messages that arrived before, such as 2026-12-24 or 2026-12-24T18:00:00Z.",
     )
-    @click.option(
-        "--where",
-        default="",
-        metavar="SELECTOR",
-        help="Only messages that match, such as \"region = 'east' AND weight > 3\".",
-    )
     @functools.wraps(command)
-    def with_filters(
+    def with_times(
         *arguments: Any,
-        label: str,
-        reason: str,
-        message_class: str,
-        destination: str,
         older_than: float | None,
         newer_than: float | None,
         since: datetime | None,
         until: datetime | None,
-        where: str,
         **named: Any,
     ) -> None:
-        filters = {
-            "label": label,
-            "reason": reason,
-            "message_class": message_class,
-            "destination": destination,
+        times = {
             "arrived_before": _strictest(min, older_than, until),
             "arrived_after": _strictest(max, newer_than, since and since - MOMENT),
-            "where": where,
         }
-        command(*arguments, filters=filters, **named)
+        command(*arguments, times=times, **named)
 
-    return with_filters
+    return with_times
 
 
 def _strictest(

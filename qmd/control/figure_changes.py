@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 from qmd.control_protocol.figures import ROWS_MAX, SCAN_MAX
 
 if TYPE_CHECKING:
-    from qmd.control.server import ControlConnection
     from qmd.queues.local_queue import LocalQueue
 
 Queues = Mapping[str, "LocalQueue"]
@@ -87,9 +86,9 @@ class FigureReaders:
     """The connections that read changes, each with the figures that it knows."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[ControlConnection, KnownQueues] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[object, KnownQueues] = WeakKeyDictionary()
 
-    def known(self, connection: ControlConnection) -> KnownQueues:
+    def known(self, connection: object) -> KnownQueues:
         """Return the figures that a connection knows."""
         found = self._known.get(connection)
         if found is None:

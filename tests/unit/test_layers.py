@@ -99,9 +99,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.core.retry_policy", "httptools", "msgspec", "structlog", "uvloop"),
     },
     "qmd.doors.metrics": {
-        *("qmd.client.connection", "qmd.client.errors", "qmd.config.settings"),
-        *("qmd.control_protocol.figures", "qmd.control_protocol.messages"),
-        *(f"qmd.doors.http.{part}" for part in ("exchange", "limits", "problems", "server")),
+        *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
