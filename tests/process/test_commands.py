@@ -287,19 +287,6 @@ def test_the_life_of_a_queue(daemon: Daemon):
     assert daemon.cli("queue", "show", "short", check=False).returncode == 3
 
 
-def test_one_command_creates_several_queues_also_if_one_is_refused(daemon: Daemon):
-    daemon.cli("queue", "create", "two", "--label", "there already")
-
-    result = daemon.cli("queue", "create", "one", "two", "three", check=False)
-
-    assert result.returncode == 4
-    assert b"private$\\two" in result.stderr
-    assert [line.rpartition(b"\\")[2] for line in result.stdout.splitlines()] == [b"one", b"three"]
-    assert len(daemon.json("queue", "create", "four", "five")) == 2
-    names = {row["name"].rpartition("\\")[2] for row in daemon.json("queue", "list")}
-    assert {"one", "two", "three", "four", "five"} <= names
-
-
 def test_a_queue_and_its_kind_survive_a_kill(hosts: Hosts):
     daemon = hosts.daemon()
     daemon.create("orders", transactional=True)
