@@ -12,6 +12,7 @@ Moduli, encrypted keys and signatures are little-endian integers, as CryptoAPI s
 
 # No `from __future__ import annotations` here: the annotations are the layout.
 
+import hashlib
 from typing import Annotated, NamedTuple
 
 from construct import Int8ul, Int16ul, Int32ul, Rebuild, len_, this
@@ -161,6 +162,11 @@ class RsaPublicKey(NamedTuple):
     modulus: int
     exponent: int
     bit_length: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of exponent and modulus, in hexadecimal: it stands for the key."""
+        return hashlib.sha256(f"{self.exponent:x}:{self.modulus:x}".encode()).hexdigest()
 
 
 class ProviderInfo(NamedTuple):

@@ -92,6 +92,19 @@ class Directory:
         """Publish the public key of this queue manager, for encrypted messages to it."""
         return await self._change(frames.PublishKeys)
 
+    async def register_certificate(self, sender: str, certificate: bytes) -> Facts:
+        """Register a certificate (DER) for a sender in the directory: a SID, or a GUID."""
+        return await self._change(frames.RegisterCertificate, sender, certificate)
+
+    async def remove_certificate(self, sender: str, fingerprint: str) -> Facts:
+        """Remove a certificate of a sender from the directory by its SHA-256."""
+        return await self._change(frames.RemoveCertificate, sender, fingerprint)
+
+    async def certificates(self, sender: str) -> list[Facts]:
+        """Return the certificates that the directory has for a sender."""
+        found: list[Facts] = await self._caller.ask(frames.ListCertificates, sender)
+        return found
+
     async def delete_alias(self, name: str) -> Facts:
         return await self._change(frames.DeleteAlias, name)
 

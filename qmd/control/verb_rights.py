@@ -362,6 +362,9 @@ TABLE: dict[type, Row] = {
     **_rows((_DIRECTORY,), directory_frames.AddMembers, directory_frames.RemoveMembers),
     **_rows((_DIRECTORY,), directory_frames.CreateAlias, directory_frames.DeleteAlias),
     **_rows((_DIRECTORY,), directory_frames.PublishKeys),
+    **_rows((_DIRECTORY,), directory_frames.RegisterCertificate),
+    **_rows((_DIRECTORY,), directory_frames.RemoveCertificate),
+    **_rows((_ALL_READ,), directory_frames.ListCertificates),
     **_rows((_ACCESS,), audit_frames.AuditEntries, audit_frames.SetLogLevel),
     **_rows((_STATUS,), audit_frames.LogLevels),
     # Figures name all queues, whatever the rights on each.

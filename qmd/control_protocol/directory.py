@@ -14,6 +14,7 @@ import msgspec
 from qmd.control_protocol.messages import Request, add_verbs
 
 MEMBERS_MAX = 10_000  # in one request
+CERTIFICATE_BYTES_MAX = 0xFFFF  # of one certificate in DER
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=70_000)]
 Members = Annotated[list[Name], msgspec.Meta(max_length=MEMBERS_MAX)]
@@ -113,6 +114,35 @@ class PublishKeys(Request, tag="publish_keys", frozen=True):
     """
 
 
+class RegisterCertificate(Request, tag="register_certificate", frozen=True):
+    """Register a certificate (DER) for a sender in the directory: a SID, or a GUID.
+
+    -> {sender, fingerprint, registered: whether it is new}
+    """
+
+    sender: Name
+    certificate: Annotated[bytes, msgspec.Meta(max_length=CERTIFICATE_BYTES_MAX)]
+
+
+class RemoveCertificate(Request, tag="remove_certificate", frozen=True):
+    """Remove a certificate of a sender from the directory by its SHA-256.
+
+    -> {sender, fingerprint, removed: whether it was there}
+    """
+
+    sender: Name
+    fingerprint: Name
+
+
+class ListCertificates(Request, tag="list_certificates", frozen=True):
+    """List the certificates that the directory has for a sender: a SID, or a GUID.
+
+    -> [{sender, subject, issuer, serial, fingerprint, expires, key_bits}, ...]
+    """
+
+    sender: Name
+
+
 class ExplainName(Request, tag="explain_name", frozen=True):
     """Explain the interpretation of a destination and the route of a message; nothing is sent.
 
@@ -141,6 +171,9 @@ DirectoryRequest = (
     | CreateAlias
     | DeleteAlias
     | PublishKeys
+    | RegisterCertificate
+    | RemoveCertificate
+    | ListCertificates
     | ExplainName
 )
 add_verbs(DirectoryRequest)

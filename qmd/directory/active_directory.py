@@ -7,6 +7,7 @@
     active_directory_entries.py  attributes of objects
     active_directory_lookups.py  objects as entries
     active_directory_changes.py  registering queues, changing lists
+    active_directory_certificates.py  certificates of senders
 
 This module is the facade: every call has one time-out, and every failure becomes one of the errors
 of `interface.py`.
@@ -23,8 +24,9 @@ import structlog
 
 from protocol.names.format_name import SingleName
 from qmd.core.retry import Retry
+from qmd.directory.active_directory_certificates import SenderCertificates
 from qmd.directory.active_directory_changes import Changes
-from qmd.directory.active_directory_lookups import LookUps, certificates_of
+from qmd.directory.active_directory_lookups import LookUps
 from qmd.directory.interface import (
     KIND_ACTIVE_DIRECTORY,
     AliasEntry,
@@ -91,7 +93,8 @@ class ActiveDirectory:
         self._look_ups = LookUps(self._client, base=base)
         changes = Changes(self._client, self._look_ups, lists=lists)
         self._join = changes.join
-        self.changes = ActiveDirectoryChanges(changes, self._call)
+        self._certificates = SenderCertificates(self._client, self._look_ups)
+        self.changes = ActiveDirectoryChanges(changes, self._certificates, self._call)
         self._keeper: asyncio.Task[None] | None = None
 
     @classmethod
@@ -165,7 +168,7 @@ class ActiveDirectory:
         return await self._call(self._look_ups.machine_by_name, name)
 
     async def certificates(self, sender: str) -> tuple[bytes, ...]:
-        return await self._call(certificates_of, self._client, self._look_ups, sender)
+        return await self._call(self._certificates.of, sender)
 
     async def sites(self) -> tuple[SiteEntry, ...]:
         return await self._call(self._look_ups.sites)
@@ -219,8 +222,9 @@ class ActiveDirectory:
 class ActiveDirectoryChanges:
     """The changes of the facade: each within the time-out, with the errors of the interface."""
 
-    def __init__(self, changes: Changes, call: _Call) -> None:
+    def __init__(self, changes: Changes, certificates: SenderCertificates, call: _Call) -> None:
         self._changes = changes
+        self._certificates = certificates
         self._call = call
 
     async def register_queue(self, new: NewQueue) -> QueueEntry:
@@ -234,6 +238,12 @@ class ActiveDirectoryChanges:
 
     async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
         await self._call(self._changes.publish_keys, machine, name, keys)
+
+    async def register_certificate(self, sender: str, certificate: bytes) -> bool:
+        return await self._call(self._certificates.register, sender, certificate)
+
+    async def remove_certificate(self, sender: str, fingerprint: str) -> bool:
+        return await self._call(self._certificates.remove, sender, fingerprint)
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         return await self._call(self._changes.create_list, name, members)

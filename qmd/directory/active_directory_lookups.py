@@ -18,7 +18,7 @@ from typing import Final
 
 from sansldap import FilterAnd, FilterEquality, FilterExtensibleMatch, FilterNot, FilterOr
 
-from protocol.identifiers import guid_bytes, guid_text
+from protocol.identifiers import guid_text
 from protocol.names.format_name import (
     SingleName,
 )
@@ -43,7 +43,6 @@ from qmd.directory.active_directory_entries import (
     optional_guid,
     privacy,
     routes,
-    sender_certificates,
     text,
     values,
 )
@@ -65,7 +64,6 @@ QUEUE_ATTRIBUTES: Final = (
     *("objectClass", "objectGUID", "mSMQLabelEx", "mSMQTransactional", "mSMQQueueType"),
     *("mSMQQueueNameExt", "mSMQAuthenticate", "mSMQPrivacyLevel"),
 )
-SENDER_ATTRIBUTES: Final = ("mSMQSignCertificates", "userCertificate")
 MEMBER_ATTRIBUTES: Final = ("objectClass", "objectGUID", FORMAT_NAME)
 MEMBERS_MAX: Final = 20_000
 MEMBERS_AT_ONCE: Final = 200
@@ -181,6 +179,7 @@ class LookUps:
             routes=routes(entry),
             foreign=text(entry, "mSMQForeign").upper() == "TRUE",
             encryption_keys=next(iter(values(entry, "mSMQEncryptKey")), b""),
+            signing_keys=next(iter(values(entry, "mSMQSignKey")), b""),
         )
 
     async def computer_dn(self, name: str) -> str:
@@ -419,27 +418,10 @@ class LookUps:
         return base
 
 
-async def certificates_of(client: LdapClient, look_ups: LookUps, sender: str) -> tuple[bytes, ...]:
-    """Return the certificates of a user, by its SID, or of the computer of a queue manager.
-
-    [MS-MQDSSM] 3.1.6: MSMQ registers certificates in mSMQSignCertificates; those of an authority
-    are in userCertificate.
-    """
-    what = f"sender {sender}"
-    if sender.startswith("S-"):
-        name = f"<SID={sender}>"
-    else:
-        found = await look_ups.by_guid(guid_bytes(sender), ("objectClass",), CONFIGURATION, what)
-        name = ldap_names.split(found.dn)[1]
-    entry = await client.read(name, SENDER_ATTRIBUTES)
-    if entry is None:
-        raise NotInDirectory(what)
-    return sender_certificates(entry)
-
-
 _CONFIGURATION_ATTRIBUTES: Final = (
     *("objectClass", "objectGUID", "mSMQSites", "mSMQInRoutingServers", "mSMQOutRoutingServers"),
     *("mSMQRoutingServices", "mSMQServiceType", "mSMQForeign", "mSMQEncryptKey"),
+    "mSMQSignKey",
 )
 
 

@@ -49,6 +49,8 @@ class MachineEntry:
     foreign: bool = False  # not an MSMQ queue manager: reached through a connector
     #: Its public keys for encrypted messages, MQDSPUBLICKEYS; b"": none.  [MS-MQMQ] 2.2.2
     encryption_keys: bytes = b""
+    #: The public keys with which it signs, MQDSPUBLICKEYS; b"": none.  [MS-MQMQ] 2.3.2.33
+    signing_keys: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,17 @@ class Changes(Protocol):
 
         `name` is that of our computer, in case that the directory has no entry of it.
         """
+        ...
+
+    async def register_certificate(self, sender: str, certificate: bytes) -> bool:
+        """Register a certificate (DER) for a sender; return whether it is new.
+
+        `sender` is the text of a security identifier, or of the GUID of a queue manager.
+        """
+        ...
+
+    async def remove_certificate(self, sender: str, fingerprint: str) -> bool:
+        """Remove a registered certificate by its SHA-256; return whether it was there."""
         ...
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry: ...

@@ -94,6 +94,12 @@ class NullChanges:
     async def publish_keys(self, machine: bytes, name: str, keys: bytes) -> None:
         _refuse(f"the queue manager {guid_text(machine)}")
 
+    async def register_certificate(self, sender: str, certificate: bytes) -> bool:
+        _refuse(f"a certificate of the sender {sender}")
+
+    async def remove_certificate(self, sender: str, fingerprint: str) -> bool:
+        _refuse(f"a certificate of the sender {sender}")
+
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         _refuse(f"the distribution list {name}")
 

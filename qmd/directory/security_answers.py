@@ -1,7 +1,7 @@
 """Keys and certificates of message security, from the directory.
 
     encryption_keys(name)   the public keys of a queue manager, for messages to it
-    certificates(sender)    the fingerprints of the certificates of a sender
+    certificates(sender)    the fingerprints of the certificates of a sender, and of its keys
 
 Both answer at once from what was looked up, or raise MustAsk: a caller that may wait awaits
 `answered` of that, and tries again.  Answers are valid as long as those about queues.
@@ -13,8 +13,9 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from protocol.errors import ProtocolError
+from protocol.errors import MalformedPacket, ProtocolError
 from protocol.identifiers import guid_bytes
+from protocol.security_data import parse_published_keys
 from qmd.directory.interface import KIND_NONE, NotInDirectory
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal, placed
@@ -71,6 +72,8 @@ class SecurityAnswers:
     def certificates(self, sender: str) -> Fingerprints:
         """Return the SHA-256 fingerprints of the certificates that are registered for a sender.
 
+        Those of a queue manager include the fingerprints of the keys with which it signs.
+
         Raises MustAsk, and Refusal if the directory does not answer.
         """
         value = self._answer(self._certificates, sender, partial(self.fetch_certificates, sender))
@@ -105,8 +108,12 @@ class SecurityAnswers:
         """Look up the certificates of a sender; the next `certificates` has the answer."""
         try:
             found, until = await self._entries.certificates(sender)
-            prints = frozenset(hashlib.sha256(each).hexdigest() for each in found)
-            answer = _Answer(prints, until)
+            prints = {hashlib.sha256(each).hexdigest() for each in found}
+            if not sender.startswith("S-"):
+                machine, keys_until = await self._entries.machine(guid_bytes(sender))
+                prints |= _key_fingerprints(machine.signing_keys)
+                until = min(until, keys_until)
+            answer = _Answer(frozenset(prints), until)
         except NotInDirectory:
             answer = _Answer(frozenset(), self._now() + self._settings.negative_age_s)
         except Refusal as refusal:
@@ -135,3 +142,11 @@ class SecurityAnswers:
             answers.clear()
         until = max(answer.expires_at, self._now() + VALID_MIN_S)
         answers[name] = _Answer(answer.value, until, self._resolver.forgotten_count)
+
+
+def _key_fingerprints(keys: bytes) -> set[str]:
+    """Return the fingerprints of MQDSPUBLICKEYS; keys that are not RSA verify nothing here."""
+    try:
+        return {each.key.fingerprint for each in parse_published_keys(keys)} if keys else set()
+    except MalformedPacket:
+        return set()

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _BAD_SIGNATURE = MessageClass.NACK_BAD_SIGNATURE
 
 
-#: The fingerprints of the certificates of senders, as far as the directory was asked for them.
+#: The fingerprints of the certificates and of the keys of senders, as far as the directory was
+#: asked for them.
 Registered = Mapping[str, frozenset[str]]
 NONE_REGISTERED: Registered = MappingProxyType({})
 
@@ -248,7 +249,7 @@ class Checker:
                 found = registered.get(sender)
                 if found is None:
                     raise MustAskSender(sender)
-                if signer.fingerprint in found:
+                if signer.fingerprint in found or signer.key_fingerprint in found:
                     return True
         raise Unacceptable(
             _BAD_SIGNATURE,

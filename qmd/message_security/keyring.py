@@ -9,11 +9,12 @@ Files are looked at when they are needed, so that a new, changed or removed one 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +36,7 @@ from protocol.security_data import (
     parse_published_keys,
 )
 from protocol.security_id import parse_security_id, security_id_text
+from qmd.message_security.algorithms import Unacceptable
 from qmd.message_security.encryption import public_key
 from qmd.message_security.signatures import KEY_BITS_MAX, KEY_BITS_MIN, signer_of
 
@@ -311,10 +313,25 @@ def private_pem(key: rsa.RSAPrivateKey) -> bytes:
 
 def published(key: rsa.RSAPublicKey) -> bytes:
     """Return a public key as MQDSPUBLICKEYS, for the provider that has AES."""
+    return build_published_keys((_published_key(key),))
+
+
+def signing_keys(certificates: Sequence[bytes]) -> bytes:
+    """Return the keys of certificates (DER) as MQDSPUBLICKEYS, each once; b"" for none.
+
+    Certificates that cannot sign messages are left out.
+    """
+    found: dict[PublishedKey, None] = {}
+    for each in certificates:
+        with contextlib.suppress(Unacceptable):
+            found[_published_key(signer_of(each).key)] = None
+    return build_published_keys(tuple(found)) if found else b""
+
+
+def _published_key(key: rsa.RSAPublicKey) -> PublishedKey:
     numbers = key.public_numbers()
     own = RsaPublicKey(numbers.n, numbers.e, key.key_size)
-    provider = ProviderInfo(PROVIDER_RSA_AES, AES_PROVIDER)
-    return build_published_keys((PublishedKey(provider, own),))
+    return PublishedKey(ProviderInfo(PROVIDER_RSA_AES, AES_PROVIDER), own)
 
 
 def key_fingerprint(key: rsa.RSAPublicKey) -> str:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from protocol.message_class import MessageClass
+from protocol.security_data import RsaPublicKey
 from qmd.message_security.algorithms import HASHES, Policy, Unacceptable, hash_name
 
 _BAD, _UNSUPPORTED = (
@@ -43,6 +44,12 @@ class Signer(NamedTuple):
     fingerprint: str  # SHA-256, in hexadecimal
     encoded: bytes
     certificate: x509.Certificate
+
+    @property
+    def key_fingerprint(self) -> str:
+        """The fingerprint of its key, as `protocol.security_data.RsaPublicKey` has it."""
+        numbers = self.key.public_numbers()
+        return RsaPublicKey(numbers.n, numbers.e, self.key.key_size).fingerprint
 
 
 def signer_of(encoded: bytes, wall_s: float | None = None) -> Signer:

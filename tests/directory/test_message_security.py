@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +15,20 @@ from protocol.security_data import (
     UserCertificate,
     build_user_certificates,
     parse_published_keys,
+    parse_user_certificates,
 )
 from protocol.security_id import security_id_text
 from qmd.catalogue import id_of
-from tests.directory.domain import administrator, directory
+from qmd.message_security.keyring import signing_keys
+from qmd.message_security.signatures import signer_of
+from tests.directory.domain import administrator, directory, quoted_password
 from tests.directory.domain_controller import DomainController
-from tests.directory.hosts import Hosts, address, lookup, public
+from tests.directory.hosts import Hosts, address, fails, lookup, public
 from tests.process.harness import DEADLETTER
 from tests.process.remote import RemoteQueueManager
 from tests.unit.message_security.secured import certificate, signed
+
+PASSWORD = "User-P@ss1"
 
 
 def md5(data: bytes) -> bytes:
@@ -30,7 +36,12 @@ def md5(data: bytes) -> bytes:
 
 
 async def add_user(
-    controller: DomainController, name: str, *, registered: list[bytes], issued: list[bytes]
+    controller: DomainController,
+    name: str,
+    *,
+    registered: list[bytes],
+    issued: list[bytes],
+    password: str = "",
 ) -> str:
     """Add a user with certificates, `registered` as MSMQ does; return its SID."""
     records = tuple(UserCertificate(md5(each), NULL_GUID, 0, each) for each in registered)
@@ -42,7 +53,10 @@ async def add_user(
         attributes["userCertificate"] = issued
     async with administrator(controller) as domain:
         dn = f"CN={name},{domain.users}"
-        await domain.add(dn, "user", sAMAccountName=name, userAccountControl=514, **attributes)
+        if password:
+            attributes["unicodePwd"] = quoted_password(password)
+        enabled = 512 if password else 514
+        await domain.add(dn, "user", sAMAccountName=name, userAccountControl=enabled, **attributes)
         (sid,) = await domain.read(dn, "objectSid")
     text = security_id_text(sid)
     assert text is not None
@@ -116,6 +130,108 @@ def test_certificates_of_the_computer_of_a_queue_manager_are_found_by_its_guid(
             return await found.certificates(guid_text(guid))
 
     assert asyncio.run(run()) == (certificate("pc7"),)
+
+
+def test_a_user_registers_its_certificate_with_its_own_account_and_others_verify_it(
+    hosts: Hosts, remote: RemoteQueueManager, tmp_path: Path
+) -> None:
+    hosts.pc1.cli("queue", "create", "registered", "--authenticate")
+    sid = asyncio.run(
+        add_user(hosts.controller, "eve", registered=[], issued=[], password=PASSWORD)
+    )
+    other = asyncio.run(add_user(hosts.controller, "fay", registered=[], issued=[]))
+    password = tmp_path / "eve.password"
+    password.touch(mode=0o600)
+    password.write_text(PASSWORD)
+    own = ("--directory", "--account", "eve@msmq.test", "--password-file", str(password))
+    files = {name: tmp_path / f"{name}.crt" for name in ("eve", "eve-two")}
+    for name, file in files.items():
+        file.write_bytes(certificate(name))
+
+    for file in (*files.values(), files["eve"]):
+        hosts.pc2.cli("key", "register", sid, str(file), *own)
+    denied = fails(hosts.pc2, "key", "register", other, str(files["eve"]), *own)
+    by_computer = fails(hosts.pc1, "key", "register", other, str(files["eve"]), "--directory")
+    both = hosts.pc1.json("key", "list", "--directory", sid)
+    before = asyncio.run(attributes(hosts.controller, "eve"))
+    peer = remote.connect(1801, host=address(hosts.pc1))
+    for signer, named in (("eve", sid), ("eve-two", sid), ("eve", other)):
+        plain = parse_user_message(remote.message("registered", b"x", recoverable=True))
+        peer.send(build_user_message(signed(plain, signer, sid=named)))
+    peer.wait_stored()
+    hosts.pc2.cli("key", "remove", sid, both[0]["fingerprint"], *own)
+    after = asyncio.run(attributes(hosts.controller, "eve"))
+
+    assert id_of("directory_denied") in denied
+    assert id_of("directory_denied") in by_computer
+    records = parse_user_certificates(before[0])
+    assert [each.certificate for each in records] == [certificate("eve"), certificate("eve-two")]
+    assert [each.digest for each in records] == [md5(each.certificate) for each in records]
+    assert set(before[1]) == {each.digest for each in records}
+    assert [each["principals"][0] for each in hosts.pc1.peek("registered")] == [f"sid:{sid}"] * 2
+    (left,) = parse_user_certificates(after[0])
+    assert left == records[1]
+    assert after[1] == (left.digest,)
+
+
+def test_a_queue_manager_registers_the_key_with_which_it_signs(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    (status,) = hosts.pc1.json("status")
+    guid = status["queue_manager"]
+    file = tmp_path / "pc1.crt"
+    file.write_bytes(certificate("pc1"))
+
+    async def values(*names: str) -> list[tuple[bytes, ...]]:
+        async with administrator(hosts.controller) as domain:
+            computer = f"CN=PC1,{domain.computers}"
+            places = [f"CN=msmq,{computer}" if "Key" in each else computer for each in names]
+            return [await domain.read(*each) for each in zip(places, names, strict=True)]
+
+    hosts.pc1.cli("key", "register", guid, str(file), "--directory")
+    (listed,) = hosts.pc2.json("key", "list", "--directory", guid)
+    registered, keys = asyncio.run(values("mSMQSignCertificates", "mSMQSignKey"))
+    hosts.pc1.cli("key", "remove", guid, listed["fingerprint"], "--directory")
+    left = asyncio.run(values("mSMQSignCertificates", "mSMQDigests", "mSMQSignKey"))
+
+    assert [each.certificate for each in parse_user_certificates(registered[0])] == [
+        certificate("pc1")
+    ]
+    (key,) = parse_published_keys(keys[0])
+    assert key.key.fingerprint == signer_of(certificate("pc1")).key_fingerprint
+    assert left == [(), (), ()]
+
+
+def test_a_key_that_the_directory_has_of_a_queue_manager_proves_its_signatures(
+    hosts: Hosts, remote: RemoteQueueManager
+) -> None:
+    hosts.pc1.cli("queue", "create", "from-managers", "--authenticate")
+
+    async def add() -> bytes:
+        async with administrator(hosts.controller) as domain:
+            computer = await domain.computer("PC8")
+            manager = await domain.queue_manager(
+                computer, mSMQSignKey=signing_keys([certificate("pc8")])
+            )
+            return await domain.guid(manager)
+
+    guid = asyncio.run(add())
+    peer = remote.connect(1801, host=address(hosts.pc1))
+    for signer in ("pc8", "another"):
+        plain = parse_user_message(remote.message("from-managers", b"x", recoverable=True))
+        peer.send(build_user_message(signed(plain, signer, queue_manager=guid)))
+    peer.wait_stored()
+
+    (found,) = hosts.pc1.peek("from-managers")
+    assert found["principals"] == [f"signer:{signer_of(certificate('pc8')).fingerprint}"]
+
+
+async def attributes(controller: DomainController, name: str) -> tuple[bytes, tuple[bytes, ...]]:
+    """Return the certificates of a user as they are stored, and their digests."""
+    async with administrator(controller) as domain:
+        dn = f"CN={name},{domain.users}"
+        (stored,) = await domain.read(dn, "mSMQSignCertificates")
+        return stored, await domain.read(dn, "mSMQDigests")
 
 
 @pytest.fixture

@@ -138,6 +138,32 @@ def test_a_certificate_in_the_directory_proves_its_sender(start, file, remote):
     assert any(signer in each for each in account["sentences"])
 
 
+def test_a_certificate_is_registered_in_the_file_by_a_command(start, file, remote, tmp_path):
+    a, b = start("hosta"), start("hostb")
+    b.cli("queue", "create", "orders", "--authenticate")
+    crt = tmp_path / "sender.crt"
+    crt.write_bytes(certificate("sender"))
+    (status,) = a.json("status")
+
+    a.cli("key", "register", SID, str(crt), "--directory")
+    a.cli("key", "register", status["queue_manager"], str(crt), "--directory")
+    b.cli("directory", "reload")
+    peer = remote.connect(b.port)
+    peer.send(build_user_message(signed(message(remote, "orders"), sid=SID)))
+    peer.wait_stored()
+    (listed,) = b.json("key", "list", "--directory", SID)
+    kept = file.read_text()
+    a.cli("key", "remove", SID, listed["fingerprint"], "--directory")
+    again = a.cli("key", "remove", SID, listed["fingerprint"], "--directory", check=False)
+
+    assert b.peek("orders")[0]["principals"][0] == f"sid:{SID}"
+    assert listed["fingerprint"] == signer_of(certificate("sender")).fingerprint
+    assert kept.startswith("# Kept by people.\n")
+    assert again.returncode
+    assert SID not in file.read_text()
+    assert "certificates = [" in file.read_text()  # those of the machine stay
+
+
 def test_while_the_directory_is_away_nothing_is_decided_about_a_sender(
     hosts: Hosts, remote: RemoteQueueManager, tmp_path: Path
 ) -> None:

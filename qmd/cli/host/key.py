@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.host import key_directory
+from qmd.cli.host.key_directory import account_options, chosen_account
 from qmd.cli.parameters import json_option
 from qmd.cli.program import BadValue
 
@@ -39,12 +41,25 @@ def init(configuration: Configuration) -> None:
 
 
 @key.command("list")
+@click.option(
+    "--directory", "sender", metavar="SENDER", help="List the certificates that it has of SENDER."
+)
 @json_option
 @pass_configuration
-def list_(configuration: Configuration, as_json: bool) -> None:
-    """List the key of this host, keys of other hosts, and certificates of senders."""
+def list_(configuration: Configuration, sender: str | None, as_json: bool) -> None:
+    """List the key of this host, keys of other hosts, and certificates of senders.
+
+    With --directory: the certificates of one sender, a SID or a GUID, in the directory.
+    """
     from qmd.cli.output import print_rows
 
+    if sender is not None:
+        found = configuration.ask(lambda qm: qm.directory.certificates(sender))
+        facts = [("SUBJECT", "subject"), ("BITS", "key_bits"), ("EXPIRES", "expires")]
+        columns = [*facts, ("SHA-256", "fingerprint")]
+        none = f"the directory has no certificate of {sender}"
+        print_rows(found, columns, as_json=as_json, none=none)
+        return
     rows = [each._asdict() for each in _ring(configuration).entries()]
     columns = [("KIND", "kind"), ("NAME", "name"), ("BITS", "bits"), ("SHA-256", "fingerprint")]
     print_rows(rows, columns, as_json=as_json, none="no keys; make one: qmd key init")
@@ -107,17 +122,32 @@ def import_(configuration: Configuration, name: str, file: Path) -> None:
 @key.command()
 @click.argument("sender")
 @click.argument("file", type=_FILE)
+@account_options
 @pass_configuration
-def register(configuration: Configuration, sender: str, file: Path) -> None:
+def register(
+    configuration: Configuration,
+    sender: str,
+    file: Path,
+    in_directory: bool,
+    own_account: bool,
+    account: str,
+    password_file: Path | None,
+) -> None:
     """Register the certificate in FILE for SENDER: a SID, or the GUID of a queue manager.
 
-    A signed message that names a sender is accepted only with a registered certificate.
+    A signed message that names a sender is accepted only with a registered certificate: one of the
+    data folder, which counts on this host, or with --directory one of the directory.
     """
     from qmd.message_security.algorithms import Unacceptable
     from qmd.message_security.keyring import BadKey
 
+    chosen = chosen_account(in_directory, own_account, account, password_file)
     try:
-        fingerprint = _ring(configuration).add_sender(sender, file.read_bytes())
+        if chosen is not None:
+            facts = key_directory.register(configuration, chosen, sender, file.read_bytes())
+            fingerprint = facts["fingerprint"]
+        else:
+            fingerprint = _ring(configuration).add_sender(sender, file.read_bytes())
     except BadKey as error:
         raise BadValue("bad_key_file", f"{file}: {error}") from error
     except Unacceptable as error:
@@ -130,13 +160,30 @@ def register(configuration: Configuration, sender: str, file: Path) -> None:
 @key.command()
 @click.argument("name")
 @click.argument("fingerprint", default="")
+@account_options
 @pass_configuration
-def remove(configuration: Configuration, name: str, fingerprint: str) -> None:
+def remove(
+    configuration: Configuration,
+    name: str,
+    fingerprint: str,
+    in_directory: bool,
+    own_account: bool,
+    account: str,
+    password_file: Path | None,
+) -> None:
     """Remove the key of the host NAME; or, with a FINGERPRINT, a certificate of a sender."""
     from qmd.message_security.keyring import BadKey
 
+    chosen = chosen_account(in_directory, own_account, account, password_file)
+    if chosen is not None and not fingerprint:
+        raise click.UsageError("--directory needs the FINGERPRINT of a certificate")
     try:
-        there = _ring(configuration).remove(name, fingerprint.lower())
+        if chosen is not None:
+            there = key_directory.remove(configuration, chosen, name, fingerprint.lower())[
+                "removed"
+            ]
+        else:
+            there = _ring(configuration).remove(name, fingerprint.lower())
     except BadKey as error:
         raise BadValue("bad_key_file", str(error)) from error
     if not there:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import fcntl
+import hashlib
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -112,6 +113,33 @@ class FileChanges:
             return editing.set_values(text, "machine", contents.machine_places[machine], values)
 
         await self._change(edit, may_begin=True)
+
+    async def register_certificate(self, sender: str, certificate: bytes) -> bool:
+        is_new = False
+
+        def edit(contents: Contents, text: str) -> str:
+            nonlocal is_new
+            before = contents.certificates.get(sender, ())
+            is_new = certificate not in before
+            return (
+                editing.set_certificates(text, sender, (*before, certificate)) if is_new else text
+            )
+
+        await self._change(edit, may_begin=True)
+        return is_new
+
+    async def remove_certificate(self, sender: str, fingerprint: str) -> bool:
+        was_there = False
+
+        def edit(contents: Contents, text: str) -> str:
+            nonlocal was_there
+            before = contents.certificates.get(sender, ())
+            left = [each for each in before if hashlib.sha256(each).hexdigest() != fingerprint]
+            was_there = len(left) < len(before)
+            return editing.set_certificates(text, sender, left) if was_there else text
+
+        await self._change(edit)
+        return was_there
 
     async def create_list(self, name: str, members: Sequence[SingleName] = ()) -> ListEntry:
         def edit(contents: Contents, text: str) -> str:

@@ -7,9 +7,10 @@ the file.
 
 from __future__ import annotations
 
+import base64
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from protocol.identifiers import NULL_GUID, guid_text
@@ -107,6 +108,26 @@ def add_list(text: str, name: str, members: list[str]) -> str:
 
 def add_alias(text: str, name: str, target: str) -> str:
     return _add(text, "alias", {"name": name, "target": target})
+
+
+def set_certificates(text: str, sender: str, certificates: Sequence[bytes]) -> str:
+    """Replace the certificates of a sender: a SID, or the GUID of a machine in the file.
+
+    Raises CannotEdit for a machine that the file does not have.
+    """
+    table, key = ("sender", "sid") if sender.startswith("S-") else ("machine", "guid")
+    entries = tomllib.loads(text).get(table, [])
+    index = next(
+        (at for at, each in enumerate(entries) if each[key].casefold() == sender.casefold()), None
+    )
+    encoded = [base64.b64encode(each).decode() for each in certificates]
+    if index is not None:
+        if table == "sender" and not encoded:
+            return remove_entry(text, table, index)
+        return set_values(text, table, index, {"certificates": encoded or None})
+    if table == "machine":
+        raise CannotEdit(f"it has no machine with the GUID {sender}")
+    return _add(text, table, {key: sender, "certificates": encoded})
 
 
 def set_values(text: str, table: str, index: int, values: dict[str, Any]) -> str:

@@ -46,6 +46,7 @@ from qmd.control_protocol.signing import SigningParts
 from tests.integration.managers import Host, Hosts
 from tests.patience import END_S
 
+SENDER = "S-1-5-21-1-2-3-1001"
 ELSEWHERE = "DIRECT=TCP:127.0.0.1:9\\private$\\others"
 MINE, SECRET = "mine", "secret"
 GUID = "11111111-1111-1111-1111-111111111111"
@@ -455,6 +456,9 @@ TRIES: dict[type[Request], list[Try]] = {
     directory.CreateAlias: [about(directory.CreateAlias, "boss", SECRET)],
     directory.DeleteAlias: [about(directory.DeleteAlias, "boss")],
     directory.PublishKeys: [about(directory.PublishKeys)],
+    directory.RegisterCertificate: [about(directory.RegisterCertificate, SENDER, b"certificate")],
+    directory.RemoveCertificate: [about(directory.RemoveCertificate, SENDER, "00" * 32)],
+    directory.ListCertificates: [about(directory.ListCertificates, SENDER)],
     directory.ExplainName: [about(directory.ExplainName, SECRET)],
     access.ShowAccess: [about(access.ShowAccess, SECRET), about(access.ShowAccess, "host")],
     access.ChangeAccess: [

@@ -99,15 +99,18 @@ def signed(
     *,
     algorithm: int = SHA512,
     sid: str = "",
+    queue_manager: bytes = b"",
 ) -> UserMessage:
-    """Return a message with the signature of that sender."""
+    """Return a message with the signature of that sender: a user, or a queue manager."""
     message = express_message() if message is None else message
     properties = message.properties._replace(hash_algorithm=algorithm)
     message = message._replace(properties=properties)
     header = SecurityHeader(
-        SecurityFlags.of(sender_type=1 if sid else 0, default_provider=1, data_present=1),
+        SecurityFlags.of(
+            sender_type=1 if sid else 2 if queue_manager else 0, default_provider=1, data_present=1
+        ),
         *(0, 0, 0, 0, 0),
-        parse_security_id(sid) if sid else b"",
+        parse_security_id(sid) if sid else queue_manager,
         b"",
         signature(message, name, algorithm=algorithm),
         certificate(name),
