@@ -248,6 +248,7 @@ class _Servers:
                 manager.assembly.loop_lag,
                 manager.assembly.maintenance,
                 manager.assembly.disk_watch,
+                manager.assembly.row_watch,
                 manager.assembly.delayed_release,
                 manager.assembly.retry_release,
                 *((manager.assembly.tls_watch,) if settings.tls.enabled else ()),

@@ -205,7 +205,8 @@ CREATE TABLE event_block (
     events      INTEGER NOT NULL,                -- number of events, counted per message
     data        BLOB NOT NULL,                   -- MessagePack
     -- Total size of all blocks ever written, up to and including this one.
-    end_bytes   INTEGER NOT NULL DEFAULT 0
+    end_bytes   INTEGER NOT NULL DEFAULT 0,
+    tally       BLOB                             -- rows after the commit; storage/tables/tally.py
 );
 
 -- The messages that a block may refer to; and, with an empty source, the arrivals (keys.py).
@@ -457,4 +458,13 @@ CREATE TABLE audit_anchor (
     id     INTEGER PRIMARY KEY CHECK (id = 1),
     number INTEGER NOT NULL,
     digest BLOB NOT NULL CHECK (length(digest) = 32)
+);
+
+-- How many rows of messages each queue must have: storage/tables/tally.py.  Later blocks of events
+-- have newer figures.
+CREATE TABLE tally (
+    place     INTEGER PRIMARY KEY,               -- table and queue
+    row_count INTEGER NOT NULL,
+    digest    INTEGER NOT NULL,                  -- the sum of the keys, modulo 2**32
+    block     INTEGER NOT NULL                   -- the newest event block then
 );

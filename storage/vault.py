@@ -269,9 +269,10 @@ class Vault:
 
 
 class VaultConnection(sqlite3.Connection):
-    """A connection that the tables find the vault by."""
+    """A connection by which the tables find the vault, and the tally of rows."""
 
     vault: Vault | None = None
+    tally: object = None  # storage/tables/tally.py
 
 
 def attach(db: sqlite3.Connection, vault: Vault | None) -> None:

@@ -46,6 +46,7 @@ from qmd.maintenance.housekeeping import Housekeeping
 from qmd.maintenance.loop import MaintenanceLoop
 from qmd.maintenance.reload import Reload
 from qmd.maintenance.retry_release import RetryRelease
+from qmd.maintenance.row_watch import RowWatch
 from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.naming.topics import Topics
 from qmd.operations.delayed import DelayedMessages
@@ -305,6 +306,7 @@ class Assembly(TransferLayer):
         self.housekeeping = Housekeeping(services)
         self.retention = retention.Retention(self._retention_tasks())
         self.disk_watch = DiskWatch(services, self.recorder)
+        self.row_watch = RowWatch(services, self.recorder, self.housekeeping)
         self.expiry = Expiry(
             services,
             self.confirmations,

@@ -78,4 +78,14 @@ ENTRIES = (
         "Nothing: the read is retried every half second. If that goes on, check the disk. After a "
         "restart the queue is there again, and can be deleted.",
     ),
+    Entry(
+        1710,
+        "rows_vanished",
+        "Rows of messages are missing in the database, or others are there (in the log).",
+        "Another program has changed the database of the queue manager, while the daemon ran or "
+        "before: the line says which queue, and which messages as far as the event log shows it.",
+        "Only the daemon may write to its database. Find out which program did. The messages that "
+        "are named are lost here: send them again, or restore a backup. The daemon continues with "
+        "the present rows.",
+    ),
 )

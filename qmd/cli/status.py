@@ -58,6 +58,16 @@ def status(
         context.exit(ExitCode.FAILED)
 
 
+def vanished(facts: dict[str, Any]) -> str:
+    """Return the sentence about messages that have vanished from the database."""
+    last = datetime.fromtimestamp(facts["vanished_at_s"], UTC)
+    return (
+        f"{facts['vanished_messages']} messages have vanished from the database, the last ones"
+        f" before {last:%Y-%m-%d %H:%M:%SZ}: another program has changed it. `qmd events tail"
+        " --kind vanished` names them"
+    )
+
+
 def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list[str]:
     """Return the problems in the facts of a status, as one sentence each."""
     found = []
@@ -68,6 +78,8 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
         )
     if facts["commits_wait"]:
         found.append(f"nothing can be written, and pending commits wait: {facts['commits_wait']}")
+    if facts["vanished_messages"]:
+        found.append(vanished(facts))
     for failing in facts["housekeeping_failing"]:
         found.append(f"maintenance fails ({failing['act']}): {failing['reason']}")
     for warning in facts["quota_warnings"]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from qmd.maintenance.disk_watch import DiskWatch
     from qmd.maintenance.housekeeping import Housekeeping
     from qmd.maintenance.reload import Reload
+    from qmd.maintenance.row_watch import RowWatch
     from qmd.naming.destinations import Destinations
     from qmd.naming.topics import Topics
     from qmd.operations.delayed import DelayedMessages
@@ -153,6 +154,7 @@ class Components:
     resender: Resender
     reservations: Reservations
     resolver: Resolver
+    row_watch: RowWatch
     destinations: Destinations
     next_hops: NextHops
     message_protection: MessageProtection

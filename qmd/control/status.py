@@ -135,6 +135,7 @@ def storage(components: Components) -> Value:
         "disk_full_s": components.disk_watch.full_s,
         "disk_free_bytes": storage.free_bytes,
         "commits_wait": storage.obstacle or None,
+        **components.row_watch.status(),
         "housekeeping_failing": [
             {"act": act, "reason": reason}
             for act, reason in components.housekeeping.failing.items()

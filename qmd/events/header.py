@@ -60,6 +60,7 @@ class Kind(enum.StrEnum):
     REQUEUED = "requeued"  # sent again as another message
     DAMAGED = "damaged"  # differs from the bytes that were stored, and was set aside
     LOST = "lost"  # an express message that ended with the process
+    VANISHED = "vanished"  # its row is in the database no more, and nothing has ended it
     JOURNALED = "journaled"  # a copy was kept in `to_queue`
     JOURNAL_FULL = "journal_full"  # no copy was kept: its quota is reached
     DEAD_LETTERED = "dead_lettered"  # is in `to_queue` now

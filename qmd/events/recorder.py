@@ -40,6 +40,7 @@ _RANK = {kind: rank for rank, kind in enumerate(Kind)}
 #: event, because each list is empty or as long as the numbers.
 _SIZES, _PLACES, _SIZES_AND_PLACES, _NONE, _COPIES, _COPIES_IN_SEQUENCES = range(1, 7)
 NO_LISTS = _NONE
+PLACES = _PLACES
 
 _Key = tuple[EventHeader, bytes, int]  # header, source, lists
 

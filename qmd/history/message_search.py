@@ -320,7 +320,7 @@ class MessageSearch:
 _TERMINAL = frozenset(
     {
         *("received", "purged", "queue_deleted", "discarded", "session_acknowledged"),
-        *("order_acknowledged", "confirmed", "lost", "refused", "cancelled"),
+        *("order_acknowledged", "confirmed", "lost", "refused", "cancelled", "vanished"),
     }
 )
 #: Kinds of events that show that a message was handed to another queue manager.

@@ -26,6 +26,7 @@ from storage.errors import StorageError
 from storage.tables import events, messages, outcomes, shared_parts
 from storage.tables.events import Event
 from storage.tables.shared_parts import PartOf
+from storage.tables.tally import tally_of
 
 _numbers = itertools.count(1)
 
@@ -190,6 +191,9 @@ class Batch:
         """Write all changes and commit, on the writer's thread; `begin` runs first."""
         db.execute("BEGIN IMMEDIATE")
         begin(db)
+        tally = tally_of(db)
+        if tally is not None:
+            tally.begin()
         if self._messages:
             messages.insert(db, self._messages)
         self.outgoing.write_messages(db)
@@ -211,7 +215,12 @@ class Batch:
         self.outgoing.write_events(db)
         for unit in self._units:
             unit.write(db)
+        if tally is None:
+            db.execute("COMMIT")
+            return
+        tally.finish(db)
         db.execute("COMMIT")
+        tally.committed()
 
     def leave_out(self) -> bool:
         """Exclude the units that can wait, on the writer's thread; return whether any could."""

@@ -13,6 +13,7 @@ from storage.errors import NoRoomForIt, StorageError
 from storage.tables import awaiting, events
 from storage.tables.awaiting import Arrived, Kept
 from storage.tables.events import Event
+from storage.tables.tally import Recount, tally_of
 
 T = TypeVar("T")
 
@@ -88,16 +89,20 @@ class Unit(Generic[T]):
         if isinstance(self._failure, NoRoomForIt):
             return
         self._failure = None
+        tally = tally_of(db)
+        before = None if tally is None else tally.saved()
         db.execute("SAVEPOINT unit")
         try:
             self._result = self._work(db)
         except Exception as failure:
-            if isinstance(failure, MemoryError):
+            if isinstance(failure, MemoryError | Recount):
                 raise  # memory may be available when the batch is retried
             if isinstance(failure, sqlite3.Error) and not _is_units_own(failure):
                 raise
             self._failure = failure
             db.execute("ROLLBACK TO unit")
+            if tally is not None and before is not None:
+                tally.restore(before)
         db.execute("RELEASE unit")
 
     def settle(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import ForeignDatabase, NewerSchema
+from storage.tables import counters, tally
 from storage.tables.queues import create_system_queues
 
 APPLICATION_ID = 0x716D6431  # "qmd1"
@@ -100,6 +101,7 @@ def _create(db: sqlite3.Connection, version: int, now_s: int, new_id: bytes) -> 
             (new_id, now_s),
         )
         create_system_queues(db, now_s)
+        counters.set_following(db, tally.COUNTER, 0)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {version}")
 

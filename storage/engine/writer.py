@@ -34,6 +34,7 @@ from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
 from storage.errors import StorageError
 from storage.options import PAGE_BYTES, StorageOptions
+from storage.tables.tally import Recount, tally_of
 
 #: Pages that a commit on a full disk frees at once: 2 MiB, some 10 ms.
 VACUUM_PAGES = 256
@@ -122,6 +123,10 @@ class Writer:
                 # retried later: no data is lost, and the reserve allows receives to continue
                 return 0
             raise self._fail(_failed("freeing pages", error), error) from error
+
+    async def foreign_commits(self) -> int:
+        """Return a number that changes when another program has written to the database."""
+        return await submit(self._connection, partial(_pragma, name="data_version"))
 
     async def close(self) -> None:
         """Wait until all changes are durable or have failed; then accept no more.
@@ -337,6 +342,12 @@ def _write_without_room(
 def _write(db: sqlite3.Connection, batch: Batch, marker: Marker) -> None:
     try:
         batch.write(db, marker.begin)
+    except Recount:
+        db.execute("ROLLBACK")
+        tally = tally_of(db)
+        assert tally is not None
+        tally.be_careful()
+        _write(db, batch, marker)
     except BaseException:
         # On a full disk SQLite has often done so itself.
         if db.in_transaction:

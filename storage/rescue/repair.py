@@ -22,7 +22,7 @@ from storage.errors import RescueFailed
 from storage.options import StorageOptions
 from storage.rescue.salvage import Value
 from storage.rescue.survey import MESSAGE_TABLES, KeptMessage, Survey
-from storage.tables import sealing, shared_parts
+from storage.tables import sealing, shared_parts, tally
 from storage.tables.keys import arrival_of
 from storage.tables.queues import FIRST_USER_QUEUE_ID
 from storage.vault import Vault, VaultConnection, attach
@@ -130,6 +130,8 @@ class Rescue:
         for name, value in survey.counters.items():
             further = skipped if name in _COUNTED else 0
             db.execute("INSERT OR REPLACE INTO counter VALUES (?, ?)", (name, value + further))
+        # The next start counts the rows that were saved.
+        db.execute("DELETE FROM counter WHERE name = ?", (tally.COUNTER,))
         if survey.is_outdated:
             self.losses.append(
                 "commits at the end of the log are damaged or missing: messages received in them"

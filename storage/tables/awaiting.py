@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage.tables import damaged, pages, shared_parts
+from storage.tables import damaged, pages, shared_parts, tally
 from storage.tables.keys import ARRIVAL_MAX
 from storage.tables.pages import EMPTY, PAGE_BYTES_MAX, Totals, key_list
 from storage.tables.sequences import decode_sequence_id, encode_sequence_id
@@ -84,6 +84,12 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     kept = list(map(Kept._make, rows))
     if not kept:
         return kept
+    numbers = key_list([each.number for each in kept])
+    replaced = db.execute(
+        "SELECT number FROM awaiting WHERE number IN (SELECT value FROM json_each(?))", (numbers,)
+    ).fetchall()
+    tally.deleted(db, "awaiting", [number for (number,) in replaced], len(replaced))
+    tally.inserted(db, "awaiting", [each.number for each in kept])
     db.execute(
         # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
@@ -173,8 +179,10 @@ def expired(
 
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
+    going = tally.to_delete(db, "awaiting", numbers, among, listed)
     with shared_parts.leaving(db, "awaiting", among, listed):
-        db.execute(f"DELETE FROM awaiting WHERE {among}", listed)
+        count = db.execute(f"DELETE FROM awaiting WHERE {among}", listed).rowcount
+    tally.deleted(db, "awaiting", going, count)
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:

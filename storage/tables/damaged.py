@@ -12,7 +12,7 @@ from zlib import crc32
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
-from storage.tables import shared_parts
+from storage.tables import shared_parts, tally
 from storage.vault import open_row, writing_vault
 
 
@@ -57,6 +57,7 @@ def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
     keep(db, table, key, packet if part is None else packet + part[0], at_s)
     with shared_parts.leaving(db, table, "key = ?", (key,)):
         db.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
+    tally.deleted(db, table, [key], 1)
     return True
 
 

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from storage.tables import damaged
+from storage.tables import damaged, tally
 from storage.tables.damaged import checksum_of, is_whole
 from storage.tables.pages import Totals, key_list
 from storage.vault import open_row, writing_vault
@@ -43,6 +43,7 @@ COLUMNS = "number, clock, due_ms, queue, bytes, owner, sent_at_ms, data, checksu
 
 def add(db: sqlite3.Connection, rows: Sequence[DelayedRow]) -> None:
     """Store delayed messages."""
+    tally.inserted(db, "delayed", [row.number for row in rows])
     vault = writing_vault(db)
     db.executemany(
         f"INSERT INTO delayed ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -62,10 +63,11 @@ def add(db: sqlite3.Connection, rows: Sequence[DelayedRow]) -> None:
 
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
     """Delete the messages with these first numbers; return the number of those that existed."""
-    return db.execute(
-        "DELETE FROM delayed WHERE number IN (SELECT value FROM json_each(?))",
-        (key_list(numbers),),
-    ).rowcount
+    among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
+    going = tally.to_delete(db, "delayed", numbers, among, listed)
+    count = db.execute(f"DELETE FROM delayed WHERE {among}", listed).rowcount
+    tally.deleted(db, "delayed", going, count)
+    return count
 
 
 def set_aside(db: sqlite3.Connection, *, number: int, at_s: int) -> None:

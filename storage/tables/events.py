@@ -19,6 +19,7 @@ import msgspec
 
 from storage.tables import counters
 from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_of
+from storage.tables.tally import tally_of
 
 SCHEMA = 1
 
@@ -111,17 +112,21 @@ def insert(db: sqlite3.Connection, events: Sequence[Event]) -> None:
     (before,) = db.execute(
         "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
     ).fetchone()
+    tally = tally_of(db)
     block = db.execute(
-        "INSERT INTO event_block (first_at_ms, last_at_ms, events, data, end_bytes)"
-        " VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO event_block (first_at_ms, last_at_ms, events, data, end_bytes, tally)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
         (
             min(event.at_ms for event in events),
             max(event.at_ms for event in events),
             sum(len(event.numbers) for event in events),
             data,
             before + len(data) + _BLOCK_BYTES + _RANGE_BYTES * len(ranges),
+            None if tally is None else tally.for_block(),
         ),
     ).lastrowid
+    if tally is not None and block is not None:
+        tally.written_in(block)
     db.executemany(
         "INSERT INTO event_range (source, first, last, block) VALUES (?, ?, ?, ?)",
         ((*each, block) for each in ranges),
@@ -237,6 +242,8 @@ def trim(
         )
         going.append(block.id)
     db.executemany("DELETE FROM event_block WHERE id = ?", ((each,) for each in going))
+    if going and (tally := tally_of(db)) is not None:
+        tally.trimmed(going[-1])
     return len(going)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.tables import damaged, pages, shared_parts
+from storage.tables import damaged, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import queue_range
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
@@ -44,7 +44,8 @@ NewCopy = tuple[int, int, int | None, str | None, bytes, PartOf]
 COLUMNS = ", ".join(MessageRow._fields)
 
 
-def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
+def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
+    tally.inserted(db, "message", [row[0] for row in rows])
     vault = writing_vault(db)
     if vault is not None:
         db.executemany(
@@ -60,7 +61,8 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewMessage]) -> None:
     )
 
 
-def insert_copies(db: sqlite3.Connection, rows: Iterable[NewCopy]) -> None:
+def insert_copies(db: sqlite3.Connection, rows: Sequence[NewCopy]) -> None:
+    tally.inserted(db, "message", [row[0] for row in rows])
     for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
         alike = arrived_at_ms, expires_at_s, *part
         # As in outgoing.py: values that all copies share are literals of the statement.
@@ -91,8 +93,10 @@ def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     """Delete messages in one statement: SQLite sorts the keys and scans the table once."""
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    going = tally.to_delete(db, "message", keys, among, listed)
     with shared_parts.leaving(db, "message", among, listed):
-        db.execute(f"DELETE FROM message WHERE {among}", listed)
+        count = db.execute(f"DELETE FROM message WHERE {among}", listed).rowcount
+    tally.deleted(db, "message", going, count)
 
 
 def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
@@ -130,6 +134,8 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
         " WHERE key = ?",
         [(each.to_key, at_ms, each.key) for each in present],
     )
+    tally.deleted(db, "message", [each.key for each in present], len(present))
+    tally.inserted(db, "message", [each.to_key for each in present])
     vault = writing_vault(db)
     changed: list[tuple[bytes, int, bytes | None, int]] = []
     for each in present:
@@ -298,6 +304,7 @@ def delete_all(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
     deleted = pages.totals_between(db, "message", first, last)
+    tally.leaving(db, "message", first, last)
     with shared_parts.leaving(db, "message", "key BETWEEN ? AND ?", (first, last)):
         db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
     return deleted

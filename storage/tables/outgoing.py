@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from storage.errors import NoSuchQueue
-from storage.tables import counters, damaged, pages, shared_parts
+from storage.tables import counters, damaged, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
@@ -93,7 +93,8 @@ QUEUE_COLUMNS = ", ".join(OutgoingQueueRow._fields)
 COLUMNS = ", ".join(OutgoingRow._fields)
 
 
-def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
+def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
+    tally.inserted(db, "outgoing", [row[0] for row in rows])
     vault = writing_vault(db)
     if vault is not None:
         db.executemany(
@@ -111,6 +112,7 @@ def insert(db: sqlite3.Connection, rows: Iterable[NewOutgoing]) -> None:
 
 def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
     for each in copies:
+        tally.inserted(db, "outgoing", [key for key, _ in each.rows])
         part_id, part_bytes = each.part or (None, 0)
         alike = each.expires_at_s, each.confirm_by_s, int(each.discard), part_id, part_bytes
         # Values that all rows share are literals of the statement: binding a value costs up to a
@@ -136,18 +138,20 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
+    going = tally.to_delete(db, "outgoing", keys, among, listed)
     with shared_parts.leaving(db, "outgoing", among, listed):
-        db.execute(f"DELETE FROM outgoing WHERE {among}", listed)
+        count = db.execute(f"DELETE FROM outgoing WHERE {among}", listed).rowcount
+    tally.deleted(db, "outgoing", going, count)
 
 
-def delete_ranges(db: sqlite3.Connection, ranges: Iterable[tuple[int, int]]) -> None:
+def delete_ranges(db: sqlite3.Connection, ranges: Sequence[tuple[int, int]]) -> None:
     """Delete ranges of rows, given as first and last key, both included."""
     if not shared_parts.any_there(db):
-        db.executemany("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", ranges)
+        tally.delete_ranges(db, "outgoing", ranges)
         return
     for each in ranges:
         with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", each):
-            db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", each)
+            tally.delete_ranges(db, "outgoing", [each])
 
 
 def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
@@ -158,6 +162,7 @@ def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
 def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
     """Delete the rows of a range, both ends included; return their totals."""
     released = pages.totals_between(db, "outgoing", first, last)
+    tally.leaving(db, "outgoing", first, last)
     with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", (first, last)):
         db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
     return released

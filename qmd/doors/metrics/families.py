@@ -43,6 +43,7 @@ HOST_GAUGES = (
     ("clients", "connections_of_clients", "Connections of clients."),
     ("resident_memory_bytes", "resident_bytes", "Physical memory that the daemon uses."),
     ("identity_conflicts", "identity_conflicts", "Queue managers of which two hosts claim the id."),
+    ("vanished_messages", "vanished_messages", "Messages whose rows vanished from the database."),
     ("directory_problem", "directory_problem", "1: the directory does not answer as it should."),
     ("start_time_seconds", "started_at_s", "When the daemon started, in seconds since 1970."),
 )

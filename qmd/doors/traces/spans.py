@@ -31,6 +31,7 @@ ENDS = {
     "discarded": True,
     "damaged": True,
     "lost": True,
+    "vanished": True,
 }
 ACKNOWLEDGED = ("session_acknowledged", "order_acknowledged")
 SENT, ACCEPTED = ("sent", "relayed"), "accepted"

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.cli.status import vanished
 from qmd.client import QueueManager
 from qmd.client.errors import ClientError
 
@@ -70,6 +71,13 @@ def _room(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["commits_wait"]:
         yield fault(
             "disk", f"Commits wait: {facts['commits_wait']}.", "Remove that cause; nothing is lost."
+        )
+    if facts["vanished_messages"]:
+        yield fault(
+            "database",
+            f"{vanished(facts)}.",
+            "Only the daemon may write to its database. Find the program that did, and send the"
+            " messages again, or restore a backup.",
         )
     for failing in facts["housekeeping_failing"]:
         yield warning(

@@ -1,0 +1,179 @@
+"""The tally: rows that vanish are noticed, and no change of the daemon itself counts as such."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from storage import Storage
+from storage.tables import awaiting, delayed, events, messages, outgoing, tally
+from storage.tables.events import Event
+from storage.tables.keys import message_key
+from tests.unit.storage.support import (
+    NOW_S,
+    SOURCE,
+    durable,
+    insert,
+    key,
+    opened,
+    other_connection,
+)
+
+REMOTE = 7  # an outgoing queue
+
+
+def event(kind: str, *arrivals: int) -> Event:
+    places = [key(arrival) & ((1 << 48) - 1) for arrival in arrivals]
+    return Event(kind=kind, at_ms=1, source=SOURCE, numbers=list(arrivals), queue="orders",
+                 places=places)  # fmt: skip
+
+
+async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
+    """Make changes of every kind in one commit, some of rows that do not exist."""
+    batch = storage.batch
+    some = range(arrival, arrival + chance.randrange(1, 5))
+    insert(storage, *some)
+    for number in some:
+        batch.outgoing.insert(message_key(REMOTE, 8, number), packet_of(number), confirm_by_s=9)
+    older = [chance.randrange(1, arrival + 1) for _ in range(chance.randrange(3))]
+    units: list[Callable[[sqlite3.Connection], object]] = [
+        partial(messages.purge, queue_id=16, rows_max=2),
+        partial(outgoing.release, first=message_key(REMOTE, 8, 3), last=message_key(REMOTE, 8, 9)),
+        partial(messages.move, moves=[messages.Move(key(arrival), key(1000 + arrival))], at_ms=1),
+        partial(events.insert, events=[event("started")]),
+        partial(delayed.delete, numbers=older),
+    ]
+    if chance.random() < 0.5:
+        batch.mention(event("accepted", *some))
+    match chance.randrange(6):
+        case 0:
+            batch.delete_messages([key(each) for each in {*older, arrival}])
+        case 1:
+            batch.outgoing.delete([message_key(REMOTE, 8, each) for each in set(older)])
+        case 2:
+            first = message_key(REMOTE, 8, chance.randrange(1, arrival + 1))
+            batch.outgoing.delete_range(first, first + chance.randrange(3))
+        case 3:
+            first, last = message_key(REMOTE, 8, arrival), message_key(REMOTE, 8, some[-1])
+            arrived = awaiting.Arrived(REMOTE, 5, 0, first, last, NOW_S)
+            batch.outgoing.await_confirmation(arrived, lambda kept: [event("awaiting")])
+            batch.outgoing.delete_range(first, last)
+        case 4:
+            batch.outgoing.delete_awaiting(older)
+        case _:
+            unit = chance.choice(units)
+            failed = batch.run(partial(undone, unit=unit))
+            done = batch.run(unit)
+            await done
+            with pytest.raises(ValueError, match="undone"):
+                await failed
+    await durable(storage)
+
+
+def undone(db: sqlite3.Connection, unit: Callable[[sqlite3.Connection], object]) -> None:
+    unit(db)
+    raise ValueError("undone")
+
+
+def packet_of(number: int) -> bytes:
+    return bytes(56) + number.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_change_of_the_storage_itself_is_a_difference(
+    folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "BLOCKS_MAX", 3)
+    monkeypatch.setattr(tally, "CAREFUL_COMMITS", 2)
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        arrival = 1
+        for _ in range(4):
+            async with opened(folder) as storage:
+                for _ in range(12):
+                    await change(storage, chance, arrival)
+                    arrival += 5
+                    if chance.random() < 0.2:
+                        trim = partial(events.trim, size_max=0, before_ms=9, blocks_max=5)
+                        await storage.batch.run(trim)
+                    assert await storage.compare() == []
+
+    asyncio.run(scenario())
+
+
+def make_queue(db: sqlite3.Connection) -> None:
+    columns = "id, name, key, label, transactional, journal, system, created_at_s, modified_at_s"
+    db.execute(f"INSERT INTO queue ({columns}) VALUES (16, 'orders', 'orders', '', 0, 0, 0, 0, 0)")
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_deleted_row_is_noticed_and_named(folder: Path, *, is_running: bool) -> None:
+    def delete() -> None:
+        with other_connection(folder) as db:
+            db.execute("DELETE FROM message WHERE key = ?", (key(3),))
+        db.close()
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            await storage.batch.run(make_queue)
+            insert(storage, 1, 2, 3, 4)
+            storage.batch.record(event("accepted", 1, 2, 3, 4))
+            storage.batch.delete_messages([key(2)])
+            storage.batch.record(event("received", 2))
+            await durable(storage)
+            before = await storage.foreign_commits()
+            assert await storage.foreign_commits() == before
+            if is_running:
+                delete()
+                assert await storage.foreign_commits() != before
+                await found(storage)
+        if not is_running:
+            delete()
+            async with opened(folder) as storage:
+                await found(storage)
+
+    async def found(storage: Storage) -> None:
+        (each,) = await storage.compare()
+        assert (each.queue, each.difference.rows) == ("orders", -1)
+        assert [message.number for message in each.messages] == [3]
+        await storage.batch.run(partial(tally.accept, found=[each.difference]))
+        assert await storage.compare() == []
+
+    asyncio.run(scenario())
+
+
+def test_an_exchanged_row_is_noticed(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, 1, 2)
+            await durable(storage)
+            with other_connection(folder) as db:
+                db.execute("UPDATE message SET key = ? WHERE key = ?", (key(9), key(2)))
+            db.close()
+            (each,) = await storage.compare()
+            assert (each.difference.rows, each.messages) == (0, [])
+
+    asyncio.run(scenario())
+
+
+def test_a_database_without_a_tally_gets_one(folder: Path) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, 1, 2)
+            await durable(storage)
+        with other_connection(folder) as db:
+            db.execute("DELETE FROM counter WHERE name = ?", (tally.COUNTER,))
+            db.execute("DELETE FROM message WHERE key = ?", (key(2),))
+        db.close()
+        async with opened(folder) as storage:
+            assert await storage.compare() == []
+            storage.batch.delete_messages([key(1)])
+            await durable(storage)
+            assert await storage.compare() == []
+
+    asyncio.run(scenario())
