@@ -45,6 +45,7 @@ ENDS = frozenset(
         "requeued",
         "damaged",
         "lost",
+        "vanished",
     }
 )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-INTERVAL_S = 10.0
+INTERVAL_S = 5.0
 COMPARE_S = 6 * 3600.0
 NAMED_MAX = 1000  # messages of a queue that get an event each
 

@@ -18,7 +18,7 @@ from storage.tables.tally import Difference
 _STAYS = frozenset(
     ("sent", "accepted", "imported", "relayed", "stored", "transmitted", "retransmitted",
      "out_of_order", "duplicate", "aborted", "acknowledged", "reported", "unacknowledged",
-     "journaled", "journal_full", "dead_lettered", "delayed", "vanished")
+     "journaled", "journal_full", "dead_lettered", "delayed")
 )  # fmt: skip
 _BLOCKS = 500  # read at a time
 _MASK = (1 << 32) - 1

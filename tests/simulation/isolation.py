@@ -107,6 +107,8 @@ class _Tracer:
 
     def __call__(self, logger: object, level: str, event: dict[str, Any]) -> Any:
         self._seen[f"log: {event['event']}"] += 1
+        # No other program changes a simulated database.
+        assert event["event"] != "rows_vanished", event
         if self._trace is None:
             raise structlog.DropEvent
         loop: Any = asyncio._get_running_loop()

@@ -19,6 +19,7 @@ from qmd.assembly.components import Assembly
 from qmd.daemon import serve
 from qmd.runtime.systemd import ServiceManager
 from storage.errors import StorageError
+from storage.vault import VaultConnection
 from tests.simulation import vfs
 from tests.simulation.database_thread import DatabaseCalls, NoThread
 from tests.simulation.disk import PowerLoss, SimulatedDisk
@@ -381,7 +382,7 @@ class Host:
         """
         daemon = self.daemon
         assert daemon is not None
-        connection = aiosqlite.connect(vfs.uri(path), uri=True)
+        connection = aiosqlite.connect(vfs.uri(path), uri=True, factory=VaultConnection)
         self._databases.append(connection)
         # The storage opens the connection that writes first, then the one that reads.
         writes = len(self._databases) == 1
