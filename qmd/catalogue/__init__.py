@@ -26,6 +26,7 @@ from qmd.catalogue import (
     interop,
     limits,
     messages,
+    migration,
     names,
     peers,
     pipelines,
@@ -86,6 +87,7 @@ AREAS = (
     Area("Rights", 9001, 9099, rights.ENTRIES),
     Area("Doors", 9201, 9299, doors.ENTRIES),
     Area("Conversations with other queue managers (qmd interop)", 9301, 9399, interop.ENTRIES),
+    Area("Migration from Windows (qmd migrate)", 9401, 9499, migration.ENTRIES),
 )
 ENTRIES: tuple[Entry, ...] = tuple(entry for area in AREAS for entry in area.entries)
 RETIRED: frozenset[int] = frozenset({5011})  # numbers of errors that no longer exist

@@ -67,6 +67,7 @@ COMMANDS = {
     "key": "qmd.cli.host.key:key",
     "storage": "qmd.cli.host.storage:storage",
     "interop": "qmd.cli.interop:interop",
+    "migrate": "qmd.cli.migrate_messages:migrate",
     "explain": "qmd.cli.explain:explain",
 }
 

@@ -82,9 +82,14 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.bodies", "qmd.catalogue", "qmd.control_protocol", "protocol", "msgspec", "uvloop"),
     },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
+    "qmd.migration": {
+        *("qmd.client", "qmd.control_protocol", "qmd.core.access", "qmd.core.principals"),
+        *("qmd.errors", "qmd.message", "protocol", "msgspec"),
+    },
     "qmd.cli": {
         *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config"),
-        *("qmd.control_protocol", "qmd.interop", "qmd.properties", "protocol", "click"),
+        *("qmd.control_protocol", "qmd.interop", "qmd.migration", "qmd.properties"),
+        *("protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},

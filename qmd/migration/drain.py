@@ -1,0 +1,117 @@
+"""The steps of replacing one host of Windows, with the way back from each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Step = dict[str, Any]
+
+
+def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
+    r"""Return the steps: title, text, `commands` here, `windows` for the old host, `back`.
+
+    `old` and `new` are the names of the hosts; `queues` are private queues, such as "orders".
+    """
+    paths = [f".\\private$\\{queue}" for queue in queues]
+    listed = ", ".join(f"'{path}'" for path in paths)
+    journals = ", ".join(f"'{path}\\journal$'" for path in paths)
+    return [
+        {
+            "title": "Collect and import",
+            "text": "Queues, properties and rights. Repeat it until the cut-over: only changes are"
+            " made.",
+            "windows": [f".\\Export-MsmqDefinition.ps1 -Output {old}.json"],
+            "commands": [
+                f"qmd migrate windows plan {old}.json",
+                f"qmd migrate windows apply {old}.json --dry-run",
+                f"qmd migrate windows apply {old}.json",
+            ],
+            "back": [f"qmd queue delete 'private$\\{queue}'" for queue in queues],
+        },
+        {
+            "title": "Send to both",
+            "text": "Turn on the journal of each queue on Windows: it shows later which messages its"
+            " programs received. Then let senders name both queues. No program receives here yet.",
+            "windows": [
+                f"Get-MsmqQueue -Name '{queue}' -QueueType Private | Set-MsmqQueue"
+                " -JournalEnabled $true"
+                for queue in queues
+            ],
+            "commands": [_both(old, new, queue) for queue in queues],
+            "back": [
+                "Let senders name the old queue only.",
+                *(f"qmd queue purge 'private$\\{queue}'" for queue in queues),
+            ],
+        },
+        {
+            "title": "Compare",
+            "text": "Repeat until nothing is missing here: then the messages from before are"
+            " received, and each that is left on Windows is here too.",
+            "windows": [f".\\Export-MsmqMessage.ps1 -Queue {listed} -Output {old}.messages.jsonl"],
+            "commands": [
+                f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}'"
+                for queue in queues
+            ],
+            "back": ["As before: nothing was changed."],
+        },
+        {
+            "title": "Stop the receivers of the old host",
+            "text": "From here to the last step messages wait, and none is lost.",
+            "windows": ["Stop the programs that receive."],
+            "commands": [],
+            "back": ["Start them again."],
+        },
+        {
+            "title": "Let senders name the new queue only",
+            "text": f"By configuration, or by the name {old} in DNS: a direct name stands for the"
+            " host that gets the message. Wait until no sender has messages for the old host.",
+            "windows": ["Get-MsmqOutgoingQueue"],
+            "commands": ["qmd outgoing list"],
+            "back": ["See below: messages that only the new queue has are sent back."],
+        },
+        {
+            "title": "Remove what the old host has received",
+            "text": "Its journals have those messages. Then all that its queues have must be here.",
+            "windows": [
+                f".\\Export-MsmqMessage.ps1 -Queue {journals} -Output {old}.journals.jsonl",
+                f".\\Export-MsmqMessage.ps1 -Queue {listed} -Output {old}.messages.jsonl",
+            ],
+            "commands": [
+                command
+                for queue in queues
+                for command in (
+                    f"qmd migrate windows align {old}.journals.jsonl 'private$\\{queue}' --dry-run",
+                    f"qmd migrate windows align {old}.journals.jsonl 'private$\\{queue}'",
+                    f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}'",
+                )
+            ],
+            "back": [f"qmd move 'private$\\{q};aligned' 'private$\\{q}'" for q in queues],
+        },
+        {
+            "title": "Start the receivers of the new host",
+            "text": "The old host keeps copies that no program receives. Purge them when you are"
+            " sure, and before a cut back.",
+            "windows": [],
+            "commands": [f"qmd queue show 'private$\\{queue}'" for queue in queues],
+            "back": _cut_back(old, queues),
+        },
+    ]
+
+
+def _both(old: str, new: str, queue: str) -> str:
+    return f"DIRECT=OS:{old}\\private$\\{queue},DIRECT=OS:{new}\\private$\\{queue}"
+
+
+def _cut_back(old: str, queues: Sequence[str]) -> list[str]:
+    return [
+        "Stop the receivers of the new host, and pause the senders.",
+        "Purge the queues of the old host: all of their messages are in the new queues, or were"
+        " received.",
+        *(
+            f"qmd resend 'private$\\{queue}' --all --to 'DIRECT=OS:{old}\\private$\\{queue}'"
+            for queue in queues
+        ),
+        "qmd outgoing list   # until nothing waits",
+        "Let senders name the old queue, and resume them; start the receivers of the old host.",
+    ]
