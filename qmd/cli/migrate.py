@@ -18,7 +18,8 @@ from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
-    from qmd.migration.plan import Options, Plan
+    from qmd.migration.plan import Options
+    from qmd.migration.steps import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -201,7 +202,8 @@ def _run(
 async def _carry_out(
     qm: QueueManager, collection: Any, options: Options, as_json: bool, *, dry_run: bool, yes: bool
 ) -> None:
-    from qmd.migration.plan import Step, carry_out, make_plan
+    from qmd.migration.plan import make_plan
+    from qmd.migration.steps import Step, carry_out
 
     plan = await make_plan(qm, collection, options)
     if dry_run or not as_json:
@@ -280,15 +282,14 @@ def lqs(folder: Path, output: Path, computer: str) -> None:
 
     The format of these files has no specification: compare the plan with the computer.
     """
-    import msgspec
-
+    from qmd.migration.collection import collection_json
     from qmd.migration.lqs import read_folder
 
     with failures():
         found = read_folder(folder, computer or socket.gethostname())
     try:
         with output.open("xb") as file:
-            file.write(msgspec.json.encode(found))
+            file.write(collection_json(found))
     except FileExistsError as error:
         raise Failure(ExitCode.FAILED, f"{output} exists already", "file_exists") from error
     click.echo(f"{counted(len(found.queues), 'queue')}: {output}")

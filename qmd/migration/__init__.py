@@ -5,7 +5,7 @@
     lqs                  files of MSMQ's storage folder, as a second source
     security_descriptor  owners and access lists, as bytes of Windows
     rights               rights of Windows as entries of access control
-    plan, carry_out      the differences to a queue manager, and their removal
+    plan, lists, steps   the differences to a queue manager, and their removal
     windows_message      copies of messages, as packets
     import_copies        their import, each once
     compare, drain       two hosts side by side, and the steps of replacing one

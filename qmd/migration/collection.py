@@ -159,3 +159,8 @@ def read_collection(path: Path) -> Collection:
     """Read a file.  Raises BadSource and OSError."""
     with path.open("rb") as file:
         return parse_collection(file.read(FILE_BYTES_MAX + 1))
+
+
+def collection_json(collection: Collection) -> bytes:
+    """Return a collection as the script would write it."""
+    return msgspec.json.encode(collection)

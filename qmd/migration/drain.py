@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 Step = dict[str, Any]
+_JOURNAL = "\\journal$"
 
 
 def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
@@ -13,9 +14,11 @@ def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
 
     `old` and `new` are the names of the hosts; `queues` are private queues, such as "orders".
     """
-    paths = [f".\\private$\\{queue}" for queue in queues]
-    listed = ", ".join(f"'{path}'" for path in paths)
-    journals = ", ".join(f"'{path}\\journal$'" for path in paths)
+    return _until_the_cut(old, new, queues) + _the_cut(old, queues)
+
+
+def _until_the_cut(old: str, new: str, queues: Sequence[str]) -> list[Step]:
+    listed = _listed(queues)
     return [
         {
             "title": "Collect and import",
@@ -31,8 +34,9 @@ def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
         },
         {
             "title": "Send to both",
-            "text": "Turn on the journal of each queue on Windows: it shows later which messages its"
-            " programs received. Then let senders name both queues. No program receives here yet.",
+            "text": "Turn on the journal of each queue on Windows: it shows later which messages"
+            " its programs received. Then let senders name both queues. No program receives here"
+            " yet.",
             "windows": [
                 f"Get-MsmqQueue -Name '{queue}' -QueueType Private | Set-MsmqQueue"
                 " -JournalEnabled $true"
@@ -55,6 +59,12 @@ def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
             ],
             "back": ["As before: nothing was changed."],
         },
+    ]
+
+
+def _the_cut(old: str, queues: Sequence[str]) -> list[Step]:
+    listed, journals = _listed(queues), _listed(queues, _JOURNAL)
+    return [
         {
             "title": "Stop the receivers of the old host",
             "text": "From here to the last step messages wait, and none is lost.",
@@ -97,6 +107,10 @@ def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
             "back": _cut_back(old, queues),
         },
     ]
+
+
+def _listed(queues: Sequence[str], below: str = "") -> str:
+    return ", ".join(f"'.\\private$\\{queue}{below}'" for queue in queues)
 
 
 def _both(old: str, new: str, queue: str) -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from qmd.migration.collection import Collection, DistributionList, Member
 from qmd.migration.rights import Gap
+from qmd.migration.steps import Plan, Step
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
-    from qmd.migration.plan import Plan, Step
 
 
 async def plan_lists(qm: QueueManager, plan: Plan, collection: Collection, directory: str) -> None:
@@ -31,7 +31,7 @@ async def plan_lists(qm: QueueManager, plan: Plan, collection: Collection, direc
     present = {str(each["name"]).casefold() for each in await qm.directory.lists()}
     names = {each.guid: each.name for each in collection.lists}
     for each in _members_first(collection.lists):
-        members = _spelled(each, names, plan.gaps)
+        members = _spelled(each, names, collection.computer, plan.gaps)
         if each.name.casefold() not in present:
             plan.steps.append(_step("create-list", each.name, members))
             continue
@@ -42,14 +42,18 @@ async def plan_lists(qm: QueueManager, plan: Plan, collection: Collection, direc
             for text in (one["name"], one["path"])
             if text
         }
-        missing = [one for one in members if one.casefold() not in there]
+        own = (await qm.status())["name"]
+        missing = [
+            one
+            for one in members
+            if one.casefold() not in there
+            and f"{own}{one.removeprefix('.')}".casefold() not in there
+        ]
         if missing:
             plan.steps.append(_step("add-members", each.name, missing))
 
 
 def _step(action: str, name: str, members: list[str]) -> Step:
-    from qmd.migration.plan import Step
-
     async def do(qm: QueueManager) -> object:
         if action == "create-list":
             return await qm.directory.create_list(name, members)
@@ -78,10 +82,12 @@ def _members_first(lists: list[DistributionList]) -> list[DistributionList]:
     return list(found.values())
 
 
-def _spelled(each: DistributionList, names: dict[str, str], gaps: list[Gap]) -> list[str]:
+def _spelled(
+    each: DistributionList, names: dict[str, str], computer: str, gaps: list[Gap]
+) -> list[str]:
     found: list[str] = []
     for member in each.members:
-        name = _name(member, names)
+        name = _name(member, names, computer)
         if name:
             found.append(name)
         else:
@@ -95,9 +101,11 @@ def _spelled(each: DistributionList, names: dict[str, str], gaps: list[Gap]) -> 
     return found
 
 
-def _name(member: Member, names: dict[str, str]) -> str:
+def _name(member: Member, names: dict[str, str], computer: str) -> str:
+    """Return the name of a member; queues of the collected computer are on this one now."""
     if member.guid in names:
         return f"list:{names[member.guid]}"
     if member.format_name:
         return member.format_name
-    return member.path
+    host, _, queue = member.path.partition("\\")
+    return f".\\{queue}" if host.casefold() == computer.casefold() else member.path

@@ -5,16 +5,18 @@ A plan is made anew before each run.  It has only what differs, so that a second
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from qmd.control_protocol.messages import UNLIMITED
 from qmd.core.access import rights_text
 from qmd.migration.collection import UNLIMITED_KB, Collection, WindowsQueue
+from qmd.migration.lists import plan_lists
 from qmd.migration.rights import Accounts, Gap, WantedRights, differences, wanted_rights
 from qmd.migration.security_descriptor import parse_descriptor
+from qmd.migration.steps import Plan, Step
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
@@ -32,27 +34,6 @@ class Options:
     prune: bool = False
     #: Only these queues, by their names in lower case; empty: all.
     queues: frozenset[str] = frozenset()
-
-
-class Step(NamedTuple):
-    """One change, and the function that makes it."""
-
-    action: str
-    about: str
-    detail: str
-    do: Callable[[QueueManager], Awaitable[object]]
-
-    def facts(self) -> dict[str, str]:
-        """Return the step for JSON."""
-        return {"action": self.action, "object": self.about, "detail": self.detail}
-
-
-class Plan(NamedTuple):
-    """Steps in their order, and things without a counterpart."""
-
-    steps: list[Step]
-    gaps: list[Gap]
-    unchanged: int  # queues that are as they were collected
 
 
 async def make_plan(qm: QueueManager, collection: Collection, options: Options) -> Plan:
@@ -76,8 +57,6 @@ async def make_plan(qm: QueueManager, collection: Collection, options: Options) 
         await _compare_rights(qm, plan, queue, target, options, is_new=facts is None)
         unchanged += len(plan.steps) == before
         plan.gaps.extend(_gaps_of(queue))
-    from qmd.migration.lists import plan_lists
-
     await plan_lists(qm, plan, collection, directory)
     plan.gaps.extend(_gaps_of_collection(collection))
     return plan._replace(unchanged=unchanged)
@@ -99,7 +78,7 @@ def _target(queue: WindowsQueue, directory: str, options: Options, gaps: list[Ga
             )
         )
         return None
-    return queue.name
+    return f".\\{queue.name}"
 
 
 def _creation(queue: WindowsQueue, target: str) -> Step:
@@ -285,16 +264,3 @@ def _gaps_of_collection(collection: Collection) -> list[Gap]:
 
 def _first(values: Mapping[str, str], *names: str) -> str:
     return next((values[name] for name in names if values.get(name)), "")
-
-
-async def carry_out(
-    qm: QueueManager, steps: Sequence[Step], done: Callable[[Step], None] = lambda _: None
-) -> int:
-    """Make the changes of a plan, one after the other; return how many.
-
-    Each is durable when `done` gets it.  An error ends the run; the next plan has the rest.
-    """
-    for step in steps:
-        await step.do(qm)
-        done(step)
-    return len(steps)

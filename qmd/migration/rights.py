@@ -61,7 +61,7 @@ class Gap(NamedTuple):
 
 
 class WantedRights(NamedTuple):
-    """The entries that a queue is to have; `everyone` always has one, which replaces the default."""
+    """The entries for a queue; `everyone` always has one, which replaces the default."""
 
     entries: dict[tuple[str, Effect], Rights]
     owner: str | None

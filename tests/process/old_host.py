@@ -1,7 +1,7 @@
-"""A stand-in for a host with Windows that is replaced: an independent peer with a queue of its own.
+"""A stand-in for a host with Windows that is replaced: an independent peer with its own queue.
 
-It sends to other stand-ins directly, and to daemons by the protocol.  Its queue keeps a journal, and
-`export` writes both as the scripts do.
+It sends to other stand-ins directly, and to daemons by the protocol.  Its queue keeps a journal,
+and `export` writes both as the scripts do.
 """
 
 from __future__ import annotations

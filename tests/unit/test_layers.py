@@ -83,13 +83,12 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.service": {"qmd.client", "msgspec", "structlog"},
     "qmd.migration": {
-        *("qmd.client", "qmd.control_protocol", "qmd.core.access", "qmd.core.principals"),
-        *("qmd.errors", "qmd.message", "protocol", "msgspec"),
+        *("qmd.client", "qmd.control_protocol", "qmd.core", "qmd.errors", "qmd.message"),
+        *("protocol", "msgspec"),
     },
     "qmd.cli": {
-        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config"),
-        *("qmd.control_protocol", "qmd.interop", "qmd.migration", "qmd.properties"),
-        *("protocol", "click"),
+        *("qmd.bodies", "qmd.catalogue", "qmd.client", "qmd.config", "qmd.control_protocol"),
+        *("qmd.interop", "qmd.migration", "qmd.properties", "protocol", "click"),
     },
     # Doors are clients like any other; each in a process of its own.
     "qmd.doors": {"qmd.client", "qmd.control_protocol", "qmd", "structlog"},

@@ -26,7 +26,7 @@ def test_the_example_is_read():
         found.queues[0].accounts["S-1-5-21-1004336348-1177238915-682003330-1104"] == "CONTOSO\\ann"
     )
     assert found.triggers[0].below[0].values == {"Rule0": "{77c0a9a5-7f0e-4d0e-a2ee-27c6e8a5f4b1}"}
-    assert found.lists[0].members[0].path == "HOSTA\\orders"
+    assert found.lists[0].members[0].path == "HOSTA\\prices"
 
 
 def test_a_byte_order_mark_is_allowed():

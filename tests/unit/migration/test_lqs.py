@@ -102,7 +102,7 @@ def test_a_folder_becomes_a_collection_like_that_of_the_script():
 def test_a_broken_file_in_a_folder_is_named(tmp_path):
     (tmp_path / "00000007.aabbccdd").write_bytes(b"\0" * 10)
 
-    with pytest.raises(BadSource, match="00000007.aabbccdd"):
+    with pytest.raises(BadSource, match=r"00000007\.aabbccdd"):
         read_folder(tmp_path, "HOSTA")
 
 

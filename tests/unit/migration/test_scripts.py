@@ -12,7 +12,7 @@ from qmd.migration import scripts
 from qmd.migration.scripts import FOLDER, ScriptChanged, all_scripts, content
 
 NAMES = [script.name for script in all_scripts()]
-#: Commands that a script may run.  None of them changes Windows or a queue; `Add-Type` loads a class.
+#: Commands that a script may run.  None changes Windows or a queue; `Add-Type` loads a class.
 COMMANDS = {
     *("Add-Type", "ConvertTo-Json", "ForEach-Object", "New-Object", "Set-StrictMode", "Test-Path"),
     *("Where-Object", "Write-Output"),
