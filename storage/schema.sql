@@ -152,6 +152,7 @@ CREATE TABLE message_id_history (
 );
 
 -- Results of clients' requests, by the client's token: a repeated request gets the same result.
+-- Most are in blocks of events instead: outcomes.py.
 CREATE TABLE outcome (
     id     INTEGER PRIMARY KEY,                  -- in the order of recording
     token  BLOB NOT NULL UNIQUE,
@@ -206,10 +207,13 @@ CREATE TABLE event_block (
     data        BLOB NOT NULL,                   -- MessagePack
     -- Total size of all blocks ever written, up to and including this one.
     end_bytes   INTEGER NOT NULL DEFAULT 0,
-    tally       BLOB                             -- rows after the commit; storage/tables/tally.py
+    tally       BLOB,                            -- rows after the commit; storage/tables/tally.py
+    ranges      BLOB,                            -- for event_range: event_index.py; NULL: none
+    outcomes    BLOB                             -- of the same commit: outcomes.py; NULL: none
 );
 
--- The messages that a block may refer to; and, with an empty source, the arrivals (keys.py).
+-- The messages that a block may refer to; and, with an empty source, the arrivals (keys.py).  The
+-- latest blocks are not listed yet: event_index.py.
 CREATE TABLE event_range (
     source BLOB NOT NULL,
     first  INTEGER NOT NULL,
@@ -467,4 +471,11 @@ CREATE TABLE tally (
     row_count INTEGER NOT NULL,
     digest    INTEGER NOT NULL,                  -- the sum of the keys, modulo 2**32
     block     INTEGER NOT NULL                   -- the newest event block then
+);
+
+-- The blocks of events with outcomes, in groups, while these are kept; storage/tables/outcomes.py.
+CREATE TABLE outcome_index (
+    last_block INTEGER PRIMARY KEY,              -- of the group
+    at_s       INTEGER NOT NULL,                 -- of its latest outcome
+    tokens     BLOB NOT NULL                     -- digests of 8 bytes
 );

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from storage.digest_set import DigestSet
 from storage.errors import KeyFileError
 
 if TYPE_CHECKING:
@@ -269,10 +270,12 @@ class Vault:
 
 
 class VaultConnection(sqlite3.Connection):
-    """A connection by which the tables find the vault, and the tally of rows."""
+    """A connection by which the tables find the vault, the tally of rows, and known tokens."""
 
     vault: Vault | None = None
     tally: object = None  # storage/tables/tally.py
+    #: The tokens that blocks of events carry, once one was searched: storage/tables/outcomes.py.
+    digests: DigestSet | None = None
 
 
 def attach(db: sqlite3.Connection, vault: Vault | None) -> None:

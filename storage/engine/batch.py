@@ -5,7 +5,7 @@ functions of the connection, each under a savepoint, so that a unit that fails d
 others.  `Batch.outgoing` and `Batch.incoming` collect the rows of outgoing queues and of incoming
 sequences.  All are written in this order, independent of the order of the calls:
 
-    new rows ─► deletions ─► sequences, history, outcomes ─► events ─► units ─► COMMIT ─► reads
+    new rows ─► deletions ─► sequences, history ─► events, outcomes ─► units ─► COMMIT ─► reads
 
 The callers are notified in the event loop in this order: futures of units, callbacks of
 `when_durable` in the order of the calls, callbacks of `read_after`.
@@ -208,10 +208,10 @@ class Batch:
         self.incoming.write_sequences(db)
         self.outgoing.write_sequences(db)
         self.incoming.write_history(db)
-        if self._outcomes:
-            outcomes.record(db, self._outcomes)
         if self._events:
-            events.insert(db, self._events)
+            events.insert(db, self._events, self._outcomes)
+        elif self._outcomes:
+            outcomes.record(db, self._outcomes)
         self.outgoing.write_events(db)
         for unit in self._units:
             unit.write(db)

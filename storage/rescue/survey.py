@@ -9,11 +9,13 @@ content is intact, but it may have been removed since, because the sources about
 
 import sqlite3
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from protocol import parse_user_message
 from protocol.errors import ProtocolError
@@ -22,6 +24,7 @@ from storage.errors import KeyMissing
 from storage.options import PAGE_BYTES
 from storage.rescue.database_file import DatabaseFile
 from storage.rescue.salvage import INDEX, UNKNOWN, Fault, FoundRow, Layout, Salvage, Value
+from storage.tables import outcomes
 from storage.tables.damaged import checksum_of, is_whole
 from storage.tables.keys import (
     OUTGOING_TRANSACTIONAL_LEVEL,
@@ -30,10 +33,14 @@ from storage.tables.keys import (
     lookup_id_of,
     queue_id_of,
 )
+from storage.tables.outcomes import OutcomeRow
 from storage.tables.sealing import require
 from storage.vault import Vault
 
 MESSAGE_TABLES = ("message", "outgoing", "awaiting")
+#: The table of the blocks of events; of these only the outcomes are saved, the latest ones.
+BLOCKS, BLOCK_COLUMNS = "event_block", 9
+OUTCOMES_MAX = 1_000_000
 PACKET_BYTES_MIN = 100  # of a user message; other blobs in the same columns are shorter
 
 #: Columns without the rowid, by table: those of a complete row.  Later schemas added more.
@@ -132,17 +139,22 @@ class Survey:
         self._doubted: Counter[str] = Counter()
         self._salvage = Salvage(self._file, _layout)
         self.findings += map(_fault, self._salvage.faults())
-        for found in self._salvage.rows({"counter", "shared_part", *self.rows, *self.keyed}):
+        small = {"counter", "shared_part", BLOCKS, *self.rows, *self.keyed}
+        carried: deque[OutcomeRow] = deque(maxlen=OUTCOMES_MAX)
+        for found in self._salvage.rows(small):
             if isinstance(found, Fault):
                 self.findings.append(_fault(found))
             elif found.table == "counter":
                 self._add_counter(found)
             elif found.table == "shared_part":
                 self._add_part(found)
+            elif found.table == BLOCKS:
+                carried += _outcomes(found)
             elif found.table in self.keyed:
                 self._add_keyed(found)
             elif found.table in self.rows:
                 self._add(found)
+        self._add_outcomes(carried)
         try:
             needed = (row[0] for row in self.rows["sealing_key"].values())
             require({each for each in needed if isinstance(each, bytes)}, vault)
@@ -197,6 +209,19 @@ class Survey:
                 self.counters[name] = max(value, self.counters.get(name, value))
             case _ if row.certain:
                 self.findings.append("a row of table counter is damaged")
+
+    def _add_outcomes(self, carried: Iterable[OutcomeRow]) -> None:
+        """Add the outcomes in blocks of events, as rows of the table; the latest of each token."""
+        rows = self.rows["outcome"]
+        place = {token: rowid for rowid, (token, *_) in rows.items()}
+        following = max(rows, default=0) + 1
+        for row in carried:
+            rowid = place.setdefault(row.token, following)
+            if rowid == following:
+                following += 1
+            before = rows.get(rowid, (None, None, 0))[2]
+            if isinstance(before, int) and row.at_s >= before:
+                rows[rowid] = tuple(row)
 
     def messages(self) -> Iterator[KeptMessage]:
         """Yield all readable messages, and add to `findings`.
@@ -363,6 +388,17 @@ def _packet_and_seal(table: str, values: tuple[Value, ...]) -> tuple[bytes, byte
         return packet, None
     at += _LATER[table][0]
     return packet, next((value for value in values[at : at + 1] if isinstance(value, bytes)), None)
+
+
+def _outcomes(row: FoundRow) -> list[OutcomeRow]:
+    """Return the outcomes that a block of events carries; of a block in doubt none."""
+    column = next(iter(row.values[-1:]), None)
+    if not row.certain or len(row.values) != BLOCK_COLUMNS or not isinstance(column, bytes):
+        return []
+    try:
+        return outcomes.carried(column)
+    except msgspec.MsgspecError:
+        return []
 
 
 def _part_id(table: str, values: tuple[Value, ...]) -> int | None:

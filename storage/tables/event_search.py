@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from storage.tables import events
+from storage.tables import event_index, events
 from storage.tables.events import Block, Event, only
 
 PAGE_BLOCKS = 16
@@ -44,14 +44,7 @@ def of_message(
     The beginning and the end matter most, so if a limit is exceeded, half is taken from each end:
     of the events, and likewise of the blocks that may refer to the message.
     """
-    blocks = [
-        block
-        for (block,) in db.execute(
-            "SELECT block FROM event_range WHERE source = ? AND first <= ? AND last >= ?"
-            " ORDER BY block",
-            (source, number, number),
-        )
-    ]
+    blocks = event_index.blocks_about(db, source, number)
     left_out = len(blocks) > blocks_max
     if left_out:
         blocks = [*blocks[: blocks_max // 2], *blocks[-(blocks_max // 2) :]]

@@ -3,7 +3,9 @@
 One `Event` covers several messages with the same data, and the events of one commit are one row, so
 that the log adds one insert to a commit and not one per message.  Table `event_range` records which
 messages of which source a block may refer to, so that the history of one message can be found; and,
-under an empty source, which arrivals, so that a message can be found by its lookup id.
+under an empty source, which arrivals, so that a message can be found by its lookup id
+(event_index.py).  The row also carries the outcomes of the commit (outcomes.py): a small commit
+touches one page for both.
 
 The log is limited by size and age: `trim`.  Each block records the total size of all blocks up to
 it, so the size of the log is computed with two seeks.
@@ -17,8 +19,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.tables import counters
+from storage.tables import counters, event_index
+from storage.tables import outcomes as outcome_rows
+from storage.tables.event_index import GROUP_BLOCKS
 from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, arrival_of, level_of
+from storage.tables.outcomes import NewOutcome
 from storage.tables.tally import tally_of
 
 SCHEMA = 1
@@ -103,34 +108,44 @@ SHIPPED = "events_shipped"
 COLUMNS = "id, first_at_ms, last_at_ms, data"
 
 
-def insert(db: sqlite3.Connection, events: Sequence[Event]) -> None:
-    """Insert events as one block; also called by units that create events during the commit."""
+def insert(
+    db: sqlite3.Connection, events: Sequence[Event], outcomes: Sequence[NewOutcome] = ()
+) -> None:
+    """Insert events as one block; also called by units that create events during the commit.
+
+    The block carries `outcomes`, if there are events.
+    """
     if not events:
         return
     ranges = _ranges(events)
     data = _encoder.encode([_packed(event) for event in events])
+    carried = outcome_rows.carry(db, outcomes)
     (before,) = db.execute(
         "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
     ).fetchone()
     tally = tally_of(db)
+    size = len(data) + len(carried or b"") + _BLOCK_BYTES + _RANGE_BYTES * len(ranges)
     block = db.execute(
-        "INSERT INTO event_block (first_at_ms, last_at_ms, events, data, end_bytes, tally)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO event_block"
+        " (first_at_ms, last_at_ms, events, data, end_bytes, tally, ranges, outcomes)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             min(event.at_ms for event in events),
             max(event.at_ms for event in events),
             sum(len(event.numbers) for event in events),
             data,
-            before + len(data) + _BLOCK_BYTES + _RANGE_BYTES * len(ranges),
+            before + size,
             None if tally is None else tally.for_block(),
+            event_index.encode(ranges),
+            carried,
         ),
     ).lastrowid
-    if tally is not None and block is not None:
+    assert block is not None
+    if tally is not None:
         tally.written_in(block)
-    db.executemany(
-        "INSERT INTO event_range (source, first, last, block) VALUES (?, ?, ?, ?)",
-        ((*each, block) for each in ranges),
-    )
+    if block % GROUP_BLOCKS == 0:
+        event_index.finish_group(db, block)
+        outcome_rows.finish_group(db, block)
 
 
 def of_message(
@@ -228,11 +243,11 @@ def trim(
     if shipped_only:
         last_id = min(last_id, counters.following(db, SHIPPED))
     oldest = db.execute(
-        f"SELECT end_bytes, {COLUMNS} FROM event_block WHERE id < ? ORDER BY id LIMIT ?",
+        f"SELECT end_bytes, outcomes, {COLUMNS} FROM event_block WHERE id < ? ORDER BY id LIMIT ?",
         (last_id, blocks_max),
     )
     going: list[int] = []
-    for block_end_bytes, *row in oldest:
+    for block_end_bytes, outcomes, *row in oldest:
         if row[2] >= before_ms and end_bytes - block_end_bytes < size_max:
             break
         block = _block((row[0], row[1], row[2], row[3]))
@@ -240,6 +255,7 @@ def trim(
             "DELETE FROM event_range WHERE source = ? AND first = ? AND last = ? AND block = ?",
             ((*each, block.id) for each in _ranges(block.events)),
         )
+        outcome_rows.keep_those_of(db, block.id, outcomes)
         going.append(block.id)
     db.executemany("DELETE FROM event_block WHERE id = ?", ((each,) for each in going))
     if going and (tally := tally_of(db)) is not None:
@@ -249,10 +265,9 @@ def trim(
 
 def _speaking_of(db: sqlite3.Connection, source: bytes, number: int) -> list[Block]:
     rows = db.execute(
-        f"SELECT {COLUMNS} FROM event_block WHERE id IN"
-        " (SELECT block FROM event_range WHERE source = ? AND first <= ? AND last >= ?)"
+        f"SELECT {COLUMNS} FROM event_block WHERE id IN (SELECT value FROM json_each(?))"
         " ORDER BY id",
-        (source, number, number),
+        (str(event_index.blocks_about(db, source, number)),),
     )
     return list(map(_block, rows))
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from storage.engine.recovery import rewrite_log
+from storage.tables import outcomes
 from tests.crash.promises import DEAD_LETTER, JOURNAL, NOWHERE, OUT, State, number_in
 from tests.ledger import disagreements
 from tests.stored_packets import packets
@@ -46,7 +47,7 @@ def _state(db: sqlite3.Connection, nowhere_port: int) -> State:
     queues = dict(db.execute("SELECT id, key FROM queue"))
     state = State(
         queues={key.removeprefix("private$\\") for key in queues.values()},
-        outcomes={f"request {int(token)}" for (token,) in db.execute("SELECT token FROM outcome")},
+        outcomes={f"request {int(row.token)}" for row in outcomes.list_all(db)},
         positions={
             int.from_bytes(sequence_id, "big"): number
             for sequence_id, number in db.execute(

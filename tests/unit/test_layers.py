@@ -27,9 +27,12 @@ LAYERS: dict[str, set[str]] = {
     "protocol": {BELOW, "construct"},
     # Storage.
     "storage.errors": set(),
-    "storage.vault": {"storage.errors", "cryptography"},
+    "storage.digest_set": set(),
+    "storage.vault": {"storage.digest_set", "storage.errors", "cryptography"},
     "storage.options": {"storage.vault"},
-    "storage.tables": {"storage.errors", "storage.vault", "protocol", "msgspec"},
+    "storage.tables": {
+        *("storage.digest_set", "storage.errors", "storage.vault", "protocol", "msgspec"),
+    },
     "storage.engine": {
         *("storage.errors", "storage.options", "storage.tables", "storage.vault", "aiosqlite"),
     },
@@ -68,7 +71,7 @@ LAYERS: dict[str, set[str]] = {
     # Code that reads a data folder while no daemon runs.
     "storage.rescue": {
         *("storage.errors", "storage.options", "storage.tables", "storage.engine", "protocol"),
-        *("storage.storage", "storage.vault"),
+        *("storage.storage", "storage.vault", "msgspec"),
     },
     "storage.backup": {"storage", "cryptography", "msgspec"},
     # Applications, and the command.

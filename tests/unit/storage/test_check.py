@@ -17,6 +17,8 @@ from storage.rescue import check
 from storage.rescue.database_file import DatabaseFile
 from storage.rescue.repair import Rescue
 from storage.rescue.survey import KeptMessage
+from storage.tables import events, outcomes
+from storage.tables.events import Event
 from storage.tables.keys import message_key
 from tests.crash import old_folder
 from tests.unit.storage.support import NOW_S
@@ -129,6 +131,25 @@ def test_a_rescued_folder_continues_at_its_old_positions(folder: Path) -> None:
     for table in ("message", "outgoing", "queue", "message_id_history"):
         sql = f"SELECT count(*), sum({'key' if table == 'message' else 1}) FROM {table}"
         assert row(found.fresh, sql) == row(folder, sql)
+    assert found.losses == []
+
+
+def test_a_rescued_folder_has_the_outcomes_that_blocks_of_events_carry(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "queues.db", isolation_level=None)) as db:
+        schema.prepare(db, schema.read_migrations(), now_s=NOW_S, new_id=NEW_ID)
+        before = {row.token: row.result for row in outcomes.list_all(db)}
+        for number in range(3):
+            sent = Event(kind="sent", at_ms=number, source=bytes(16), numbers=[number])
+            repeated = b"repeated", b"%d" % number, number
+            events.insert(db, [sent], [(b"token %d" % number, b"%d" % number, number), repeated])
+    assert before
+
+    found, _ = saved(folder)
+
+    with closing(sqlite3.connect(found.fresh / "queues.db")) as db:
+        rescued = {row.token: row.result for row in outcomes.list_all(db)}
+    carried = {b"token %d" % number: b"%d" % number for number in range(3)}
+    assert rescued == {**before, **carried, b"repeated": b"2"}
     assert found.losses == []
 
 

@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from storage.tables import events
+from storage.tables.event_index import GROUP_BLOCKS
 from storage.tables.events import Event
 from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, message_key
 
@@ -60,6 +61,32 @@ def test_the_history_of_a_message_has_only_its_own_events(db: sqlite3.Connection
     assert events.of_message(db, OWN, 5, 100) == []
 
 
+@pytest.mark.parametrize("count", [1, GROUP_BLOCKS - 1, GROUP_BLOCKS, GROUP_BLOCKS + 1, 200])
+def test_every_message_is_found_before_and_after_its_blocks_are_indexed(
+    db: sqlite3.Connection, count: int
+) -> None:
+    for number in range(1, count + 1):
+        events.insert(db, [told("sent", [number], places=[1000 + number])])
+    events.insert(db, [told("received", list(range(1, count + 1)))])
+
+    for number in range(1, count + 1):
+        history = events.of_message(db, OWN, number)
+        assert [event.kind for event in history] == ["sent", "received"]
+        assert events.of_place(db, None, 1000 + number) == (OWN, number)
+    assert events.of_message(db, OWN, count + 1) == []
+
+
+def test_a_block_that_an_older_version_indexed_is_found_once(db: sqlite3.Connection) -> None:
+    events.insert(db, [told("sent", [1])])
+    db.execute("INSERT INTO event_range VALUES (?, 1, 1, 1)", (OWN,))
+    db.execute("UPDATE event_block SET ranges = NULL")
+    for number in range(2, GROUP_BLOCKS + 2):
+        events.insert(db, [told("sent", [number])])
+
+    assert [each.kind for each in events.of_message(db, OWN, 1)] == ["sent"]
+    assert [each.kind for each in events.of_message(db, OWN, GROUP_BLOCKS)] == ["sent"]
+
+
 def test_a_message_is_found_by_its_lookup_id_at_any_priority(db: sqlite3.Connection) -> None:
     high, low = message_key(0, 2, 11), message_key(0, 7, 5)
     in_order = message_key(0, OUTGOING_TRANSACTIONAL_LEVEL, 1)
@@ -87,11 +114,27 @@ def test_a_deleted_block_leaves_no_rows(db: sqlite3.Connection) -> None:
     assert events.trim(db, size_max=size // 3, before_ms=0, blocks_max=100) > 0
     assert events.size_bytes(db) <= size // 3
     (oldest,) = events.page(db, 0, 1)
-    ranges = db.execute("SELECT min(block), count(*) FROM event_range").fetchone()
-    assert ranges == (oldest.id, 2 * (10 - oldest.id + 1))
+    assert events.of_message(db, OWN, oldest.id - 1) == []
     events.trim(db, size_max=0, before_ms=1 << 60, blocks_max=100)
     assert [block.id for block in events.page(db, 0, 9)] == [10]
     assert events.of_message(db, OWN, 3) == []
+
+
+@pytest.mark.parametrize("trimmed_at", [GROUP_BLOCKS - 3, GROUP_BLOCKS, 2 * GROUP_BLOCKS + 5])
+def test_the_index_of_messages_has_no_deleted_block(
+    db: sqlite3.Connection, trimmed_at: int
+) -> None:
+    count, kept = 2 * GROUP_BLOCKS + 9, trimmed_at - 5
+    for number in range(1, count + 1):
+        events.insert(db, [told("sent", [number], places=[number], at_ms=number)])
+        if number == trimmed_at:
+            assert events.trim(db, size_max=1 << 40, before_ms=kept, blocks_max=count) == kept - 1
+
+    for number in range(1, count + 1):
+        assert len(events.of_message(db, OWN, number)) == (number >= kept)
+        assert events.of_place(db, None, number) == ((OWN, number) if number >= kept else None)
+    ranges = db.execute("SELECT min(block), max(block), count(*) FROM event_range").fetchone()
+    assert ranges == (kept, 2 * GROUP_BLOCKS, 2 * (2 * GROUP_BLOCKS - kept + 1))
 
 
 @pytest.mark.parametrize("in_sequences", [True, False])
@@ -139,7 +182,8 @@ def test_a_common_event_of_copies_is_read_as_one_event_per_queue(
     assert events.of_place(db, "x", places[1]) is None
     events.insert(db, [told("received", [4], queue="x")])
     assert events.trim(db, size_max=0, before_ms=1 << 60, blocks_max=9) == 1
-    assert db.execute("SELECT first, last, block FROM event_range").fetchall() == [(4, 4, 2)]
+    assert events.of_message(db, OWN, 1) == []
+    assert [each.kind for each in events.of_message(db, OWN, 4)] == ["received"]
 
 
 def test_events_without_a_message_make_a_block_and_no_events_make_none(
