@@ -1,7 +1,7 @@
 -- The complete schema of the queue manager.  A new database gets this file; an older one is
 -- upgraded by storage/migrations.  Times are seconds (_s) or milliseconds (_ms) since 1970 UTC; but
--- lifetimes (expires_at_s everywhere, at_s of message_id_history and outcome) are by the queue
--- manager's own clock, which started as the wall clock and is never set: qmd/runtime/clock.py.
+-- lifetimes (expires_at_s everywhere, at_s of message_id_history, outcome and link_delivery) are by
+-- the queue manager's own clock, which started as the wall clock and is never set: qmd/runtime/clock.py.
 --
 -- Message rows have small columns first and the packet last: columns after a long packet can only
 -- be read through its overflow pages.
@@ -479,3 +479,16 @@ CREATE TABLE outcome_index (
     at_s       INTEGER NOT NULL,                 -- of its latest outcome
     tokens     BLOB NOT NULL                     -- digests of 8 bytes
 );
+
+-- Deliveries of senders over AMQP that were committed: storage/tables/link_deliveries.py.
+CREATE TABLE link_delivery (
+    id         INTEGER PRIMARY KEY,              -- in the order of recording
+    owner      BLOB NOT NULL,                    -- the client, of which the rows are limited
+    link       BLOB NOT NULL,                    -- digest of the client, the container and the name
+    position   INTEGER NOT NULL,                 -- of the first of them on their link
+    deliveries BLOB NOT NULL,                    -- MessagePack: a digest and the tag of each
+    at_s       INTEGER NOT NULL,
+    UNIQUE (link, position)
+);
+
+CREATE INDEX link_delivery_owner ON link_delivery (owner, id);

@@ -51,6 +51,7 @@ from qmd.maintenance.sweepers import LocalSweeper, OutgoingSweeper
 from qmd.naming.topics import Topics
 from qmd.operations.delayed import DelayedMessages
 from qmd.operations.import_messages import Importer
+from qmd.operations.link_deliveries import LinkRecords
 from qmd.operations.locks import Locks
 from qmd.operations.message_protection import MessageProtection
 from qmd.operations.move import Mover
@@ -200,6 +201,7 @@ class Assembly(TransferLayer):
         self.once_sender = OnceSender(
             services, self.message_sender, self.request_outcomes, self.sealed_tokens
         )
+        self.link_records = LinkRecords(services, self.message_sender)
         self.branches = Branches(services, self.request_outcomes, self.transactions)
 
     def _make_readers(self) -> None:
@@ -395,6 +397,7 @@ class Assembly(TransferLayer):
             ),
             "forget dead letters of other hosts": self.refused_letters.forget_old,
             "forget outcomes": partial(retention.forget_outcomes, services),
+            "forget deliveries of links": partial(retention.forget_deliveries, services),
             "trim the events": self.event_log_limits.forget_old,
             "trim the audit log": self.audit_log.forget_old,
         }

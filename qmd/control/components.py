@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qmd.naming.topics import Topics
     from qmd.operations.delayed import DelayedMessages
     from qmd.operations.import_messages import Importer
+    from qmd.operations.link_deliveries import LinkRecords
     from qmd.operations.locks import Locks
     from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
@@ -130,6 +131,7 @@ class Components:
     mover: Mover
     name_lookups: NameLookups
     once_sender: OnceSender
+    link_records: LinkRecords
     outgoing: OutgoingQueues
     peers: Peers
     purger: Purger

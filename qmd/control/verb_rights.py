@@ -36,6 +36,7 @@ from qmd.control_protocol import directory as directory_frames
 from qmd.control_protocol import doors as door_frames
 from qmd.control_protocol import figures as figure_frames
 from qmd.control_protocol import identities as identity_frames
+from qmd.control_protocol import links as link_frames
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
@@ -220,6 +221,7 @@ TABLE: dict[type, Row] = {
     **_rows((_FREE,), frames.Hello, frames.Login),
     # Messages.
     **_rows((Need(TO_SEND, _sent("messages"), _INTO),), frames.Send, SendOnce),
+    **_rows((Need(TO_SEND, _sent("messages"), _INTO),), link_frames.SendOverLinks),
     **_rows((Need(TO_SEND, _to_sign, "the destination"),), SigningParts),
     **_rows((_RECEIVE,), frames.Take, frames.TakeChosen),
     **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),
@@ -258,6 +260,8 @@ TABLE: dict[type, Row] = {
     # Locks: their ids bear the marks of their clients.
     **_rows((_RECEIVE,), lock_frames.TakeLocked, lock_frames.SettleLocked, lock_frames.Enroll),
     **_rows((_OWN_IDS,), lock_frames.RenewLock, lock_frames.ListLocks),
+    # Links of doors: their ids are those of their clients.
+    **_rows((_OWN_IDS,), link_frames.ResumeLink, link_frames.ForgetLink),
     # Transactions, and the results of requests.
     **_rows(
         (_OWN_TRANSACTION,),

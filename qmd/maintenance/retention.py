@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from storage.tables import link_deliveries as link_rows
 from storage.tables import outcomes as outcome_rows
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from qmd.transfer.confirmation import Confirmations
 
 FORGOTTEN_ROWS = 4096  # outcomes, in one commit
+LINK_ROWS_MAX = 20_000  # of each client: the deliveries of a link in one commit are one row
 
 Task = Callable[[], Awaitable[None]]
 
@@ -47,10 +49,32 @@ async def forget_unconfirmed(services: Services, confirmations: Confirmations) -
 
 async def forget_outcomes(services: Services) -> None:
     """Drop the stored outcomes of requests that are older than the configured age."""
-    age_s = int(services.settings.transactions.outcome_age_s)
-    forget = partial(
-        outcome_rows.forget, before_s=services.clock.now_s - age_s, rows_max=FORGOTTEN_ROWS
-    )
+    await _forget_old(services, outcome_rows.forget)
+
+
+async def forget_deliveries(services: Services) -> None:
+    """Drop the recorded deliveries of links, as outcomes."""
+    await _forget_old(services, link_rows.forget)
+    read = partial(link_rows.clients_with_many, rows_max=LINK_ROWS_MAX)
+    for owner, count in await services.storage.read(read):
+        forget = partial(link_rows.forget_oldest, owner=owner)
+        await _forget_oldest(services, forget, count - LINK_ROWS_MAX)
+
+
+async def _forget_old(services: Services, forget: Callable[..., int]) -> None:
+    """Drop the rows that are older than the configured age of outcomes."""
+    before_s = services.clock.now_s - int(services.settings.transactions.outcome_age_s)
+    piece = partial(forget, before_s=before_s, rows_max=FORGOTTEN_ROWS)
     # Each commit drops a limited number of rows, because other changes wait for it.
-    while await services.storage.batch.run(forget, can_wait=True) == FORGOTTEN_ROWS:
+    while await services.storage.batch.run(piece, can_wait=True) == FORGOTTEN_ROWS:
         pass
+
+
+async def _forget_oldest(services: Services, forget: Callable[..., int], count: int) -> None:
+    """Drop so many of the oldest rows of a client."""
+    while count > 0:
+        piece = partial(forget, count=min(count, FORGOTTEN_ROWS))
+        dropped = await services.storage.batch.run(piece, can_wait=True)
+        if not dropped:
+            return
+        count -= dropped

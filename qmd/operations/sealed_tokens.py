@@ -18,7 +18,8 @@ ALL_CONNECTIONS = 1 << 62  # above the number of any connection
 class SealedTokens:
     """Tokens and transaction ids of which a client was notified that nothing was done."""
 
-    def __init__(self) -> None:
+    def __init__(self, sealed_max: int = SEALED_MAX) -> None:
+        self._max = sealed_max
         # The number of the first connection that may use the token again, and the reason.
         self._sealed: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
 
@@ -26,7 +27,7 @@ class SealedTokens:
         """Refuse `token` from now on over connections with a number below `newest`."""
         before, first_reason = self._sealed.get(token, (0, reason))
         self._sealed[token] = max(before, newest), first_reason
-        if len(self._sealed) > SEALED_MAX:
+        if len(self._sealed) > self._max:
             self._sealed.popitem(last=False)
 
     def unseal(self, token: bytes) -> None:

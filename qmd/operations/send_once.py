@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from qmd.access.rights import MARK_BYTES
 from qmd.errors import Refusal
 
 if TYPE_CHECKING:
@@ -114,8 +115,11 @@ class OnceSender:
 
 
 def _key_of_fingerprint(token: bytes) -> bytes:
-    """Return the token under which the fingerprint of a request is stored."""
-    return hashlib.sha256(b"fingerprint\0" + token).digest()
+    """Return the token under which the fingerprint of a request is stored.
+
+    It ends as the token itself, with the mark of the client: both are outcomes of this client.
+    """
+    return hashlib.sha256(b"fingerprint\0" + token).digest() + token[-MARK_BYTES:]
 
 
 def settle(done: asyncio.Future[list[object]], ids: list[object]) -> None:

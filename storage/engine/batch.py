@@ -19,6 +19,7 @@ from typing import Any
 
 from storage.engine.connection import Work
 from storage.engine.incoming_changes import IncomingChanges
+from storage.engine.link_changes import LinkChanges
 from storage.engine.load import Load
 from storage.engine.outgoing_changes import OutgoingChanges
 from storage.engine.pending import Read, T, Unit
@@ -49,6 +50,8 @@ class Batch:
         #: Changes of outgoing queues, and of incoming sequences and the history of message ids.
         self.outgoing = OutgoingChanges(load)
         self.incoming = IncomingChanges(load)
+        #: Deliveries of the links of doors.
+        self.links = LinkChanges(load)
         self._messages: list[messages.NewMessage] = []
         self._shared_parts: list[shared_parts.NewPart] = []
         self._message_copies: list[messages.NewCopy] = []
@@ -208,6 +211,7 @@ class Batch:
         self.incoming.write_sequences(db)
         self.outgoing.write_sequences(db)
         self.incoming.write_history(db)
+        self.links.write(db)
         if self._events:
             events.insert(db, self._events, self._outcomes)
         elif self._outcomes:

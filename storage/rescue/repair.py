@@ -39,6 +39,7 @@ _COUNTED = frozenset(("message", "arrival", "start", "fence"))
 _SMALL_TABLES = (
     *("queue", "outgoing_queue", "incoming_sequence", "message_id_history", "outcome"),
     "own_dead_letter",
+    "link_delivery",
     "unconfirmed",
     "unaddressed",
     "delayed",

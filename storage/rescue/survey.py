@@ -67,6 +67,7 @@ _COLUMNS: dict[str, tuple[type | tuple[type, ...], ...]] = {
     "retry": (int,),
     "delayed": (int, int, str, int, str, int, bytes, int),
     "sealing_key": (bytes, int),
+    "link_delivery": (bytes, bytes, int, bytes, int),
 }
 #: All columns of the tables without a rowid.
 _KEYED: dict[str, tuple[type | tuple[type, ...], ...]] = {

@@ -48,11 +48,18 @@ def encoded(code: int, *fields: Any, channel: int = 0, payload: bytes = b"") -> 
 
 
 def attach(
-    name: str, handle: int, role: bool, address: str, *, unsettled: Any = None, channel: int = 0
+    name: str,
+    handle: int,
+    role: bool,
+    address: str,
+    *,
+    unsettled: Any = None,
+    channel: int = 0,
+    second: bool = False,
 ) -> bytes:
-    """Return the frame that attaches a link to a queue."""
+    """Return the frame that attaches a link to a queue; `second`: the receiver settles second."""
     return encoded(
-        *(ATTACH, name, proton.uint(handle), role, None, None),
+        *(ATTACH, name, proton.uint(handle), role, None, proton.ubyte(second)),
         described(SOURCE, address if role else None),
         described(TARGET, None if role else address),
         *(unsettled, None, None if role else proton.uint(0)),
@@ -67,14 +74,56 @@ def transfer(handle: int, number: int, message: bytes, *, more: bool = False) ->
     return encoded(TRANSFER, *fields, payload=message)
 
 
-def opening(container: str = "raw", *, idle_ms: int | None = None) -> bytes:
+def resumed(handle: int, number: int, tag: bytes) -> bytes:
+    """Return the frame by which a sender settles a delivery that it has resumed."""
+    fields = (proton.uint(handle), proton.uint(number), tag, proton.uint(0), True, False)
+    return encoded(TRANSFER, *fields, None, described(ACCEPTED), True)
+
+
+def settled(first: int, last: int, *, role: bool = SENDER) -> bytes:
+    """Return the frame by which a client settles deliveries that are accepted."""
+    numbers = proton.uint(first), proton.uint(last)
+    return encoded(DISPOSITION, role, *numbers, True, described(ACCEPTED))
+
+
+def opening(
+    container: str = "raw", *, idle_ms: int | None = None, frame_bytes: int | None = None
+) -> bytes:
     """Return the first bytes of a client: header, open, begin."""
     idle = None if idle_ms is None else proton.uint(idle_ms)
+    size = None if frame_bytes is None else proton.uint(frame_bytes)
     return (
         HEADER
-        + encoded(OPEN, container, None, None, None, idle)
+        + encoded(OPEN, container, None, size, None, idle)
         + encoded(BEGIN, None, proton.uint(0), proton.uint(10_000), proton.uint(10_000))
     )
+
+
+def _performative(data: Any) -> tuple[int, list[Any]]:
+    """Return the code and the fields; a map with binary keys, which proton cannot hash, as well."""
+    data.next()
+    data.enter()
+    data.next()
+    code = int(data.get_object())
+    data.next()
+    count, fields = data.get_list(), []
+    data.enter()
+    for _ in range(count):
+        if data.next() != proton.Data.MAP:
+            field = data.get_object()  # binary ones end with `data`
+            fields.append(bytes(field) if isinstance(field, memoryview) else field)
+            continue
+        found = {}
+        pairs = data.get_map() // 2
+        data.enter()
+        for _ in range(pairs):
+            data.next()
+            key = data.get_object()
+            data.next()
+            found[bytes(key) if isinstance(key, memoryview) else key] = data.get_object()
+        data.exit()
+        fields.append(found)
+    return code, fields
 
 
 class RawClient:
@@ -134,6 +183,5 @@ class RawClient:
             return Frame(channel, 0, [], b"")
         data = proton.Data()
         count = data.decode(body)
-        data.next()
-        found = data.get_object()
-        return Frame(channel, int(found.descriptor), found.value, body[count:])
+        code, fields = _performative(data)
+        return Frame(channel, code, fields, body[count:])

@@ -49,11 +49,13 @@ class Arrived(NamedTuple):
     """A message of a client: `to` is the address in it, for links without an address.
 
     `once` is not empty if the message is to be sent once, however often the client repeats it.
+    `bare` is where the part begins that no sender or intermediary may change (clause 3.2).
     """
 
     message: frames.NewMessage
     to: str
     once: bytes = b""
+    bare: int = 0
 
 
 class _Fields:
@@ -78,8 +80,10 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
 
     Raises BadMessage, with the reason.
     """
-    fields, bodies = _Fields(), []
+    fields, bodies, bare = _Fields(), [], 0
     for section in parts.split(raw):
+        if section.code < parts.PROPERTIES:
+            bare = section.end
         if section.code in parts.BODIES:
             bodies.append(section)
         elif section.code != parts.DELIVERY_ANNOTATIONS:
@@ -105,7 +109,7 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
     except BadProperty as error:
         raise BadMessage(str(error)) from None
     message = frames.NewMessage(destination, body, extension=extension, **fields.new)
-    return Arrived(message, fields.to, fields.once)
+    return Arrived(message, fields.to, fields.once, bare)
 
 
 # Sections.

@@ -25,9 +25,12 @@ from qmd.doors.amqp.transactions import Transactions
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import DoorContext
+    from qmd.doors.amqp.resumption import LinkRecord
 
 log = structlog.get_logger()
 
+#: Policies of a target whose state does not end with its session (clause 3.5.4).
+KEPT = (proton.Terminus.EXPIRE_WITH_CONNECTION, proton.Terminus.EXPIRE_NEVER)
 CAPABILITIES = ("ANONYMOUS-RELAY", "DELAYED_DELIVERY")
 
 
@@ -62,6 +65,7 @@ class Conversation:
         self.is_over = False
         self._flush = flush
         self._tasks: set[asyncio.Task[None]] = set()
+        self._expiring: set[asyncio.Task[None]] = set()
 
     @property
     def container(self) -> str:
@@ -84,6 +88,7 @@ class Conversation:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._expiring.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UNREADABLE):
                 self.fail(AmqpFault(DECODE, f"a frame has a value that cannot be read: {error}"))
@@ -197,6 +202,8 @@ class Conversation:
 
     def _answer_end(self, link: Any, *, closed: bool) -> None:
         """Answer the end of a link; with `closed` also its state ends."""
+        if closed and (record := self._record(link)) is not None:
+            self.spawn(record.end(self.control))
         if link.state & proton.Endpoint.LOCAL_UNINIT:
             link.open()  # it was being opened: the client waits for both answers
         if closed:
@@ -204,6 +211,11 @@ class Conversation:
         else:
             link.detach()
         self._free(link)
+
+    def _record(self, link: Any) -> LinkRecord | None:
+        """Return the record of a link over which messages came, if it has one."""
+        record: LinkRecord | None = getattr(self.kept.get(link._impl), "record", None)
+        return record if record is not None and record.is_used else None
 
     def _free(self, link: Any) -> None:
         """Free a link: its deliveries end, and proton uses their memory for others."""
@@ -222,9 +234,16 @@ class Conversation:
         if not self.is_over:
             session.close()
             for link in links:
+                self._expire(link)
                 self._free(link)
             session.free()
             self.flush()
+
+    def _expire(self, link: Any) -> None:
+        """Forget the deliveries of a link whose session has ended, unless they are to be kept."""
+        record = self._record(link)
+        if record is not None and link.remote_target.expiry_policy not in KEPT:
+            self._expiring.add(self.spawn(record.end(self.control)))
 
     # Effects that several parts have.
 
@@ -260,6 +279,8 @@ class Conversation:
     async def _close(self) -> None:
         """Answer the end of the connection, after everything that came before it."""
         await self._settled()
+        for link in self._attached.values():
+            self._expire(link)
         self.end()
         self.engine.connection.close()
         self.flush()
@@ -283,6 +304,8 @@ class Conversation:
     async def _finish(self) -> None:
         await self.outbox.barrier()
         await self.removals.barrier()
+        if self._expiring:
+            await asyncio.wait(self._expiring)
         self.control.close()
 
     async def connected(self) -> None:

@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import proton
 from cproton import ffi, lib
 
+from qmd.doors.amqp.attach_frames import AttachReader, with_unsettled
+
 OUTPUT_BYTES = 64 * 1024
+RESUMED_BYTES = 1 << 62  # all that the engine has
 DELIVERY, FLOW = int(lib.PN_DELIVERY), int(lib.PN_LINK_FLOW)
 ACCEPTED, REJECTED = int(lib.PN_ACCEPTED), int(lib.PN_REJECTED)
 RELEASED, MODIFIED = int(lib.PN_RELEASED), int(lib.PN_MODIFIED)
@@ -43,9 +46,13 @@ class Engine:
         self.transport.channel_max = limits.sessions - 1
         self.transport.idle_timeout = limits.idle_s
         self.transport.bind(self.connection)
+        #: The attach frames of the client that resume links.
+        self.attached = AttachReader(limits.frame_bytes)
+        self._written: list[bytes] = []  # output that the engine has given already
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the client; `events` then has their effects."""
+        self.attached.feed(data)
         implementation = self.transport._impl
         source, at = ffi.from_buffer(data), 0
         while at < len(data):
@@ -64,8 +71,8 @@ class Engine:
     def output(self, limit: int) -> bytes:
         """Return up to about `limit` bytes for the client."""
         implementation = self.transport._impl
-        chunks: list[bytes] = []
-        size = 0
+        chunks, self._written = self._written, []
+        size = sum(map(len, chunks))
         while size < limit:
             pending = lib.pn_transport_pending(implementation)
             if pending <= 0:
@@ -78,10 +85,18 @@ class Engine:
             size += count
         return b"".join(chunks)
 
+    def open_resumed(self, link: Any, accepted: list[bytes]) -> None:
+        """Open a link that its client resumes; `accepted` are the tags of accepted deliveries."""
+        before = self.output(RESUMED_BYTES)
+        link.open()
+        frames, limit = self.output(RESUMED_BYTES), self.transport.remote_max_frame_size
+        key = link.name, link.is_sender
+        self._written += [before, with_unsettled(frames, key, accepted, limit)]
+
     @property
     def is_finished(self) -> bool:
         """Whether nothing more will be written."""
-        return bool(lib.pn_transport_pending(self.transport._impl) < 0)
+        return not self._written and bool(lib.pn_transport_pending(self.transport._impl) < 0)
 
     def tick(self, now_s: float) -> float:
         """Let time pass; return the time of the next call, or 0."""

@@ -26,6 +26,7 @@ from qmd.doors.amqp.sending import Producer
 from qmd.doors.amqp.transactions import Coordinator
 
 if TYPE_CHECKING:
+    from qmd.doors.amqp.attach_frames import Resumed
     from qmd.doors.amqp.context import Context
 
 COORDINATOR = proton.Terminus.COORDINATOR
@@ -46,12 +47,17 @@ class Opening:
     def begin(self, link: Any) -> None:
         """Open a link that the client has attached."""
         self._wanted.add(link._impl)
-        self._conversation.spawn(self._open(link))
+        attached = self._conversation.engine.attached
+        resumed = attached.take(link.name, is_receiver=link.is_sender)
+        self._conversation.spawn(self._open(link, resumed))
 
-    async def _open(self, link: Any) -> None:
+    async def _open(self, link: Any, resumed: Resumed | None) -> None:
         try:
             await self._conversation.connected()
+            if resumed is not None:
+                await self._end_older(link)
             served = await self._served(link)
+            await served.begin(resumed)
         except (ClientError, AmqpFault) as error:
             if link._impl in self._wanted and not self._conversation.is_over:
                 self.refuse(link, error)
@@ -59,13 +65,17 @@ class Opening:
         if link._impl not in self._wanted or self._conversation.is_over:
             return  # the client has detached it meanwhile
         self._wanted.discard(link._impl)
+        self._steal(link)
         self._take_over(link)
         self._conversation.links[link._impl] = self._conversation.kept[link._impl] = served
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
         if link.is_receiver:
             link.max_message_size = self._conversation.limits.message_bytes
-        link.open()
+        if resumed is None:
+            link.open()
+        else:
+            self._conversation.engine.open_resumed(link, served.accepted_tags)
         if link.is_receiver:
             served.start()
         else:
@@ -173,17 +183,34 @@ class Opening:
 
     # Names.
 
-    def _take_over(self, link: Any) -> None:
-        """End another link with the same name, of the same container and user."""
+    def _name(self, link: Any) -> tuple[str, ...]:
+        """Return the name of a link, which one link has at a time."""
         conversation = self._conversation
         role = "receiver" if link.is_receiver else "sender"
-        name = (conversation.principals[0], conversation.container, link.name, role)
+        return conversation.principals[0], conversation.container, link.name, role
+
+    def _steal(self, link: Any) -> Context | None:
+        """End another link with the same name, of the same container and user; return its
+        conversation."""
+        other = self._conversation.door.names.get(self._name(link))
+        if other is None:
+            return None
+        holder, stolen = other
+        holder.opening.steal(stolen)
+        return holder  # type: ignore[no-any-return]
+
+    async def _end_older(self, link: Any) -> None:
+        """End another link with the same name, and wait until its messages are at their places."""
+        holder = self._steal(link)
+        if holder is not None:
+            holder.removals.start()
+            await holder.removals.barrier()
+
+    def _take_over(self, link: Any) -> None:
+        """Note that a link has its name now."""
+        conversation, name = self._conversation, self._name(link)
         self._names[link._impl] = name
-        other = conversation.door.names.get(name)
         conversation.door.names[name] = conversation, link
-        if other is not None:
-            holder, stolen = other
-            holder.opening.steal(stolen)
 
     def steal(self, link: Any) -> None:
         """End a link: another one with its name was attached."""

@@ -21,9 +21,11 @@ from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
 from qmd.doors.amqp.leaving import NOT_ENCODABLE, encoded
+from qmd.doors.amqp.resumption import settle_resumed
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
+    from qmd.doors.amqp.attach_frames import Resumed
     from qmd.doors.amqp.context import Context
 
 TAKE_MAX = 128  # messages in one request: consumers of a queue share it
@@ -50,6 +52,14 @@ class Consumer(ServedLink):
         self._removing = 0  # messages that are being removed before they are sent
         #: The lookup ids and sizes of messages that are not settled, by their deliveries.
         self.unsettled: dict[Any, tuple[int, int]] = {}
+
+    async def begin(self, resumed: Resumed | None) -> None:
+        """Act on the outcomes of messages that the client had received before.
+
+        All others are at their places, so that the client gets them again.
+        """
+        if resumed is not None and not self._settles:
+            await settle_resumed(self._conversation.control, self.queue, resumed.unsettled)
 
     @property
     def is_settled(self) -> bool:

@@ -15,10 +15,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import proton
 from cproton import lib
 
 from qmd.client.errors import ClientError, QueueManagerError, WrongDelivery
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.links import LinkDeliveries, SendOverLinks
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.arriving import arrived
 from qmd.doors.amqp.conditions import (
@@ -32,10 +34,12 @@ from qmd.doors.amqp.conditions import (
     condition_of,
     is_no_outcome,
 )
+from qmd.doors.amqp.resumption import LinkRecord, delivery_of, link_id
 from qmd.doors.amqp.sections import BadMessage
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
+    from qmd.doors.amqp.attach_frames import Resumed
     from qmd.doors.amqp.context import Context
 
 BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
@@ -44,7 +48,10 @@ BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
 class Item:
     """One message under way; `delivery` is None when its sender expects no answer."""
 
-    __slots__ = ("delivery", "error", "message", "producer", "size", "token", "transaction")
+    __slots__ = (
+        *("delivery", "error", "message", "producer", "recorded", "size", "token"),
+        "transaction",
+    )
 
     def __init__(
         self, producer: Producer, delivery: Any, message: frames.NewMessage, size: int
@@ -55,6 +62,7 @@ class Item:
         self.size = size
         self.transaction = b""
         self.token = b""
+        self.recorded = b""  # its delivery, for a sender that resumes its link
         self.error: Exception | None = None
 
 
@@ -147,14 +155,24 @@ class Outbox:
 
     async def _ask(self, batch: list[Item]) -> Exception | None:
         messages = [item.message for item in batch]
+        control, token = self._conversation.control, batch[0].token
         try:
-            token = batch[0].token
-            await self._conversation.control.ask(
-                frames.Send, messages, token, batch[0].transaction, bool(token)
-            )
+            if token or batch[0].transaction:
+                await control.ask(frames.Send, messages, token, batch[0].transaction, bool(token))
+            else:
+                await control.ask(SendOverLinks, messages, _entries(batch))
         except ClientError as error:
             return error
         return None
+
+
+def _entries(batch: list[Item]) -> list[LinkDeliveries]:
+    """Return the deliveries of a batch that senders can resume, by their links."""
+    found: dict[Producer, list[bytes]] = {}
+    for item in batch:
+        if item.recorded:
+            found.setdefault(item.producer, []).append(item.recorded)
+    return [producer.record.entry(deliveries) for producer, deliveries in found.items()]
 
 
 class Producer(ServedLink):
@@ -169,6 +187,23 @@ class Producer(ServedLink):
         self._under_way = 0
         self._window = conversation.limits.credit
         self._is_refused = False
+        #: With the receiver settle mode "second": accepted, and to be settled by the client.
+        self._accepted: set[Any] = set()
+        self._settles_second = link.remote_rcv_settle_mode == proton.Link.RCV_SECOND
+        self._is_recorded = link.remote_snd_settle_mode != proton.Link.SND_SETTLED
+        self.record = LinkRecord(
+            link_id(conversation.container, link.name), 2 * self._window + BATCH_MESSAGES
+        )
+
+    async def begin(self, resumed: Resumed | None) -> None:
+        if not self._is_recorded:
+            return
+        if resumed is None:
+            await self.record.begin(self._conversation.control)
+            return
+        await self.record.resume(self._conversation.control, resumed.unsettled)
+        if self._settles_second:  # else they are settled here, and the client sends them again
+            self.accepted_tags = self.record.committed_tags
 
     @property
     def is_settled(self) -> bool:
@@ -188,6 +223,11 @@ class Producer(ServedLink):
             self._restore_credit()
             return
         if not lib.pn_delivery_readable(delivery) and lib.pn_delivery_updated(delivery):
+            if delivery in self._accepted and lib.pn_delivery_settled(delivery):
+                self._accepted.discard(delivery)
+                engine.settle(delivery)
+                self._under_way -= 1
+                self._restore_credit()
             return
         data = engine.read(self._pointer, delivery)
         limit = self._conversation.limits.message_bytes
@@ -233,8 +273,10 @@ class Producer(ServedLink):
         if self._under_way >= self._window:
             self.refuse(AmqpFault(OVER_CREDIT, f"more than {self._window} messages came at once"))
             return
-        self._under_way += 1
         settled = bool(lib.pn_delivery_settled(delivery))
+        if self.record.is_resumed and self._is_known(delivery, data, settled=settled):
+            return
+        self._under_way += 1
         item = Item(self, None if settled else delivery, None, len(data))  # type: ignore[arg-type]
         try:
             self._prepare(item, delivery, data, settled=settled)
@@ -242,10 +284,31 @@ class Producer(ServedLink):
             item.error = AmqpFault(DECODE, str(error)) if isinstance(error, BadMessage) else error
         if settled:
             engine.settle(delivery)
-        if item.error is None:
+        if item.error is None and not self._was_committed(item):
             self._conversation.outbox.add(item)
         else:
             self.finished(item)
+
+    def _is_known(self, delivery: Any, data: bytes, *, settled: bool) -> bool:
+        """Answer a delivery that the client resumes, if it needs no commit any more."""
+        tag = engine.tag_of(delivery)
+        if settled and not data:  # the client settles what was accepted before
+            self.record.was_committed(tag, None)
+            engine.settle(delivery)
+        elif self._settles_second:
+            if not self.record.was_committed(tag, None):
+                return False
+            engine.accept(delivery)
+        else:
+            return False
+        self._restore_credit()
+        return True
+
+    def _was_committed(self, item: Item) -> bool:
+        """Return whether a message that the client sends again is committed."""
+        if not (self.record.is_resumed and item.recorded):
+            return False
+        return self.record.was_committed(engine.tag_of(item.delivery), item.recorded)
 
     def _prepare(self, item: Item, delivery: Any, data: bytes, *, settled: bool) -> None:
         """Set the message of an item.  Raises BadMessage, AmqpFault."""
@@ -256,6 +319,8 @@ class Producer(ServedLink):
                 raise AmqpFault(INVALID, "neither the link nor the message names a queue")
             item.message = msgspec.structs.replace(found.message, destination=found.to)
         item.token = found.once
+        if self._is_recorded and not settled:
+            item.recorded = delivery_of(engine.tag_of(delivery), data, found.bare)
         state = lib.pn_delivery_remote_state(delivery)
         if state == engine.TRANSACTIONAL:
             item.transaction = self._conversation.transactions.of_delivery(delivery)
@@ -285,6 +350,10 @@ class Producer(ServedLink):
                 engine.reject(delivery, condition_of(item.error))
             elif item.transaction:
                 self._conversation.transactions.accept(delivery, item.transaction)
+            elif self._settles_second:
+                lib.pn_delivery_update(delivery, engine.ACCEPTED)
+                self._accepted.add(delivery)
+                self._under_way += 1
             else:
                 engine.accept(delivery)
         elif item.error is not None:

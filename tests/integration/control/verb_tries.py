@@ -34,6 +34,7 @@ from qmd.control_protocol import (
     tls,
 )
 from qmd.control_protocol import bulk as pipeline
+from qmd.control_protocol import links as link_frames
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
@@ -52,6 +53,7 @@ MINE, SECRET = "mine", "secret"
 GUID = "11111111-1111-1111-1111-111111111111"
 QUERY, READER = "etl", "archive"
 LOCK = bytes(range(16))  # of a local application; it holds a message of SECRET
+LINK = link_frames.LinkDeliveries(bytes(16), 0, 0, [b"a delivery"])
 
 
 class Client:
@@ -246,6 +248,10 @@ TRIES: dict[type[Request], list[Try]] = {
         about(SendOnce, [to(SECRET)], b"key"),
         about(SendOnce, [to(MINE, dead_letter_queue=SECRET)], b"key", b"digest"),
     ],
+    link_frames.SendOverLinks: [about(link_frames.SendOverLinks, [to(SECRET)], [LINK])],
+    # The same id names another link for each client.
+    link_frames.ResumeLink: [about(link_frames.ResumeLink, LINK.link, code="")],
+    link_frames.ForgetLink: [about(link_frames.ForgetLink, LINK.link, code="")],
     SigningParts: [
         about(SigningParts, to(SECRET)),
         about(SigningParts, to(SECRET), True),
