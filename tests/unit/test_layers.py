@@ -98,7 +98,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.doors.http": {
         *("qmd.catalogue", "qmd.client", "qmd.config.settings", "qmd.control_protocol"),
-        *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
+        *("qmd.properties", "qmd.runtime.definition_file", "qmd.runtime.log", "qmd.runtime.systemd"),
+        "qmd",
         *("qmd.core.retry_policy", "httptools", "msgspec", "structlog", "uvloop"),
     },
     "qmd.doors.metrics": {

@@ -23,8 +23,7 @@ from qmd.client.errors import ClientError
 from qmd.client.message import Message
 from qmd.client.receiver import Taken
 from qmd.control_protocol.messages import RetryProperties
-from qmd.core import retry_policy
-from qmd.core.retry_policy import End, RetryPolicy, Wait
+from qmd.core.retry_policy import RetryPolicy
 from qmd.doors.http import cloud_events
 from qmd.doors.http.pushes import PushError, PushFile, StoredPush
 from qmd.doors.http.receiving import take
@@ -37,6 +36,7 @@ from qmd.doors.http.webhook import (
     signature,
     target_of,
 )
+from qmd.doors.patience import pause_s, policy_of
 
 log = structlog.get_logger()
 
@@ -46,7 +46,6 @@ FAULT_PAUSE_S = 2.0  # after an error of the daemon
 OPEN_AFTER = 5  # failures of a target in a row
 OPEN_FIRST_S, OPEN_LAST_S = 5.0, 300.0
 REASON_CHARACTERS_MAX = 400
-JITTER = 0.2  # the part by which pauses differ
 
 
 class Circuit:
@@ -79,22 +78,6 @@ class Circuit:
                     self._pause_s = min(2 * self._pause_s, OPEN_LAST_S)
                 raise
             self.failures, self._pause_s = 0, OPEN_FIRST_S
-
-
-def pause_s(
-    push: StoredPush, policy: RetryPolicy, failures: int, retry_after_s: float = 0.0
-) -> float:
-    """Return how long to wait in front of a message after so many failures of it.
-
-    A policy without waits has those of the push.
-    """
-    if policy.attempts and failures >= policy.attempts and policy.end is not End.STAY:
-        return 0.0  # another message follows
-    if policy.delay_s <= 0:
-        policy = policy._replace(delay_s=push.first_pause_s, delay_max_s=push.last_pause_s)
-    step = retry_policy.next_step(policy._replace(attempts=0), failures, random.random())  # nosec B311: jitter
-    own_s = step.seconds if isinstance(step, Wait) else 0.0
-    return max(own_s, min(retry_after_s, push.last_pause_s))
 
 
 class Pusher:
@@ -194,33 +177,47 @@ class Pusher:
             # Without the right to see properties, the values of the push hold.
             log.warning("push_without_policy", push=push.name, reason=str(error))
             facts = {}
-        if (stored := facts.get("retry")) is not None:
-            return RetryPolicy(**{**stored, "end": End(stored["end"])})
-        return RetryPolicy(
-            push.attempts,
-            delay_s=push.first_pause_s,
-            delay_max_s=push.last_pause_s,
-            jitter=JITTER,
-            end=End.DEAD_LETTER,
-        )
+        return policy_of(push, facts)
 
     async def _post(self, push: StoredPush, message: Message) -> None:
-        timestamp, body = int(time.time()), message.body
-        headers, media = cloud_events.to_binary(message)
-        await deliver(
-            push.url,
-            (
-                *headers,
-                ("content-type", media),
-                ("webhook-id", message.id),
-                ("webhook-timestamp", str(timestamp)),
-                ("webhook-signature", signature(push.key, message.id, timestamp, body)),
-                ("qmd-queue", cloud_events.header_value(push.queue)),
-                ("qmd-label", cloud_events.header_value(message.label)),
-                ("qmd-attempt", str(message.abort_count + 1)),
-                ("user-agent", "qmd"),
-            ),
-            body,
-            self._allowed,
-            push.timeout_s,
-        )
+        await post(
+            push.url, message, push.queue, self._allowed, push.timeout_s, push.key,
+            "push_targets of the section [http]",
+        )  # fmt: skip
+
+
+async def post(
+    url: str,
+    message: Message,
+    queue: str,
+    allowed: Sequence[Network | str],
+    timeout_s: float,
+    key: bytes,
+    setting: str,
+    *further: tuple[str, str],
+) -> None:
+    """Deliver a message to a URL, signed with `key`.  Raises DeliveryFailed.
+
+    `setting` names the list of allowed targets; `further` are more headers.
+    """
+    timestamp, body = int(time.time()), message.body
+    headers, media = cloud_events.to_binary(message)
+    await deliver(
+        url,
+        (
+            *headers,
+            ("content-type", media),
+            ("webhook-id", message.id),
+            ("webhook-timestamp", str(timestamp)),
+            ("webhook-signature", signature(key, message.id, timestamp, body)),
+            ("qmd-queue", cloud_events.header_value(queue)),
+            ("qmd-label", cloud_events.header_value(message.label)),
+            ("qmd-attempt", str(message.abort_count + 1)),
+            *further,
+            ("user-agent", "qmd"),
+        ),
+        body,
+        allowed,
+        timeout_s,
+        setting,
+    )

@@ -1,23 +1,21 @@
 """Pushes: queues of which the messages are delivered to a URL; their definitions in a file.
 
-The command line and the door replace the file atomically; the door reads it when it has changed.
-Only its owner may read it, because it contains the keys of signatures.
+The command line and the door replace the file; the door reads it when it has changed.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
-import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
+
+from qmd.runtime.definition_file import DefinitionFile
 
 SECRET_PREFIX = "whsec_"  # nosec B105: of Standard Webhooks
 SECRET_BYTES = 32
@@ -79,8 +77,13 @@ def new_secret() -> str:
 
 def check(push: Push) -> None:
     """Check the URL of a push.  Raises PushError."""
+    check_url(push.url)
+
+
+def check_url(url: str) -> None:
+    """Check a URL that messages are delivered to.  Raises PushError."""
     try:
-        parts = urlsplit(push.url)
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise PushError(f"the URL is not valid: {error}") from error
@@ -88,7 +91,7 @@ def check(push: Push) -> None:
         raise PushError("the URL must begin with https:// or http:// and a host")
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise PushError("the URL must have no user, no password and no fragment")
-    if not push.url.isascii() or not push.url.isprintable() or " " in push.url:
+    if not url.isascii() or not url.isprintable() or " " in url:
         raise PushError("the URL must be ASCII without spaces; encode other characters")
 
 
@@ -96,28 +99,11 @@ class PushFile:
     """The definitions of all pushes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._state: tuple[int, int, int] | None = None
-        self._found: dict[str, StoredPush] = {}
+        self._file = DefinitionFile(path, StoredPush, partial(PushError, code="push_file"))
 
     def read(self) -> dict[str, StoredPush]:
         """Return the pushes by name; none if the file does not exist.  Raises PushError."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            self._state, self._found = None, {}
-            return {}
-        except OSError as error:
-            raise PushError(f"{self._path} cannot be read: {error}", code="push_file") from error
-        state = found.st_mtime_ns, found.st_size, found.st_ino
-        if state != self._state:
-            try:
-                pushes = msgspec.json.decode(self._path.read_bytes(), type=list[StoredPush])
-            except (OSError, msgspec.DecodeError) as error:
-                text = f"{self._path} cannot be read: {error}"
-                raise PushError(text, code="push_file") from error
-            self._state, self._found = state, {each.name: each for each in pushes}
-        return dict(self._found)
+        return self._file.read()
 
     def create(self, push: Push, secret: str = "") -> StoredPush:  # nosec B107: empty makes one
         """Add a push, durably; return it with its key.  Raises PushError."""
@@ -131,7 +117,7 @@ class PushFile:
                 raise PushError(f"there are {PUSHES_MAX} pushes already")
             pushes[push.name] = stored
 
-        self._change(add)
+        self._file.change(add)
         return stored
 
     def delete(self, name: str) -> None:
@@ -141,7 +127,7 @@ class PushFile:
             if pushes.pop(name, None) is None:
                 raise _unknown(name)
 
-        self._change(remove)
+        self._file.change(remove)
 
     def pause(self, name: str, *, paused: bool) -> None:
         """Pause or resume a push, durably.  Raises PushError."""
@@ -151,48 +137,7 @@ class PushFile:
                 raise _unknown(name)
             pushes[name] = msgspec.structs.replace(pushes[name], paused=paused)
 
-        self._change(change)
-
-    def _change(self, change: Callable[[dict[str, StoredPush]], None]) -> None:
-        try:
-            with self._locked():
-                pushes = self.read()
-                change(pushes)
-                self._replace(msgspec.json.format(msgspec.json.encode(list(pushes.values()))))
-        except OSError as error:
-            text = f"{self._path} cannot be written: {error}"
-            raise PushError(text, code="push_file") from error
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._path.with_name(f"{self._path.name}.lock"), flags, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _replace(self, data: bytes) -> None:
-        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                if os.geteuid() == 0:  # the user of the door must be able to read it
-                    owner = self._path.parent.stat()
-                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            temporary.replace(self._path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._file.change(change)
 
 
 def _unknown(name: str) -> PushError:

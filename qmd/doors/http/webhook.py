@@ -104,12 +104,16 @@ async def deliver(
     body: bytes,
     allowed: Sequence[Network | str],
     timeout_s: float,
+    setting: str,
 ) -> None:
-    """Send a POST request; return when it was answered with 2xx.  Raises DeliveryFailed."""
+    """Send a POST request; return when it was answered with 2xx.  Raises DeliveryFailed.
+
+    `setting` names the list of allowed targets, for the error.
+    """
     target = target_of(url)
     try:
         async with asyncio.timeout(timeout_s):
-            address = await _address(target, allowed)
+            address = await _address(target, allowed, setting)
             status, retry_after = await _post(target, address, headers, body)
     except TimeoutError as error:
         raise DeliveryFailed(f"no answer came within {timeout_s:g} s") from error
@@ -121,7 +125,7 @@ async def deliver(
         raise DeliveryFailed(f"the answer was {status}", retry_after_s=min(wait_s, 86_400.0))
 
 
-async def _address(target: Target, allowed: Sequence[Network | str]) -> str:
+async def _address(target: Target, allowed: Sequence[Network | str], setting: str) -> str:
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -131,10 +135,7 @@ async def _address(target: Target, allowed: Sequence[Network | str]) -> str:
     for address in addresses:
         if is_permitted(ipaddress.ip_address(address), target.host, allowed):
             return address
-    raise DeliveryFailed(
-        f"{target.host} ({', '.join(addresses[:4])}) is not among the push_targets of the section"
-        " [http]"
-    )
+    raise DeliveryFailed(f"{target.host} ({', '.join(addresses[:4])}) is not among the {setting}")
 
 
 async def _post(

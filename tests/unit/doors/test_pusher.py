@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qmd.core.retry_policy import End, RetryPolicy
-from qmd.doors.http.pusher import pause_s
 from qmd.doors.http.pushes import StoredPush
+from qmd.doors.patience import pause_s
 
 PUSH = StoredPush(
     name="hook", queue="q", url="http://x/", secret="", first_pause_s=2.0, last_pause_s=60.0

@@ -1,0 +1,113 @@
+"""A file of named definitions, which several processes read and replace.
+
+Commands and the process that uses the definitions replace the file atomically, under a lock; it is
+read again when it has changed.  Only its owner may read it, because it may contain keys.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+
+class Named(Protocol):
+    """A definition: a struct with a unique name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class DefinitionFile(Generic[T]):
+    """The definitions in one file, by name."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: type[T],
+        unreadable: Callable[[str], Exception],
+        *,
+        trusted: bool = False,
+    ) -> None:
+        """`unreadable(text)` returns the error to raise if the file cannot be read or written.
+
+        `trusted`: definitions are commands, so a file that other users can write is refused.
+        """
+        self.path = path
+        self._kind = kind
+        self._unreadable = unreadable
+        self._trusted = trusted
+        self._state: tuple[int, int, int] | None = None
+        self._found: dict[str, T] = {}
+
+    def read(self) -> dict[str, T]:
+        """Return the definitions by name; none if the file does not exist."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            self._state, self._found = None, {}
+            return {}
+        except OSError as error:
+            raise self._unreadable(f"{self.path} cannot be read: {error}") from error
+        state = found.st_mtime_ns, found.st_size, found.st_ino
+        if state != self._state:
+            if self._trusted and found.st_mode & 0o022:
+                raise self._unreadable(f"{self.path} can be written by other users than its owner")
+            try:
+                kinds: type[list[T]] = list[self._kind]  # type: ignore[name-defined]
+                definitions = msgspec.json.decode(self.path.read_bytes(), type=kinds)
+            except (OSError, msgspec.DecodeError) as error:
+                raise self._unreadable(f"{self.path} cannot be read: {error}") from error
+            self._state, self._found = state, {each.name: each for each in definitions}
+        return dict(self._found)
+
+    def change(self, change: Callable[[dict[str, T]], None]) -> None:
+        """Replace the file, durably, by the definitions that `change` leaves in the dictionary."""
+        try:
+            with self._locked():
+                definitions = self.read()
+                change(definitions)
+                encoded = msgspec.json.encode(list(definitions.values()))
+                self._replace(msgspec.json.format(encoded))
+        except OSError as error:
+            raise self._unreadable(f"{self.path} cannot be written: {error}") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self.path.with_name(f"{self.path.name}.lock"), flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _replace(self, data: bytes) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                if os.geteuid() == 0:  # the user of the process must be able to read it
+                    owner = self.path.parent.stat()
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+            temporary.replace(self.path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
