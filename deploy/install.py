@@ -73,6 +73,7 @@ class Layout:
                 prefix / "lib/systemd/system/qmd-door-metrics.service"
             ),
             "qmd-traces.service": self.staged(prefix / "lib/systemd/system/qmd-traces.service"),
+            "qmd-trigger.service": self.staged(prefix / "lib/systemd/system/qmd-trigger.service"),
             "qmd-console.service": self.staged(prefix / "lib/systemd/system/qmd-console.service"),
             "qmd.socket": self.staged(prefix / "lib/systemd/system/qmd.socket"),
             "qmd.sysusers": self.staged(prefix / "lib/sysusers.d/qmd.conf"),

@@ -37,6 +37,7 @@ from qmd.catalogue import (
     services,
     starting,
     tls,
+    triggers,
     usage,
 )
 from qmd.catalogue.entry import Entry
@@ -82,6 +83,7 @@ AREAS = (
     Area("Between an application and the daemon", 4001, 4099, clients.ENTRIES),
     Area("The command line", 5001, 5099, usage.ENTRIES),
     Area("Queued services", 6001, 6099, services.ENTRIES),
+    Area("Triggers", 6101, 6199, triggers.ENTRIES),
     Area("The directory", 7001, 7099, directory.ENTRIES),
     Area("TLS between queue managers", 8001, 8099, tls.ENTRIES),
     Area("Rights", 9001, 9099, rights.ENTRIES),

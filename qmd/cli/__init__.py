@@ -37,6 +37,7 @@ COMMANDS = {
     "lock": "qmd.cli.lock:lock",
     "transaction": "qmd.cli.transaction:transaction",
     "service": "qmd.cli.host.service:service",
+    "trigger": "qmd.cli.host.trigger:trigger",
     "why": "qmd.cli.why:why",
     "trace": "qmd.cli.why:trace",
     "events": "qmd.cli.events:events",

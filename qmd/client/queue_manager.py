@@ -39,6 +39,7 @@ from qmd.client.transaction import Transaction
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import transactions as transaction_frames
+from qmd.control_protocol.doors import Note
 from qmd.control_protocol.messages import Choice
 
 RECONNECT_S = 30.0
@@ -455,6 +456,13 @@ class QueueManager(Administration):
             for message in messages:
                 yield message
             start = messages[-1].lookup_id + 1
+
+    async def note(self, queue: str, lookup_ids: Sequence[int], text: str) -> int:
+        """Record a text in the history of messages, taken ones too; return how many there were.
+
+        `qmd why` shows it, with this client.  The text has at most 1000 characters.
+        """
+        return int(await self._caller.ask(Note, queue, list(lookup_ids), text))
 
     # -- internal methods --------------------------------------------------------------------
 

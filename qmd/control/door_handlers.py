@@ -5,14 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from qmd.control import validate as checked
 from qmd.control.acting import act_for
 from qmd.control_protocol import doors as frames
 from qmd.control_protocol import links as link_frames
 from qmd.control_protocol.access import ActFor
+from qmd.core.principals import ALL_LOCAL
+from qmd.errors import Refusal
+from qmd.events.header import EventHeader, Kind, identity_of
+from qmd.operations.receive_selected import THIS
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
+    from qmd.queues.local_queue import LocalQueue
 
 
 def _act_for(connection: ControlConnection, request: ActFor) -> None:
@@ -53,10 +59,37 @@ def _forget_link(connection: ControlConnection, request: link_frames.ForgetLink)
     connection.change(request.number, work)
 
 
+def _note(connection: ControlConnection, request: frames.Note) -> None:
+    queue = connection.components.destinations.find_queue(request.queue)
+    if not 0 < len(request.lookup_ids) <= checked.LIMIT_MAX:
+        raise Refusal("bad_limit", f"{len(request.lookup_ids)} messages cannot be remarked on")
+    text = checked.reason(request.text)
+    connection.look(request.number, _noted(connection, queue, request.lookup_ids, text))
+
+
+async def _noted(
+    connection: ControlConnection, queue: LocalQueue, lookup_ids: list[int], text: str
+) -> int:
+    """Record the text for the messages that are there; return their number."""
+    components = connection.components
+    principal, place = connection.rights.principal, connection.reader.who
+    client = place if principal == ALL_LOCAL else str(principal)
+    header = EventHeader(Kind.NOTED, queue=queue.name, reason=f"{text} (noted by {client})")
+    count = 0
+    for lookup_id in lookup_ids:
+        place_id = checked.place(lookup_id)
+        message = await components.selective_receiver.look(queue, THIS, place_id)
+        if message is not None:
+            components.recorder.provoked(header, *identity_of(message.packet), place=place_id)
+            count += 1
+    return count
+
+
 HANDLERS: dict[type, Handler] = {
     ActFor: _act_for,
     frames.StopWaiting: _stop_waiting,
     link_frames.SendOverLinks: _send_over_links,
     link_frames.ResumeLink: _resume_link,
     link_frames.ForgetLink: _forget_link,
+    frames.Note: _note,
 }

@@ -224,7 +224,7 @@ TABLE: dict[type, Row] = {
     **_rows((Need(TO_SEND, _sent("messages"), _INTO),), link_frames.SendOverLinks),
     **_rows((Need(TO_SEND, _to_sign, "the destination"),), SigningParts),
     **_rows((_RECEIVE,), frames.Take, frames.TakeChosen),
-    **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters),
+    **_rows((_PEEK,), frames.Look, frames.Peek, operator_frames.DeadLetters, door_frames.Note),
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
     **_rows((_RECEIVE,), door_frames.StopWaiting),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qmd.control_protocol.locks import LockId
-from qmd.control_protocol.messages import Request, add_verbs
+from qmd.control_protocol.messages import LookupIds, Request, add_verbs
 
 
 class StopWaiting(Request, tag="stop_waiting", frozen=True):
@@ -16,4 +16,15 @@ class StopWaiting(Request, tag="stop_waiting", frozen=True):
     lock: LockId = b""
 
 
-add_verbs(StopWaiting)
+class Note(Request, tag="note", frozen=True):
+    """Record a text in the history of messages of a queue, taken ones too. -> their number
+
+    A client is not believed: the event names it. The text has at most 1000 characters.
+    """
+
+    queue: str
+    lookup_ids: LookupIds
+    text: str
+
+
+add_verbs(StopWaiting | Note)

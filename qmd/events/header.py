@@ -49,6 +49,7 @@ class Kind(enum.StrEnum):
     CONFIRMED = "confirmed"  # an application at the destination has received it
     UNCONFIRMED = "unconfirmed"  # no final ack came within the interval
     LATE_CONFIRMATION = "late_confirmation"  # a final ack came after the interval
+    NOTED = "noted"  # a client has recorded the reason, which names the client
     ABORTED = "aborted"  # was taken, and is back at its place
     MOVED = "moved"
     RECEIVED = "received"  # by an application: it has left its queue

@@ -64,8 +64,7 @@ _SIDE_EVENTS = frozenset(
         "acknowledged",
         "unacknowledged",
         "reported",
-        "final_ack_sent",
-        "duplicate",
+        *("final_ack_sent", "duplicate", "noted"),
     }
 )
 
@@ -85,6 +84,7 @@ _PHRASES = {
     "out_of_order": "received from {peer} before its predecessor, and not stored",
     "refused": "refused for {queue}",
     "received": "received from {queue} by an application",
+    "noted": "remarked on in {queue}",
     "aborted": "returned to its place in {queue}",
     "moved": "moved from {queue} to {to_queue}",
     "journaled": "copied to {to_queue}",

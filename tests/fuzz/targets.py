@@ -15,6 +15,7 @@ from tests.fuzz import (
     names,
     packets,
     questions,
+    registry,
     streams,
 )
 from tests.fuzz.target import Target
@@ -36,5 +37,6 @@ TARGETS: dict[str, Target] = {
         *captures.TARGETS,
         *http_requests.TARGETS,
         *bodies.TARGETS,
+        *registry.TARGETS,
     )
 }

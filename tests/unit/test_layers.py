@@ -98,20 +98,20 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.doors.http": {
         *("qmd.catalogue", "qmd.client", "qmd.config.settings", "qmd.control_protocol"),
-        *("qmd.properties", "qmd.runtime.definition_file", "qmd.runtime.log", "qmd.runtime.systemd"),
-        "qmd",
+        *("qmd.properties", "qmd.runtime.log", "qmd.runtime.systemd", "qmd"),
         *("qmd.core.retry_policy", "httptools", "msgspec", "structlog", "uvloop"),
     },
     "qmd.doors.metrics": {
         *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
+    "qmd.triggers": {"qmd.doors.http", "storage.tables.keys", "msgspec", "structlog", "qmd"},
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # Commands that become the daemon or a service, or read and write files of this computer.
     "qmd.cli.host": {
         *("qmd.cli", "qmd.client", "qmd.control_protocol.messages", "qmd.daemon", "qmd.doors"),
-        *("qmd.console", "qmd.service", "qmd.runtime.log", "qmd.runtime", "protocol"),
+        *("qmd.console", "qmd.service", "qmd.triggers", "qmd.runtime", "protocol", "msgspec"),
         *("qmd.access.tokens", "qmd.config", "qmd.directory"),
         *("qmd.tls", "qmd.message_security", "storage.rescue", "storage.backup"),
         *("storage.engine", "storage.errors", "storage.options", "qmd.core.peer_instance"),

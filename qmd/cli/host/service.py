@@ -15,7 +15,7 @@ from qmd.cli.program import BadValue, ExitCode, Failure, Misuse
 
 if TYPE_CHECKING:
     from qmd.client import Signer
-    from qmd.service import Player, Service
+    from qmd.service import Service
 
 
 OURS = ("protocol", "storage", "pipeline", "qmd")  # packages; a file beside may have such a name
@@ -168,6 +168,7 @@ async def _run(
 ) -> None:
     import asyncio
 
+    from qmd.cli.host.metrics_file import written
     from qmd.cli.interrupt import SIGNALS
     from qmd.service import Player
 
@@ -177,34 +178,5 @@ async def _run(
         loop = asyncio.get_running_loop()
         for each in SIGNALS:
             loop.add_signal_handler(each, player.stop)
-        writing = None if metrics is None else asyncio.create_task(_write_metrics(player, metrics))
-        try:
+        async with written(metrics, player.metrics, f'service="{player.name}"'):
             await player.run(drain_s=drain_s)
-        finally:
-            if writing is not None and metrics is not None:
-                writing.cancel()
-                _write(player, metrics)
-
-
-METRICS_INTERVAL_S = 10.0
-
-
-async def _write_metrics(player: Player, file: Path) -> None:
-    import asyncio
-
-    while True:
-        _write(player, file)
-        await asyncio.sleep(METRICS_INTERVAL_S)
-
-
-def _write(player: Player, file: Path) -> None:
-    """Replace the file at once, so that a collector never reads a part."""
-    lines = []
-    for name, (value, meaning) in player.metrics().items():
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} counter"]
-        lines.append(f'{name}{{service="{player.name}"}} {value:g}')
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.unlink(missing_ok=True)  # of a run that was killed; or a link to another file
-    with temporary.open("x", encoding="utf-8") as out:
-        out.write("\n".join(lines) + "\n")
-    temporary.replace(file)

@@ -24,6 +24,7 @@ from qmd.config.settings.doors import AmqpSettings as AmqpSettings
 from qmd.config.settings.doors import HttpSettings as HttpSettings
 from qmd.config.settings.doors import MetricsSettings as MetricsSettings
 from qmd.config.settings.doors import PipelineSettings as PipelineSettings
+from qmd.config.settings.doors import TriggersSettings as TriggersSettings
 from qmd.config.settings.message_security import MessageSecuritySettings as MessageSecuritySettings
 from qmd.config.settings.network import ListenSettings as ListenSettings
 from qmd.config.settings.network import PeersSettings as PeersSettings
@@ -69,6 +70,7 @@ class Settings:
     message_security: MessageSecuritySettings = field(default_factory=MessageSecuritySettings)
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    triggers: TriggersSettings = field(default_factory=TriggersSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -96,6 +98,7 @@ SECTIONS: dict[str, type[Any]] = {
     "message_security": MessageSecuritySettings,
     "amqp": AmqpSettings,
     "metrics": MetricsSettings,
+    "triggers": TriggersSettings,
     "console": ConsoleSettings,
     "log": LogSettings,
 }

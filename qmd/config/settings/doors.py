@@ -154,6 +154,20 @@ class AmqpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriggersSettings:
+    """Triggers: `qmd trigger run`, docs/triggers.md."""
+
+    file: Path = setting(Location(), "triggers", "The definitions of the triggers.")
+    runs_max: int = setting(Whole(1, 10_000), 16, "Programs and calls of all triggers at once.")
+    targets: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Hosts and networks that triggers may call. A name permits none of the addresses of this"
+        " computer.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
     """The door for metrics: `qmd door metrics`; docs/metrics.md."""
 

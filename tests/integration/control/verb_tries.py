@@ -481,6 +481,7 @@ TRIES: dict[type[Request], list[Try]] = {
     ],
     access.ExportAccess: [about(access.ExportAccess)],
     doors.StopWaiting: [about(doors.StopWaiting, SECRET)],
+    doors.Note: [about(doors.Note, SECRET, [1], "seen")],
     access.ActFor: [about(access.ActFor, ["sasl:ann"]), about(access.ActFor, ["anonymous"])],
     access.ImportAccess: [
         about(access.ImportAccess, []),
