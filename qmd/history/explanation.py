@@ -61,9 +61,7 @@ _SIDE_EVENTS = frozenset(
     {
         "journaled",
         "journal_full",
-        "acknowledged",
-        "unacknowledged",
-        "reported",
+        *("acknowledged", "unacknowledged", "reported"),
         *("final_ack_sent", "duplicate", "noted"),
     }
 )
