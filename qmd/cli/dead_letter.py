@@ -12,9 +12,11 @@ from qmd.cli.choice import Which, choice_options, dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.parameters import SYSTEM_QUEUES, confirm, json_option, queue_argument, yes_option
+from qmd.cli.progress import backlog, expected
 
 if TYPE_CHECKING:
     from qmd.client import Choice, Moved, QueueManager
+    from qmd.client.pieces import OnPiece
 
 T = TypeVar("T")
 
@@ -139,10 +141,10 @@ def requeue(
         configuration,
         queues,
         which,
-        lambda qm, queue, limit: qm.resend(
-            queue, which.choice, to=to, limit=limit, dry_run=dry_run
+        lambda qm, queue, limit, on_piece: qm.resend(
+            queue, which.choice, to=to, limit=limit, dry_run=dry_run, on_piece=on_piece
         ),
-        "sent again" if not dry_run else "would send again",
+        "sent again",
         as_json=as_json,
         dry_run=dry_run,
     )
@@ -171,8 +173,10 @@ def move(
         configuration,
         queues,
         which,
-        lambda qm, queue, limit: qm.move(queue, target, which.choice, limit=limit, dry_run=dry_run),
-        "moved" if not dry_run else "would move",
+        lambda qm, queue, limit, on_piece: qm.move(
+            queue, target, which.choice, limit=limit, dry_run=dry_run, on_piece=on_piece
+        ),
+        "moved",
         as_json=as_json,
         dry_run=dry_run,
     )
@@ -199,18 +203,26 @@ def purge(
 
     choice = chosen(**filters)
 
-    def purge_all(*, dry: bool) -> int:
+    def purge_all(on_piece: OnPiece | None = None) -> int:
         async def verb(qm: QueueManager) -> int:
-            counts = [await qm.purge_queue(queue, choice, dry_run=dry) for queue in queues]
-            return sum(counts)
+            dry = on_piece is None
+            return sum(
+                [
+                    await qm.purge_queue(queue, choice, dry_run=dry, on_piece=on_piece)
+                    for queue in queues
+                ]
+            )
 
         return configuration.ask(verb)
 
-    count = purge_all(dry=True) if dry_run or not yes else -1
-    if not dry_run and count:
+    is_asked = dry_run or not yes
+    count = purge_all() if is_asked else expected(configuration, queues, choice)
+    if not dry_run and count != 0:
         if not yes:
-            confirm(f"purge {counted(count, 'dead letter')}")
-        count = purge_all(dry=False)
+            confirm(f"purge {counted(count or 0, 'dead letter')}")
+        with backlog("purging", count, "purged", enabled=not as_json) as progress:
+            count = purge_all(progress.advance)
+    count = count or 0
     if as_json:
         facts: dict[str, Any] = {"queues": queues, "messages": count, "dry_run": dry_run}
         if dry_run:
@@ -226,7 +238,7 @@ def _each(
     configuration: Configuration,
     queues: list[str],
     which: Which,
-    verb: Callable[[QueueManager, str, int | None], Awaitable[Moved]],
+    verb: Callable[[QueueManager, str, int | None, OnPiece], Awaitable[Moved]],
     done: str,
     *,
     as_json: bool,
@@ -241,6 +253,8 @@ def _each(
 
     is_named = bool(which.choice.lookup_ids or which.choice.message_ids)
 
+    count = None if dry_run else expected(configuration, queues, which.choice, which.limit)
+
     async def run(qm: QueueManager) -> tuple[int, int]:
         messages = taken = 0
         for index, queue in enumerate(queues):
@@ -248,7 +262,7 @@ def _each(
             if limit == 0:
                 break
             try:
-                moved = await verb(qm, queue, limit)
+                moved = await verb(qm, queue, limit, progress.advance)
             except NoSuchMessage:
                 if not is_named or index == len(queues) - 1:
                     raise
@@ -258,7 +272,8 @@ def _each(
                 break
         return messages, taken
 
-    messages, taken = configuration.ask(run)
+    with backlog(done, count, done, enabled=not (as_json or dry_run)) as progress:
+        messages, taken = configuration.ask(run)
     if as_json:
         facts = {"queues": queues, "messages": messages, "taken": taken, "dry_run": dry_run}
         if dry_run:
@@ -268,7 +283,7 @@ def _each(
         return
     if dry_run:
         _meant(configuration, queues, which.choice, which.limit)
-    click.echo(f"{done}: {counted(messages, 'dead letter')}")
+    click.echo(f"{'would be ' if dry_run else ''}{done}: {counted(messages, 'dead letter')}")
     if taken:
         click.echo(f"skipped {taken} that applications have taken", err=True)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from qmd.cli.configuration import Configuration
+
+if TYPE_CHECKING:
+    from qmd.client import Choice, QueueManager
 
 PATIENCE_S = 1.0
 
@@ -51,6 +56,22 @@ class Progress:
     def finish(self) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
+
+
+def expected(
+    configuration: Configuration, queues: Sequence[str], choice: Choice, limit: int | None = None
+) -> int | None:
+    """Return how many messages an operation on all messages of queues has; None: only some."""
+    from qmd.control_protocol.messages import EVERY_MESSAGE
+
+    if choice != EVERY_MESSAGE:
+        return None
+
+    async def present(qm: QueueManager) -> int:
+        return sum([int((await qm.show_queue(each))["messages"]) for each in queues])
+
+    count = configuration.ask(present)
+    return count if limit is None else min(count, limit)
 
 
 @contextmanager

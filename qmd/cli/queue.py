@@ -11,6 +11,7 @@ from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
+from qmd.cli.progress import backlog, expected
 from qmd.cli.retry_options import retry_options, take_retry
 
 if TYPE_CHECKING:
@@ -286,6 +287,7 @@ def purge(
     from qmd.client import chosen
 
     choice = chosen(**filters)
+    count: int | None
     if not yes or dry_run:
         count = configuration.ask(lambda qm: qm.purge_queue(name, choice, dry_run=True))
         if dry_run:
@@ -295,7 +297,12 @@ def purge(
             _gone("purged", name, count, as_json=as_json)
             return
         confirm(f"purge {printable(name)} with {counted(count, 'message')}")
-    messages = configuration.ask(lambda qm: qm.purge_queue(name, choice))
+    else:
+        count = expected(configuration, [name], choice)
+    with backlog("purging", count, "purged", enabled=not as_json) as progress:
+        messages = configuration.ask(
+            lambda qm: qm.purge_queue(name, choice, on_piece=progress.advance)
+        )
     _gone("purged", name, messages, as_json=as_json)
 
 

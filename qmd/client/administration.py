@@ -7,11 +7,12 @@ disk.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from qmd.client.ambient import refuse_inside
 from qmd.client.caller import Caller
+from qmd.client.pieces import Moved, OnPiece, in_pieces
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.audit import AuditEntries, LogLevels, SetLogLevel
@@ -23,14 +24,6 @@ from qmd.control_protocol.settings import ReloadSettings, ShowSettings
 from qmd.control_protocol.tls import ForgetTlsPeer, ListTlsPeers
 
 Facts = dict[str, Any]  # the description of a queue, a session, or the queue manager
-
-
-class Moved(NamedTuple):
-    """The result of a move, or in a dry run its forecast."""
-
-    messages: int
-    bytes: int  # of their packets
-    taken: int  # skipped, because an application has them
 
 
 class Administration:
@@ -49,21 +42,23 @@ class Administration:
         *,
         limit: int | None = None,
         dry_run: bool = False,
+        on_piece: OnPiece | None = None,
     ) -> Moved:
         """Move messages from one queue of this computer to another; return how many.
 
         Moves all messages, or those that match `choice` (see `chosen`), and of those the first
         `limit`.  The first move to a subqueue such as `orders;retry` creates it.  Every message is
         in one of the two queues at any time; one step moves up to 1024 messages or 16 MB.
-        `dry_run`: only return what would be moved.
+        `dry_run`: only return what would be moved.  `on_piece`: called after each step.
         """
         if not dry_run:
             refuse_inside(self._caller, "move", "receive them, and use `move` of the transaction")
-        return await self._in_pieces(
+        return await in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
                 frames.Move, source, target, choice, piece, dry_run, token=token
             ),
+            on_piece,
         )
 
     async def resend(
@@ -77,6 +72,7 @@ class Administration:
         keep: bool = False,
         limit: int | None = None,
         dry_run: bool = False,
+        on_piece: OnPiece | None = None,
     ) -> Moved:
         """Send messages of a queue again as new ones, and remove the old ones in the same commit.
 
@@ -85,11 +81,12 @@ class Administration:
         """
         if not dry_run:
             refuse_inside(self._caller, "resend", "receive them and send them")
-        return await self._in_pieces(
+        return await in_pieces(
             limit,
             lambda piece, token: self._caller.change_once(
                 frames.Resend, queue, choice, piece, to, label, body, keep, dry_run, token=token
             ),
+            on_piece,
         )
 
     async def import_messages(
@@ -114,21 +111,6 @@ class Administration:
     async def dead_letters(self, queue: str) -> list[Facts]:
         """Return the messages in a dead-letter queue, grouped by class, destination and reason."""
         return await self._list(operator_frames.DeadLetters, queue)
-
-    async def _in_pieces(
-        self, limit: int | None, do: Callable[[frames.Piece, bytes], Awaitable[Any]]
-    ) -> Moved:
-        """Repeat `do` for consecutive pieces, each done once, and return the sums."""
-        messages = taken = size = until = 0
-        start: int | None = 0
-        while start is not None and (limit is None or messages < limit):
-            left = frames.MESSAGES_MAX
-            if limit is not None:
-                left = min(limit - messages, left)
-            done = await do(frames.Piece(left, start, until), os.urandom(16))
-            messages, size = messages + done["messages"], size + done["bytes"]
-            taken, start, until = taken + done["taken"], done["next"], done["until"]
-        return Moved(messages, size, taken)
 
     # -- queues ------------------------------------------------------------------------------
 
@@ -209,18 +191,27 @@ class Administration:
         return int((await self._change(operator_frames.DeleteQueue, name, dry_run))["messages"])
 
     async def purge_queue(
-        self, name: str, choice: Choice = EVERY_MESSAGE, *, dry_run: bool = False
+        self,
+        name: str,
+        choice: Choice = EVERY_MESSAGE,
+        *,
+        dry_run: bool = False,
+        on_piece: OnPiece | None = None,
     ) -> int:
         """Remove all messages of a queue, or those that match `choice`; return how many.
 
         Senders that requested negative acknowledgments get them.  Messages that an application has
-        taken stay.  `dry_run`: only return how many messages would be removed.
+        taken stay.  `dry_run`: only return how many messages would be removed.  One step removes up
+        to 1024 messages; `on_piece` is called after each.
         """
         if not dry_run:
             refuse_inside(self._caller, "purge_queue", "receive them")
-        return int(
-            (await self._change(operator_frames.PurgeQueue, name, choice, dry_run))["messages"]
+        purged = await in_pieces(
+            None,
+            lambda piece, _: self._change(operator_frames.PurgeQueue, name, choice, dry_run, piece),
+            on_piece,
         )
+        return purged.messages
 
     async def list_queues(self, *, system: bool = False) -> list[Facts]:
         return await self._list(operator_frames.ListQueues, system)

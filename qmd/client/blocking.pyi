@@ -6,12 +6,13 @@ import os
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
-from qmd.client.administration import Facts, Moved
+from qmd.client.administration import Facts
 from qmd.client.caller import Caller
 from qmd.client.connection import Connection
 from qmd.client.enrollable import Enrollable
 from qmd.client.message import Message
 from qmd.client.new_message import Body, Properties
+from qmd.client.pieces import Moved, OnPiece
 from qmd.client.pipeline import Consumed, Published, Reserved, Run, Split, Staged
 from qmd.client.queue import Access, Place, Share
 from qmd.client.queue_manager import QueueManager as AwaitedQueueManager
@@ -149,6 +150,7 @@ class QueueManager:
         *,
         limit: int | None = ...,
         dry_run: bool = ...,
+        on_piece: OnPiece | None = ...,
     ) -> Moved: ...
     def resend(
         self,
@@ -161,6 +163,7 @@ class QueueManager:
         keep: bool = ...,
         limit: int | None = ...,
         dry_run: bool = ...,
+        on_piece: OnPiece | None = ...,
     ) -> Moved: ...
     def import_messages(
         self,
@@ -200,7 +203,14 @@ class QueueManager:
         groups: bool | None = ...,
     ) -> Facts: ...
     def delete_queue(self, name: str, *, dry_run: bool = ...) -> int: ...
-    def purge_queue(self, name: str, choice: Choice = ..., *, dry_run: bool = ...) -> int: ...
+    def purge_queue(
+        self,
+        name: str,
+        choice: Choice = ...,
+        *,
+        dry_run: bool = ...,
+        on_piece: OnPiece | None = ...,
+    ) -> int: ...
     def list_queues(self, *, system: bool = ...) -> list[Facts]: ...
     def show_queue(self, name: str) -> Facts: ...
     def list_delayed(

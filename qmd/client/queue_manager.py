@@ -19,7 +19,7 @@ from msgspec import structs
 
 from qmd.client.access import AccessControl
 from qmd.client.address import Address, address_of
-from qmd.client.administration import Administration, Facts, Moved
+from qmd.client.administration import Administration, Facts
 from qmd.client.ambient import joined, refuse_inside
 from qmd.client.caller import Caller
 from qmd.client.choice import chosen
@@ -28,6 +28,7 @@ from qmd.client.errors import BadRequest, NotHandedOver
 from qmd.client.locked import Locked
 from qmd.client.message import Message
 from qmd.client.new_message import Body, Properties, new_message
+from qmd.client.pieces import Moved
 from qmd.client.pipeline import Pipeline
 from qmd.client.queue import Access, Place, Queue, Share
 from qmd.client.receiver import Receiver, Taken

@@ -26,6 +26,7 @@ from qmd.client.address import (
 from qmd.config.console_hosts import ConsoleHost
 from qmd.config.settings import Settings
 from qmd.console.roles import Identity
+from qmd.console.speed import Speed, SpeedMeter
 
 Facts = dict[str, Any]
 
@@ -49,6 +50,7 @@ class Figures:
         self.sessions: list[Facts] = []
         self.problems: list[str] = []  # parts that the rights of the user do not include
         self.answer_s = 0.0
+        self.speed = Speed()
 
 
 class _Kept:
@@ -73,6 +75,7 @@ class Link:
         self._refresh_s = refresh_s
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._sampled_at = 0.0
+        self._meter = SpeedMeter()
 
     async def figures(self) -> Figures:
         """Return the figures, asked if they are too old.  Raises ClientError."""
@@ -117,8 +120,13 @@ class Link:
         kept.cost_s = kept.asked_at - began
 
     async def _ask_all(self) -> Figures:
-        found, qm, began = Figures(), self.qm, time.monotonic()
-        found.status, found.queues = await asyncio.gather(qm.status(), qm.list_queues(system=True))
+        found, qm = Figures(), self.qm
+        began = time.monotonic()
+        found.status = await qm.status()
+        found.answer_s = time.monotonic() - began
+        found.queues, found.speed = await asyncio.gather(
+            qm.list_queues(system=True), self._meter.measure(qm)
+        )
         parts = await asyncio.gather(qm.list_outgoing(), qm.list_sessions(), return_exceptions=True)
         for part in parts:
             if isinstance(part, NotConnected) or (
@@ -127,7 +135,6 @@ class Link:
                 raise part
         found.outgoing, found.sessions = (each if isinstance(each, list) else [] for each in parts)
         found.problems = sorted({str(each) for each in parts if isinstance(each, ClientError)})
-        found.answer_s = time.monotonic() - began
         self._sample(found)
         return found
 

@@ -64,6 +64,7 @@ class Templates:
             "size": text.size,
             "number": text.number,
             "age": text.age,
+            "ms": text.milliseconds,
             "moment": text.moment,
             "sparkline": sparkline,
             "shell": command_line,

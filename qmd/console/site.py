@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from qmd.console.choices import Form
 from qmd.console.entrance import Entrance
 from qmd.console.fleet import Fleet
 from qmd.console.jobs import Jobs
+from qmd.console.live import EVENTS, Streams
 from qmd.console.logins import Session
 from qmd.console.pages import fleet, host, queues, work
 from qmd.console.render import Templates, address, static_files
@@ -32,6 +34,7 @@ log = structlog.get_logger()
 
 HTML = "text/html; charset=utf-8"
 FORM = "application/x-www-form-urlencoded"
+MIN_REFRESH_S = 0.2
 FIELDS_MAX = 10_500  # of a form: the messages of some pages
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -85,6 +88,7 @@ class Site:
         self._templates = Templates()
         self._static = static_files()
         self._is_secure = settings.certificate is not None
+        self._streams = Streams(max(MIN_REFRESH_S, settings.refresh_s))
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request."""
@@ -126,8 +130,27 @@ class Site:
         if segments == ["logout"] and request.method == "POST":
             self._entrance.sessions.end(session)
             return _redirect("/login", self._set_cookie("", 0))
+        if request.method == "GET" and EVENTS in request.headers.get("accept", ""):
+            return self._events(request, query)
         visit = self._visit(request, session, query, form)
         return await self._page(request, visit)
+
+    def _events(self, request: Request, query: dict[str, list[str]]) -> Response:
+        """Answer with the changes of a page, for as long as it is open and the login lasts."""
+        if not self._streams.has_room:
+            return self._alone("Too many pages", "The console has too many live pages.", 429)
+
+        async def make() -> bytes | None:
+            session = self._entrance.session_of(_cookie(request, self._cookie_name))
+            if session is None:
+                return None
+            visit = self._visit(request, session, query, {})
+            response = await self._page(request, replace(visit, is_live=True))
+            return response.body if response.media_type == HTML else b""
+
+        request.is_waiting = True
+        stream = self._streams.events(make)
+        return Response(200, b"", EVENTS, _HEADERS, stream=stream)
 
     async def _page(self, request: Request, visit: Visit) -> Response:
         try:

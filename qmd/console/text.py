@@ -90,6 +90,14 @@ def age(seconds: Any) -> str:
     return f"{math.floor(value / 86_400)} d"
 
 
+def milliseconds(seconds: Any) -> str:
+    """Return a short duration: `0.4 ms`, `12 ms`, `1,500 ms`."""
+    if seconds is None:
+        return "\u2013"
+    value = 1000 * float(seconds)
+    return f"{value:.1f} ms" if value < 10 else f"{value:,.0f} ms"
+
+
 def moment(at_ms: Any) -> str:
     """Return a time in milliseconds since 1970, in UTC."""
     if not at_ms:

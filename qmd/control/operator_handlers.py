@@ -116,8 +116,12 @@ def _delete_queue(connection: ControlConnection, request: operator_frames.Delete
 
 def _purge_queue(connection: ControlConnection, request: operator_frames.PurgeQueue) -> None:
     queue = connection.components.destinations.find_queue(request.name)
-    work = connection.components.purger.purge(queue, request.choice, dry_run=request.dry_run)
-    connection.change(request.number, _counted(work))
+    purger, choice = connection.components.purger, request.choice
+    if request.piece is None:
+        work = _counted(purger.purge(queue, choice, dry_run=request.dry_run))
+    else:
+        work = purger.purge_piece(queue, choice, request.piece, dry_run=request.dry_run)
+    connection.change(request.number, work)
 
 
 def _list_queues(connection: ControlConnection, request: operator_frames.ListQueues) -> None:

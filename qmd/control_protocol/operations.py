@@ -10,6 +10,7 @@ from qmd.control_protocol.messages import (
     EVERY_MESSAGE,
     NO_WAIT,
     Choice,
+    Piece,
     Request,
     RetryProperties,
     add_verbs,
@@ -59,12 +60,14 @@ class DeleteQueue(Request, tag="delete_queue", frozen=True):
 class PurgeQueue(Request, tag="purge_queue", frozen=True):
     """Remove messages, and notify senders that requested it. -> {messages, bytes, taken}
 
-    `taken`: how many stay because a receiver has them. A dry run returns the same.
+    `taken`: how many stay because a receiver has them. A dry run returns the same. With a piece,
+    only that part of the messages is purged, as one commit. -> {..., next, until}
     """
 
     name: str
     choice: Choice = EVERY_MESSAGE
     dry_run: bool = False
+    piece: Piece | None = None
 
 
 class ListQueues(Request, tag="list_queues", frozen=True):

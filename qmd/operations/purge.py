@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EVERY_MESSAGE, Choice, Piece
@@ -68,19 +68,45 @@ class Purger:
         dead-letter queue, which ended before they got there.  Raises Refusal.
         """
         purged = NOTHING_PURGED
-        piece = Piece(PIECE_MESSAGES)
-        while True:
-            found = await self._find(queue, choice, piece)
-            if dry_run:
-                done = Purged(len(found.places), found.bytes, found.taken)
-            else:
-                await self._wait_for_numbers(len(found.places))
-                ended = await self._dead_letters.end_unreceived(queue, found.places, message_class)
-                done = Purged(ended.messages, ended.bytes, found.taken)
+        piece: Piece | None = Piece(PIECE_MESSAGES)
+        while piece is not None:
+            done, piece = await self._purge_piece(
+                queue, choice, piece, message_class, dry_run=dry_run
+            )
             purged += done
-            if found.next is None:
-                return purged
-            piece = Piece(PIECE_MESSAGES, found.next, found.until)
+        return purged
+
+    async def purge_piece(
+        self, queue: LocalQueue, choice: Choice, piece: Piece, *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """End one piece of the messages; return the answer to `PurgeQueue`.  Raises Refusal."""
+        piece = Piece(max(1, min(piece.limit, PIECE_MESSAGES)), piece.start, piece.until)
+        done, following = await self._purge_piece(
+            queue, choice, piece, MessageClass.NACK_QUEUE_PURGED, dry_run=dry_run
+        )
+        places = (None, 0) if following is None else (following.start, following.until)
+        return {**done._asdict(), "next": places[0], "until": places[1]}
+
+    async def _purge_piece(
+        self,
+        queue: LocalQueue,
+        choice: Choice,
+        piece: Piece,
+        message_class: MessageClass,
+        *,
+        dry_run: bool,
+    ) -> tuple[Purged, Piece | None]:
+        """End one piece of the messages; return the result, and the next piece."""
+        found = await self._find(queue, choice, piece)
+        if dry_run:
+            done = Purged(len(found.places), found.bytes, found.taken)
+        else:
+            await self._wait_for_numbers(len(found.places))
+            ended = await self._dead_letters.end_unreceived(queue, found.places, message_class)
+            done = Purged(ended.messages, ended.bytes, found.taken)
+        if found.next is None:
+            return done, None
+        return done, Piece(piece.limit, found.next, found.until)
 
     async def purge_deleted(self, family: list[LocalQueue]) -> Purged:
         """End all messages of deleted queues except those that readers have taken.

@@ -1,16 +1,36 @@
-"""Operations on many messages: in steps, and consistent after Ctrl-C at any moment."""
+"""Operations on many messages: in pieces, and consistent after Ctrl-C or a kill at any moment."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 
 from tests.patience import END_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
-from tests.process.harness import Hosts, body
+from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body
 
 COUNT = 30_000
+FEWER = 4_096
+FEWEST = 2_048  # two pieces
+
+
+def begin(
+    daemon: Daemon, is_under_way: Callable[[], object], *words: str
+) -> subprocess.Popen[bytes]:
+    """Start a command; return when it has done something, or has ended."""
+    command = subprocess.Popen(
+        [*COMMAND, "--config", str(daemon.config), *words],
+        cwd=ROOT,
+        env=environment_of_commands(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + END_S
+    while not is_under_way() and command.poll() is None:
+        assert time.monotonic() < deadline
+    return command
 
 
 def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
@@ -18,16 +38,8 @@ def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
     daemon.create("orders", "later", transactional=True)
     lines = [b"%d" % number for number in range(COUNT)]
     daemon.send_all("private$\\orders", lines, "--transactional")
-    command = subprocess.Popen(
-        [*COMMAND, "--config", str(daemon.config), "move", "orders", "later", "--all"],
-        cwd=ROOT,
-        env=environment_of_commands(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    deadline = time.monotonic() + END_S
-    while not daemon.count("later") and command.poll() is None:
-        assert time.monotonic() < deadline
+    words = ("move", "orders", "later", "--all")
+    command = begin(daemon, lambda: daemon.count("later"), *words)
     command.send_signal(signal.SIGINT)
     _, said = command.communicate(timeout=END_S)
 
@@ -39,3 +51,61 @@ def test_a_move_that_is_interrupted_continues_in_order(hosts: Hosts) -> None:
     daemon.cli("move", "orders", "later", "--all")
     assert daemon.count("orders") == 0
     assert [body(each) for each in daemon.peek("later")] == lines, "in order"
+
+
+def test_a_purge_that_is_interrupted_stops_and_continues(hosts: Hosts) -> None:
+    daemon = hosts.daemon()
+    daemon.create("orders")
+    daemon.send_all("private$\\orders", [b"%d" % number for number in range(FEWER)])
+    words = ("queue", "purge", "orders", "--yes")
+    command = begin(daemon, lambda: daemon.count("orders") < FEWER, *words)
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=END_S)
+    left = daemon.count("orders")
+    if command.returncode:
+        assert command.returncode == 130, said
+        assert b"the same command continues" in said
+
+    assert [int(body(each)) for each in daemon.peek("orders")] == list(range(FEWER - left, FEWER))
+    assert daemon.json(*words)[0]["messages"] == left
+    assert daemon.count("orders") == 0
+
+
+def test_a_daemon_that_is_killed_in_a_purge_has_purged_whole_pieces(hosts: Hosts) -> None:
+    """Each message is in the queue, or its sender has one negative acknowledgment for it."""
+    daemon = hosts.daemon()
+    daemon.create("orders", "answers")
+    lines = [b"%d" % number for number in range(FEWER)]
+    options = ("--acknowledge", "negative-receive", "--admin-queue", "answers")
+    daemon.send_all("private$\\orders", lines, *options)
+    ids = [each["id"] for each in daemon.peek("orders")]
+    words = ("queue", "purge", "orders", "--yes")
+    command = begin(daemon, lambda: daemon.count("orders") < FEWER, *words)
+    daemon.kill()
+    command.communicate(timeout=END_S)
+    daemon.start()
+
+    left = daemon.count("orders")
+    purged = [each["correlation_id"] for each in daemon.peek("answers")]
+    assert purged == ids[: FEWER - left]
+    daemon.cli(*words)
+    assert [each["correlation_id"] for each in daemon.peek("answers")] == ids
+
+
+def test_a_daemon_that_is_killed_in_a_resend_has_sent_each_message_once(hosts: Hosts) -> None:
+    daemon = hosts.daemon()
+    daemon.create("orders", transactional=True)
+    lines = [b"%d" % number for number in range(FEWEST)]
+    daemon.send_all("private$\\orders", lines, "--transactional", "--dead-letter")
+    daemon.cli("reject", "orders", "--count", str(FEWEST), "--yes")
+    queue = DEADXACT if daemon.count(DEADXACT) else DEADLETTER
+    assert daemon.count(queue) == FEWEST
+    words = ("dead-letter", "requeue", "--all")
+    command = begin(daemon, lambda: daemon.count("orders"), *words)
+    daemon.kill()
+    command.communicate(timeout=END_S)
+    daemon.start()
+
+    assert daemon.count("orders") + daemon.count(queue) == FEWEST
+    daemon.cli(*words)
+    assert [body(each) for each in daemon.peek("orders")] == lines

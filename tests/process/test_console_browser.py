@@ -79,7 +79,7 @@ class Fleet:
                 [new_message("orders", b'{"order": 1, "items": ["screws"]}', label=HOSTILE)]
                 + [
                     new_message("orders", f"<order n='{at}'/>".encode(), label=f"order {at}")
-                    for at in range(60)
+                    for at in range(20)
                 ]
             )
             for target in (inbox, self.nowhere):
@@ -208,6 +208,7 @@ def test_each_page_is_accessible_and_fits(fleet, watched):
     axe, page = AXE.read_text(), watched.page
     found: dict[str, Any] = {}
     odd = {"problem": 502, "missing": 404}
+    alike = ("search", "host-dead-letters", "missing")  # looks like other pages
     for name, path in {**fleet.pages, "login": "/login", "missing": "/nothing"}.items():
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(WIDE)
@@ -218,7 +219,9 @@ def test_each_page_is_accessible_and_fits(fleet, watched):
             save(page, name)
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)
-        faults += page.evaluate(CHECK, LOOKS) + page.evaluate(TOO_WIDE)
+        faults += page.evaluate(TOO_WIDE)
+        if name not in alike:
+            faults += page.evaluate(CHECK, LOOKS)
         if PICTURES and name in ("fleet", "message"):
             save(page, f"{name}-narrow-dark")
         if faults:
@@ -293,6 +296,8 @@ def reach(page: Any, selector: str, text: str = "") -> None:
 
 def test_figures_are_live_and_can_be_paused(fleet, watched):
     page = watched.page
+    kinds: list[str] = []
+    page.on("request", lambda request: kinds.append(request.resource_type))
     watched.open("/hosts/east/queue?name=private%24%5Cempty")
     assert "0 messages" in page.inner_text("#live-queue")
 
@@ -302,6 +307,11 @@ def test_figures_are_live_and_can_be_paused(fleet, watched):
     page.click("#pause")
     assert page.inner_text("#pause") == "Live"
     fleet.east.cli("receive", "empty")
+    page.click("#pause")
+    page.wait_for_selector("#live-queue >> text=0 messages")
+    # The figures come as events, one stream after the other.
+    assert kinds.count("eventsource") == 2
+    assert "fetch" not in kinds
 
 
 def test_hostile_messages_run_nothing(fleet, watched):

@@ -55,6 +55,8 @@ def _host_row(name: str, found: Figures | ClientError, visit: Visit) -> dict[str
         "waiting": sum(each["state"] in ("waiting", "paused") for each in found.outgoing),
         "sessions": len(found.sessions),
         "disk_free_bytes": status.get("disk_free_bytes"),
+        "speed": found.speed,
+        "slow": found.speed.reasons(found.answer_s),
         "warnings": warnings_of(status),
         "history": total,
         "problems": found.problems,

@@ -185,7 +185,7 @@ class Connection:
                 return peer.outcomes.get(token)
             case operator_frames.PurgeQueue(name=name, dry_run=dry_run):
                 gone = peer.queues[name] if dry_run else peer.queues.pop(name, [])
-                return {"messages": len(gone), "bytes": 0, "taken": 0}
+                return {"messages": len(gone), "bytes": 0, "taken": 0, "next": None, "until": 0}
             case operator_frames.DeleteQueue(name=name, dry_run=True):
                 return {"messages": len(peer.queues[name]), "bytes": 0, "taken": 0}
             case operator_frames.ShowQueue(name=name) | operator_frames.SetQueue(name=name):
