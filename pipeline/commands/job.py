@@ -91,6 +91,21 @@ class Job:
         finally:
             self.progress.done()
 
+    @contextmanager
+    def session_for(self, name: str, files: Sequence[Any], *, needs_spark: bool) -> Iterator[Any]:
+        """Yield what executes a job over `files`: a Spark session, or the embedded engine."""
+        if needs_spark and self.engine == "embedded":
+            raise Failure(ExitCode.USAGE, f"{name} needs Spark: --engine spark", "wrong_usage")
+        if needs_spark or self.uses_spark(files):
+            if importlib.util.find_spec("pyspark") is None:
+                require(("pyspark",))
+            require_java()
+            with self.spark(name) as session:
+                yield session
+            return
+        with self.engine_for(name, ()) as engine:
+            yield engine
+
     def uses_spark(self, files: Sequence[Any]) -> bool:
         """Return whether Spark executes a job over `files`.  Raises Failure if Spark is missing."""
         is_there = importlib.util.find_spec("pyspark") is not None

@@ -210,6 +210,39 @@ def traffic(job: Job, again: bool, quota: int | None) -> None:
 
 
 @run.command()
+@_apart_from_findings
+@_over_logs
+@_again
+@click.option(
+    "--objectives", required=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The objectives, in TOML: docs/jobs.md describes them.",
+)  # fmt: skip
+@click.pass_context
+def slo(context: click.Context, job: Job, again: bool, objectives: Path) -> None:
+    """Show how many messages were in time, and how much of each error budget is used.
+
+    Continues where the last run into the same folder ended.  Exit code 1 means
+    that an objective is missed; a job that failed ends with 70.
+    """
+    from functools import partial
+
+    from pipeline.jobs.objectives import WrongObjective, read_objectives
+    from pipeline.jobs.slo import slo as work
+    from pipeline.report.slo_page import slo_page
+
+    try:
+        wanted = read_objectives(objectives)
+    except WrongObjective as wrong:
+        raise Failure(ExitCode.USAGE, str(wrong), "wrong_usage") from wrong
+    work = partial(work, objectives=wanted)
+    result = _run_on(job, "slo", work, slo_page, ["objectives", "by_day"], again=again)
+    if result is not None:
+        found = result["objectives"]
+        if not found[found.messages > 0].is_met.all():
+            context.exit(FOUND)
+
+
+@run.command()
 @_over_logs
 @click.option("--message", required=True, metavar="ID", help="A message id, or a correlation id.")
 def trace(job: Job, message: str) -> None:
@@ -293,8 +326,11 @@ def _run_on(
     tables: list[str],
     *,
     again: bool,
-) -> None:
-    """Run a job that continues where its last run ended: on new files, with its memory."""
+) -> dict[str, Any] | None:
+    """Run a job that continues where its last run ended: on new files, with its memory.
+
+    Return its tables; None for a dry run.
+    """
     from pipeline.jobs.audit.state import StateVersionMismatch
     from pipeline.jobs.incremental.memory import Memory
     from pipeline.jobs.readable_files import BROKEN_FILES
@@ -308,7 +344,7 @@ def _run_on(
         fresh = memory.unseen(files)
         if job.dry_run:
             job.say_plan(fresh, len(files) - len(fresh), [*tables, BROKEN_FILES])
-            return
+            return None
         read: list[Any] = []
 
         def work_on(spark: Any, whole: list[Any], **more: Any) -> dict[str, Any]:
@@ -320,6 +356,7 @@ def _run_on(
         draft.commit()
     counts = {"files": len(read), "known": len(files) - len(fresh)}
     _say_result(job, result, tables, counts, job.report_at(draft))
+    return result
 
 
 def _run(
@@ -343,6 +380,10 @@ def _run(
     return result
 
 
+#: Jobs that the embedded engine does not execute.
+_ON_SPARK = ("latency",)
+
+
 def _result(
     job: Job,
     draft: Any,
@@ -358,7 +399,7 @@ def _result(
     from pipeline.jobs.readable_files import NoReadableFile, over_readable_files
     from pipeline.report.outcome import write_tables
 
-    with job.spark(draft.job) as spark:
+    with job.session_for(draft.job, files, needs_spark=draft.job in _ON_SPARK) as spark:
         try:
             result = over_readable_files(
                 spark, files, partial(work, spark, progress=job.progress), job.progress,

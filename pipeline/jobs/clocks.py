@@ -8,6 +8,7 @@ pairs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -199,7 +200,35 @@ def solve_over_time(bounds: Frame, tolerance_ms: float) -> tuple[dict[int, float
             for host, other in wrong_then.items():
                 if (other != 0) == is_doubtful:
                     wrong[host], offset[host] = other, on_day[host]
+    for of_day in days:
+        for host, other, size in _set_on(of_day, tolerance_ms, wrong):
+            wrong[host], offset[host] = other, size
     return offset, wrong
+
+
+def _set_on(of_day: Frame, tolerance_ms: float, known: Collection[int]) -> list[Any]:
+    """Return clocks that had two offsets on one day: (host, another that may be it or 0, ms).
+
+    A message shows an offset that a later one excludes, and both are beyond the tolerance apart.
+    """
+    known = set(known)
+    pairs = [
+        (int(row.source), int(row.host), float(row.at_from), float(row.at_to))
+        for row in of_day.itertuples()
+        if row.source != row.host and row.at_from > row.at_to + tolerance_ms
+        and not known & {int(row.source), int(row.host)}
+    ]  # fmt: skip
+    votes = Counter(host for pair in pairs for host in pair[:2])
+    found: dict[int, tuple[int, float]] = {}
+    for source, host, least, most in pairs:
+        worst = max(source, host, key=lambda each: (votes[each], each))
+        other = source + host - worst
+        sign = 1.0 if worst == host else -1.0
+        if worst in found or other in found:
+            continue
+        apart = max(least, most, key=abs)
+        found[worst] = (other if votes[other] == votes[worst] else 0, sign * apart)
+    return [(host, *each) for host, each in found.items()]
 
 
 def estimate(bounds: Frame, rounds: int = 100) -> dict[Any, float]:

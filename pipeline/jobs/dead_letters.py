@@ -22,7 +22,7 @@ from pipeline.events import LogFile, hash_of
 from pipeline.jobs.audit.facts import coded
 from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.jobs.incremental.memory import Memory, joined
-from pipeline.jobs.incremental.new_events import each_once
+from pipeline.jobs.incremental.new_events import SparkEvents, each_once
 
 Frame = Any
 
@@ -65,11 +65,17 @@ def dead_letters(
     progress(f"reading deaths: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _rows)
     try:
-        died = fresh.rows.where(f"what = {_DIED}").toPandas()
-        places = _dead_letter_queues(died, memory)
-        names = [*_OURS, *places.queue.unique()]
-        left = fresh.rows.where(f"what = {_LEFT}")
-        left = left.where(left.queue.isin(names)).toPandas()
+        if isinstance(fresh, SparkEvents):
+            died = fresh.rows.where(f"what = {_DIED}").toPandas()
+            places = _dead_letter_queues(died, memory)
+            names = [*_OURS, *places.queue.unique()]
+            left = fresh.rows.where(f"what = {_LEFT}")
+            left = left.where(left.queue.isin(names)).toPandas()
+        else:
+            rows = fresh.to_pandas()
+            died = rows[rows.what == _DIED]
+            places = _dead_letter_queues(died, memory)
+            left = rows[(rows.what == _LEFT) & rows.queue.isin([*_OURS, *places.queue.unique()])]
     finally:
         fresh.close()
     own = left[~left.queue.isin(_OURS)].merge(places, on=["host", "queue"])

@@ -14,6 +14,7 @@ SCHEMA = (
     " sequence_number bigint, `class` string, delivery string, bytes bigint, reason string,"
     " to_queue string, transaction string, label string, correlation_id string"
 )
+COLUMNS = tuple(each.split()[0].strip("`") for each in SCHEMA.split(", "))
 
 
 def read_events(spark: Any, files: Sequence[LogFile]) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.engines.local import LocalEngine
 from pipeline.events import LogFile, Unreadable, check, host_of_path
 
 Frame = Any
@@ -93,6 +95,10 @@ def _checked(path: str, *, whole: bool = False) -> tuple[str, str] | None:
 
 
 def _read_by_tasks(spark: Any, paths: list[str], *, inside: bool) -> list[tuple[str, str]]:
+    if isinstance(spark, LocalEngine):
+        with ThreadPoolExecutor(spark.parallelism) as readers:
+            checked = readers.map(partial(_checked, whole=inside), paths)
+            return [each for each in checked if each is not None]
     schema = pa.schema([("path", pa.string()), ("why", pa.string())])
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:

@@ -6,13 +6,17 @@ same message sent again), the message that its own correlation id names, and so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.events import LogFile
-from pipeline.jobs.event_table import read_events
+from pipeline.engines.local import LocalEngine
+from pipeline.events import LogFile, read_piece
+from pipeline.jobs.event_table import COLUMNS, read_events
 
 STEPS_MAX = 5
 MESSAGES_MAX = 1000
@@ -29,32 +33,63 @@ def trace(
     Events of one host are in its order.  Between hosts a message is sent before it arrives,
     whatever the clocks say.
     """
-    from pyspark.sql import functions as F
-
-    table = read_events(spark, files).where("message_id <> ''")
+    related, of_messages = _local(files) if isinstance(spark, LocalEngine) else _spark(spark, files)
     wanted = {message.strip().lower()}
     known: set[str] = set()
     for step in range(STEPS_MAX):
         progress(f"step {step + 1}: {len(wanted)} messages")
-        ids = sorted(wanted)[:MESSAGES_MAX]
-        related = (
-            table.where(F.col("message_id").isin(ids) | F.col("correlation_id").isin(ids))
-            .select("message_id", "correlation_id")
-            .distinct()
-            .collect()
-        )
+        pairs = related(sorted(wanted)[:MESSAGES_MAX])
         known |= wanted
-        wanted = {
-            each for row in related for each in row if each and each not in known
-        }  # fmt: skip
+        wanted = {each for pair in pairs for each in pair if each and each not in known}
         if not wanted or len(known) > MESSAGES_MAX:
             break
-    rows = (
-        table.where(F.col("message_id").isin(sorted(known)))
-        .dropDuplicates(["queue_manager", "block", "index"])
-        .toPandas()
-    )
-    return {"events": _in_order(rows)}
+    return {"events": _in_order(of_messages(sorted(known)))}
+
+
+#: From ids: the pairs of message and correlation id that contain one; and the events of messages.
+_Related = Callable[[list[str]], Iterable[tuple[str | None, str | None]]]
+_OfMessages = Callable[[list[str]], Any]
+_EVENT = ["queue_manager", "block", "index"]
+
+
+def _spark(spark: Any, files: Sequence[LogFile]) -> tuple[_Related, _OfMessages]:
+    from pyspark.sql import functions as F
+
+    table = read_events(spark, files).where("message_id <> ''")
+
+    def related(ids: list[str]) -> Iterable[tuple[str | None, str | None]]:
+        some = table.where(F.col("message_id").isin(ids) | F.col("correlation_id").isin(ids))
+        return [tuple(row) for row in some.select(*_IDS).distinct().collect()]
+
+    def of_messages(ids: list[str]) -> Any:
+        return table.where(F.col("message_id").isin(ids)).dropDuplicates(_EVENT).toPandas()
+
+    return related, of_messages
+
+
+_IDS = ("message_id", "correlation_id")
+
+
+def _local(files: Sequence[LogFile]) -> tuple[_Related, _OfMessages]:
+    """Return the same in this process, where each question reads the columns that it needs."""
+
+    def chosen(ids: list[str], columns: Sequence[str], by: Sequence[str]) -> Any:
+        wanted, found = pa.array(ids, pa.string()), []
+        for file in files:
+            for table in read_piece((file.path, 0, -1), columns):
+                matches = [pc.is_in(table.column(name).cast(pa.string()), wanted) for name in by]
+                found.append(table.filter(functools.reduce(pc.or_, matches)).to_pandas())
+        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(columns))
+
+    def related(ids: list[str]) -> Iterable[tuple[str | None, str | None]]:
+        pairs = chosen(ids, _IDS, _IDS).drop_duplicates()
+        return [(a or None, b or None) for a, b in pairs.fillna("").itertuples(index=False)]
+
+    def of_messages(ids: list[str]) -> Any:
+        rows = chosen(ids, COLUMNS, ("message_id",))
+        return rows.drop_duplicates(_EVENT, ignore_index=True)
+
+    return related, of_messages
 
 
 def _in_order(rows: Any) -> Any:

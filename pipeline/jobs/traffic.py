@@ -64,7 +64,7 @@ def traffic(
     progress(f"counting arrivals and departures: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _sums)
     try:
-        new = fresh.rows.toPandas()
+        new = fresh.to_pandas()
     finally:
         fresh.close()
     of_queues = new[new.queue.notna()] if len(new) else new

@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
         ("source", pa.string()),
         ("first", pa.int64()),
         ("last", pa.int64()),
+        ("taken_at_ms", pa.int64()),  # the log contains everything from before; 0: not known
     ]
 )
 
@@ -43,6 +44,7 @@ class Inventory:
     block: int
     at_ms: int
     queues: list[dict[str, Any]]
+    taken_at_ms: int = 0
 
     @property
     def messages(self) -> int:
@@ -57,6 +59,7 @@ class Inventory:
             "epoch": epoch,
             "block": self.block,
             "at_ms": self.at_ms,
+            "taken_at_ms": self.taken_at_ms,
         }
         for each in self.queues:
             numbers = np.unique(np.frombuffer(each["numbers"], "<u4")).astype(np.int64)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ROWS_MAX = 500_000  # of one file, which is built in memory
 JOURNAL_MESSAGES = 20_000  # reserved at once; at most one file
 JOURNAL_BYTES = 64 * 1024 * 1024
+INVENTORY_AGE_S = 600.0  # after which there is a new one, although the log has not grown
 DIGITS = 16  # of numbers in names, so that names sort by number
 
 _NAME = re.compile(
@@ -144,6 +145,7 @@ class Ship:
         dry_run: bool = False,
         new_epoch: bool = False,
         is_primary: bool = True,
+        inventory_age_s: float = INVENTORY_AGE_S,
     ) -> None:
         """Prepare a run.  `new_epoch`: write a history other than the target's beside it.
 
@@ -155,6 +157,7 @@ class Ship:
         self._dry_run = dry_run
         self._new_epoch = new_epoch
         self._is_primary = is_primary
+        self._inventory_age_s = inventory_age_s
         self._reached = notes.read()
         self.host: str = qm.name
         self.done = Shipped()
@@ -200,15 +203,31 @@ class Ship:
             self._qm.pipeline.mark_shipped(block - 1)
 
     def _ship_inventory(self, own: str, epoch: int, present: inventory.Inventory) -> None:
-        """Ship the ids of all stored messages, unless nothing has changed since the last time."""
-        known = max((each for _, each in self._files("inventory", own)), default=(1, 0))
-        if (epoch, present.block) <= known:
+        """Ship the ids of all stored messages, and the time until which the log is complete.
+
+        If the log has not grown, a new one is written only when the last one has some age.
+        """
+        files = self._files("inventory", own)
+        last, known = max(files, key=lambda each: (each[1], each[0]), default=("", (1, 0)))
+        if (epoch, present.block) < known:
             return
-        day = _day_of(present.at_ms)
+        if (epoch, present.block) == known and last:
+            age_ms = present.taken_at_ms - self._taken_at_ms(last)
+            if age_ms < self._inventory_age_s * 1000:
+                return
+        day = _day_of(present.taken_at_ms or present.at_ms)
         name = self._name("inventory", day, own, epoch, present.block, present.block)
         table = present.table(epoch)
         self.done.inventory = present.messages
         self.done.add(name, len(table), self._target.write(name, table))
+
+    def _taken_at_ms(self, name: str) -> int:
+        """Return the time of an inventory at the target; 0 if it has none."""
+        try:
+            rows = self._target.read(name, ("taken_at_ms",)).to_pylist()
+        except (OSError, ValueError, KeyError):
+            return 0  # of an earlier version
+        return int(rows[0]["taken_at_ms"] or 0) if rows else 0
 
     def _ship_events(self, own: str, epoch: int, first: int, events: list[dict[str, Any]]) -> None:
         from pyarrow import Table

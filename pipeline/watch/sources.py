@@ -15,6 +15,8 @@ from pipeline.ship.shipment import Notes, Ship, ShipFailed
 from qmd.client import ClientError, blocking
 
 NOTES = ".notes"
+#: The audit sees that a host was idle by the age of its newest inventory.
+INVENTORY_AGE_S = 15.0
 
 
 class SourceFailed(Exception):
@@ -37,7 +39,13 @@ class LiveLog:
         try:
             notes = Notes(folder / NOTES, self.address)
             with notes.locked(), blocking.connect(self.address, **named) as qm:
-                ship = Ship(qm, Target(str(folder)), notes, is_primary=False)
+                ship = Ship(
+                    qm,
+                    Target(str(folder)),
+                    notes,
+                    is_primary=False,
+                    inventory_age_s=INVENTORY_AGE_S,
+                )
                 ship.events()
         except (ClientError, ShipFailed, OSError) as error:
             raise SourceFailed(f"{self.address}: {error}") from error

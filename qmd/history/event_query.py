@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 EVENTS_MAX = 4096  # in one answer
 BLOCKS_MAX = 1024  # read for one answer
 INVENTORY_MAX = 12_000_000  # messages in one answer, which is one frame
+BARRIER_S = 5.0  # for pending events to be written, before an inventory
 POLL_S = 0.2  # the interval in which new events are looked for while a client waits
 
 Value = dict[str, Any]
@@ -152,7 +153,17 @@ class EventLog:
         }
 
     async def inventory(self) -> Value:
-        """Return the ids of all stored messages at the newest block of the log.  Raises Refusal."""
+        """Return the ids of all stored messages at the newest block of the log.  Raises Refusal.
+
+        The log contains everything that happened before `taken_at_ms`; 0 if the disk hangs.
+        """
+        services = self._services
+        taken_at_ms = int(services.environment.time() * 1000)
+        try:
+            async with asyncio.timeout(BARRIER_S):
+                await services.storage.batch.barrier()
+        except TimeoutError:
+            taken_at_ms = 0
         read = partial(inventory.read, messages_max=INVENTORY_MAX)
         try:
             block, at_ms, present = await self._services.storage.read(read)
@@ -167,6 +178,7 @@ class EventLog:
             "queue_manager": guid_text(self._services.id),
             "block": block,
             "at_ms": at_ms,
+            "taken_at_ms": taken_at_ms,
             "queues": [
                 {
                     "table": each.table,

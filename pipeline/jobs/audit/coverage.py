@@ -66,3 +66,20 @@ def holes_of(covered: Frame) -> Frame:
         found, columns=["host", "block_first", "block_last", "at_first", "at_last"]
     )
     return frame.astype(np.int64)
+
+
+def complete_until(holes: Frame, inventories: Frame) -> Frame:
+    """Let the end of each log begin when its newest inventory was taken.
+
+    Otherwise a log whose host was idle afterwards would seem to end before the events that other
+    hosts report some milliseconds later.
+    """
+    if len(holes) == 0 or len(inventories) == 0:
+        return holes
+    heads = inventories.drop_duplicates("host").set_index("host")
+    is_end = (holes.block_last == END) & holes.host.isin(heads.index)
+    for at in holes.index[is_end]:
+        head = heads.loc[holes.host[at]]
+        if holes.block_first[at] > head.block:  # all of the log up to the inventory was read
+            holes.loc[at, "at_first"] = max(int(holes.at_first[at]), int(head.taken_at_ms))
+    return holes

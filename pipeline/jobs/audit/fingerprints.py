@@ -45,6 +45,7 @@ class RowKind(IntEnum):
     DEPARTED_NUMBERS = 16  # numbers of a source whose messages did so; `stream` is the role
     ARRIVED = 17  # arrival numbers of a host that other events name; `source` is the host
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
+    PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
 
@@ -130,6 +131,7 @@ def _rows(facts: Facts, sample_every: int, epoch: int) -> Iterator[Row | None]:
         plain = part.where(part.stream < 0)
         numbers = mixed(mixed(plain.number, plain.source), plain.size)
         yield _sums(RowKind.PLAIN, plain, plain.source, plain.role, numbers)
+        yield _sums(RowKind.PLAIN_QUEUE, plain, plain.source, plain.queue, numbers)
     timed = np.concatenate(
         [at[role] for role in (Role.SENT, Role.ACCEPTED, Role.ORDER_ACKED, Role.SESSION_ACKED)]
     )
@@ -285,7 +287,7 @@ def follows(key: Array, next_: Array) -> Array:
 
 
 def _sums(what: RowKind, facts: Facts, group: Array, part: Array, hashes: Array) -> Row | None:
-    """Sum by `group` and `part`: source and role of plain messages, or host and queue."""
+    """Sum by `group` and `part`: source and role, or queue, of plain ones; or host and queue."""
     n = len(group)
     if n == 0:
         return None
@@ -304,6 +306,12 @@ def _sums(what: RowKind, facts: Facts, group: Array, part: Array, hashes: Array)
         return Row(
             np.full(len(first), what), group[first], key_first=part[first], count=count,
             hashes=sums, key_last=np.maximum.reduceat(facts.number[order], first),
+        )  # fmt: skip
+    if what is RowKind.PLAIN_QUEUE:
+        role = facts.role[order][first].astype(np.int64)
+        return Row(
+            np.full(len(first), what), group[first], key_first=role, queue=part[first],
+            count=count, hashes=sums,
         )  # fmt: skip
     return Row(
         np.full(len(first), what), host=group[first], queue=part[first], count=count, hashes=sums

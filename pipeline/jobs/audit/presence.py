@@ -30,7 +30,8 @@ Array = Any
 #: Messages that arrived in a queue of `host`, and that no event has ended.
 PRESENT = ["host", "source", "number", "epoch", "block", "at_ms", "queue"]
 #: Ranges of numbers that an inventory of `host` names; `source` is 0 if it names none.
-INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last"]
+#: All events from before `taken_at_ms` are in blocks up to `block`; 0: not known.
+INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last", "taken_at_ms"]
 
 _NAMED = re.compile(r"([0-9a-f-]{36})(?:-e(\d+))?-(\d{16})-\d{16}\.parquet$")
 
@@ -67,6 +68,7 @@ def read(paths: Sequence[str]) -> Frame:
             (
                 hash_of(each["queue_manager"]), each["epoch"], each["block"], each["at_ms"],
                 hashes.get(each["source"], 0), each["first"] or 0, each["last"] or 0,
+                each.get("taken_at_ms") or 0,
             )
             for each in listed
         ]  # fmt: skip
@@ -78,9 +80,9 @@ def newest(*frames: Frame) -> Frame:
     both = pd.concat(frames).drop_duplicates()
     if len(both) == 0:
         return both
-    last = both[["host", "epoch", "block"]].sort_values(["epoch", "block"])
-    last = last.drop_duplicates("host", keep="last")
-    return both.merge(last, on=["host", "epoch", "block"]).reset_index(drop=True)
+    order = ["epoch", "block", "taken_at_ms"]
+    last = both[["host", *order]].sort_values(order).drop_duplicates("host", keep="last")
+    return both.merge(last, on=["host", *order]).reset_index(drop=True)
 
 
 def still_there(known: Frame, new: Frame, departed: Numbers) -> Frame:

@@ -41,7 +41,7 @@ from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 7
+VERSION = 8
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,

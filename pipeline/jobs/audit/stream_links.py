@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs.audit.coverage import END
-from pipeline.jobs.audit.facts import HALF
+from pipeline.jobs.audit.facts import HALF, Role
 from pipeline.jobs.audit.fingerprints import RowKind
 
 Frame = Any
@@ -190,3 +190,29 @@ def destinations(names: dict[int, str], queues: Iterable[int]) -> dict[int, set[
         if local and ";" not in local:
             found[each] = by_name.get(local.casefold(), set())
     return found
+
+
+def elsewhere(sums: Frame, names: dict[int, str]) -> set[int]:
+    """Return sources of which messages without a stream may be in another queue than they were for.
+
+    `sums` are the rows `PLAIN_QUEUE`.  Queues are compared only if their direct names are known: a
+    message that was redirected, or sent by another kind of name, may be anywhere.
+    """
+    suspect: set[int] = set()
+    for source, part in sums.groupby("source"):
+        sent = part[part.key_first == int(Role.SENT)]
+        stored = part[part.key_first == int(Role.ACCEPTED)]
+        wanted = destinations(names, sent.queue.unique().tolist())
+        if wanted.keys() != set(sent.queue):
+            continue
+        for queues in {frozenset(each) for each in wanted.values()}:
+            for_them = [name for name, each in wanted.items() if each & queues]
+            there = stored[stored.queue.isin({q for name in for_them for q in wanted[name]})]
+            if _total(sent[sent.queue.isin(for_them)]) != _total(there):
+                suspect.add(int(source))
+    return suspect
+
+
+def _total(rows: Frame) -> tuple[int, int]:
+    hashes = rows.hashes.to_numpy(np.int64).view(np.uint64)
+    return int(rows["count"].sum()), int(hashes.sum())

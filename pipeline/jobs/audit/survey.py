@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs.audit.clock_samples import SAMPLES, clock_bounds
-from pipeline.jobs.audit.coverage import cover, holes_of
+from pipeline.jobs.audit.coverage import complete_until, cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
 from pipeline.jobs.audit.presence import PRESENT, still_there
@@ -26,7 +26,7 @@ from pipeline.jobs.audit.settled import (
     others_of,
     pairs_of,
 )
-from pipeline.jobs.audit.stream_links import goes_where_it_should, link
+from pipeline.jobs.audit.stream_links import elsewhere, goes_where_it_should, link
 
 Frame = Any
 
@@ -105,7 +105,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     merged = _merge(both_sides)
     runs = _merge(pd.concat([known.runs, merged[RUN_COLUMNS]])) if len(known.runs) else merged
     stretches = Stretches(covered)
-    holes = holes_of(covered)
+    holes = complete_until(holes_of(covered), known.inventories)
     samples = pd.concat([known.samples, new.of(RowKind.SAMPLE)[SAMPLES]])
     bounds, samples = clock_bounds(samples, holes)
     unsettled = _unsettled(known)
@@ -155,6 +155,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     )
     no_stream = acknowledged[acknowledged.stream < 0]
     found.suspect_plain = _plain(new.of(RowKind.PLAIN), no_stream, found, full=full)
+    found.suspect_plain |= elsewhere(new.of(RowKind.PLAIN_QUEUE), names)
     found.suspect_queues = _queues(new.of(RowKind.CAME), new.of(RowKind.LEFT), full=full)
     return found, routes
 

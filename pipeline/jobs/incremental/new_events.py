@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute
 
+from pipeline.engines.local import LocalEngine
 from pipeline.events import (
     LogFile,
     Unreadable,
@@ -44,24 +46,53 @@ Work = Callable[[Any, dict[int, str]], Iterable[Any]]
 
 
 class NewEvents:
-    """The results of the tasks: `rows` for Spark, stretches and names."""
+    """The results of the tasks: rows, stretches and names."""
+
+    def __init__(self, notes: Iterable[tuple[Frame, dict[int, str]]]) -> None:
+        self.stretches: list[Frame] = []
+        self.names: dict[int, str] = {}
+        for stretches, names in notes:
+            self.stretches.append(stretches)
+            self.names |= names
+
+    def to_pandas(self) -> Frame:
+        """Return all rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the rows."""
+
+
+class SparkEvents(NewEvents):
+    """Rows that stay on the executors: `rows`."""
 
     def __init__(self, table: Any) -> None:
         from pyspark import StorageLevel
 
         self._table = table.persist(StorageLevel.DISK_ONLY)
-        notes = [
-            pickle.loads(row[0])  # nosec B301: written by our own tasks in this job
-            for row in self._table.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()
-        ]
-        self.stretches: list[Frame] = [stretches for stretches, _ in notes]
-        self.names: dict[int, str] = {}
-        for _, names in notes:
-            self.names |= names
+        noted = self._table.where(f"{NOTE} IS NOT NULL").select(NOTE).collect()
+        # nosec B301: written by our own tasks in this job
+        super().__init__(pickle.loads(row[0]) for row in noted)  # nosec B301
         self.rows = self._table.where(f"{NOTE} IS NULL").drop(NOTE)
+
+    def to_pandas(self) -> Frame:
+        return self.rows.toPandas()
 
     def close(self) -> None:
         self._table.unpersist()
+
+
+class LocalEvents(NewEvents):
+    """Rows in this process."""
+
+    def __init__(self, table: Any) -> None:
+        is_note = pa.compute.is_valid(table.column(NOTE))
+        noted = table.filter(is_note).column(NOTE).to_pylist()
+        super().__init__(pickle.loads(each) for each in noted)  # nosec B301: as above
+        self._rows = table.filter(pa.compute.invert(is_note)).drop_columns([NOTE])
+
+    def to_pandas(self) -> Frame:
+        return self._rows.to_pandas()
 
 
 def each_once(
@@ -72,10 +103,22 @@ def each_once(
     schema: str,
     work: Work,
 ) -> NewEvents:
-    """Apply `work` to the events of `files` that are not in `seen`; its rows have `schema`."""
-    tasks = _tasks(spark, files, seen)
+    """Apply `work` to the events of `files` that are not in `seen`; its rows have `schema`.
+
+    `spark` is a session, or the embedded engine: then the rows are in this process.
+    """
+    is_local = isinstance(spark, LocalEngine)
+    cores = spark.parallelism if is_local else int(spark.sparkContext.defaultParallelism)
+    tasks = _tasks(cores, files, seen)
     wanted = list(dict.fromkeys((*PLACE, *columns)))
     arrow = _arrow_schema(schema)
+    if is_local:
+        with ThreadPoolExecutor(cores) as threads:
+            done = threads.map(lambda task: list(_task(task, wanted, work, arrow)), tasks)
+            batches = [batch for each in done for batch in each]
+        return LocalEvents(
+            pa.Table.from_batches(batches, arrow.append(pa.field(NOTE, pa.binary())))
+        )
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -85,7 +128,7 @@ def each_once(
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(
         each, f"{schema}, {NOTE} binary"
     )
-    return NewEvents(rows)
+    return SparkEvents(rows)
 
 
 def _task(
@@ -182,11 +225,10 @@ def _readable_boxes(piece: Piece) -> list[Box]:
 
 
 def _tasks(
-    spark: Any, files: Sequence[LogFile], seen: Frame
+    cores: int, files: Sequence[LogFile], seen: Frame
 ) -> list[list[tuple[list[Piece], Frame]]]:
     """Return for each task the pieces to read in sequence, and the known stretches of each."""
-    wanted = max(int(spark.sparkContext.defaultParallelism) * 2,
-                 sum(file.size for file in files) // (32 << 20), 1)  # fmt: skip
+    wanted = max(cores * 2, sum(file.size for file in files) // (32 << 20), 1)
     cut = [piece for part in pieces(files, len(files) or 1) for piece in part]
     with ThreadPoolExecutor(_READERS) as readers:
         boxes = list(readers.map(_boxes, cut))
