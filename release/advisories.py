@@ -1,6 +1,7 @@
 """Check of the locked versions against a dated copy of known vulnerabilities.
 
     python -m release.advisories                     check; exit code 1: a version is affected
+    python -m release.advisories --days-max 30       the same, and 1 if the copy is older: releases
     python -m release.advisories --renew REPOSITORY  take the copy again
 
 REPOSITORY is a clone of https://github.com/pypa/advisory-database.  The copy has the advisories of
@@ -10,6 +11,7 @@ the locked packages only; it must be renewed when a package is added, and before
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import re
 import subprocess  # nosec B404: git only, without a shell
@@ -24,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 COPY = Path(__file__).with_name("advisories.json")
 LOCKS = tuple(sorted(path.name for path in ROOT.glob("requirements*.lock")))
 _LOCKED = re.compile(r"^([\w.-]+)(?:\[\w+\])?==(\S+) \\$", re.MULTILINE)
+
+#: An older copy is reported in each output.
+RECENT_DAYS = 30
 
 #: Advisories that do not apply, each with the reason.
 ACCEPTED: dict[str, str] = {}
@@ -117,9 +122,25 @@ def _ranges(events: list[dict[str, str]]) -> list[tuple[str, str | None, str | N
     return found
 
 
+def age_days(copy: dict[str, Any], today: datetime.date) -> int:
+    """Return the age of the copy."""
+    return (today - datetime.date.fromisoformat(copy["date"])).days
+
+
+def warning(days: int) -> str:
+    """Return a sentence about a copy of that age, "" for a recent one."""
+    if days <= RECENT_DAYS:
+        return ""
+    return (
+        f"warning: the copy of the advisories is {days} days old, so that vulnerabilities published"
+        " since then are not found: renew it, see docs/releasing.md"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--renew", type=Path, metavar="REPOSITORY")
+    parser.add_argument("--days-max", type=int, help="fail if the copy is older")
     arguments = parser.parse_args()
     if arguments.renew:
         COPY.write_text(json.dumps(renew(arguments.renew), indent=1) + "\n")
@@ -130,7 +151,12 @@ def main() -> int:
         f"{name} is locked, and not in the copy: renew it" for name in unknown(packages, copy)
     ]
     count = sum(map(len, copy["advisories"].values()))
+    days = age_days(copy, datetime.datetime.now(datetime.UTC).date())
+    if arguments.days_max is not None and days > arguments.days_max:
+        faults.append(f"the copy is older than {arguments.days_max} days")
     print(f"{len(packages)} locked packages, {count} advisories of {copy['date']}")
+    if text := warning(days):
+        print(text, file=sys.stderr)
     print(*faults, sep="\n", end="\n" if faults else "")
     return 1 if faults else 0
 

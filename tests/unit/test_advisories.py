@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from pathlib import Path
@@ -34,6 +35,17 @@ def test_an_affected_version_is_found(version: str, is_affected: bool):
     found = advisories.findings({("cryptography", version)}, COPY)
 
     assert any("PYSEC-2023-254" in each for each in found) == is_affected
+
+
+def test_an_old_copy_is_reported_and_no_release_is_made_with_it(monkeypatch, capsys):
+    copy = {"date": "2024-10-10"}
+
+    assert advisories.age_days(copy, datetime.date(2024, 11, 11)) == 32
+    assert advisories.warning(advisories.RECENT_DAYS) == ""
+    assert "32 days old" in advisories.warning(32)
+    monkeypatch.setattr("sys.argv", ["advisories", "--days-max", "-1"])
+    assert advisories.main() == 1
+    assert "older than -1 days" in capsys.readouterr().out
 
 
 def test_an_accepted_advisory_has_a_reason_and_exists():
