@@ -65,9 +65,9 @@ EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 STOP_TIMEOUT_S = 4.0
 BACKLOG = 512
-# A commit's thread and the event loop share the interpreter: with the default of 5 ms each may
-# delay the other by the duration of a commit.
-SWITCH_INTERVAL_S = 0.0005
+# A commit's thread and the event loop share the interpreter.  That thread gives it up at each row,
+# and a busy loop gives it back after this time: with 0.5 ms a commit of 800 rows took 175 ms.
+SWITCH_INTERVAL_S = 0.0001
 # A batch of parsed messages exceeds Python's default of 700 objects: the collector would run for
 # each batch, and find nothing.  Measured: 0.9 µs of the 1.7 µs per message in the session.
 GC_THRESHOLDS = (20_000, 50, 100)
