@@ -45,8 +45,9 @@ async def list_(components: Components, request: frames.ListCertificates) -> lis
     from qmd.message_security.signatures import described
 
     sender = _sender(request.sender)
-    work = components.directory.certificates(sender)
-    found = await in_time(components.services, components.directory, work)
+    # From the cache, because every user may ask.
+    work = components.resolver.entries.certificates(sender)
+    found, _ = await in_time(components.services, components.directory, work)
     return [{"sender": sender, **described(each)} for each in found]
 
 

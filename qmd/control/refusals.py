@@ -5,9 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from protocol.errors import InvalidName
+from qmd.access.checks import not_answered
 from qmd.control.accounts import REQUESTS_MAX as REQUESTS_OF_ACCOUNT_MAX
+from qmd.control.client_memory import no_memory
 from qmd.control_protocol.messages import Refused
+from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
+from storage.errors import StorageError
 
 
 def not_understood(error: InvalidName) -> Refusal:
@@ -20,6 +24,20 @@ def not_understood(error: InvalidName) -> Refusal:
 def as_refusal(error: Refusal | InvalidName) -> Refusal:
     """Return the refusal of a request, also of one with a name that is not valid."""
     return error if isinstance(error, Refusal) else not_understood(error)
+
+
+def failure(error: Exception) -> Refusal | None:
+    """Return the refusal of a request that an error has ended; None: the error is a bug."""
+    match error:
+        case Refusal() | InvalidName():
+            return as_refusal(error)
+        case MustAsk():  # a right depends on a name that the directory has to answer again
+            return not_answered(error.name)
+        case StorageError():
+            return Refusal("storage_failed", f"the storage failed: {error}")
+        case MemoryError():
+            return no_memory()
+    return None
 
 
 def not_decoded(error: msgspec.DecodeError) -> Refusal:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from protocol.errors import InvalidName
-from qmd.access.checks import not_answered
 from qmd.access.local_users import UNKNOWN, LocalClient, client_of
 from qmd.access.rights import NO_RIGHTS, Rights
 from qmd.control import verb_rights
@@ -26,7 +25,7 @@ from qmd.control.accounts import TURN_S, Account
 from qmd.control.client_memory import REQUEST_COPIES, UNCOUNTED_BYTES, ClientMemory, no_memory
 from qmd.control.large_requests import Hooks, ignore, send_in_parts, with_answers
 from qmd.control.reading_turns import ReadingTurns
-from qmd.control.refusals import as_refusal, not_decoded, refused, too_many_requests
+from qmd.control.refusals import as_refusal, failure, not_decoded, refused, too_many_requests
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, FrameBuffer, FrameError, Request
 from qmd.control_protocol.parts import request_in_parts
@@ -36,7 +35,6 @@ from qmd.queues.local_queue import Reader
 from qmd.runtime.bulk_turns import LARGE_BYTES, LARGE_REQUEST_BYTES
 from qmd.runtime.fair_scheduler import Class
 from qmd.runtime.shares import Owner
-from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from qmd.control.components import Components
@@ -138,6 +136,7 @@ class ControlConnection(asyncio.Protocol):
             self.account = None
         self._transport = None
         self._backlog.clear()
+        self._buffer.clear()
         self.let_go()
 
     def let_go(self) -> None:
@@ -161,15 +160,8 @@ class ControlConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._memory.received(len(data))
         self._reading.begin(self._buffer.wanted_bytes)
-        try:
-            received = self._buffer.feed(data)
-        except MemoryError:
-            self._memory.end_without_memory()
-            return
-        except FrameError as error:
-            self._output.append(frames.frame(refused(0, Refusal("frame_too_large", str(error)))))
-            self._write()
-            self.close()
+        received = self._frames(data)
+        if received is None:
             return
         if received and not self._has_requested:
             self._has_requested = True
@@ -207,9 +199,29 @@ class ControlConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _frames(self, data: bytes) -> list[memoryview] | None:
+        """Split some requests off; None: that has ended the connection."""
+        try:
+            if data:
+                return self._buffer.feed(data, TURN_REQUESTS_MAX)
+            return self._buffer.more(TURN_REQUESTS_MAX)
+        except MemoryError:
+            self._memory.end_without_memory()
+        except FrameError as error:
+            self._output.append(frames.frame(refused(0, Refusal("frame_too_large", str(error)))))
+            self._write()
+            self.close()
+        return None
+
+    def _refill(self) -> None:
+        """Split more requests off when all of the last ones have begun."""
+        if self._buffer.has_more and not self._backlog:
+            self._backlog += self._frames(b"") or ()
+
     def close(self) -> None:
         """End the connection after the answers so far; requests that have not begun do not."""
         self._backlog.clear()
+        self._buffer.clear()
         if self._transport is not None:
             self._transport.close()
 
@@ -234,6 +246,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
+        self._refill()
         if self._may_begin() and not self._waits_for_turn:
             turns, account = self.components.local_turns, self.account
             is_bulk = len(self._backlog[0]) > LARGE_REQUEST_BYTES
@@ -242,6 +255,7 @@ class ControlConnection(asyncio.Protocol):
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
                 self._begin()
+                self._refill()
             if self._may_begin():
                 self._waits_for_turn = True
                 if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
@@ -449,11 +463,11 @@ class ControlConnection(asyncio.Protocol):
 
     def look(self, number: int, work: Coroutine[Any, Any, object]) -> None:
         """Start a verb that waits and changes nothing; it is cancelled with the connection."""
-        self._start(self._looking, number, work)
+        self._keep(self._looking, self._finish(number, work, is_change=False))
 
     def change(self, number: int, work: Coroutine[Any, Any, object]) -> None:
         """Start a verb that waits in the middle of a change; it always runs to its end."""
-        self._start(self._changing, number, work)
+        self._keep(self._changing, self._finish(number, work, is_change=True))
 
     def change_in_parts(
         self,
@@ -466,14 +480,6 @@ class ControlConnection(asyncio.Protocol):
         hooks = Hooks(self._is_open, self._admitted, begun, self._go_on_in_order)
         self.change(number, work(hooks))
 
-    def _start(
-        self,
-        tasks: set[asyncio.Task[None]],
-        number: int,
-        work: Coroutine[Any, Any, object],
-    ) -> None:
-        self._keep(tasks, self._finish(number, work, is_change=tasks is self._changing))
-
     def _keep(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         tasks.add(task)
@@ -484,16 +490,10 @@ class ControlConnection(asyncio.Protocol):
     ) -> None:
         try:
             self.done(number, await work)
-        except (Refusal, InvalidName) as error:
-            self._refuse(number, as_refusal(error))
-        except MustAsk as ask:  # a right depends on a name that the directory has to answer again
-            self._refuse(number, not_answered(ask.name))
-        except StorageError as error:
-            self._refuse(number, Refusal("storage_failed", f"the storage failed: {error}"))
-        except MemoryError as error:
-            if is_change:
-                self.components.services.lifecycle.fail(error)  # the change may be incomplete
+        except Exception as error:
+            # A change that lacks memory may be incomplete.
+            refusal = None if is_change and isinstance(error, MemoryError) else failure(error)
+            if refusal is None:
+                self.components.services.lifecycle.fail(error)
             else:
-                self._refuse(number, no_memory())
-        except Exception as bug:
-            self.components.services.lifecycle.fail(bug)
+                self._refuse(number, refusal)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.frame_buffer import LENGTH, FrameBuffer
 
 NO_REQUESTS = [
     b"",
@@ -56,3 +57,20 @@ def test_the_length_of_a_token_is_limited() -> None:
 
     with pytest.raises(msgspec.ValidationError, match="length"):
         frames.decode_request(frames.frame(request)[4:])
+
+
+def test_a_read_with_many_frames_is_split_in_parts() -> None:
+    buffer, sent = FrameBuffer(), [bytes([number]) * number for number in range(1, 8)]
+    written = b"".join(LENGTH.pack(len(each)) + each for each in sent)
+
+    found = [bytes(each) for each in buffer.feed(written[:-2], 3)]
+    assert buffer.has_more
+    found += map(bytes, buffer.feed(written[-2:], 2))
+    while buffer.has_more:
+        found += map(bytes, buffer.more(1))
+
+    assert found == sent
+    buffer.feed(written, 1)
+    buffer.clear()
+    assert not buffer.has_more
+    assert buffer.more(9) == []
