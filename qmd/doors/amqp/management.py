@@ -7,6 +7,7 @@ and the attributes of queues in its body.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from qmd.control_protocol import operations as operator_frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.arriving import STANDARD, arrived
-from qmd.doors.amqp.conditions import TOO_LARGE, AmqpFault, condition_of
+from qmd.doors.amqp.conditions import LIMIT, TOO_LARGE, AmqpFault, condition_of
 from qmd.doors.amqp.sections import BadMessage
 from qmd.doors.amqp.served import ServedLink
 from qmd.properties import values as names
@@ -34,7 +35,9 @@ log = structlog.get_logger()
 ADDRESS = "$management"
 QUEUE = "org.qmd.queue"
 CREDIT, REQUEST_BYTES = 50, 64 * 1024
-ANSWERS_MAX = 1000  # that wait for credit
+#: Answers that wait for credit.  Beyond these bytes requests are refused: a table of all queues
+#: has megabytes, and a client need not take it.
+ANSWERS_MAX, ANSWERS_BYTES = 1000, 4 * 1024 * 1024
 STATUS = {
     "amqp:not-found": 404,
     "amqp:unauthorized-access": 403,
@@ -61,7 +64,13 @@ class ManagementAnswers(ServedLink):
         self.link = link
         self._pointer = link._impl
         self._waiting: deque[bytes] = deque()
+        self._bytes = 0
         self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client leaves so much that its requests are refused."""
+        return self._bytes > ANSWERS_BYTES
 
     def answers(self, address: str) -> bool:
         """Return whether it receives the answers to requests with this `reply-to`."""
@@ -71,14 +80,16 @@ class ManagementAnswers(ServedLink):
         """Send an answer, as soon as there is credit."""
         if len(self._waiting) < ANSWERS_MAX:
             self._waiting.append(data)
+            self._bytes += len(data)
             self.flow()
 
     def flow(self) -> None:
         """Send answers, as far as the credit goes."""
         while self._waiting and lib.pn_link_credit(self._pointer) > 0:
             self._count += 1
-            tag = b"%d" % self._count
-            engine.settle(engine.send(self._pointer, tag, self._waiting.popleft()))
+            tag, data = b"%d" % self._count, self._waiting.popleft()
+            self._bytes -= len(data)
+            engine.settle(engine.send(self._pointer, tag, data))
         if lib.pn_link_get_drain(self._pointer):
             lib.pn_link_drained(self._pointer)
         self._conversation.flush()
@@ -92,6 +103,7 @@ class ManagementAnswers(ServedLink):
     def close(self) -> None:
         """Drop the answers that the client has not got."""
         self._waiting.clear()
+        self._bytes = 0
 
 
 class ManagementRequests(ServedLink):
@@ -102,6 +114,7 @@ class ManagementRequests(ServedLink):
         self.link = link
         self._pointer = link._impl
         self._data = bytearray()
+        self._turn = asyncio.Lock()  # one request of the link at a time: an answer may be large
 
     def start(self) -> None:
         """Give the client its first credit."""
@@ -122,10 +135,21 @@ class ManagementRequests(ServedLink):
             self._conversation.spawn(self._process(delivery, data))
 
     async def _process(self, delivery: Any, data: bytes) -> None:
+        async with self._turn:
+            await self._process_next(delivery, data)
+
+    async def _process_next(self, delivery: Any, data: bytes) -> None:
         try:
             request = Request(data)
         except BadMessage as error:
             engine.reject(delivery, condition_of(AmqpFault("amqp:decode-error", str(error))))
+            self._conversation.flush()
+            return
+        answers = self._answers_to(request)
+        if answers is not None and answers.is_full:
+            text = f"{ANSWERS_BYTES} bytes of answers wait for the credit of the client"
+            engine.reject(delivery, condition_of(AmqpFault(LIMIT, text)))
+            lib.pn_link_flow(self._pointer, 1)
             self._conversation.flush()
             return
         try:
@@ -143,16 +167,23 @@ class ManagementRequests(ServedLink):
 
     async def _answer(self, request: Request, data: bytes) -> None:
         """Send an answer over the link for answers, or to the queue that the request names."""
-        for link in list(self._conversation.links.values()):
-            if isinstance(link, ManagementAnswers) and link.answers(request.reply_to):
-                link.add(data)
-                return
+        link = self._answers_to(request)
+        if link is not None:
+            link.add(data)
+            return
         now_ms = int(time.time() * 1000)
         message = arrived(data, request.reply_to, settled=False, now_ms=now_ms).message
         try:
             await self._conversation.control.request(frames.Send, [message], b"", b"")
         except ClientError as error:
             log.warning("amqp_message_dropped", queue=request.reply_to, reason=str(error))
+
+    def _answers_to(self, request: Request) -> ManagementAnswers | None:
+        """Return the link that gets the answer, None if it goes to a queue."""
+        for link in self._conversation.links.values():
+            if isinstance(link, ManagementAnswers) and link.answers(request.reply_to):
+                return link
+        return None
 
     async def _execute(self, request: Request) -> Answer:
         """Execute a request.  Raises ClientError."""

@@ -28,7 +28,8 @@ BATCH = "application/cloudevents-batch+json"
 VERSION = "1.0"
 PREFIX, OTHER_PREFIX = "cloudEvents:", "cloudEvents_"  # the AMQP binding permits both
 LABEL_UNITS_MAX = 249
-_NAME = re.compile(r"^[a-z0-9]{1,50}$")
+_NAME = re.compile(r"[a-z0-9]{1,50}")  # of an attribute; it becomes the name of a header
+_DATA = "data"  # no attribute, although it could be the name of one
 _REQUIRED = ("id", "source", "type")
 
 
@@ -98,7 +99,7 @@ def _message(
         if not isinstance(attributes.get(name), str) or not attributes[name]:
             raise Problem(400, "http_bad_event", f"the attribute {name} is required")
     for name, value in attributes.items():
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise Problem(400, "http_bad_event", f"{name!r} is not the name of an attribute")
         if not isinstance(value, str | int | bool) or value != value:
             raise Problem(400, "http_bad_event", f"the attribute {name} has no simple value")
@@ -122,11 +123,16 @@ def _fits(label: str) -> bool:
 
 
 def attributes_of(message: Message) -> dict[str, Any]:
-    """Return the attributes of a message as an event: those it was sent with, or its properties."""
+    """Return the attributes of a message as an event: those it was sent with, or its properties.
+
+    Other hosts send properties with any names: those that no attribute may have are left out.
+    """
     found = {
         name[len(PREFIX) :]: value
         for name, value in json_value(message.properties).items()
         if name.startswith((PREFIX, OTHER_PREFIX))
+        and _NAME.fullmatch(name, len(PREFIX))
+        and name[len(PREFIX) :] != _DATA
     }
     if all(isinstance(found.get(each), str) for each in (*_REQUIRED, "specversion")):
         return {

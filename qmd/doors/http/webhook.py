@@ -66,15 +66,28 @@ def is_permitted(address: IpAddress, host: str, allowed: Sequence[Network | str]
         address = address.ipv4_mapped
     if any(not isinstance(each, str) and address in each for each in allowed):
         return True
-    is_special = (
+    names = {each.casefold() for each in allowed if isinstance(each, str)}
+    inner = _inner(address)
+    return (
+        host.casefold() in names
+        and not _is_special(address)
+        and not (inner is not None and _is_special(inner))
+    )
+
+
+def _is_special(address: IpAddress) -> bool:
+    return (
         address.is_loopback
         or address.is_link_local
         or address.is_multicast
         or address.is_unspecified
         or address.is_reserved
     )
-    names = {each.casefold() for each in allowed if isinstance(each, str)}
-    return host.casefold() in names and not is_special
+
+
+def _inner(address: IpAddress) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address to which an IPv6 address leads by a gateway: that of 6to4."""
+    return address.sixtofour if isinstance(address, ipaddress.IPv6Address) else None
 
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:

@@ -27,6 +27,10 @@ LOCAL = ipaddress.ip_network("127.0.0.0/8")
         ("::1", "hooks.example", ["hooks.example"], False),
         ("::ffff:127.0.0.1", "hooks.example", ["hooks.example"], False),
         ("fe80::1", "hooks.example", ["hooks.example"], False),
+        # IPv6 addresses that gateways take for those IPv4 addresses.
+        ("64:ff9b::a9fe:a9fe", "hooks.example", ["hooks.example"], False),
+        ("2002:7f00:1::", "hooks.example", ["hooks.example"], False),
+        ("2002:c000:201::", "hooks.example", ["hooks.example"], True),
         ("::ffff:127.0.0.1", "x", [LOCAL], True),
         ("127.0.0.1", "localhost", [LOCAL], True),
         ("192.0.2.1", "hooks.example", [], False),
