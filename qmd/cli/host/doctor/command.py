@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +14,10 @@ from qmd.cli.parameters import json_option
 
 if TYPE_CHECKING:
     from qmd.cli.host.doctor.peer_checks import PeerCheck
+    from qmd.client import QueueManager
     from qmd.config.file import Settings
 
+PROBE_TIMES = 6  # waits within the check of a peer with the daemon
 #: Exit codes as monitoring programs expect them; a note is in order.
 _EXIT = {Level.OK: 0, Level.NOTE: 0, Level.WARNING: 1, Level.FAULT: 2}
 _COLOURS = {Level.OK: "green", Level.NOTE: None, Level.WARNING: "yellow", Level.FAULT: "red"}
@@ -83,12 +85,14 @@ def _findings(
             yield fault("configuration", f"{each}.", "Correct it, and try `qmd config check`.")
         return
     if peer is None:
-        yield from _of_this_host(configuration, settings)
+        yield from _of_this_host(configuration, settings, timeout_s)
     else:
         yield from _of_a_peer(configuration, settings, peer, queue, timeout_s, sends=sends)
 
 
-def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[Finding]:
+def _of_this_host(
+    configuration: Configuration, settings: Settings, timeout_s: float
+) -> Iterator[Finding]:
     from qmd.cli.host.doctor import folder_checks, host_checks
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
@@ -110,17 +114,39 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
     yield from _safely("socket", host_checks.check_socket(settings, is_served=is_served))
     yield from host_checks.check_service(is_served=is_served)
     if is_served:
-        yield from _of_the_daemon(configuration)
+        from qmd.cli.host.doctor.daemon_checks import check_daemon
+
+        yield from _answers(configuration, check_daemon, timeout_s)
 
 
-def _of_the_daemon(configuration: Configuration) -> list[Finding]:
-    from qmd.cli.host.doctor.daemon_checks import check_daemon
+def _answers(
+    configuration: Configuration,
+    ask: Callable[[QueueManager], Awaitable[list[Finding]]],
+    timeout_s: float,
+) -> list[Finding]:
+    """Return the findings of the daemon here, or that it does not answer."""
+    import asyncio
+
     from qmd.client.errors import ClientError
 
+    async def run() -> list[Finding]:
+        async with asyncio.timeout(timeout_s), configuration.connect() as qm:
+            return await ask(qm)
+
     try:
-        return configuration.ask(check_daemon)
+        return asyncio.run(run())
     except ClientError as error:
         return [fault("daemon", f"The daemon does not answer: {error}.", error.remedy or "")]
+    except TimeoutError:
+        return [
+            fault(
+                "daemon",
+                f"The daemon has the data folder, and does not answer within {timeout_s:g} s: it"
+                " hangs, was stopped (SIGSTOP), or its disk does not answer.",
+                "Look at its log and at `ps -o stat,wchan -C qmd`; `systemctl kill -s KILL qmd`"
+                " loses nothing that was acknowledged.",
+            )
+        ]
 
 
 def _of_a_peer(
@@ -152,15 +178,14 @@ def _with_the_daemon(
     sends: bool,
 ) -> list[Finding]:
     from qmd.cli.host.doctor.probe import check_known, send_probe
-    from qmd.client import QueueManager
-    from qmd.client.errors import ClientError
 
     assert check.met is not None
     met = check.met
 
     async def ask(qm: QueueManager) -> list[Finding]:
         found = await check_known(qm, check, met)
-        if sends:
+        # A message to a wrong computer, or to this one, shows nothing about the way.
+        if sends and not any(each.level is Level.FAULT for each in found):
             found += await send_probe(qm, settings, check, queue, timeout_s)
         return found
 
@@ -172,10 +197,7 @@ def _with_the_daemon(
                 "Start the daemon, and repeat the command; `qmd doctor` checks this host.",
             )
         ]
-    try:
-        return configuration.ask(ask)
-    except ClientError as error:
-        return [fault("daemon", f"The daemon here does not answer: {error}.", error.remedy or "")]
+    return _answers(configuration, ask, PROBE_TIMES * timeout_s)
 
 
 def _is_served(settings: Settings) -> bool:
