@@ -341,8 +341,10 @@ def submitted_master() -> str:
 
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return LOCAL
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
+    # spark-submit leaves its settings in the Java process, which SparkConf reads once it is known.
+    SparkContext._ensure_initialized()
     return str(SparkConf().get("spark.master", LOCAL))
 
 

@@ -26,11 +26,15 @@ class Messages:
         self.target = (self.source + rng.integers(1, hosts, streams)) % hosts
         self.queue = rng.integers(0, len(QUEUES), streams)
         kinds = rng.random(streams)
+        if fleet.largest_share:
+            kinds[0] = 1
         # 0 transactional, 1 recoverable, 2 express
         self.delivery = np.where(
             kinds < fleet.plain_share, np.where(kinds < fleet.plain_share / 3, 2, 1), 0
         )
         weights = rng.lognormal(0, 0.6, streams)
+        if fleet.largest_share and streams > 1:
+            weights[0] = weights[1:].sum() * fleet.largest_share / (1 - fleet.largest_share)
         self.counts = 1 + rng.multinomial(total - streams, weights / weights.sum())
         self.first = np.concatenate(([0], np.cumsum(self.counts)))
         self.stream = np.repeat(np.arange(streams, dtype=np.int32), self.counts)

@@ -36,6 +36,7 @@ class Fleet:
     seed: int = 1
     faults: dict[str, int] = field(default_factory=dict)
     plain_share: float = 0.1  # of the streams: recoverable ones, and half as many express ones
+    largest_share: float = 0.0  # of all messages in one transactional stream; 0: as it comes
     outages: int = 1  # of each host, on average: no message arrives during an outage
 
     def __post_init__(self) -> None:
@@ -44,6 +45,8 @@ class Fleet:
                 "a fleet has 2 hosts or more, 1 stream or more, no fewer messages than streams,"
                 " and 1 day or more"
             )
+        if not 0 <= self.largest_share < 1:
+            raise ValueError("the share of the largest stream is at least 0 and below 1")
 
 
 def host_name(host: int) -> str:

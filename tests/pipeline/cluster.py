@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and two workers, each a process of its own."""
+"""A standalone Spark cluster on loopback: a master and workers, each a process of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -17,13 +18,16 @@ from tests.process.command_line import ROOT
 from tests.process.harness import free_port
 
 START_S = END_S
-WORKERS = 2
+WORKERS = 3
 
 
 class Cluster:
     """`with Cluster(folder) as cluster:` has a master at `cluster.master`, and its workers."""
 
-    def __init__(self, folder: Path, *, workers: int = WORKERS) -> None:
+    def __init__(
+        self, folder: Path, *, workers: int = WORKERS, more: Mapping[str, str] | None = None
+    ) -> None:
+        """`more` is added to the environment of all processes, and of drivers."""
         import pyspark
 
         from pipeline.spark.java import java_home
@@ -48,6 +52,7 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
             # Executors start in folders of their own, and import the packages of the driver.
             "PYTHONPATH": str(ROOT),
+            **(more or {}),
         }
 
     @property
@@ -97,6 +102,10 @@ class Cluster:
                     env={**os.environ, **self.environment},
                 )
             )
+
+    def executors(self) -> int:
+        """Return how many executors the workers have started since the cluster began."""
+        return self._log().count("Asked to launch executor")
 
     def _log(self) -> str:
         return (self.folder / "cluster.log").read_text(errors="replace")

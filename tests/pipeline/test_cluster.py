@@ -1,4 +1,4 @@
-"""The data source on a standalone cluster: a master and two workers, all on loopback."""
+"""The data source and jobs on a standalone cluster: a master and workers, all on loopback."""
 
 import json
 import os
@@ -10,10 +10,12 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra qmd-msmq[spark] is not installed")
 
+from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.spark.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.cluster_job import SETTINGS
+from tests.pipeline.s3 import S3
 from tests.process.command_line import ROOT
 from tests.process.harness import Hosts
 
@@ -50,39 +52,73 @@ def run(cluster, *command):
     )
 
 
-@pytest.fixture
-def daemon():
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Yield a cluster whose processes know the server of the bucket; it may not run."""
     try:
         require_java()
     except NoJava as none:
         pytest.skip(str(none))
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder / "cluster", more=S3(folder / "s3").environment) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def bucket(cluster, tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec", reason="the extra qmd-msmq[spark] is not installed")
+    pytest.importorskip("s3fs", reason="the extra qmd-msmq[s3] is not installed")
+    pytest.importorskip("moto", reason="moto, the server of the bucket, is not installed")
+    with S3(tmp_path / "s3", address=cluster.environment["AWS_ENDPOINT_URL"]) as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        system = fsspec.filesystem("s3", skip_instance_cache=True)
+        system.mkdir("lake")
+        yield system
+
+
+@pytest.fixture
+def daemon():
     hosts = Hosts()
     yield hosts.daemon()
     hosts.close()
 
 
-def test_source_sink_and_audit_work_on_two_workers(daemon, tmp_path):
+def test_source_and_sink_work_on_several_workers(cluster, daemon, tmp_path):
     socket = daemon.folder / "qmd.sock"
     daemon.create("orders", "copy", "batch", transactional=True)
     with blocking.connect(socket) as qm:
         messages = [new_message("orders", str(number), label="order") for number in range(1000)]
         qm.send_many(messages)
-        with Cluster(tmp_path / "cluster") as cluster:
-            job = ("tests.pipeline.cluster_job", cluster.master, str(socket), str(tmp_path))
-            done = run_on(cluster, *job)
-            logs = tmp_path / "logs"
-            logs.mkdir()
-            daemon.cli("events", "export", str(logs / "a.parquet"), "--format", "parquet")
-            audit = submit(
-                cluster, "audit", "--input", str(logs), "--output", str(tmp_path / "report")
-            )
+        job = ("tests.pipeline.cluster_job", cluster.master, str(socket), str(tmp_path))
+        done = run_on(cluster, *job)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert audit.returncode == 0, audit.stderr[-3000:]
-        assert "nothing was lost, doubled or reordered" in audit.stdout
-        assert (tmp_path / "report" / "report.html").exists()
         reported = json.loads(done.stdout.splitlines()[-1])
 
-        assert reported == {"rows": 1000, "executors": 2, "master": cluster.master}
+        assert (reported["rows"], reported["master"]) == (1000, cluster.master)
+        assert reported["executors"] > 1
         assert [int(message.body) for message in qm.peek_each("batch")] == list(range(500))
         assert [int(message.body) for message in qm.peek_each("copy")] == list(range(1000))
         assert list(qm.peek_each("orders")) == []
+
+
+def test_workers_that_share_only_a_bucket_audit_one_large_stream(cluster, bucket, tmp_path):
+    faults = parse_faults("lost=3,duplicated=2,reordered=2")
+    # Nine of ten messages are of one stream: it must not fall to one task.
+    fleet = Fleet(
+        hosts=3, streams=6, messages=6_000, days=2, seed=11, faults=faults, largest_share=0.9
+    )
+    generate(fleet, tmp_path / "logs")
+    for each in sorted((tmp_path / "logs").rglob("*.parquet")):
+        bucket.put(str(each), f"lake/qmd/{each.relative_to(tmp_path / 'logs')}")
+    before = cluster.executors()
+
+    done = submit(
+        cluster, "audit", "--input", "s3://lake/qmd", "--output", "s3://lake/audit", "--json"
+    )
+
+    assert done.returncode == 1, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])["findings"]
+    assert found == {"lost": 3, "duplicated": 2, "reordered": 2}
+    assert b"<html" in bucket.cat_file("lake/audit/report.html")
+    assert cluster.executors() - before == cluster.workers

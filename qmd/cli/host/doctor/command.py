@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,10 +14,8 @@ from qmd.cli.parameters import json_option
 
 if TYPE_CHECKING:
     from qmd.cli.host.doctor.peer_checks import PeerCheck
-    from qmd.client import QueueManager
     from qmd.config.file import Settings
 
-PROBE_TIMES = 6  # waits within the check of a peer with the daemon
 #: Exit codes as monitoring programs expect them; a note is in order.
 _EXIT = {Level.OK: 0, Level.NOTE: 0, Level.WARNING: 1, Level.FAULT: 2}
 _COLOURS = {Level.OK: "green", Level.NOTE: None, Level.WARNING: "yellow", Level.FAULT: "red"}
@@ -85,14 +83,12 @@ def _findings(
             yield fault("configuration", f"{each}.", "Correct it, and try `qmd config check`.")
         return
     if peer is None:
-        yield from _of_this_host(configuration, settings, timeout_s)
+        yield from _of_this_host(configuration, settings)
     else:
         yield from _of_a_peer(configuration, settings, peer, queue, timeout_s, sends=sends)
 
 
-def _of_this_host(
-    configuration: Configuration, settings: Settings, timeout_s: float
-) -> Iterator[Finding]:
+def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[Finding]:
     from qmd.cli.host.doctor import folder_checks, host_checks
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
@@ -114,39 +110,17 @@ def _of_this_host(
     yield from _safely("socket", host_checks.check_socket(settings, is_served=is_served))
     yield from host_checks.check_service(is_served=is_served)
     if is_served:
-        from qmd.cli.host.doctor.daemon_checks import check_daemon
-
-        yield from _answers(configuration, check_daemon, timeout_s)
+        yield from _of_the_daemon(configuration)
 
 
-def _answers(
-    configuration: Configuration,
-    ask: Callable[[QueueManager], Awaitable[list[Finding]]],
-    timeout_s: float,
-) -> list[Finding]:
-    """Return the findings of the daemon here, or that it does not answer."""
-    import asyncio
-
+def _of_the_daemon(configuration: Configuration) -> list[Finding]:
+    from qmd.cli.host.doctor.daemon_checks import check_daemon
     from qmd.client.errors import ClientError
 
-    async def run() -> list[Finding]:
-        async with asyncio.timeout(timeout_s), configuration.connect() as qm:
-            return await ask(qm)
-
     try:
-        return asyncio.run(run())
+        return configuration.ask(check_daemon)
     except ClientError as error:
         return [fault("daemon", f"The daemon does not answer: {error}.", error.remedy or "")]
-    except TimeoutError:
-        return [
-            fault(
-                "daemon",
-                f"The daemon has the data folder, and does not answer within {timeout_s:g} s: it"
-                " hangs, was stopped (SIGSTOP), or its disk does not answer.",
-                "Look at its log and at `ps -o stat,wchan -C qmd`; `systemctl kill -s KILL qmd`"
-                " loses nothing that was acknowledged.",
-            )
-        ]
 
 
 def _of_a_peer(
@@ -178,14 +152,15 @@ def _with_the_daemon(
     sends: bool,
 ) -> list[Finding]:
     from qmd.cli.host.doctor.probe import check_known, send_probe
+    from qmd.client import QueueManager
+    from qmd.client.errors import ClientError
 
     assert check.met is not None
     met = check.met
 
     async def ask(qm: QueueManager) -> list[Finding]:
         found = await check_known(qm, check, met)
-        # A message to a wrong computer, or to this one, shows nothing about the way.
-        if sends and not any(each.level is Level.FAULT for each in found):
+        if sends:
             found += await send_probe(qm, settings, check, queue, timeout_s)
         return found
 
@@ -197,7 +172,10 @@ def _with_the_daemon(
                 "Start the daemon, and repeat the command; `qmd doctor` checks this host.",
             )
         ]
-    return _answers(configuration, ask, PROBE_TIMES * timeout_s)
+    try:
+        return configuration.ask(ask)
+    except ClientError as error:
+        return [fault("daemon", f"The daemon here does not answer: {error}.", error.remedy or "")]
 
 
 def _is_served(settings: Settings) -> bool:

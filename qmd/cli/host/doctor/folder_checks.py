@@ -144,7 +144,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
     try:
         found = upgrade.plan(folder)
     except ForeignDatabase as error:
-        yield _foreign(folder, error)
+        yield fault("database", f"{error}.", "Correct data in [queue_manager].")
         return
     except CannotStart as error:
         if error.code != "no_database":
@@ -180,25 +180,6 @@ def check_database(settings: Settings) -> Iterator[Finding]:
     elif found is not None:
         steps = f"; the next start upgrades it to {found.latest}" if found.steps else ""
         yield ok("database", f"It has schema {found.present}{steps}.")
-
-
-def _foreign(folder: Path, error: ForeignDatabase) -> Finding:
-    """Return the finding about a database that does not begin as one of ours.
-
-    Before its first checkpoint all of our database is in its log, which may have been lost.
-    """
-    try:
-        with locked(folder):
-            lost = missing.find(folder)
-    except (CannotStart, OSError):
-        lost = None
-    if lost is None:
-        return fault("database", f"{error}.", "Correct data in [queue_manager].")
-    return fault(
-        "database",
-        f"{error}, or its log was cut off. Acknowledged data is missing: {lost}.",
-        f"Correct data in [queue_manager] if the folder is wrong. {missing.REMEDY.capitalize()}.",
-    )
 
 
 def check_identity(settings: Settings) -> Iterator[Finding]:
