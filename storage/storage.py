@@ -31,7 +31,7 @@ from storage.errors import CannotStart, NetworkDisk, RecoveryFailed, StorageErro
 from storage.options import StorageOptions
 from storage.tables import counters, sealing, tally, vanished
 from storage.tables.vanished import Vanished
-from storage.vault import VaultConnection
+from storage.vault import Vault, VaultConnection
 
 T = TypeVar("T")
 
@@ -250,6 +250,31 @@ async def _begin(
         return storage
 
 
+def _prepare(
+    db: sqlite3.Connection,
+    *,
+    options: StorageOptions,
+    vault: Vault | None,
+    must_check: bool,
+    now_s: int,
+    new_id: bytes,
+) -> tuple[Identity, int]:
+    """Migrate and set up the database for writing; return the identity and the last stretch."""
+    migrations = schema.read_migrations()
+    schema.recognize(db, migrations)
+    sealing.require_keys(db, vault)
+    set_up_writer(db, options)
+    if must_check:
+        recovery.check(db)
+    identity = schema.prepare(db, migrations, now_s=now_s, new_id=new_id)
+    sealing.begin(db, vault, now_s)
+    # From here on the writer runs the checkpoints: checkpoint.py.
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    if isinstance(db, VaultConnection):
+        db.tally = tally.load(db)
+    return identity, counters.following(db, COUNTER) - 1
+
+
 async def _open(
     resources: contextlib.AsyncExitStack,
     folder: Path,
@@ -277,26 +302,12 @@ async def _open(
     must_check = not was_clean and database_bytes <= options.quick_check_bytes_max
     vault = options.vault()
 
-    def start(db: sqlite3.Connection) -> tuple[Identity, int]:
-        migrations = schema.read_migrations()
-        schema.recognize(db, migrations)
-        sealing.require_keys(db, vault)
-        set_up_writer(db, options)
-        if must_check:
-            recovery.check(db)
-        identity = schema.prepare(db, migrations, now_s=now_ms // 1000, new_id=new[0])
-        sealing.begin(db, vault, now_ms // 1000)
-        # From here on the writer runs the checkpoints: checkpoint.py.
-        db.execute("PRAGMA wal_autocheckpoint = 0")
-        if isinstance(db, VaultConnection):
-            db.tally = tally.load(db)
-        return identity, counters.following(db, COUNTER) - 1
-
     marker = Marker(disk, folder)
     resources.callback(marker.close)
     writing = await open_connection(connect, str(path))
     resources.push_async_callback(_close, writing)
-    identity, stretch = await submit(writing, start)
+    prepare = partial(_prepare, options=options, vault=vault, must_check=must_check)
+    identity, stretch = await submit(writing, partial(prepare, now_s=now_ms // 1000, new_id=new[0]))
     identity = await _with_key(identity, writing, folder, disk, new[1])
 
     async def open_reader() -> aiosqlite.Connection:

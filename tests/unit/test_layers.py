@@ -67,6 +67,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.control": {BELOW, "msgspec", "structlog"},
     "qmd.assembly": {BELOW, "structlog"},
     "qmd.manager": {BELOW, "structlog"},
+    "qmd.servers": {BELOW, "structlog"},
     "qmd.daemon": {BELOW, "structlog", "uvloop"},
     # Code that reads a data folder while no daemon runs.
     "storage.rescue": {
