@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from pipeline.jobs.audit.findings import ABOUT_HOSTS, KINDS, AuditResult
 from pipeline.report import plots
-from pipeline.report.page import BAD, GOOD, UNSURE, Page, moment, table
+from pipeline.report.page import BAD, GOOD, UNSURE, Page, link, moment, table
+from pipeline.report.page_filters import Filter, filtered_table
 
 Frame = Any
 
@@ -79,7 +80,9 @@ _REMEDIES = {
 }
 
 
-def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
+def audit_page(
+    result: AuditResult, timelines: Sequence[str] = (), earlier: Sequence[EarlierRun] = ()
+) -> str:
     """Return the page: verdict, places, kinds, then undecided messages, and the fleet."""
     page = Page("Was anything lost? Audit of the fleet")
     counts = {kind: int(n) for kind, n in (result.counts or {}).items()}
@@ -103,6 +106,7 @@ def audit_page(result: AuditResult, timelines: Sequence[str] = ()) -> str:
     if len(about_hosts) or undecided:
         _add_undecided(page, about_hosts, result.open)
     _add_findings(page, about_messages)
+    _add_trend(page, result, earlier)
     page.section(
         "How this was found",
         "Both ends of every stream were compared by their numbers, not by clocks. Streams that"
@@ -138,6 +142,44 @@ def _add_verdict(
         ],
         steps,
     )
+
+
+class EarlierRun(NamedTuple):
+    """A run whose tables and page are kept."""
+
+    at: str  # ISO 8601
+    page: str  # its address, relative to that of the newest page
+    findings: Mapping[str, int]
+    undecided: int
+    messages: int
+
+
+def _add_trend(page: Page, result: AuditResult, earlier: Sequence[EarlierRun]) -> None:
+    """Add the numbers of the last runs, and links to the tables and to earlier pages."""
+    names = ("findings", "streams", "open")
+    tables = " · ".join(link(f"{name}.parquet", f"{name}.parquet") for name in names)
+    parts = [f"<p>The rows of this page: {tables}</p>"]
+    if earlier:
+        parts.append("<p>Earlier pages: " + " · ".join(
+            link(each.page, each.at[:16].replace("T", " ")) for each in reversed(earlier)
+        ) + "</p>")  # fmt: skip
+        rows = [
+            (each.at[:16].replace("T", " "), _wrong(each.findings), each.undecided, each.messages)
+            for each in earlier
+        ]
+        now = (
+            "this one", _wrong(result.counts or {}), int(result.open.messages.sum()),
+            int(result.messages),
+        )  # fmt: skip
+        parts.insert(0, table(
+            ["run", "findings", "undecided or on the way", "messages"], [now, *reversed(rows)],
+            marked=["findings"], first=10,
+        ))  # fmt: skip
+    page.section("The last runs", "The newest first." if earlier else "", *parts)
+
+
+def _wrong(counts: Mapping[str, int]) -> int:
+    return sum(int(n) for kind, n in counts.items() if kind not in ABOUT_HOSTS)
 
 
 def _add_places(page: Page, places: Frame) -> None:
@@ -220,7 +262,7 @@ def _add_findings(page: Page, findings: Frame) -> None:
         "The command explains a message, at the sending or the receiving host; `qmd pipeline run"
         " trace --message ID` shows its whole history. All rows are in findings.parquet, beside"
         " this page.",
-        table(
+        filtered_table(
             ["kind", "from", "to", "queue", "sequence, number", "sent", "command"],
             [
                 (
@@ -229,6 +271,11 @@ def _add_findings(page: Page, findings: Frame) -> None:
                     f"qmd why '{row.message_id}'" if row.message_id else "",
                 )
                 for row in findings.itertuples()
+            ],
+            [
+                Filter("Host", [(row.from_host, row.to_host) for row in findings.itertuples()]),
+                Filter("Day", [(moment(row.at_ms)[:10],) for row in findings.itertuples()]),
+                Filter("Kind", [(SHORT[row.kind],) for row in findings.itertuples()]),
             ],
             code=["command"],
             first=25,

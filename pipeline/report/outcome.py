@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,12 +14,13 @@ import pyarrow as pa
 from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS, AuditResult
 from pipeline.jobs.audit.state import State
 from pipeline.report import plots
-from pipeline.report.audit_page import SHORT, audit_page
+from pipeline.report.audit_page import SHORT, EarlierRun, audit_page
 from pipeline.report.page import Page
 from pipeline.results.runs import Draft
 
 Frame = Any
 PAGE = "report.html"
+EARLIER_MAX = 14  # runs on the page
 
 
 def write_tables(draft: Draft, tables: Mapping[str, Frame], page: Callable[[], str]) -> None:
@@ -46,7 +48,16 @@ def write_audit(draft: Draft, result: AuditResult, state: State) -> dict[str, in
     draft.put_table("findings", pa.Table.from_pylist(rows, schema=FINDING_SCHEMA))
     draft.put_table("open", pa.Table.from_pandas(result.open, preserve_index=False))
     draft.put_table("streams", pa.Table.from_pandas(streams, preserve_index=False))
-    draft.put_page(PAGE, _drawn(lambda: audit_page(result, list(map(draw, result.timelines)))))
+    earlier = [
+        EarlierRun(
+            each.at, each.files[PAGE], each.summary["findings"], int(each.summary.get("open", 0)),
+            int(each.summary.get("messages", 0)),
+        )
+        for each in draft.earlier(EARLIER_MAX)
+        if PAGE in each.files and "findings" in each.summary
+    ]  # fmt: skip
+    page = partial(audit_page, result, list(map(_drawn_timeline, result.timelines)), earlier)
+    draft.put_page(PAGE, _drawn(page))
     state.save(draft)
     draft.summary |= {
         "findings": counts, "messages": result.messages, "events": result.events,
@@ -65,6 +76,15 @@ def _drawn(page: Callable[[], str]) -> str:
         failed = Page("The page could not be drawn")
         failed.section("The tables are complete", f"The error was: {error!r}")
         return failed.html("Made by qmd pipeline run,")
+
+
+def _drawn_timeline(picture: Any) -> str:
+    """Return the timeline; an error in one must not remove the others, or the page."""
+    try:
+        return draw(picture)
+    except Exception as error:  # as above
+        print(f"a timeline could not be drawn: {error!r}", file=sys.stderr)
+        return "<p>This timeline could not be drawn.</p>"
 
 
 def _by_severity(counts: Mapping[str, int]) -> dict[str, int]:

@@ -68,6 +68,13 @@ svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
   .scroll { overflow: visible; } main { max-width: none; padding: 0; } }
 footer { color: var(--soft); font-size: 13px; } .scroll { overflow-x: auto; }
 details summary { cursor: pointer; color: var(--blue); padding: 8px 0 2px; }
+.filters { display: flex; flex-wrap: wrap; gap: 8px 16px; margin: 0 0 8px; }
+.filters fieldset { border: 1px solid var(--line); border-radius: 6px; padding: 2px 10px 6px;
+  margin: 0; min-width: 0; max-height: 9.5em; overflow-y: auto; }
+.filters legend, .filters span { color: var(--soft); font-size: 13px; }
+.filters label { display: inline-block; margin: 2px 12px 2px 0; overflow-wrap: anywhere; }
+.filters .all { align-self: end; } a { color: var(--blue); overflow-wrap: anywhere; }
+@media print { .filters { display: none; } }
 ul { margin: 8px 0 0; padding-left: 22px; } li { margin: 2px 0; }
 """
 _WORDS = {GOOD: "\u2714 ALL WELL", BAD: "\u2716 NOT WELL", UNSURE: "? LOOK HERE"}
@@ -118,6 +125,11 @@ class Page:
         )
 
 
+def link(address: str, text: str) -> str:
+    """Return a link to a file beside the page."""
+    return f'<a href="{html.escape(address)}">{_text(text)}</a>'
+
+
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
@@ -127,12 +139,14 @@ def table(
     below: Sequence[str] = (),
     numbers: Sequence[str] = (),
     first: int = ROWS_MAX,
+    classes: Sequence[str] = (),
 ) -> str:
     """Return a table of at most `ROWS_MAX` rows, and a line with the number of further rows.
 
     Numbers are aligned to the right, and so are the texts of `numbers`; columns in `code` are
     meant for copying; numbers in columns in `marked` are bad if not 0.  Columns in `below` are
     long, and get a line of their own under the others.  Rows after the `first` ones are folded.
+    `classes` are those of each row.
     """
     listed = list(rows)
     shown = listed[:ROWS_MAX]
@@ -154,14 +168,14 @@ def table(
         value = row[at]
         return _code(value) if columns[at] in code and value else _text(value)
 
-    def line(row: Sequence[Any]) -> str:
+    def line(row: Sequence[Any], of_row: str) -> str:
         cells = "".join(
             f"<td{_named(columns[at])}{_class(is_number[at], columns[at] in marked and row[at])}>"
             f"{cell(row, at)}</td>"
             for at in beside
         )
         if not under:
-            return f"<tr>{cells}</tr>"
+            return f'<tr class="{of_row}">{cells}</tr>' if of_row else f"<tr>{cells}</tr>"
         more = "".join(
             f"<div><span>{_text(columns[at])}</span> {cell(row, at)}</div>"
             for at in under
@@ -170,8 +184,8 @@ def table(
         span = f'colspan="{len(beside)}"'
         return f'<tr class="over">{cells}</tr><tr><td class="under" {span}>{more}</td></tr>'
 
-    def body(rows: Sequence[Sequence[Any]]) -> str:
-        lines = "".join(map(line, rows))
+    def body(rows: Sequence[Sequence[Any]], of_rows: Sequence[str]) -> str:
+        lines = "".join(map(line, rows, of_rows or [""] * len(rows)))
         return (
             f'<div class="scroll" tabindex="0" role="group" aria-label="Table: {_label(columns)}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
@@ -179,11 +193,13 @@ def table(
 
     folded = shown[first:]
     rest = (
-        f"<details><summary>{len(folded)} more</summary>{body(folded)}</details>" if folded else ""
+        f"<details><summary>{len(folded)} more</summary>{body(folded, classes[first:])}</details>"
+        if folded
+        else ""
     )
     more = len(listed) - len(shown)
     rest += f"<p>{more:,} more are in the tables beside this page.</p>" if more else ""
-    return body(shown[:first]) + rest
+    return body(shown[:first], classes[:first]) + rest
 
 
 def _picture(svg: str, title: str) -> str:
@@ -214,6 +230,11 @@ def _list(steps: Sequence[str]) -> str:
 
 def _code(value: Any) -> str:
     return f"<code>{_text(value)}</code>"
+
+
+def escaped(value: Any) -> str:
+    """Return a value as the text of an element."""
+    return _text(value)
 
 
 def _text(value: Any) -> str:

@@ -122,6 +122,17 @@ class Draft:
         self._written: list[str] = []
         self._is_published = False
 
+    def earlier(self, most: int) -> list[Commit]:
+        """Return the newest earlier runs whose pages are kept, the oldest first."""
+        found = []
+        results = Results(self.place.where)
+        for number in sorted(results.numbers())[-most:]:
+            try:
+                found.append(results.commit(number))
+            except (OSError, ValueError, WrongResults):
+                continue  # another run has just deleted it
+        return found
+
     # Tables and pages.
 
     def put_table(self, name: str, table: Any) -> None:

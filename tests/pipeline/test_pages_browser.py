@@ -20,7 +20,7 @@ from tests.process.command_line import ROOT
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = ROOT / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
-JOBS = ("audit", "latency", "dead-letters", "traffic")
+JOBS = ("audit", "latency", "dead-letters", "traffic", "slo")
 NARROW = 390
 END_S = 300
 
@@ -57,9 +57,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
     fleet = str(folder / "fleet")
     pipeline("generate", fleet, "--hosts", "6", "--messages", "3000", "--faults", "all")
+    goals = folder / "goals.toml"
+    goals.write_text('[[objective]]\nname = "stored"\nwithin = "1h"\npercent = 1.0\n')
     for job in JOBS:
-        more = ("--fail-on", "none") if job == "audit" else ("--engine", "embedded")
+        more = {
+            "audit": ("--fail-on", "none"), "latency": (), "slo": ("--objectives", str(goals)),
+        }.get(job, ("--engine", "embedded"))  # fmt: skip
         pipeline("run", job, "--input", fleet, "--output", str(folder / job), *more)
+    # The second page of an audit has a trend.
+    pipeline("run", "audit", "--input", fleet, "--output", str(folder / "audit"),
+             "--fail-on", "none")  # fmt: skip
     return {job: (folder / job / "report.html").read_text() for job in JOBS}
 
 
@@ -107,3 +114,30 @@ def test_axe_finds_nothing(pages, tmp_path, width):
         )
 
         assert shown(tmp_path, checked, f"--window-size={width},2000") == [], job
+
+
+COUNT = """
+const rows = () => [...document.querySelectorAll("#t1 tbody tr")]
+  .filter(each => each.offsetParent !== null).length;
+const counted = [rows()];
+const pick = document.querySelectorAll("#t1 fieldset:first-of-type input");
+pick[1].checked = true; counted.push(rows());
+counted.push(Number(pick[1].parentElement.querySelector("span").textContent.replace(",", "")));
+pick[0].checked = true; document.querySelector("#t1-every").checked = true; counted.push(rows());
+document.title = "RESULT" + JSON.stringify(counted) + "END";
+"""
+
+
+def test_a_filter_shows_the_rows_of_a_host_without_a_script_of_the_page(pages, tmp_path):
+    page = pages["audit"]
+    assert "<script" not in page
+    open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+
+    few, of_host, announced, every = shown(
+        tmp_path, open_page.replace("</body>", f"<script>{COUNT}</script></body>")
+    )
+
+    assert few == 25
+    assert 0 < of_host == announced < every
+    assert every > few
+    assert "runs/00000001-" in page  # the earlier page
