@@ -9,6 +9,7 @@
     door kills                        ──                   sends, locks and pushes meanwhile
     damaged folders                   ──                   findings and repairs of `qmd check`
     backups                           ──               restored and killed under load
+    outage                             ─               Prometheus must raise the alerts
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
 Prints the result of each.  Exit code 1 when any of them has found an error; parts that this machine
@@ -105,6 +106,7 @@ def main(arguments: list[str]) -> int:
             _doors(chosen.folder, share),
             _folders(chosen.folder, share),
             _backups(chosen.folder, share),
+            Part("outage", chosen.folder, "tests.process.outage").wait(),
             _restores(chosen.folder, share),
         ]
         results += _worlds(chosen.folder, end)

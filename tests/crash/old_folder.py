@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from storage.engine import key_file
+from storage.engine import key_file, schema
 from tests.crash.control import Control
 from tests.crash.forge import Forge
 from tests.crash.machine import Machine
@@ -37,15 +37,30 @@ def versions() -> list[int]:
     return sorted(int(path.stem.rpartition("_")[2]) for path in DATA.glob("schema_*.sql"))
 
 
+def every_version() -> list[int]:
+    """Return all versions before the present one, also those of which no folder was saved."""
+    return list(range(schema.FIRST_VERSION, schema.latest_version(schema.read_migrations())))
+
+
 def restore(version: int, folder: Path, port: int) -> None:
-    """Create the data folder of a version, with a peer that listens on `port`."""
-    script = (DATA / f"schema_{version}.sql").read_text(encoding="utf-8")
+    """Create the data folder of a version, with a peer that listens on `port`.
+
+    If no folder of that version was saved, it is the one of the version before, upgraded: a new
+    database of each version has the same tables, columns and indexes as an upgraded one.
+    """
+    saved = max(each for each in versions() if each <= version)
+    script = (DATA / f"schema_{saved}.sql").read_text(encoding="utf-8")
     folder.mkdir(mode=0o700)
     with closing(sqlite3.connect(folder / "queues.db")) as db:
         db.execute("PRAGMA page_size = 8192")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(script.replace(f":{PORT}", f":{port}"))
+        for each in schema.read_migrations():
+            if saved < each.version <= version:
+                db.executescript(
+                    f"BEGIN; {each.script}; PRAGMA user_version = {each.version}; COMMIT;"
+                )
         _set_key(db, folder)
 
 

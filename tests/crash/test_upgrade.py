@@ -19,8 +19,11 @@ from tests.process.remote import RemoteQueueManager
 LATEST = schema.latest_version(schema.read_migrations())
 #: Of these, `make test` kills the upgrade; `make soak` does it for all.
 KILLED = [1, 13, 33]
+#: `make soak` opens folders of every version.
+IS_FULL = os.environ.get("CRASH") == "full"
+VERSIONS = old_folder.every_version() if IS_FULL else old_folder.versions()
 EVERYTHING = "cwtsdu"
-STEP = 1 if os.environ.get("CRASH") == "full" else 7  # acts between two kills
+STEP = 1 if IS_FULL else 7  # acts between two kills
 DEAD_LETTERS = r"DIRECT=OS:.\SYSTEM$;DEADLETTER"
 
 
@@ -45,7 +48,7 @@ def version_of(machine: Machine) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-@pytest.mark.parametrize("version", old_folder.versions())
+@pytest.mark.parametrize("version", VERSIONS)
 def test_an_old_folder_opens_and_continues(machine: Machine, version: int):
     with RemoteQueueManager(PEER) as remote:
         listener = remote.listen()

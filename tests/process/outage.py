@@ -1,0 +1,180 @@
+"""A staged outage: real daemons, doors and a real Prometheus, which must raise the alerts.
+
+    python -m tests.process.outage
+
+Two queue managers exchange messages; then one of them dies with its door, messages are rejected, a
+queue fills up, and the other one restarts again and again and stays down.  The alerts of deploy/
+must fire for the right host, none before the outage, and those of the dead host end when it is
+back.  Durations of the rules are shorter by FASTER, so that a minute takes three seconds.
+
+Exit code 2: Prometheus is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.process.harness import Daemon, free_port
+from tests.process.metrics_door import MetricsDoor
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy/prometheus/qmd-alerts.yml"
+FASTER = 20
+PATIENCE_S = 120.0
+SETTINGS = {
+    "delivery": {"heartbeat": "1s", "retry_first": "200ms", "retry_max": "1s"},
+}
+Alert = tuple[str, str]  # its name, and the host
+
+
+def faster(rules: str) -> str:
+    """Return the rules with shorter durations."""
+
+    def shorter(found: re.Match[str]) -> str:
+        seconds = int(found[1]) * {"m": 60, "h": 3600}[found[2]]
+        return f"{max(1, seconds // FASTER)}s"
+
+    return "".join(
+        re.sub(r"\b(\d+)([mh])\b", shorter, line) if line.lstrip()[:4] in ("expr", "for:") else line
+        for line in rules.splitlines(keepends=True)
+    )
+
+
+class Prometheus:
+    """A server that scrapes the doors each second."""
+
+    def __init__(self, folder: Path, doors: dict[str, MetricsDoor]) -> None:
+        folder.mkdir()
+        (folder / "rules.yml").write_text(faster(RULES.read_text()))
+        targets = [
+            {"targets": [f"127.0.0.1:{door.port}"], "labels": {"host": name}}
+            for name, door in doors.items()
+        ]
+        (folder / "prometheus.yml").write_text(
+            json.dumps(
+                {
+                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                    "rule_files": ["rules.yml"],
+                    "scrape_configs": [{"job_name": "qmd", "static_configs": targets}],
+                }
+            )
+        )
+        self._port = free_port()
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self._port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def firing(self) -> set[Alert]:
+        """Return the alerts that fire; none while it starts."""
+        address = f"http://127.0.0.1:{self._port}/api/v1/alerts"
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
+            return {
+                (each["labels"]["alertname"], each["labels"].get("host", ""))
+                for each in json.load(answer)["data"]["alerts"]
+                if each["state"] == "firing"
+            }
+        return set()
+
+    def wait(self, holds: Callable[[set[Alert]], object], what: str) -> float:
+        """Wait for a condition of the alerts; return after how many seconds it held."""
+        began = time.monotonic()
+        while not holds(found := self.firing()):
+            assert time.monotonic() < began + PATIENCE_S, f"{what}: {sorted(found)}"
+            time.sleep(0.2)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def stages(folder: Path) -> Iterator[tuple[str, float]]:
+    """Run the outage; yield the name of each stage, and the seconds until its alerts."""
+    east, west = (
+        Daemon(folder / name, settings={"queue_manager": {"name": name}, **SETTINGS})
+        for name in ("east", "west")
+    )
+    doors = {daemon.folder.name: MetricsDoor(daemon) for daemon in (east, west)}
+    prometheus = Prometheus(folder / "prometheus", doors)
+    inbox = f"DIRECT=TCP:127.0.0.1:{west.port}\\private$\\inbox"
+    try:
+        for daemon, door in zip((east, west), doors.values(), strict=True):
+            daemon.start()
+            door.start()
+        west.create("inbox")
+        east.create("orders", "small")
+        east.send(inbox, b"hello")
+        time.sleep(10)
+        assert prometheus.firing() == set(), "alerts before the outage"
+
+        west.kill()
+        doors["west"].kill()
+        east.send(inbox, b"late")
+        of_the_dead = {
+            ("QmdDoorDown", "west"),
+            ("QmdDestinationStuck", "east"),
+            ("QmdHeartbeatMissed", "east"),
+        }
+        yield "a dead host", prometheus.wait(lambda found: of_the_dead <= found, "a dead host")
+
+        east.send("orders", b"x", "--dead-letter")
+        east.cli("reject", "orders", "--yes")
+        letters = ("QmdDeadLetters", "east")
+        yield "dead letters", prometheus.wait(lambda found: letters in found, "dead letters")
+
+        east.cli("queue", "set", "small", "--quota", "100kB")
+        east.send_all("private$\\small", [b"x" * 10_000] * 9)
+        full = ("QmdQueueQuotaNearlyUsed", "east")
+        yield "a full queue", prometheus.wait(lambda found: full in found, "a full queue")
+
+        west.start()
+        doors["west"].start()
+        back = prometheus.wait(lambda found: not of_the_dead & found, "the host is back")
+        yield "the host is back", back
+
+        for _ in range(4):
+            east.restart()
+            time.sleep(3)
+        again = ("QmdRestarts", "east")
+        yield "restarts", prometheus.wait(lambda found: again in found, "restarts")
+        east.kill()
+        down = ("QmdDown", "east")
+        yield "a daemon is down", prometheus.wait(lambda found: down in found, "down")
+    finally:
+        prometheus.stop()
+        for door in doors.values():
+            door.kill()
+        for daemon in (east, west):
+            daemon.kill()
+
+
+def main() -> int:
+    if shutil.which("prometheus") is None:
+        print("prometheus is not installed")
+        return 2
+    with tempfile.TemporaryDirectory(prefix="qmd-outage-") as folder:
+        for name, seconds in stages(Path(folder)):
+            print(f"{name}: its alerts fire or end after {seconds:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
