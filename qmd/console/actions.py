@@ -13,6 +13,7 @@ from qmd.console.plans import PIECE_MESSAGES, Action, Forecast, Plan, asked, dry
 from qmd.console.roles import Role
 from qmd.console.undo import move_back, take_back
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol import operations as operator_frames
 from qmd.control_protocol.messages import Choice, Piece
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -153,11 +154,14 @@ async def _pages(qm: QueueManager, queue: str, choice: Choice) -> Any:
 def _purge(form: Form) -> Plan:
     queue, found = needed(form, "queue"), chosen_by(form)
 
-    async def forecast(qm: QueueManager) -> Forecast:
-        return Forecast(await qm.purge_queue(queue, found.choice, dry_run=True), 0, 0, True)
+    def purge(qm: QueueManager, *, dry: bool) -> Callable[[Piece, bytes], Awaitable[Any]]:
+        # It can be repeated without harm: the token is not needed.
+        return lambda piece, _: qm.caller.change(
+            operator_frames.PurgeQueue, queue, found.choice, dry, piece, safe_to_retry=True
+        )
 
     async def work(qm: QueueManager, progress: Progress) -> None:
-        progress.add({"messages": await qm.purge_queue(queue, found.choice)})
+        await in_pieces(progress, PIECE_MESSAGES, purge(qm, dry=False))
 
     options = [each for each in found.options if each != "--all"]
     command = ["queue", "purge", queue, *options, "--yes"]
@@ -168,7 +172,7 @@ def _purge(form: Form) -> Plan:
         command,
         [("queue", queue), *found.fields],
         work,
-        forecast,
+        lambda qm: dry_run(purge(qm, dry=True)),
         is_many=True,
         warning="This cannot be undone. Export the messages first if they may be needed.",
         refine=_refined(found),

@@ -316,7 +316,7 @@ def test_figures_are_live_and_can_be_paused(fleet, watched):
 
 def test_hostile_messages_run_nothing(fleet, watched):
     page = watched.page
-    big = b"<script>alert(2)</script>" * 100_000 + b"\xff\xfe"
+    big = b"<script>alert(2)</script>" * 160_000 + b"\xff\xfe"
     with blocking.connect(fleet.east.folder / "qmd.sock") as qm:
         qm.send("returns", big, label=HOSTILE)
         lookup_id = qm.peek("returns", 0, 1)[0].lookup_id
