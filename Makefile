@@ -43,7 +43,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist docs bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist deb packages-test docs bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -126,6 +126,12 @@ audit: tools ## look for insecure patterns, and for locked versions with known v
 dist: tools ## build the archives of a release into dist/; KEY=... signs them: docs/releasing.md
 	@rm -rf dist
 	@$(PY) -m release.dist dist $(if $(KEY),--key '$(KEY)')
+
+deb: tools ## build Debian packages into dist/deb: docs/installing.md
+	@$(PY) -m release.deb dist/deb
+
+packages-test: tools ## build archives, Debian packages and the image, and try each
+	@QMD_PACKAGES=1 $(PY) -m pytest -q -rs tests/packages $(ARGS)
 
 docs: ## build the manuals as a site with search: build/docs/index.html
 	@test .venv/docs/ready -nt requirements-docs.lock || { \

@@ -42,7 +42,7 @@ def build(out: Path, *, at_s: int, source: Path = ROOT) -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         tree, made = Path(folder) / "tree", Path(folder) / "made"
         made.mkdir()
-        _copy(source, tree)
+        copy_listed(source, tree)
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(at_s), "PYTHONHASHSEED": "0"}
         _run([sys.executable, "-c", _BUILD, str(made)], cwd=tree, environment=environment)
         built = []
@@ -79,7 +79,7 @@ def commit_time_s() -> int:
     return int(_run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]))
 
 
-def _copy(source: Path, tree: Path) -> None:
+def copy_listed(source: Path, tree: Path) -> None:
     """Copy the files of the repository, and no others that happen to be there."""
     listed = _run(["git", "-C", str(source), "ls-files", "-z"])
     for name in filter(None, listed.split("\0")):

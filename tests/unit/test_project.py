@@ -17,6 +17,7 @@ LOCKS = [
     "requirements-fuzz.lock",
     "requirements-amqp.lock",
     "requirements-docs.lock",
+    "requirements-services.lock",
 ]
 DOCUMENTS = [
     *("README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md"),
@@ -35,7 +36,9 @@ def test_the_version_is_the_same_everywhere():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
     assert newest is not None
-    assert qmd.__version__ == PROJECT["version"] == newest[1]
+    packaged = re.match(r"qmd \((\S+)\)", (ROOT / "debian/changelog").read_text())
+    assert packaged is not None
+    assert qmd.__version__ == PROJECT["version"] == newest[1] == packaged[1]
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -58,6 +61,13 @@ def test_every_dependency_is_locked():
 
 def test_tests_run_with_the_locked_dependencies():
     assert locked("requirements.lock").items() <= locked("requirements-dev.lock").items()
+
+
+def test_packages_have_the_libraries_of_services_as_they_are_tested():
+    assert locked("requirements-services.lock").items() <= locked("requirements-dev.lock").items()
+    for extra in ("console", "directory", "http", "metrics", "traces"):
+        for one in PROJECT["optional-dependencies"][extra]:
+            assert re.split(r"[^\w.-]", one)[0] in locked("requirements-services.lock"), extra
 
 
 def test_compiled_dependencies_have_files_for_every_supported_python_and_platform():
