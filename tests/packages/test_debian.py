@@ -19,6 +19,7 @@ from tests.packages.chroot import Chroot, skip_without_tools
 from tests.packages.life import Installed, exchange_messages, open_doors
 
 FORM = os.environ.get("QMD_PACKAGES", "")
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OLDER = "0.0.9"
 NAMES = {"qmd", "qmd-amqp", "qmd-console", "qmd-metrics", "qmd-traces"}
 
@@ -118,9 +119,11 @@ def check_files(chroot: Chroot) -> None:
     ):
         assert chroot.path(place).is_file(), place
     units = chroot.run("dpkg", "-L", *sorted(NAMES)).split()
+    of_spark = ("qmd-audit", "qmd-ship", "qmd-watch")
     assert {Path(unit).name for unit in units if "/systemd/system/" in unit} == {
-        *("qmd.service", "qmd.socket", "qmd-service@.service", "qmd-console.service"),
-        *("qmd-door-amqp.service", "qmd-door-http.service", "qmd-door-metrics.service"),
+        unit.name
+        for unit in (*DEPLOY.glob("*.service"), *DEPLOY.glob("*.socket"))
+        if not unit.name.startswith(of_spark)
     }
     for unit in ("qmd.service", "qmd-console.service"):
         (place,) = (each for each in units if each.endswith(f"/{unit}"))

@@ -9,6 +9,7 @@ import pytest
 
 from qmd.cli.program import ExitCode
 from qmd.config.file import load_settings, write_default_config
+from release.manual import commands
 from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
@@ -148,3 +149,25 @@ def test_the_hosts_of_the_compose_file_accept_only_connections_of_each_other():
 
     assert subnet is not None
     assert others == [subnet[1]]
+
+
+def test_every_unit_of_the_daemon_is_installed_and_known_to_the_packages():
+    """Those of Spark need an environment of their own: they are installed by hand."""
+    of_spark = ("qmd-audit", "qmd-ship", "qmd-watch")
+    units = {
+        unit.name
+        for unit in (*DEPLOY.glob("*.service"), *DEPLOY.glob("*.socket"))
+        if not unit.name.startswith(of_spark)
+    }
+    rules = (DEPLOY.parent / "debian" / "rules").read_text()
+    installer = (DEPLOY / "install.py").read_text()
+
+    assert {unit for unit in units if f'"{unit}"' not in installer} == set()
+    assert {unit for unit in units if "@" not in unit and unit not in rules} == set()
+
+
+def test_the_documentation_of_a_unit_is_a_page_that_exists():
+    names = {f"{name}(1)" for name in commands.names()} | {"qmd.toml(5)"}
+    for unit in DEPLOY.glob("qmd*.service"):
+        for line in re.findall(r"^Documentation=(.*)$", unit.read_text(), re.MULTILINE):
+            assert {page.removeprefix("man:") for page in line.split()} <= names, unit
