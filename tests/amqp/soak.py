@@ -3,9 +3,9 @@
     python -m tests.amqp.soak [--kills 100] [--step 1] [--connections 1000]
 
 Two senders give each message a token, repeat what was not accepted, and a mover takes them from one
-queue to another, five in a transaction.  Meanwhile the door is killed again and again.  At the end
-each message must be there once, in the order of its sender.  `tests/amqp/test_soak.py` runs a short
-form of each part.
+queue to another, five in a transaction; a third sender resumes its link.  Meanwhile the door is
+killed again and again.  At the end each message must be there once, in the order of its sender.
+`tests/amqp/test_soak.py` runs a short form of each part.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from proton.utils import BlockingConnection
 from tests.amqp import frames
 from tests.amqp.door import AmqpDoor, door_of
 from tests.amqp.proxies import Cutter
+from tests.amqp.resuming import ResumingSender
 from tests.patience import END_S
 from tests.process.harness import Hosts
 
 SENDERS, TOGETHER = 2, 5  # messages of one transaction
 BETWEEN = 20  # messages of a sender from one kill to the next
+RESUMED_BETWEEN = 60  # the same, of the sender that resumes
 CLOSE_S = 5.0
 PAUSE_S = 0.02  # before another attempt to connect
 
@@ -123,18 +125,22 @@ def move(door: AmqpDoor, end: threading.Event) -> None:
 def kill_under_load(door: AmqpDoor, kills: int) -> int:
     """Kill the door so many times under load; return the number of messages.
 
-    Raises AssertionError unless each message is in the queue "out" once, in its order.  Needs the
-    transactional queues "in" and "out".
+    Raises AssertionError unless each message is in the queue "out" once, in its order, and those of
+    a sender that resumes in the queue "resumed".  Needs these and "in", all transactional.
     """
     count = BETWEEN * (kills + 1)
     senders = [OnceSender(door, number, count) for number in range(SENDERS)]
+    resuming = ResumingSender(door, "resumed", RESUMED_BETWEEN * (kills + 1))
     end = threading.Event()
     mover = threading.Thread(target=move, args=(door, end), daemon=True)
-    for each in (*senders, mover):
+    for each in (*senders, resuming, mover):
         each.start()
     for kill in range(1, kills + 1):
         deadline = time.monotonic() + END_S
-        while senders[kill % SENDERS].accepted < kill * BETWEEN:
+        while (
+            senders[kill % SENDERS].accepted < kill * BETWEEN
+            or resuming.accepted < kill * RESUMED_BETWEEN
+        ):
             assert time.monotonic() < deadline, f"nothing is sent before kill {kill}"
             time.sleep(0.005)
         door.restart()
@@ -143,12 +149,19 @@ def kill_under_load(door: AmqpDoor, kills: int) -> int:
     moved = door.daemon.wait_for("out", SENDERS * count)
     end.set()
     mover.join(END_S)
-    texts = [base64.b64decode(each["body_base64"]).decode("utf-16-le") for each in moved]
+    texts = _texts(moved)
+    resuming.join(END_S)
+    expected = [f"{each}" for each in range(RESUMED_BETWEEN * (kills + 1))]
+    assert _texts(door.daemon.wait_for("resumed", len(expected))) == expected
     for number in range(SENDERS):
         own = [text for text in texts if text.startswith(f"{number} ")]
         assert own == [f"{number} {each}" for each in range(count)], own
     assert door.daemon.count("in") == 0
-    return len(texts)
+    return len(texts) + len(expected)
+
+
+def _texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [base64.b64decode(each["body_base64"]).decode("utf-16-le") for each in messages]
 
 
 # Cut connections.
@@ -289,7 +302,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     hosts = Hosts()
     try:
-        with door_of(hosts, "many", "cut", transactional=("in", "out")) as door:
+        with door_of(hosts, "many", "cut", transactional=("in", "out", "resumed")) as door:
             memory = connect_many(door, chosen.connections)
             print(f"{chosen.connections} connections at once: {memory / 1e6:.0f} MB", flush=True)
             own, others = conversation_bytes(door)

@@ -17,7 +17,7 @@ CONVERSATION_BYTES = 900  # of each direction, about
 
 
 def test_a_door_that_is_killed_moves_each_message_once_and_in_order(hosts: Hosts) -> None:
-    with door_of(hosts, transactional=("in", "out")) as door:
+    with door_of(hosts, transactional=("in", "out", "resumed")) as door:
         soak.kill_under_load(door, KILLS)
 
 

@@ -19,6 +19,7 @@ from protocol.names.format_name import parse_destination
 from protocol.security_id import parse_security_id
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import sections as parts
+from qmd.doors.amqp.decoding import value_of
 from qmd.doors.amqp.sections import BadMessage, Section
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, to_value
 from qmd.properties import values as names
@@ -87,7 +88,7 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
         if section.code in parts.BODIES:
             bodies.append(section)
         elif section.code != parts.DELIVERY_ANNOTATIONS:
-            _READERS[section.code](fields, parts.decode(raw[section.start : section.end]))
+            _READERS[section.code](fields, value_of(raw, section))
     body = _body(fields, raw, bodies)
     if not fields.is_durable:
         if settled:
