@@ -8,6 +8,7 @@ of the source queue manager, 32-bit number).  Text is used only for input and ou
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from protocol.errors import InvalidName
 
@@ -20,6 +21,7 @@ _TWENTY_BYTES = re.compile("[0-9A-Fa-f]{40}")
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
+@lru_cache(1024)
 def guid_text(raw: bytes) -> str:
     """Format 16 wire bytes as lower-case text without braces."""
     assert len(raw) == GUID_BYTES, "a GUID has 16 bytes"

@@ -35,6 +35,11 @@ _TEXTS = (BodyType.VT_LPWSTR, BodyType.VT_BSTR, BodyType.VT_LPSTR)
 _UINT_MAX = (1 << 32) - 1
 _MESSAGE_ID = proton.symbol(OWN + "message-id")
 _CORRELATION_ID = proton.symbol(OWN + "correlation-id")
+_INDEX = {name: index for index, name in enumerate(STANDARD)}
+_ID, _SUBJECT, _TO = (_INDEX[name] for name in (names.MESSAGE_ID, names.SUBJECT, names.TO))
+_CORRELATION, _REPLY_TO = _INDEX[names.CORRELATION_ID], _INDEX[names.REPLY_TO]
+_CREATED = _INDEX[names.CREATED_AT]
+_NO_CORRELATION = bytes(20)
 PLAIN_MAX = 1000
 _PLAIN_FIELDS: dict[Any, dict[Any, Any]] = {}  # annotations of messages with the same fields
 #: Errors of packets, and of properties with values that AMQP has not: any program can store them.
@@ -62,6 +67,8 @@ def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
 
 def _application(properties: MessageProperties) -> bytes:
     values = properties.application
+    if not values:
+        return b""
     return _map(parts.APPLICATION, {key: from_value(each) for key, each in values.items()})
 
 
@@ -98,19 +105,24 @@ def _left_ms(message: Message) -> int | None:
 
 
 def _properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
-    given = dict(properties.standard)
-    given.setdefault(names.MESSAGE_ID, message.id)
-    if message.label:
-        given.setdefault(names.SUBJECT, message.label)
-    if (correlation := message.correlation_id) is not None:
-        given.setdefault(names.CORRELATION_ID, correlation)
+    fields: list[Any] = [None] * len(STANDARD)
+    for name, value in properties.standard.items():
+        if (index := _INDEX.get(name)) is not None:
+            fields[index] = _standard(name, value)
+    packet = message.packet
+    if fields[_ID] is None:
+        fields[_ID] = message.id
+    if fields[_SUBJECT] is None:
+        fields[_SUBJECT] = message.label or None
+    if fields[_CORRELATION] is None and packet.properties.correlation_id != _NO_CORRELATION:
+        fields[_CORRELATION] = message.correlation_id
     response = message.response_queue
-    if response is not None and (names.REPLY_TO not in given or message.source != queue_manager):
-        given[names.REPLY_TO] = response  # the sender's own spelling is one of its computer
-    if (destination := message.destination) is not None:
-        given.setdefault(names.TO, destination)
-    given.setdefault(names.CREATED_AT, message.sent_at)
-    fields = [_standard(name, given.get(name)) for name in STANDARD]
+    if response is not None and (fields[_REPLY_TO] is None or message.source != queue_manager):
+        fields[_REPLY_TO] = response  # the sender's own spelling is one of its computer
+    if fields[_TO] is None:
+        fields[_TO] = message.destination
+    if fields[_CREATED] is None:
+        fields[_CREATED] = proton.timestamp(packet.user.sent_time * 1000)
     while fields and fields[-1] is None:
         fields.pop()
     return section(parts.PROPERTIES, fields)
