@@ -146,18 +146,30 @@ def kill_under_load(door: AmqpDoor, kills: int) -> int:
         door.restart()
     for sender in senders:
         sender.join(END_S)
-    moved = door.daemon.wait_for("out", SENDERS * count)
+    _wait_for_all(door, "out", SENDERS * count)
+    moved = door.daemon.peek("out")
     end.set()
     mover.join(END_S)
     texts = _texts(moved)
     resuming.join(END_S)
     expected = [f"{each}" for each in range(RESUMED_BETWEEN * (kills + 1))]
-    assert _texts(door.daemon.wait_for("resumed", len(expected))) == expected
+    assert _texts(door.daemon.peek("resumed")) == expected
     for number in range(SENDERS):
         own = [text for text in texts if text.startswith(f"{number} ")]
         assert own == [f"{number} {each}" for each in range(count)], own
     assert door.daemon.count("in") == 0
     return len(texts) + len(expected)
+
+
+def _wait_for_all(door: AmqpDoor, queue: str, count: int) -> None:
+    """Wait as long as further messages come."""
+    found, deadline = -1, 0.0
+    while (now := door.daemon.count(queue)) < count:
+        if now > found:
+            found, deadline = now, time.monotonic() + END_S
+        left = door.daemon.count("in")
+        assert time.monotonic() < deadline, f"{now} of {count} are in {queue}, {left} are left"
+        time.sleep(0.5)
 
 
 def _texts(messages: list[dict[str, Any]]) -> list[str]:

@@ -10,6 +10,7 @@ from qmd.client.errors import ClientError, QueueManagerError
 from qmd.control_protocol import access as access_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
+from qmd.doors.amqp.arriving import is_queue_name
 from qmd.doors.amqp.browsing import Browser
 from qmd.doors.amqp.conditions import (
     INVALID,
@@ -146,6 +147,8 @@ class Opening:
                 access_frames.TestAccess, "", right, address
             )
         except QueueManagerError as error:
+            if error.code == "name_not_understood" and is_queue_name(address):
+                return  # several queues, or a list
             if condition_of(error).name in ("amqp:not-found", INVALID, UNAUTHORIZED):
                 raise
             return
