@@ -132,7 +132,7 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.results": {"fsspec", "pyarrow"},
     "pipeline.jobs": {
         *("pipeline.engines", "pipeline.events", "pipeline.results", "pipeline.source"),
-        *("qmd.client", "qmd.control_protocol.bulk"),
+        *("qmd.client", "qmd.config.units", "qmd.control_protocol.bulk"),
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.report": {
