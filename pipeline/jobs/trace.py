@@ -70,6 +70,11 @@ def _spark(spark: Any, files: Sequence[LogFile]) -> tuple[_Related, _OfMessages]
 _IDS = ("message_id", "correlation_id")
 
 
+def _texts(table: Any) -> dict[str, Any]:
+    """Return the columns that are dictionaries: their texts have to be plain ones."""
+    return {f.name: object for f in table.schema if pa.types.is_dictionary(f.type)}
+
+
 def _local(files: Sequence[LogFile]) -> tuple[_Related, _OfMessages]:
     """Return the same in this process, where each question reads the columns that it needs."""
 
@@ -78,7 +83,9 @@ def _local(files: Sequence[LogFile]) -> tuple[_Related, _OfMessages]:
         for file in files:
             for table in read_piece((file.path, 0, -1), columns):
                 matches = [pc.is_in(table.column(name).cast(pa.string()), wanted) for name in by]
-                found.append(table.filter(functools.reduce(pc.or_, matches)).to_pandas())
+                named = pc.greater(table.column("message_id").cast(pa.string()), "")
+                some = table.filter(pc.and_(named, functools.reduce(pc.or_, matches)))
+                found.append(some.to_pandas(strings_to_categorical=False).astype(_texts(some)))
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(columns))
 
     def related(ids: list[str]) -> Iterable[tuple[str | None, str | None]]:

@@ -1,0 +1,111 @@
+"""The jobs besides the audit without Java: nearly empty logs, and the same tables as by Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipeline.engines.local import LocalEngine
+from pipeline.events import LogFile, find_files
+from pipeline.generator import Fleet, generate, parse_faults
+from pipeline.jobs.dead_letters import dead_letters
+from pipeline.jobs.incremental.memory import Memory
+from pipeline.jobs.objectives import Objective
+from pipeline.jobs.slo import slo
+from pipeline.jobs.trace import trace
+from pipeline.jobs.traffic import traffic
+from pipeline.report.dead_letters_page import dead_letters_page
+from pipeline.report.outcome import write_tables
+from pipeline.report.slo_page import slo_page
+from pipeline.report.trace_page import trace_page
+from pipeline.report.traffic_page import traffic_page
+from pipeline.results.runs import Results
+from tests.pipeline.test_odd_inputs import GUID, INPUTS, SCHEMA
+
+OBJECTIVE = Objective("stored", "accepted", 2000, 99.0, 30, "*", "*", "*")
+WORK: dict[str, Any] = {
+    "traffic": (partial(traffic, quota_bytes=10_000), traffic_page),
+    "dead-letters": (dead_letters, dead_letters_page),
+    "slo": (partial(slo, objectives=[OBJECTIVE]), slo_page),
+}
+MESSAGE = f"{GUID}\\7"
+
+
+def run(engine: Any, job: str, files: list[LogFile], out: Path) -> dict[str, Any]:
+    """Run a job on the files that it has not read, and publish its tables and its page."""
+    work, page = WORK[job]
+    draft = Results(out).begin(job)
+    memory = Memory.load(draft)
+    fresh = memory.unseen(files)
+    tables: dict[str, Any] = work(engine, fresh, memory)
+    write_tables(draft, tables, partial(page, tables))
+    memory.save(fresh)
+    draft.commit()
+    assert "could not be drawn" not in (out / "report.html").read_text()
+    return tables
+
+
+@pytest.mark.parametrize("job", WORK)
+def test_logs_of_nearly_nothing_have_tables_and_a_page(job: str, tmp_path: Path) -> None:
+    with LocalEngine(threads=1) as engine:
+        for number, (name, rows) in enumerate(INPUTS.items()):
+            logs, out = tmp_path / f"{number}", tmp_path / f"{number} out"
+            logs.mkdir()
+            parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), logs / "events.parquet")
+            files = find_files([str(logs)])
+            once = run(engine, job, files, out)
+            again = run(engine, job, files, out)  # nothing new
+            assert same(once, again), name
+
+
+def test_a_trace_of_nearly_nothing_has_a_page(tmp_path: Path) -> None:
+    with LocalEngine(threads=1) as engine:
+        for number, rows in enumerate(INPUTS.values()):
+            path = tmp_path / f"{number}.parquet"
+            parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+            tables = trace(engine, find_files([str(path)]), MESSAGE)
+            assert len(tables["events"]) <= len(rows)
+            assert "<main>" in trace_page(tables, message=MESSAGE)
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        plain(one[name]) == plain(other[name]) for name in one
+    )
+
+
+def plain(table: Any) -> list[tuple[str, ...]]:
+    """Return the rows of a table as texts, whatever the types of its columns."""
+    table = table[sorted(table.columns)]
+    return sorted(
+        tuple("" if pd.isna(value) else f"{value:.6g}" if isinstance(value, float) else str(value)
+              for value in row)
+        for row in table.itertuples(index=False)
+    )  # fmt: skip
+
+
+def test_spark_and_this_process_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
+    fleet = Fleet(hosts=4, streams=6, messages=400, days=2, seed=3, faults=parse_faults("everyday"))
+    generate(fleet, tmp_path / "logs")
+    files = find_files([str(tmp_path / "logs")])
+    half = len(files) // 2
+
+    with LocalEngine() as engine:
+        for job in WORK:
+            for some in (files[:half], files):
+                ours = run(engine, job, some, tmp_path / f"{job} embedded")
+                theirs = run(spark, job, some, tmp_path / f"{job} spark")
+                assert same(ours, theirs), job
+        events = parquet.read_table(files[0].path, columns=["message_id"])
+        message = next(filter(None, events.column("message_id").to_pylist()))
+        assert same(trace(engine, files, message), trace(spark, files, message))
