@@ -201,3 +201,27 @@ def test_messages_that_a_restored_sender_lost_are_named(
     pair.ship(new_epoch=pair.sender)
 
     assert found(pair.audit()) == {("restored", None), *(("vanished", each) for each in lost)}
+
+
+def test_exported_logs_show_a_restored_receiver_by_their_content(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.lake.mkdir()
+
+    def export(daemon: Daemon, name: str) -> None:
+        path = pair.lake / f"{name}.parquet"
+        daemon.cli("events", "export", str(path), "--format", "parquet")
+
+    twice = pair.send("orders", 5)
+    backup = backup_of(pair.receiver, tmp_path / "backup")
+    pair.send("orders", 30)
+    pair.receive("orders", 8)
+    export(pair.receiver, "before")
+    restore(pair.receiver, backup, pair.sender)
+    pair.send("orders", 20)
+    pair.receive("orders", 10)
+    export(pair.receiver, "after")
+    export(pair.sender, "sender")
+
+    # The backup still had the first five, so they were received again.
+    assert found(pair.audit()) == {("restored", None), *(("ended_twice", each) for each in twice)}

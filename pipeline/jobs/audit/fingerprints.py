@@ -93,12 +93,13 @@ def fingerprint(
     names: dict[int, str],
     hosts: dict[tuple[int, str], int],
     sample_every: int = 1,
-    epoch: int = 1,
+    epoch: Any = 1,
 ) -> Iterator[Any]:
     """Yield record batches of `SCHEMA` for one piece of a log.
 
     `names` maps hashes to names; `hosts` maps queue managers (hash, name) to their first block.
-    One message of `sample_every` is a sample for clocks.  `epoch` is that of the log.
+    One message of `sample_every` is a sample for clocks.  `epoch` is that of the log, or of each
+    event.
     """
     rows = [row for row in _rows(facts, sample_every, epoch) if row is not None and len(row.what)]
     if rows:
@@ -114,7 +115,7 @@ def fingerprint(
         yield _batch([row], [name for _, name in hosts])
 
 
-def _rows(facts: Facts, sample_every: int, epoch: int) -> Iterator[Row | None]:
+def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
     # Each role's rows once: selecting by number is quick if there are few.
     at = {role: np.flatnonzero(facts.role == role) for role in Role}
 
@@ -153,9 +154,11 @@ def _rows(facts: Facts, sample_every: int, epoch: int) -> Iterator[Row | None]:
                   placed.arrival)  # fmt: skip
     gone = of(*GONE)
     yield _ranges(RowKind.DEPARTED_NUMBERS, gone.source, gone.role.astype(np.int64), gone.number)
-    waits = facts.where(_waiting(facts))
+    there = _waiting(facts)
+    waits = facts.where(there)
+    of_waits = epoch[there] if isinstance(epoch, np.ndarray) else epoch
     yield Row(
-        np.full(len(waits.role), RowKind.WAITS), waits.source, epoch, key_first=waits.number,
+        np.full(len(waits.role), RowKind.WAITS), waits.source, of_waits, key_first=waits.number,
         block_first=waits.block, host=waits.host, queue=waits.queue, at_first=waits.at_ms,
     )  # fmt: skip
     named = facts.where(

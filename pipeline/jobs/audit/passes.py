@@ -93,15 +93,17 @@ def print_rows(
                 facts = facts_of(table, fresh)
                 if epochs is not None:
                     facts = epochs.raised(facts, part[0])
+                of_epochs: Any = epoch_of(part[0]) if epochs is None else epochs.of(facts, part[0])
                 if (known := read.holds(facts)).any():
                     chosen = np.flatnonzero(~known)
                     facts, table = facts.where(chosen), table.take(pa.array(chosen))
+                    of_epochs = of_epochs if epochs is None else of_epochs[chosen]
                 new_hosts = _hosts_of(table, facts)
                 new_hosts = {each: new_hosts[each] for each in new_hosts if each not in hosts}
                 hosts |= new_hosts.keys()
                 names = {key: text for key, text in fresh.items() if key not in named}
                 named |= names.keys()
-                of_part += fingerprint(facts, names, new_hosts, sample_every, epoch_of(part[0]))
+                of_part += fingerprint(facts, names, new_hosts, sample_every, of_epochs)
         except Unreadable as broken:
             # Exclude all of it: it is read again when the file is intact.
             of_part = [unreadable(broken.path, broken.why)]

@@ -203,7 +203,7 @@ def work_of(files: Sequence[LogFile], tasks: int) -> tuple[list[list[Piece]], se
     """
     cut = [piece for part in pieces(files, len(files) or 1) for piece in part]
     with ThreadPoolExecutor(_READERS) as readers:
-        boxes = list(readers.map(_readable_boxes, cut))
+        boxes = list(readers.map(readable_boxes, cut))
     groups = together(boxes)
     sizes = {file.path: max(file.size, 1) for file in files}
     total = sum(sizes[path] for path, *_ in cut)
@@ -216,7 +216,7 @@ def work_of(files: Sequence[LogFile], tasks: int) -> tuple[list[list[Piece]], se
     return [each for each in work if each], shared
 
 
-def _readable_boxes(piece: Piece) -> list[Box]:
+def readable_boxes(piece: Piece) -> list[Box]:
     """Return the boxes of a piece; none for a damaged file, which no task will read."""
     try:
         return _boxes(piece)
