@@ -13,7 +13,7 @@ from tests.process.harness import Hosts
 proton = pytest.importorskip("proton")
 from proton import Message, symbol  # noqa: E402
 from proton.reactor import Filter, Selector  # noqa: E402
-from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse  # noqa: E402
+from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRequestResponse  # noqa: E402
 
 
 def test_queues_are_managed_by_right_only(hosts: Hosts) -> None:
@@ -53,6 +53,30 @@ def test_queues_are_managed_by_right_only(hosts: Hosts) -> None:
         assert ask("DELETE", "orders")[0] == 204  # "full" was granted on it
         assert ask("NONSENSE")[0] == 501
         connection.close()
+
+
+def test_a_client_that_takes_no_answers_is_refused_after_some_megabytes(hosts: Hosts) -> None:
+    with door_of(hosts) as door:
+        door.daemon.cli("queue", "create", *(f"q{each}" for each in range(1500)))
+        connection = BlockingConnection(door.url, timeout=END_S)
+        connection.create_receiver("$management", credit=0, name="answers")
+        requests = connection.create_sender("$management", name="requests")
+        query = {"operation": "QUERY", "type": "org.qmd.queue"}
+        request, taken = Message(reply_to="$management", properties=query, body={}), 0
+        with pytest.raises(SendException):  # noqa: PT012
+            while taken < 100:
+                requests.send(request)
+                taken += 1
+        connection.close()
+
+        again = BlockingConnection(door.url, timeout=END_S)
+        answers = again.create_receiver("$management", credit=1)
+        again.create_sender("$management").send(request)
+        answer = answers.receive(timeout=END_S)
+        again.close()
+
+    assert 1 <= taken < 20
+    assert len(answer.body["results"]) >= 1500
 
 
 def test_a_dynamic_queue_carries_answers_and_ends_with_its_link(hosts: Hosts) -> None:

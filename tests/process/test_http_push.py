@@ -142,6 +142,30 @@ def test_a_restart_of_the_door_or_the_daemon_begins_no_attempt_anew(
     assert "it failed 6 times" in letter["reason"]
 
 
+def test_names_of_properties_become_no_headers_of_a_request(
+    door: HttpDoor, client: HttpClient, receiver: Receiver
+) -> None:
+    """Any sender chooses them, also with the ends of lines that HTTP has."""
+    smuggled = "x: 1\r\ncontent-length: 0\r\n\r\nPOST /admin HTTP/1.1\r\nx"
+    names = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "ok": "1"}
+    given = [f"cloudEvents:{name}={value}" for name, value in names.items()]
+    given += [f"cloudEvents:{name}=1" for name in (smuggled, "a\n", "Caps", "data")]
+    properties = [part for each in given for part in ("--property", each)]
+    (sent,) = door.daemon.json("send", "orders", "the body", *properties)
+    (stored,) = client.json("GET", messages("orders"))["messages"]
+    read = client.ask("GET", f"{messages('orders')}/{stored['lookup_id']}/body")
+    push(client, f"{receiver.url}/hook")
+
+    (call,) = receiver.wait_for(1)
+    emptied(client)
+
+    assert len(receiver.calls) == 1
+    assert (call.path, call.body, call.headers["webhook-id"]) == ("/hook", b"the body", sent["id"])
+    for headers in (call.headers, {name.lower(): each for name, each in read.headers.items()}):
+        attributes = {name for name in headers if name.startswith("ce-")}
+        assert attributes == {f"ce-{name}" for name in names}
+
+
 def test_a_target_that_is_not_permitted_is_never_called(
     client: HttpClient, receiver: Receiver
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from protocol import parse_user_message
 from qmd.control import peer_status
 from qmd.control_protocol.messages import RECOVERABLE
 from qmd.core.internal_names import HEARTBEAT_QUEUE
 from qmd.doors.metrics.collection import Collector
+from qmd.peers.connection import EXPRESS_MAX
+from qmd.transfer.heartbeats import ANSWERS_MAX
 from tests.integration.managers import Host, Hosts, hosted, until
 from tests.integration.remote import guid, listening
+from tests.process.remote import RemoteQueueManager
 
 SOON = {"retry_first_s": 0.05, "retry_max_s": 0.1}
 
@@ -40,6 +44,25 @@ async def test_a_heartbeat_is_answered_and_measured_and_nothing_is_stored(hosts:
     (row,) = (await collector.collect()).destinations
     await collector.close()
     assert row.heartbeat == [1, 0, 0, found["latency_s"]]
+
+
+@hosted
+async def test_answers_to_a_flood_of_heartbeats_are_bounded(hosts: Hosts) -> None:
+    _, b, _ = await joined(hosts)
+    (connection,) = b.peers.connections
+    heartbeat = parse_user_message(RemoteQueueManager().message(HEARTBEAT_QUEUE, b""))
+    before = connection.session.sent_count
+
+    for _ in range(20 * ANSWERS_MAX):  # in one commit
+        b.heartbeats.received(connection, heartbeat)
+    await b.storage.batch.barrier()
+    await until(lambda: connection.session.sent_count > before, "the answers")
+    assert connection.session.sent_count - before + len(connection.owed_express) <= ANSWERS_MAX
+
+    for _ in range(20 * EXPRESS_MAX):  # that a peer which acknowledges nothing leaves
+        connection.owe_express(b"")
+    assert len(connection.owed_express) <= EXPRESS_MAX
+    connection.owed_express.clear()
 
 
 @hosted
