@@ -12,7 +12,7 @@ import contextlib
 import socket
 import ssl
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -21,6 +21,7 @@ from qmd.access.rights import rights_of
 from qmd.access.tokens import Grant, TokenFileError
 from qmd.control import status as overview
 from qmd.control.control_server import ControlServer, Handlers
+from qmd.control.large_requests import ignore
 from qmd.control.places import Places
 from qmd.control.server import ControlConnection
 from qmd.control.token_login import unknown_token
@@ -35,8 +36,11 @@ from qmd.runtime.rate_limit import RateLimit
 from qmd.runtime.shares import Owner, Shares, owner_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from qmd.config.settings import RemoteSettings
     from qmd.control.components import Components
+    from qmd.control.large_requests import Hooks
 
 log = structlog.get_logger()
 
@@ -231,7 +235,7 @@ class RemoteConnection(ControlConnection):
             if self._grant is None:
                 self._log_in(request)
                 return
-            self._check(request, self._grant)
+            self._check(self._grant)
         except Refusal as refusal:
             self._refuse(request.number, refusal)
             return
@@ -244,11 +248,7 @@ class RemoteConnection(ControlConnection):
             self._loop.call_soon(self.close)  # the stop has ended all connections that it knew
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         if not isinstance(request, frames.Login) or self._logging_in:
-            raise Refusal(
-                "login_first",
-                "no request is allowed before the login",
-                "Use the client library, or `qmd --host`.",
-            )
+            raise _login_first()
         if request.version != frames.VERSION:
             raise Refusal(
                 "versions_differ",
@@ -316,7 +316,24 @@ class RemoteConnection(ControlConnection):
 
     # Limits of rate, and revoked tokens.
 
-    def _check(self, request: frames.Request, grant: Grant) -> None:
+    def change_in_parts(
+        self,
+        number: int,
+        work: Callable[[Hooks], Coroutine[Any, Any, object]],
+        begun: Callable[[], None] = ignore,
+    ) -> None:
+        """Start a change in parts; a request with many messages comes here without `_handle`."""
+        try:
+            if self._grant is None:
+                raise _login_first()
+            self._check(self._grant)
+        except Refusal as refusal:
+            begun()
+            self._refuse(number, refusal)
+            return
+        super().change_in_parts(number, work, begun)
+
+    def _check(self, grant: Grant) -> None:
         now = self._loop.time()
         if not self._remote.watch.is_valid(grant):
             self._loop.call_soon(self.close)
@@ -340,6 +357,14 @@ class RemoteConnection(ControlConnection):
                 "Request more messages at once, or wait between requests.",
             )
         self._allowance -= 1
+
+
+def _login_first() -> Refusal:
+    return Refusal(
+        "login_first",
+        "no request is allowed before the login",
+        "Use the client library, or `qmd --host`.",
+    )
 
 
 def _no_place(limit: int) -> Refusal:

@@ -62,13 +62,15 @@ class Importer:
         dry_run: bool,
         token: bytes,
         done: Callable[[Result], None],
+        are_checked: bool = False,
     ) -> None:
         """Import the messages; `done` gets the answer when they are durable.
 
-        The answer has the number of messages, and the bytes of their packets.  Raises Refusal.
+        The answer has the number of messages, and the bytes of their packets.  `are_checked`:
+        `check` has accepted them.  Raises Refusal.
         """
-        for index, message in enumerate(messages):
-            self._check(queue, message, index)
+        if not are_checked:
+            self.check(queue, messages)
         size = sum(len(message.packet) for message in messages)
         if not queue.payer.has_room(size):
             raise queue_refusal(queue.payer, size)
@@ -109,6 +111,11 @@ class Importer:
             log.info("messages_imported", queue=queue.name, count=len(stored))
 
         batch.when_durable(durable)
+
+    def check(self, queue: LocalQueue, messages: Sequence[ImportedMessage], first: int = 0) -> None:
+        """Check messages; `first` is the index of the first of them.  Raises Refusal."""
+        for index, message in enumerate(messages, first):
+            self._check(queue, message, index)
 
     def _check(self, queue: LocalQueue, message: ImportedMessage, index: int) -> None:
         if queue.id == ORDER_QUEUE_ID:

@@ -7,7 +7,9 @@ outgoing queue.  A verb without a row in `qmd.control.verb_rights`, or without a
 
 from __future__ import annotations
 
+import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import get_type_hints
 
@@ -28,6 +30,7 @@ from qmd.control_protocol import topics as topic_frames
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, Refused, Request
+from qmd.control_protocol.parts import MANY
 from tests.integration.control.verb_tries import (
     LOCK,
     MINE,
@@ -400,3 +403,22 @@ async def still_whole(world: World) -> None:
     assert reported["messages"] == world.positions
     published = await world.local.done(pipeline.Publish, QUERY, 0, [Attempt(0, "a", 1)])
     assert published["published"]
+
+
+@hosted
+async def test_large_requests_of_a_token_are_counted_and_end_with_it(hosts: Hosts) -> None:
+    async with others(hosts) as world:
+        limited = replace(world.server.settings, requests_per_second=1)
+        world.server.settings = limited
+        ann = await world.log_in("write")
+        many = [to(SECRET) for _ in range(MANY)]
+        replies = [await ann.ask(frames.Send, many) for _ in range(30)]
+        assert "too_many_requests" in {getattr(each, "code", "") for each in replies}
+
+        world.server.settings = replace(limited, requests_per_second=100_000)
+        bob = await world.log_in("write")
+        before = world.host.queue(SECRET).messages
+        world.server.watch.is_valid = lambda grant: False  # type: ignore[method-assign]
+        with pytest.raises(asyncio.IncompleteReadError):  # the connection ends
+            await bob.ask(frames.Send, many)
+        assert world.host.queue(SECRET).messages == before
