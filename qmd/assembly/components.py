@@ -354,6 +354,7 @@ class Assembly(TransferLayer):
             SentEvents(self.recorder, self.services.id, transaction),
             token,
             self.message_protection.authenticated,
+            self.message_protection.verified_style,
         )
 
     def _queue_removed(self, queue: LocalQueue) -> None:

@@ -4,8 +4,8 @@
     (parts, between which other work has its turn)
 
 The last turn assigns the places of the messages, so their order is that of their commits.  Requests
-with unusual messages (express, signed, to several queues …) are checked in parts too, but made into
-packets in the last turn, by `MessageSender`.
+with unusual messages (express, signed, to several queues …) are checked in parts too, with their
+signatures and encryption; the last turn makes the packets, by `MessageSender`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PreparedSend:
                 raise NotUniform
             self.publication.take_over()
         except NotUniform:
-            self.message_sender.send(self.messages, token, done, owner)
+            self.message_sender.send_protected(self.messages, token, done, owner)
             return
         batch = self.services.storage.batch
         if token:
@@ -146,7 +146,7 @@ class LargeSender:
     ) -> list[NewMessage]:
         """Return the messages of a request.  Raises msgspec.DecodeError."""
         messages: list[NewMessage] = []
-        async for some in self._parts_of(len(request.messages), sender):
+        async for some in self.parts_of(len(request.messages), sender):
             messages += frames.decode_messages(request.messages[some], some.start)
         return messages
 
@@ -159,9 +159,12 @@ class LargeSender:
         publication: PreparedPublication | None = self._new_publication(answers, "")
         numbers: list[int] = []
         ids: list[object] = []
-        async for some in self._parts_of(len(messages), sender):
+        protected: list[NewMessage] = []
+        async for some in self.parts_of(len(messages), sender):
             part = messages[some]
             await answers.complete(partial(self._check, part, sender))
+            part = await answers.complete(partial(self._message_sender.protect, part))
+            protected += part
             if publication is None:
                 continue
             try:
@@ -172,7 +175,7 @@ class LargeSender:
                 numbers += more
                 ids += self._message_sender.ids(more)
         return PreparedSend(
-            self._services, self._message_sender, answers, messages, publication, numbers, ids
+            self._services, self._message_sender, answers, protected, publication, numbers, ids
         )
 
     async def send_in_transaction(
@@ -187,7 +190,7 @@ class LargeSender:
         """
         answers = self._new_answers()
         ids: list[object] = []
-        async for some in self._parts_of(len(messages), sender):
+        async for some in self.parts_of(len(messages), sender):
             ids += await answers.complete(partial(send, messages[some]))
         return ids
 
@@ -221,7 +224,7 @@ class LargeSender:
         messages, numbers = transaction.messages, transaction.numbers
         ids: list[object] = []
         try:
-            async for some in self._parts_of(len(messages), sender):
+            async for some in self.parts_of(len(messages), sender):
                 await self._packets(publication, messages[some], numbers[some])
                 ids += self._message_sender.ids(numbers[some])
         except NotUniform:
@@ -247,7 +250,11 @@ class LargeSender:
         rows = [msgspec.structs.astuple(new) for new in part]
         return await publication.prepare_some(rows, known)
 
-    async def _parts_of(self, count: int, sender: Sender) -> AsyncIterator[slice]:
+    async def parts_of(self, count: int, sender: Sender) -> AsyncIterator[slice]:
+        """Iterate over `count` items in slices, each in a turn of its own, while the client waits.
+
+        Raises CancelledError when it has left.
+        """
         async for some in self._parts.of(count, sender.spend):
             if not sender.is_there():
                 raise asyncio.CancelledError  # nothing was sent, and no client waits

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage, Request
     from qmd.directory.resolver import Resolution
     from qmd.operations.transaction import Transaction
+    from qmd.queues.local_queue import LocalQueue
 
 
 class Client(Hashable, Protocol):
@@ -56,8 +57,15 @@ def ignore() -> None:
     """Do nothing when a request begins."""
 
 
-async def send_in_parts(client: Client, request: SendParts | SendOnceParts, hooks: Hooks) -> object:
-    """Do a request; return its answer.  Raises Refusal, InvalidName, MustAsk, StorageError."""
+async def send_in_parts(
+    client: Client, request: SendParts | SendOnceParts, hooks: Hooks, *, is_admitted: bool = False
+) -> object:
+    """Do a request, which may be admitted already; return its answer.
+
+    Raises Refusal, InvalidName, MustAsk, StorageError.
+    """
+    if is_admitted:
+        hooks = hooks._replace(admit=_as_it_is)
     execution = _Execution(client, hooks, request)
     try:
         return await execution.run()
@@ -178,6 +186,39 @@ async def commit_in_parts(client: Client, transaction: Transaction, hooks: Hooks
     finally:
         hooks.go_on()
     return await durable
+
+
+async def import_in_parts(
+    client: Client, queue: LocalQueue, request: frames.Import, hooks: Hooks
+) -> object:
+    """Import messages that are checked in parts; return the answer.  Raises Refusal."""
+    components, account = client.components, client.account
+    assert account is not None
+    large, importer = components.large_sender, components.importer
+    sender = Sender(account.name, partial(account.spend, 0, 0), hooks.is_there, _admit_all)
+    durable = asyncio.get_running_loop().create_future()
+    try:
+        async with large.line.place(account.name):
+            async for some in large.parts_of(len(request.messages), sender):
+                importer.check(queue, request.messages[some], some.start)
+            if components.destinations.find_queue(request.queue) is not queue:
+                raise Refusal("no_such_queue", f"{queue.name} was deleted meanwhile")
+            components.sealed_tokens.check(request.token, client.serial)
+            importer.take_in(
+                *(queue, request.messages),
+                dry_run=request.dry_run,
+                token=request.token,
+                done=partial(settle, durable),
+                are_checked=True,
+            )
+    finally:
+        hooks.go_on()
+    return await durable
+
+
+def _as_it_is(request: Request) -> Request:
+    """Admit a request that was admitted before it was divided."""
+    return request
 
 
 def _admit_all(messages: list[NewMessage]) -> None:

@@ -7,11 +7,20 @@ from typing import Annotated
 
 import msgspec
 
-from qmd.control_protocol.messages import MESSAGES_MAX, NewMessage, Request, Token, TransactionId
-from qmd.control_protocol.once import FINGERPRINT_BYTES_MAX
+from qmd.control_protocol.messages import (
+    MESSAGES_MAX,
+    NewMessage,
+    Request,
+    Send,
+    Token,
+    TransactionId,
+)
+from qmd.control_protocol.once import FINGERPRINT_BYTES_MAX, SendOnce
 
 #: A request with fewer messages is decoded and done at once: some ten milliseconds.
 MANY = 1024
+#: A request with more signed messages is done in parts too: to verify one takes 0.3 ms.
+SIGNED_AT_ONCE = 8
 _MESSAGE_BYTES_MIN = 4  # an array of a destination and a body
 _MESSAGES = 2  # the index of the messages in a request
 
@@ -37,6 +46,7 @@ class SendOnceParts(Request, tag="send_once", frozen=True):
 
 _requests = msgspec.msgpack.Decoder(SendParts | SendOnceParts)
 _messages = msgspec.msgpack.Decoder(NewMessage)
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def request_in_parts(data: bytes | memoryview) -> SendParts | SendOnceParts | None:
@@ -48,6 +58,23 @@ def request_in_parts(data: bytes | memoryview) -> SendParts | SendOnceParts | No
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return request if len(request.messages) >= MANY else None
+
+
+def is_slow(request: Send | SendOnce) -> bool:
+    """Return whether a request with few messages takes long nevertheless."""
+    messages = request.messages
+    return (
+        len(messages) > SIGNED_AT_ONCE
+        and sum([bool(new.signature) for new in messages]) > SIGNED_AT_ONCE
+    )
+
+
+def in_parts(request: Send | SendOnce) -> SendParts | SendOnceParts:
+    """Return a request as one of which the messages are decoded in parts."""
+    raw = [msgspec.Raw(_encode(new)) for new in request.messages]
+    if isinstance(request, Send):
+        return SendParts(request.number, raw, request.token, request.transaction, request.once)
+    return SendOnceParts(request.number, raw, request.token, request.fingerprint)
 
 
 def decode_messages(raw: Sequence[msgspec.Raw], first: int) -> list[NewMessage]:

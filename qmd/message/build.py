@@ -303,13 +303,15 @@ def compose(
     time_to_reach_queue_s: int = TIME_TO_REACH_QUEUE_DEFAULT_S,
     report_queue: bytes | None = None,
     destinations: tuple[QueueAddress, ...] = (),
+    signature_type: int = 0,
 ) -> bytes:
     """Return the packet of `new`, which `check` has accepted, without a session header.
 
     `position` is (sequence id, number, transaction index) of a transactional message, which may be
     the first and the last of its transaction; `dead_letter` says whether it requests
     dead-lettering; `report_queue` is the GUID of the queue that receives the reports about a traced
-    message; `destinations` are all elements of a multiple destination name.
+    message; `destinations` are all elements of a multiple destination name; `signature_type` is the
+    style of a signature that was verified, for a queue of this host.
     """
     is_multiple = bool(destinations or admin.several or response.several)
     priority = 0 if delivery == TRANSACTIONAL else new.priority
@@ -344,7 +346,7 @@ def compose(
                 new.connector_type or None,
             ),
             None if position is None else _transaction(position, is_first << 2 | is_last << 3),
-            _security(new, in_list=bool(destinations)) if _has_security(new) else None,
+            _security(new, bool(destinations), signature_type) if _has_security(new) else None,
             _properties(new),
             None if report_queue is None else DebugHeader(DebugFlags(1), 0, report_queue),
             None,
@@ -407,7 +409,7 @@ def _has_security(new: NewMessage) -> bool:
     return bool(new.sender_id or new.signature or new.encryption_key or new.certificate)
 
 
-def _security(new: NewMessage, *, in_list: bool) -> SecurityHeader:
+def _security(new: NewMessage, in_list: bool, signature_type: int) -> SecurityHeader:
     """Return a header with the sender, who is proven by a signature only. [MS-MQMQ] 2.2.20.6
 
     in_list: the signature is in the list of the queues, which it covers. [MS-MQMQ] 2.2.20.3
@@ -419,6 +421,7 @@ def _security(new: NewMessage, *, in_list: bool) -> SecurityHeader:
     flags = SecurityFlags.of(
         sender_type=1 if new.sender_id else 0,
         body_encrypted=int(is_encrypted),
+        signature_type=signature_type,
         default_provider=int(bool(new.signature) and not is_encrypted),
         data_present=1,
     )

@@ -6,6 +6,7 @@ CryptoAPI stores a signature as a little-endian integer; `cryptography` has the 
 from __future__ import annotations
 
 import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from cryptography import x509
@@ -27,6 +28,7 @@ _BAD, _UNSUPPORTED = (
 #: Keys of other sizes cost too much time, or protect nothing.
 KEY_BITS_MIN, KEY_BITS_MAX = 1024, 8192
 EXPONENT_BITS_MAX = 32  # a PUBLICKEYBLOB has no room for more
+SIGNERS_MAX = 128  # certificates that are kept as objects
 _HASHES: dict[int, hashes.HashAlgorithm] = {
     HASHES["md5"]: hashes.MD5(),  # nosec B303: if a setting allows it
     HASHES["sha1"]: hashes.SHA1(),  # nosec B303: if a setting allows it
@@ -58,10 +60,25 @@ def signer_of(encoded: bytes, wall_s: float | None = None) -> Signer:
     wall_s: the wall clock in seconds since 1970; None: the period of validity is not looked at.
     Raises Unacceptable.
     """
+    signer = _known_signer(encoded)
+    if wall_s is not None:
+        certificate = signer.certificate
+        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        now = datetime.datetime.fromtimestamp(wall_s, datetime.UTC)
+        if not begins <= now <= ends:
+            raise Unacceptable(
+                _BAD, f"the sender's certificate is valid from {begins:%F} to {ends:%F} only"
+            )
+    return signer
+
+
+@lru_cache(SIGNERS_MAX)
+def _known_signer(encoded: bytes) -> Signer:
+    """Read a certificate; to do it again takes longer than to verify a signature."""
     try:
         certificate = x509.load_der_x509_certificate(encoded)
         key = certificate.public_key()
-        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except UnsupportedAlgorithm as error:
         raise Unacceptable(_UNSUPPORTED, f"the certificate's key is unknown: {error}") from error
     except Exception as error:  # any fault of a parser is one of the certificate
@@ -74,12 +91,6 @@ def signer_of(encoded: bytes, wall_s: float | None = None) -> Signer:
         )
     if key.public_numbers().e.bit_length() > EXPONENT_BITS_MAX:
         raise Unacceptable(_BAD, "the sender's key has an exponent of more than 32 bits")
-    if wall_s is not None:
-        now = datetime.datetime.fromtimestamp(wall_s, datetime.UTC)
-        if not begins <= now <= ends:
-            raise Unacceptable(
-                _BAD, f"the sender's certificate is valid from {begins:%F} to {ends:%F} only"
-            )
     if not _may_sign(certificate):
         raise Unacceptable(_BAD, "the sender's certificate is not one for signatures")
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex()

@@ -19,6 +19,7 @@ from protocol.signed_fields import SignatureStyle, signed_parts
 from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
 from qmd.message_security.algorithms import NotCheckable
+from qmd.operations.verified_signatures import VerifiedSignatures, signature_key
 from qmd.queues.local_queue import LocalQueue
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class MessageProtection:
         self._answers = answers
         self._checker: Checker | None = None
         self._session_keys: KeyCache[tuple[bytes, bytes]] | None = None
+        self._verified = VerifiedSignatures(lambda: services.loop.time())
 
     def protect(
         self, messages: list[NewMessage], *, in_transaction: bool = False
@@ -104,6 +106,11 @@ class MessageProtection:
         checked = self._run_check(message, packet, registered)
         is_valid = checked is not None and checked.message_class is None and not checked.ask
         return checked.packet if is_valid and checked is not None else packet
+
+    def verified_style(self, new: NewMessage, queue: LocalQueue, delivery: int) -> int:
+        """Return the style of a signature that `protect` has verified just now, else 0."""
+        key = signature_key(new, queue.id, delivery)
+        return int(SignatureStyle.MSMQ_2) if self._verified.has(key) else 0
 
     def own_keys(self) -> bytes:
         """Return this host's public keys for the directory, MQDSPUBLICKEYS.  Raises Refusal."""
@@ -162,6 +169,8 @@ class MessageProtection:
         if here is not None:
             checked = self._check(self._trial(new, way, here))
             fault = "" if checked.message_class is None else checked.detail
+            if _style(checked) == SignatureStyle.MSMQ_2 and not new.encryption_key:
+                self._verified.add(signature_key(new, here.id, way.delivery))
         if not fault and any(not isinstance(each, LocalQueue) for each in way.routes):
             try:
                 fault = self._signature_fault(new, way)
@@ -273,6 +282,13 @@ class MessageProtection:
             encryption_key=item,
             encryption_algorithm=algorithm,
         )
+
+
+def _style(checked: Checked) -> int:
+    """Return the style of the signature of a checked message, 0 if it is not authenticated."""
+    header = checked.message.security
+    is_valid = checked.is_authenticated and header is not None
+    return header.flags.signature_type if is_valid and header is not None else 0
 
 
 def _receiver(route: Route) -> str:

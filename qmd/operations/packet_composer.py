@@ -47,6 +47,7 @@ class PacketComposer:
         position: Position | None,
         bounds: Bounds,
         destinations: tuple[QueueAddress, ...] = (),
+        signature_type: int = 0,
     ) -> bytes:
         """Return the packet of `new`, as `qmd.message.build.compose`."""
         index, is_first, is_last = bounds
@@ -72,6 +73,7 @@ class PacketComposer:
                 self._replies.report_queue(new.report_queue) if new.report_queue else None
             ),
             destinations=destinations,
+            signature_type=signature_type,
         )
 
     def compose_first(

@@ -79,7 +79,16 @@ class MessageSender:
         token of the request, or b""; `owner` the client that may cancel delayed messages.  Raises
         Refusal, MustAsk: then no message is sent.
         """
-        messages = self.protect(messages)
+        self.send_protected(self.protect(messages), token, done, owner)
+
+    def send_protected(
+        self,
+        messages: list[NewMessage],
+        token: bytes,
+        done: Callable[[list[object]], None],
+        owner: str = "",
+    ) -> None:
+        """Send messages as `send`; they are those that `protect` has returned."""
         chosen = self._checks.check(messages)
         self.take_over(messages, chosen, token, done, owner=owner)
 

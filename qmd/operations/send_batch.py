@@ -48,8 +48,13 @@ class BatchSender:
         events: SentEvents,
         token: bytes,
         authenticated: Callable[[bytes], bytes],
+        verified_style: Callable[[NewMessage, LocalQueue, int], int],
     ) -> None:
-        """`authenticated` marks the signed packet of a message to a queue of this host."""
+        """`authenticated` marks the signed packet of a message to a queue of this host.
+
+        `verified_style(new, queue, delivery)` returns the style of a signature that was verified
+        just now, 0 if it was not.
+        """
         self._services = services
         self._composer = composer
         self._outcomes = outcomes
@@ -57,6 +62,7 @@ class BatchSender:
         self.events = events
         self._token = token
         self._authenticated = authenticated
+        self._verified_style = verified_style
         self.batch = services.storage.batch
         wall = services.environment.time()
         self.wall_s, self.wall_ms = int(wall), int(wall * 1000)
@@ -75,10 +81,15 @@ class BatchSender:
     ) -> None:
         """Put a message to one queue into the batch."""
         key, position = self.position(new, route, delivery)
+        style = 0
+        if new.signature and isinstance(route, LocalQueue):
+            style = self._verified_style(new, route, delivery)
         packet = self._composer.compose(
-            new, self.wall_s, route.address, number, delivery, position, bounds
+            *(new, self.wall_s, route.address, number, delivery, position, bounds),
+            signature_type=style,
         )
-        packet = self.marked(new, route, packet)
+        if not style:
+            packet = self.marked(new, route, packet)
         self.put(new, route, delivery, number, packet, key, position)
 
     def marked(self, new: NewMessage, route: Route, packet: bytes) -> bytes:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from qmd.runtime.fair_scheduler import FairScheduler
     from qmd.runtime.services import Services
 
-#: Messages in a part, while light connections are active and otherwise: 0.2 ms and 2 ms.
+#: Messages in a part at most, while light connections are active and otherwise, and its duration.
 PART_SHARED, PART_ALONE = 16, 160
+PART_SHARED_S, PART_ALONE_S = 0.0002, 0.002
 
 
 def _ignore(seconds: float) -> None:
@@ -57,18 +58,23 @@ class WorkParts:
         called with the CPU time of each slice, in seconds.
         """
         busy_time = self._services.environment.busy_time
-        at = 0
+        at, size = 0, PART_ALONE
         while at < count:
             taken = self._services.loop.create_future()
             self._turns.wait(_Turn(taken), Class.HEAVY)
             await taken
-            end = min(at + (PART_SHARED if self._turns.is_shared else PART_ALONE), count)
+            is_shared = self._turns.is_shared
+            size = min(size, PART_SHARED if is_shared else PART_ALONE)
+            end = min(at + size, count)
             began_s = busy_time()
             yield slice(at, end)
             took_s = busy_time() - began_s
             self._turns.charge(took_s)
             spend(took_s)
             at = end
+            # Some items take longer than others, such as signed messages.
+            wanted_s = PART_SHARED_S if is_shared else PART_ALONE_S
+            size = max(size // 2, 1) if took_s > 2 * wanted_s else 2 * size
 
 
 class Line:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from typing import Literal
 
+import msgspec
 import pytest
 
 from protocol import parse_user_message
-from qmd.client import QueueManager, QueueManagerError, connect, new_message
-from qmd.control_protocol.messages import NewMessage
+from qmd.client import QueueManager, QueueManagerError, Signer, connect, new_message
+from qmd.control_protocol.messages import Done, Import, ImportedMessage, NewMessage, Refused
 from qmd.control_protocol.parts import MANY
+from qmd.message_security.keyring import make_signer
+from tests.integration.control.test_local_users import user
 from tests.integration.managers import Host, Hosts, hosted, until
 from tests.process.control_client import ControlClient
 
 MESSAGES = MANY + 500
+SIGNED = 200  # far fewer than MANY
 
 
 Delivery = Literal["automatic", "transactional"]
@@ -77,6 +82,58 @@ async def test_others_are_served_while_a_large_request_is_prepared(hosts: Hosts)
         assert a.queue("orders").messages == 0
         await sent
     assert a.queue("orders").messages == MESSAGES
+
+
+@hosted
+async def test_others_are_served_while_signatures_are_verified(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("other")
+    folder = a.socket.parent
+    make_signer("ann", folder / "ann.key", folder / "ann.crt", days=2)
+    async with connect(a.socket) as large, connect(a.socket) as other:
+        await other.send("other", b"connected")
+        signer = Signer(str(folder / "ann.key"), str(folder / "ann.crt"))
+        one = await large.sign(new_message("orders", b"signed"), signer)
+        sent = asyncio.create_task(large.send_many([one] * SIGNED))
+        await until(lambda: any(under_way(a)))
+        await other.send("other", b"small")
+        assert not sent.done()
+        assert a.queue("orders").messages == 0
+        assert len(set(await sent)) == SIGNED
+        changed = msgspec.structs.replace(one, body=b"another")
+        with pytest.raises(QueueManagerError, match="signature"):
+            await large.send_many([one] * SIGNED + [changed])
+        found = [each async for each in large.peek_each("orders")]
+
+    assert [each.authenticated for each in found] == [True] * SIGNED
+
+
+@hosted
+async def test_others_are_served_while_an_import_is_checked(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("other")
+    await a.send("orders", b"exported")
+    (stored,) = await a.peek("orders")
+    one = ImportedMessage(stored.packet, 1)
+    large = await user(a, os.getuid())
+    async with connect(a.socket) as other:
+        await other.send("other", b"connected")
+        done = asyncio.create_task(large.ask(Import, "orders", [one] * MESSAGES))
+        await until(lambda: any(under_way(a)))
+        await other.send("other", b"small")
+        assert not done.done()
+        assert a.queue("orders").messages == 1
+        assert isinstance(await done, Done)
+        assert a.queue("orders").messages == 1 + MESSAGES
+        broken = [*[one] * MESSAGES, ImportedMessage(b"broken", 1)]
+        reply = await large.ask(Import, "orders", broken)
+    large.close()
+
+    assert isinstance(reply, Refused)
+    assert (reply.code, f"entry {MESSAGES + 1} " in reply.text) == ("packet_broken", True)
+    assert a.queue("orders").messages == 1 + MESSAGES
 
 
 @hosted
