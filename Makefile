@@ -123,14 +123,19 @@ audit: tools ## look for insecure patterns, and for locked versions with known v
 	  protocol storage qmd pipeline release deploy pyspark_qmd.py
 	@$(PY) -m release.advisories
 
-dist: tools ## build the archives of a release into dist/; KEY=... signs them: docs/releasing.md
+dist: tools .venv/sbom/ready ## build the files of a release into dist/; KEY=... signs them: docs/releasing.md
 	@rm -rf dist
-	@$(PY) -m release.dist dist $(if $(KEY),--key '$(KEY)')
+	@$(PY) -m release.dist dist --sbom .venv/sbom/bin/python $(if $(KEY),--key '$(KEY)')
+
+.venv/sbom/ready: requirements-sbom.lock
+	@$(PYTHON) -m venv --clear .venv/sbom
+	@.venv/sbom/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
+	@touch $@
 
 deb: tools ## build Debian packages into dist/deb: docs/installing.md
 	@$(PY) -m release.deb dist/deb
 
-packages-test: tools ## build archives, Debian packages and the image, and try each
+packages-test: tools .venv/sbom/ready ## build archives, Debian packages and the image, and try each
 	@QMD_PACKAGES=1 $(PY) -m pytest -q -rs tests/packages $(ARGS)
 
 docs: ## build the manuals as a site with search: build/docs/index.html

@@ -1,9 +1,10 @@
 """Reproducible archives of a release, and their signature.
 
-    python -m release.dist OUT [--key KEY]       `make dist KEY=...`
+    python -m release.dist OUT [--sbom PYTHON] [--key KEY]       `make dist KEY=...`
 
-writes the source distribution, the wheel and SHA256SUMS into the folder OUT; with the Ed25519 key
-of the releaser (PEM) also SHA256SUMS.sig, by `openssl`.  Two builds of one commit are equal, byte
+writes the source distribution, the wheel and SHA256SUMS into the folder OUT; with a Python that has
+the packages of requirements-sbom.lock also the list of the parts (`release/sbom.py`); with the
+Ed25519 key of the releaser (PEM) also SHA256SUMS.sig, by `openssl`.  Two builds of one commit are equal, byte
 for byte: times are those of the commit, and entries are in order, without users and groups.
 docs/releasing.md describes the verification.
 """
@@ -54,6 +55,18 @@ def build(out: Path, *, at_s: int, source: Path = ROOT) -> list[Path]:
                 _pack_tar(archive, target, at_s)
             built.append(target)
     return built
+
+
+def list_parts(out: Path, python: Path, *, at_s: int) -> Path:
+    """Write the list of the parts of a release, from the environment of this interpreter."""
+    import sysconfig
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    file = out.absolute() / f"{project['name'].replace('-', '_')}-{project['version']}.cdx.json"
+    site = ("--site", sysconfig.get_path("purelib"), "--at", str(at_s))
+    _run([str(python.absolute()), "-m", "release.sbom", str(file), *site], cwd=ROOT)
+    return file
 
 
 def write_sums(out: Path, files: list[Path]) -> Path:
@@ -124,9 +137,12 @@ def _run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--sbom", type=Path, help="the Python that lists the parts")
     parser.add_argument("--key", type=Path, help="the Ed25519 key of the releaser, PEM")
     arguments = parser.parse_args()
     files = build(arguments.out, at_s=commit_time_s())
+    if arguments.sbom:
+        files.append(list_parts(arguments.out, arguments.sbom, at_s=commit_time_s()))
     sums = write_sums(arguments.out, files)
     print(sums.read_text(), end="")
     if arguments.key:

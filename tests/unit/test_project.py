@@ -17,6 +17,7 @@ LOCKS = [
     "requirements-fuzz.lock",
     "requirements-amqp.lock",
     "requirements-docs.lock",
+    "requirements-sbom.lock",
     "requirements-services.lock",
 ]
 DOCUMENTS = [
