@@ -43,7 +43,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist deb packages-test docs bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist deb image packages-test docs bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -134,6 +134,9 @@ dist: tools .venv/sbom/ready ## build the files of a release into dist/; KEY=...
 
 deb: tools ## build Debian packages into dist/deb: docs/installing.md
 	@$(PY) -m release.deb dist/deb
+
+image: tools ## build a container image, localhost/qmd, with buildah: docs/installing.md
+	@$(PY) -m release.image
 
 packages-test: tools .venv/sbom/ready ## build archives, Debian packages and the image, and try each
 	@QMD_PACKAGES=1 $(PY) -m pytest -q -rs tests/packages $(ARGS)

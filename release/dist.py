@@ -4,8 +4,9 @@
 
 writes the source distribution, the wheel and SHA256SUMS into the folder OUT; with a Python that has
 the packages of requirements-sbom.lock also the list of the parts (`release/sbom.py`); with the
-Ed25519 key of the releaser (PEM) also SHA256SUMS.sig, by `openssl`.  Two builds of one commit are equal, byte
-for byte: times are those of the commit, and entries are in order, without users and groups.
+Ed25519 key of the releaser (PEM) also SHA256SUMS.sig, by `openssl`.  Two builds of one commit are
+equal, byte for byte: times are those of the commit, and entries are in order, without users and
+groups.
 docs/releasing.md describes the verification.
 """
 

@@ -67,10 +67,11 @@ class Installed:
     def serving(self) -> Iterator[None]:
         """Run the daemon."""
         with self.running("serve") as process:
-            self._wait(process, ["status"])
+            self.wait(process, ["status"])
             yield
 
-    def _wait(self, process: subprocess.Popen[bytes], words: list[str]) -> None:
+    def wait(self, process: subprocess.Popen[bytes], words: list[str]) -> None:
+        """Wait until a command succeeds, as long as `process` runs."""
         deadline = time.monotonic() + END_S
         while True:
             done = subprocess.run(
