@@ -327,4 +327,27 @@ ENTRIES = (
         "The attempts and pauses of the push hold; `qmd acl grant user:qmd-door get-properties"
         " QUEUE` grants the right.",
     ),
+    Entry(
+        9261,
+        "bad_bridge",
+        "The file of bridges cannot be used.",
+        "It is missing, is not TOML, has an unknown key or a wrong value, or two of its bridges"
+        " would send messages in circles.",
+        "docs/bridge.md has the keys of each kind; `qmd bridge check` names the place.",
+    ),
+    Entry(
+        9262,
+        "bridge_waits",
+        "A bridge waits, and tries again (in the log).",
+        "The other end or the daemon does not answer, or the definition does not fit them.",
+        "The reason names the end. `qmd bridge check NAME` tries it now.",
+    ),
+    Entry(
+        9263,
+        "bridge_refused",
+        "A bridge could not bring a message (in the log).",
+        "The other end will never take it, or it is no message that the daemon takes.",
+        "Outward it is retried by the policy of its queue, and ends as a dead letter; inward it is"
+        " in the queue private$\\bridge.NAME.refused, with the reason.",
+    ),
 )

@@ -54,6 +54,7 @@ COMMANDS = {
     "remote": "qmd.cli.host.remote:remote",
     "door": "qmd.cli.host.door:door",
     "push": "qmd.cli.host.push:push",
+    "bridge": "qmd.cli.host.bridge:bridge",
     "console": "qmd.cli.host.console:console",
     "tls": "qmd.cli.host.tls:tls",
     "name": "qmd.cli.host.name:name",
