@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,12 +11,26 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.patience import END_S
 from tests.process.harness import free_port
 
+# The queues that clients of AMQP 1.0 declare themselves do not survive a restart of the broker.
+QUEUES = [
+    {"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    for name in ("shop-out", "shop-in")
+]
+DEFINITIONS: dict[str, Any] = {
+    "vhosts": [{"name": "/"}],
+    "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
+    "permissions": [
+        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    ],
+    "queues": QUEUES,
+}
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
@@ -63,6 +78,9 @@ class Broker:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._processes = []
+        with contextlib.suppress(OSError):
+            while True:  # children end a little later
+                socket.create_connection(("127.0.0.1", self.port)).close()
 
     def restart(self) -> None:
         self.kill()
@@ -100,7 +118,9 @@ class RabbitServer(Broker):
         (self.folder / "plugins").write_text("[rabbitmq_amqp1_0].")
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\namqp1_0.default_user = guest\n"
+            f"load_definitions = {self.folder}/definitions.json\n"
         )
+        (self.folder / "definitions.json").write_text(json.dumps(DEFINITIONS))
         self._spawn(["epmd", "-port", str(names), "-address", "127.0.0.1"])
         self._spawn(
             [str(RABBITMQ)],

@@ -206,6 +206,7 @@ class AmqpSource:
         self._definition = definition
         self._incoming = _Incoming(self._connection)
         self._recent = Recent(REMEMBERED)
+        self._receiver: Any = None
         self._link: Any = None
         self._taken: list[Any] = []
 
@@ -214,10 +215,11 @@ class AmqpSource:
 
         def open_() -> None:
             self._connection.connect()
-            receiver = self._connection.connection.create_receiver(
+            # The end of this object would take the handler from its link.
+            self._receiver = self._connection.connection.create_receiver(
                 self._definition.address, credit=self._definition.batch, handler=self._incoming
             )
-            self._link = receiver.link
+            self._link = self._receiver.link
 
         await self._connection.run(open_)
 
@@ -263,6 +265,7 @@ class AmqpSource:
 
     async def close(self) -> None:
         await self._connection.close()
+        self._receiver = self._link = None
 
 
 def _arrival(raw: bytes, message_id: str, queue: str, now_ms: int, *, known: bool) -> Arrival:
