@@ -49,9 +49,8 @@ def headers_of(message: Message) -> dict[str, str]:
         value = fields.get(name)
         if value in (None, "", [], {}, 0, False) or (name == "delivery"):
             continue
-        text = value if name in _TEXTS else json.dumps(value, ensure_ascii=True)
         key = CONTENT_TYPE if name == "content_type" else PREFIX + name.replace("_", "-")
-        found[key] = _header(text)
+        found[key] = _header(value) if name in _TEXTS else json.dumps(value, ensure_ascii=True)
     return found
 
 
@@ -68,8 +67,11 @@ def message_of(headers: Mapping[str, str], body: bytes, queue: str) -> NewMessag
             fields[name] = _unquoted(text) if name in _TEXTS else _json(key, text)
         elif not lower.startswith(PREFIX):
             properties[key] = text
-    if properties or "properties" in fields:
-        fields["properties"] = {**properties, **(fields.get("properties") or {})}
+    given_ones = fields.get("properties", {})
+    if not isinstance(given_ones, dict):
+        raise Unusable("the header qmd-properties is not a JSON object")
+    if properties or given_ones:
+        fields["properties"] = {**properties, **given_ones}
     try:
         given = msgspec.convert(fields, shapes.NewMessage)
         given = msgspec.structs.replace(given, body_base64=body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ _state_option = click.option(
     "--state",
     "state_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file with the state of the running bridges.",
+    help="The file in which `run` keeps the state of its bridges, and `status` finds it.",
 )
+STATE_AGE_MAX_S = 30.0
+_STATE = Path("/run/qmd-bridge/state.json")  # of the service
 
 
 @click.group()
@@ -165,7 +168,7 @@ def status(
 ) -> None:
     """Show bridges: what waits for them, their positions, and the state of the running ones."""
     definitions = _definitions(file, names)
-    running = _running(state_file)
+    running = _running(state_file or _STATE)
     rows = asyncio.run(_statuses(configuration, definitions, running))
     columns = [
         *(("BRIDGE", "name"), ("KIND", "kind"), ("WAY", "direction"), ("QUEUE", "queue")),
@@ -175,11 +178,12 @@ def status(
     print_rows(rows, columns, as_json=as_json, none="the file has no bridges")
 
 
-def _running(state_file: Path | None) -> dict[str, dict[str, Any]]:
-    if state_file is None:
-        return {}
+def _running(state_file: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of running bridges, by name; a dead process has left a state that is old."""
     try:
         state = json.loads(state_file.read_text(encoding="utf-8"))
+        if time.time() - state["at"] > STATE_AGE_MAX_S:
+            return {}
         return {row["name"]: row for row in state["bridges"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
