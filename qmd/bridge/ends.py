@@ -16,7 +16,7 @@ class Unreachable(Exception):
     """The other end does not answer, or not now; the bridge tries again later."""
 
 
-class Misconfigured(Exception):
+class DoesNotFit(Exception):
     """The other end, or the queue, is not as the definition says."""
 
 

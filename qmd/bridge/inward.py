@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec.structs import replace
 
-from qmd.bridge.ends import Arrival, Misconfigured, Position, Source
+from qmd.bridge.ends import Arrival, DoesNotFit, Position, Source
 from qmd.client.errors import (
     BadName,
     BadRequest,
@@ -65,14 +65,14 @@ class Inward:
     async def open(self, qm: QueueManager) -> None:
         """Read the position, and open the other end behind it.
 
-        Raises Misconfigured, Unreachable and ClientError.
+        Raises DoesNotFit, Unreachable and ClientError.
         """
         await self._check_destination(qm)
         for queue in (position_queue(self._name), refused_queue(self._name)):
             await _create(qm, queue, f"bridge {self._name}")
         record = await self._read(qm)
         if record["remote"] != self._remote:
-            raise Misconfigured(
+            raise DoesNotFit(
                 f"the position in {position_queue(self._name)} belongs to {record['remote']!r}, and"
                 f" the definition names {self._remote!r}; rename the bridge, or delete this queue"
                 " to begin anew"
@@ -87,7 +87,7 @@ class Inward:
         except (BadName, BadRequest, WrongDelivery):
             return  # a queue elsewhere: the daemon knows only that the message is transactional
         if not shown["transactional"]:
-            raise Misconfigured(
+            raise DoesNotFit(
                 f"the queue {shown['name']} is not transactional, so that a message and its"
                 " position could not be one commit"
             )
@@ -100,7 +100,7 @@ class Inward:
             await qm.send(queue, self._record, delivery="transactional")
         found = await qm.peek(queue)
         if len(found) != 1:
-            raise Misconfigured(
+            raise DoesNotFit(
                 f"{queue} has {len(found)} visible messages instead of one: another process runs"
                 " this bridge, or something else uses its queue"
             )
@@ -111,7 +111,7 @@ class Inward:
                 raise ValueError
             self.messages, self.refused = int(record["messages"]), int(record["refused"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Misconfigured(f"the message in {queue} is not a position of a bridge") from error
+            raise DoesNotFit(f"the message in {queue} is not a position of a bridge") from error
         return record
 
     def _next(self, position: Position, messages: int, refused: int) -> bytes:
@@ -130,7 +130,7 @@ class Inward:
     async def turn(self, qm: QueueManager) -> int:
         """Bring the next messages; return their number.
 
-        Raises Unreachable, Misconfigured and ClientError: then the bridge must be opened again.
+        Raises Unreachable, DoesNotFit and ClientError: then the bridge must be opened again.
         """
         arrivals = await self._source.fetch(self._batch, WAIT_S, self._queue)
         if not arrivals:

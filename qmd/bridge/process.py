@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from qmd.bridge.definition import Definition
-from qmd.bridge.ends import Misconfigured, Unreachable
+from qmd.bridge.ends import DoesNotFit, Unreachable
 from qmd.bridge.inward import Inward
 from qmd.bridge.kinds import sink_of, source_of
 from qmd.bridge.outward import Outward
@@ -49,7 +49,7 @@ class Bridge:
             before = self.messages
             try:
                 await self._session()
-            except (Unreachable, Misconfigured, ClientError, OSError) as error:
+            except (Unreachable, DoesNotFit, ClientError, OSError) as error:
                 self._failed(error)
             except Exception as error:
                 log.exception("bridge_failed", bridge=self.name)

@@ -167,7 +167,7 @@ def test_a_kill_between_publication_and_removal_beyond_the_duplicate_window(
     assert [message.data for message in stored(nats_server)] == [b"first", b"first", b"3"]
 
 
-def test_what_cannot_be_a_message_is_put_aside_with_the_reason(
+def test_an_arrival_that_cannot_be_a_message_is_put_aside_with_the_reason(
     daemon: Daemon, nats_server: NatsServer, made: Bridges
 ):
     async def act(js: Any) -> None:

@@ -108,7 +108,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.triggers": {"qmd.doors.http", "storage.tables.keys", "msgspec", "structlog", "qmd"},
     "qmd.bridge": {
-        *("qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
+        *("qmd.bridge.kinds", "qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
         *("qmd.doors.http.problems", "qmd.doors.http.shapes", "msgspec", "structlog"),
     },
     "qmd.bridge.kinds.amqp": {"qmd.bridge", "qmd.client", "qmd.doors.amqp", "proton"},

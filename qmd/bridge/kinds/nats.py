@@ -21,7 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolic
 from qmd.bridge.definition import Nats
 from qmd.bridge.ends import (
     Arrival,
-    Misconfigured,
+    DoesNotFit,
     Position,
     Published,
     Recent,
@@ -55,7 +55,7 @@ class _Connection:
         self.js: Any = None
 
     async def open(self) -> Any:
-        """Connect; return the facts about the stream.  Raises Unreachable, Misconfigured."""
+        """Connect; return the facts about the stream.  Raises Unreachable, DoesNotFit."""
         given = self.definition
         options: dict[str, Any] = {
             "servers": [given.url],
@@ -78,7 +78,7 @@ class _Connection:
             return await self.js.stream_info(given.stream)
         except nats.js.errors.NotFoundError as error:
             await self.close()
-            raise Misconfigured(f"there is no stream {given.stream}") from error
+            raise DoesNotFit(f"there is no stream {given.stream}") from error
         except _LOST as error:
             await self.close()
             raise _unreachable(error) from error
@@ -203,7 +203,7 @@ class NatsSource:
         retention = facts.config.retention
         if retention == RetentionPolicy.INTEREST:
             await self.close()
-            raise Misconfigured(
+            raise DoesNotFit(
                 f"the stream {self._definition.stream} keeps messages only while consumers are"
                 " interested; use limits or a work queue"
             )

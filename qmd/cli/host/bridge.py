@@ -95,7 +95,7 @@ def check(
 
 
 async def _checked(configuration: Configuration, name: str, given: Definition) -> dict[str, Any]:
-    from qmd.bridge.ends import Misconfigured, Unreachable
+    from qmd.bridge.ends import DoesNotFit, Unreachable
     from qmd.bridge.process import Bridge
     from qmd.client.errors import ClientError
 
@@ -109,7 +109,7 @@ async def _checked(configuration: Configuration, name: str, given: Definition) -
                 await loop.close()
     except ImportError as error:
         return {**facts, "ok": False, "text": _missing(error)}
-    except (Unreachable, Misconfigured, ClientError, OSError) as error:
+    except (Unreachable, DoesNotFit, ClientError, OSError) as error:
         return {**facts, "ok": False, "text": str(error)}
     return {**facts, "ok": True, "text": loop.guarantee}
 
