@@ -108,7 +108,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "qmd.triggers": {"qmd.doors.http", "storage.tables.keys", "msgspec", "structlog", "qmd"},
     "qmd.bridge": {
-        *("qmd.bridge.kinds", "qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
+        *("qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
         *("qmd.doors.http.problems", "qmd.doors.http.shapes", "msgspec", "structlog"),
     },
     "qmd.bridge.kinds.amqp": {"qmd.bridge", "qmd.client", "qmd.doors.amqp", "proton"},
@@ -116,6 +116,7 @@ LAYERS: dict[str, set[str]] = {
     "qmd.bridge.kinds.nats": {"qmd.bridge", "qmd.client", "nats"},
     "qmd.bridge.kinds.s3": {"qmd.bridge", "qmd.client", "boto3", "botocore"},
     "qmd.bridge.kinds": {"qmd.bridge"},
+    "qmd.bridge.process": {"qmd.bridge", "qmd.bridge.kinds", "qmd.client", "structlog"},
     "qmd.doors.traces": {"qmd.client", "opentelemetry"},
     "qmd.console": {BELOW, "jinja2", "markupsafe", "structlog", "uvloop"},
     # Commands that become the daemon or a service, or read and write files of this computer.
