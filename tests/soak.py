@@ -10,6 +10,7 @@
     damaged folders                   ──                   findings and repairs of `qmd check`
     backups                           ──               restored and killed under load
     outage                             ─               Prometheus must raise the alerts
+    take-over                          ─               keepalived moves a queue manager
     simulated worlds                  ───────────────────  new seeds, until the time is over
 
 Prints the result of each.  Exit code 1 when any of them has found an error; parts that this machine
@@ -107,6 +108,7 @@ def main(arguments: list[str]) -> int:
             _folders(chosen.folder, share),
             _backups(chosen.folder, share),
             Part("outage", chosen.folder, "tests.process.outage").wait(),
+            Part("take-over", chosen.folder, "tests.netns.takeover").wait(),
             _restores(chosen.folder, share),
         ]
         results += _worlds(chosen.folder, end)
