@@ -33,7 +33,7 @@ MANUAL = ROOT / "docs/standby.md"
 HOSTS = ("x", "y")
 ADDRESS = "10.0.0.10"
 PATIENCE_S = 120.0
-BATCH = 2000
+BATCH = 500
 SKIPPED = 2
 
 
