@@ -5,6 +5,9 @@
                ── ConnectionParameters ─►                two time-outs, the initiator's window
                ◄─ ConnectionParameters ──                the same time-outs, the acceptor's window
 
+Two queue managers of qmd recognize each other by their first packets (peer_instance.py), and then
+announce a wider window than the usual one.
+
 Two queue managers of qmd prove their identities in the paddings of these packets, and in one more
 packet of the initiator before its parameters: identity_proof.py. Any other packet during the
 handshake ends the session.
@@ -120,6 +123,16 @@ class Handshake:
         self.refused_as_another = False  # the peer knows another machine with our identity
         self.offered_tls_port = 0  # that a peer has named which refuses sessions without TLS
         self._started_at = 0.0
+
+    @property
+    def is_with_qmd(self) -> bool:
+        """Whether both ends are known to each other as queue managers of qmd."""
+        return self._instance is not None and self._met is not None
+
+    @property
+    def own_window(self) -> int:
+        """The window that this end announces."""
+        return self._settings.window_for(is_qmd=self.is_with_qmd)
 
     def forget(self) -> None:
         """Drop all that only the handshake needs, after it or after the end of the session.
@@ -341,7 +354,7 @@ class Handshake:
         packet = connection_parameters(
             recoverable_ack_timeout_ms=recoverable_ack_timeout_ms,
             ack_timeout_ms=ack_timeout_ms,
-            window_size=self._settings.window_size,
+            window_size=self.own_window,
         )
         self._output.append(build_connection_parameters(packet))
 

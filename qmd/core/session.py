@@ -97,7 +97,7 @@ class Session:
         self.opened_at: float | None = None
         self.last_active: float | None = None  # when a user message was last sent or received
         self.peer_window = 1  # last announced by the peer, at least 1
-        self.outgoing = SendWindow(1)
+        self.outgoing = SendWindow(1, usual=settings.window_size)
         self.incoming = SessionAcks()
         self._settings = settings
         self._output: list[bytes] = []
@@ -112,6 +112,8 @@ class Session:
             prover=prover,
         )
         self._timeouts = self._handshake.timeouts
+        self._own_window = settings.window_size
+        self._window_max = 1  # the smaller of both windows
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
         self._active = False  # [MS-MQQB] 3.1.1.3.1 SessionActive
         # ReceivedAck: a packet has arrived since the ack wait timer expired.
@@ -219,6 +221,11 @@ class Session:
             recoverable = incoming.recoverable_received_count != recoverable_before
             self._owe_acks(now, recoverable=recoverable)
         return events
+
+    @property
+    def announced_window(self) -> int:
+        """How many messages the peer may send before this end acknowledges one."""
+        return self._own_window
 
     def room(self) -> int:
         """Return how many messages may be sent now: the smaller window, less those in flight."""
@@ -339,8 +346,12 @@ class Session:
         self, header: SessionHeader, released: list[Released], now: float
     ) -> None:
         """Process acknowledgment, window and counts of a SessionHeader. [MS-MQQB] 3.1.5.5"""
-        released += self.outgoing.acknowledge(header)
-        self.outgoing.end_probe(now)
+        outgoing = self.outgoing
+        was_full = outgoing.is_full
+        released += outgoing.acknowledge(header)
+        if was_full and outgoing.size < self._window_max:
+            outgoing.grow(self._window_max)
+        outgoing.end_probe(now)
         self._ack_wait_due = now + self._ack_wait_s if self.outgoing.outstanding else NEVER
         if header.window_size != self.peer_window:
             self._set_peer_window(header.window_size)
@@ -364,6 +375,8 @@ class Session:
         self.opened_at = now
         self._initialization_due = NEVER
         self._cleanup_due = now + self._settings.cleanup_timeout_s
+        self._own_window = agreed.own_window
+        self.incoming.is_cumulative = agreed.is_with_qmd
         self._set_peer_window(agreed.peer_window)
         agreed.forget()
         events.append(Opened(agreed.peer_id))
@@ -410,14 +423,15 @@ class Session:
             flags,
             self.outgoing.sent_count & 0xFFFF,
             self.outgoing.recoverable_sent_count & 0xFFFF,
-            self._settings.window_size if window_size is None else window_size,
+            self._own_window if window_size is None else window_size,
             0,
         )
 
     def _set_peer_window(self, peer: int) -> None:
         """Set the peer's window; both keep to the smaller one. [MS-MQQB] 3.1.1.6.1, 3.1.7.1"""
         self.peer_window = max(peer, 1)
-        self.outgoing.size = smaller = min(self._settings.window_size, self.peer_window)
+        self._window_max = smaller = min(self._own_window, self.peer_window)
+        self.outgoing.limit(smaller)
         # The peer's window opens again after half of it is received, or after 32 messages
         # (3.1.5.8.7).
         self._unacknowledged_max = max(1, min(smaller // 2, FLAGS_MAX))

@@ -32,6 +32,7 @@ class SessionAcks:
         "_stored_early",
         "acknowledged_count",
         "due",
+        "is_cumulative",
         "piggyback_after",
         "received_count",
         "recoverable_received_count",
@@ -48,6 +49,9 @@ class SessionAcks:
         self._stored_early: set[int] = set()  # on disk, but an earlier message is not
         self.due = NEVER
         self.piggyback_after = NEVER
+        #: One acknowledgment covers any number of stored messages, instead of at most 32.  The
+        #: specification permits it (3.1.5.5.3); it is used only where the other end is qmd too.
+        self.is_cumulative = False
 
     @property
     def unacknowledged(self) -> int:
@@ -118,6 +122,9 @@ class SessionAcks:
         if stored := min(self.stored_unacknowledged, FLAGS_MAX):
             number = self.stored_acknowledged_count + 1
             flags = (1 << stored) - 1
+            if self.is_cumulative and self.stored_unacknowledged > FLAGS_MAX:
+                stored = self.stored_unacknowledged
+                number, flags = self.stored_count, 1
             self.stored_acknowledged_count += stored
         if not self.pending:
             self.due = self.piggyback_after = NEVER

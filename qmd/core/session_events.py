@@ -13,6 +13,7 @@ NEVER = float("inf")  # expiry of a timer that is not running
 # Counters have 16 bits on the wire. While at most half of the numbers are in doubt, a number from a
 # peer is either in the past or in the future, and is never ambiguous.
 IN_DOUBT_MAX = 0x7FFF
+USUAL_WINDOW = 64  # of Windows, [MS-MQQB] <50>
 
 
 class SessionState(Enum):
@@ -34,7 +35,8 @@ class SessionSettings:
     Raises ValueError for a window that is too large for 16-bit counters, or below 1.
     """
 
-    window_size: int = 64  # messages that may be unacknowledged, [MS-MQQB] <50>
+    window_size: int = USUAL_WINDOW  # messages that may be unacknowledged
+    wide_window_size: int = USUAL_WINDOW  # the same between two of qmd, if it is larger
     ack_timeout_s: float = 20.0  # AckTimeout that an initiator proposes, [MS-MQQB] <51>
     recoverable_ack_min_s: float = 0.5  # [MS-MQQB] 2.2.2.1
     recoverable_ack_max_s: float = 120.0
@@ -46,10 +48,13 @@ class SessionSettings:
     ack_at_once: bool = True  # as soon as recoverable messages are stored, else by the timers
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window_size <= IN_DOUBT_MAX:
-            raise ValueError(
-                f"a window of {self.window_size} messages: it must be 1 to {IN_DOUBT_MAX}"
-            )
+        for size in (self.window_size, self.wide_window_size):
+            if not 1 <= size <= IN_DOUBT_MAX:
+                raise ValueError(f"a window of {size} messages: it must be 1 to {IN_DOUBT_MAX}")
+
+    def window_for(self, *, is_qmd: bool) -> int:
+        """Return the window to announce to a queue manager; `is_qmd`: it is one of qmd."""
+        return max(self.window_size, self.wide_window_size) if is_qmd else self.window_size
 
 
 class Opened(NamedTuple):

@@ -20,12 +20,16 @@ Released = tuple[int, object]  # number of a message in this session, and its to
 class SendWindow:
     """The messages sent in one session and not released yet; `acknowledge` releases them.
 
-    `size` is how many messages may lack the acknowledgment of their receipt. A session counts from
-    zero; the counts are parameters so that tests can begin at the 16-bit limit.
+    `size` is how many messages may lack the acknowledgment of their receipt. It begins at `usual`
+    and doubles, up to the agreed limit, each time that an acknowledgment arrives while it is full:
+    a path with a long round trip, or a peer with slow commits, gets the window that it needs, and
+    no other has thousands of messages in flight that a new session would send again. A session
+    counts from zero; the counts are parameters so that tests can begin at the 16-bit limit.
     """
 
     __slots__ = (
         "_express",
+        "_grown",
         "_probe_at",
         "_probe_number",
         "_recoverable",
@@ -37,8 +41,11 @@ class SendWindow:
         "size",
     )
 
-    def __init__(self, size: int, *, sent_count: int = 0, recoverable_sent_count: int = 0) -> None:
+    def __init__(
+        self, size: int, *, usual: int = 0, sent_count: int = 0, recoverable_sent_count: int = 0
+    ) -> None:
         self.size = size
+        self._grown = usual or size  # the size without the limit
         self.sent_count = sent_count
         self.recoverable_sent_count = recoverable_sent_count
         self.acknowledged_count = sent_count  # received by the peer
@@ -67,6 +74,20 @@ class SendWindow:
         # ambiguous.
         in_doubt = self.recoverable_sent_count - self._stored_through
         return max(min(self.size - self.unacknowledged, IN_DOUBT_MAX - in_doubt), 0)
+
+    def limit(self, limit: int) -> None:
+        """Set the agreed limit; it does not undo the growth.  [MS-MQQB] 3.1.1.6.1"""
+        self.size = min(limit, self._grown)
+
+    def grow(self, limit: int) -> None:
+        """Double the size, up to the agreed limit."""
+        self._grown = min(2 * self._grown, max(limit, self._grown))
+        self.limit(limit)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it was the size that kept further messages back."""
+        return self.sent_count - self.acknowledged_count >= self.size
 
     def add(self, token: object, *, recoverable: bool) -> None:
         """Count a message that is being sent."""

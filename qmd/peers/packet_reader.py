@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 # Packets of one connection that are processed in one turn of the event loop. A peer that respects
-# the window never sends more; one that ignores it may send hundreds of small packets in one read.
+# the usual window never sends more; one that ignores it, or a peer with a wide window, may send
+# hundreds of small packets in one read.
 TURN_PACKETS_MAX, TURN_PACKETS_MIN = 64, 2
 TIMED_PACKETS = 4  # two readings of the clock take as long as one packet
 TURN_S = 0.001  # intended maximum duration of a turn
@@ -283,7 +284,7 @@ class PacketReader:
         """
         if self._pending and not self._waits_for_disk:
             self._is_heavy = is_heavy or self._processed >= TURN_PACKETS_MAX
-            if len(self._pending) > TURN_PACKETS_MAX:  # more than a window: the peer ignores it
+            if len(self._pending) > self._window:  # the peer ignores it
                 self._is_heavy = True
                 self._reputation.count_flood(now)
             self._waits_for_turn = True
@@ -294,6 +295,14 @@ class PacketReader:
             else:
                 kind = Class.LIGHT if self._reputation.is_trusted else Class.UNTRUSTED
             self._turns.wait(self, kind, self._host)
+
+    @property
+    def _window(self) -> int:
+        """The number of messages that the peer may have sent without an acknowledgment."""
+        session = self._connection.session
+        if session is None or not self._reputation.is_trusted:
+            return TURN_PACKETS_MAX
+        return max(session.announced_window, TURN_PACKETS_MAX)
 
     @property
     def _is_bulk(self) -> bool:

@@ -12,7 +12,7 @@ from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.identity_proof import NONCE_BYTES, Prover
 from qmd.core.session import Session, SessionSettings
-from qmd.core.session_events import NEVER
+from qmd.core.session_events import NEVER, USUAL_WINDOW
 from qmd.peers.admission import Admission
 from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
@@ -87,6 +87,10 @@ class Peers:
         delivery = services.settings.delivery
         self._session_settings = SessionSettings(
             window_size=delivery.window_size,
+            # Below the usual window, an operator wants few messages in flight, to any peer.
+            wide_window_size=delivery.wide_window_size
+            if delivery.window_size >= USUAL_WINDOW
+            else delivery.window_size,
             ack_timeout_s=delivery.ack_timeout_s,
             recoverable_ack_min_s=delivery.recoverable_ack_timeout_min_s,
             initialization_timeout_s=services.settings.peers.handshake_timeout_s,

@@ -26,6 +26,12 @@ class DeliverySettings:
     window_size: int = setting(
         Whole(1, 32767), 64, "Messages that a peer may send before we acknowledge one."
     )
+    wide_window_size: int = setting(
+        Whole(1, 32767),
+        2048,
+        "The same for a peer that is a queue manager of qmd. It begins with `window_size` of them,"
+        " and sends more as they are acknowledged. A `window_size` below 64 holds for all peers.",
+    )
     ack_timeout_s: float = setting(
         Duration("10ms", "120s"),
         "20s",
