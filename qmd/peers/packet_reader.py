@@ -283,8 +283,11 @@ class PacketReader:
         The connection is heavy if it `is_heavy` already, or has used up its turn.
         """
         if self._pending and not self._waits_for_disk:
-            self._is_heavy = is_heavy or self._processed >= TURN_PACKETS_MAX
-            if len(self._pending) > self._window:  # the peer ignores it
+            window = self._window
+            # A peer with a wide window keeps to it, and may still have more than one turn.
+            has_used_turn = self._processed >= TURN_PACKETS_MAX and window <= TURN_PACKETS_MAX
+            self._is_heavy = is_heavy or has_used_turn
+            if len(self._pending) > window:  # the peer ignores it
                 self._is_heavy = True
                 self._reputation.count_flood(now)
             self._waits_for_turn = True
