@@ -176,6 +176,7 @@ class PacketReader:
             if not self._connection.handshake_done:
                 self._process_handshake(now)
             else:
+                self._begin_turn()
                 own_max = (
                     self._packets_max if self._is_heavy else TURN_PACKETS_MAX - self._processed
                 )
@@ -255,8 +256,7 @@ class PacketReader:
             return
         if self._pending and not (self._waits_for_turn or self._waits_for_disk):
             turns, reputation = self._turns, self._reputation
-            if turns.serial != self._turn:
-                self._turn, self._processed = turns.serial, 0
+            self._begin_turn()
             left = TURN_PACKETS_MAX - self._processed
             # Otherwise each of hundreds of flooding connections would get time before all others
             # with each read.
@@ -276,6 +276,10 @@ class PacketReader:
             connection.close(f"bytes that are not a packet: {self._broken}")
             connection.flush_soon()
         self._regulate()
+
+    def _begin_turn(self) -> None:
+        if self._turns.serial != self._turn:
+            self._turn, self._processed = self._turns.serial, 0
 
     def _wait_for_turn(self, now: float, *, is_heavy: bool) -> None:
         """Wait for the next turn if packets are pending.
