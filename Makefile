@@ -30,6 +30,8 @@ NIGHTS ?= 300
 SEEDS ?= 1000
 FIRST ?= 1
 SEED ?=
+# The commit that `make bench-compare` measures beside the present state.
+BASE ?= main
 # The key with which `make dist` signs a release.
 KEY ?=
 
@@ -151,6 +153,13 @@ docs: ## build the manuals as a site with search: build/docs/index.html
 
 bench: tools ## measure the promised figures
 	@$(PY) -m benchmarks
+
+.PHONY: bench-costs bench-compare
+bench-costs: setup ## count writes, bytes and calls for a message: more than 5 % above benchmarks/costs.json fails
+	@$(PY) -m benchmarks.costs --check
+
+bench-compare: tools ## measure the present state and the commit BASE=main by turns
+	@$(PY) -m benchmarks.compare $(BASE) $(ARGS)
 
 format: tools ## format the code
 	@$(PY) -m ruff format .

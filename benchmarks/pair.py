@@ -83,6 +83,7 @@ class Daemon:
     environment: dict[str, str] = field(default_factory=dict)  # QMD_<SECTION>_<KEY>
     process: asyncio.subprocess.Process | None = None
     address: str = "127.0.0.1"  # to listen on
+    python: tuple[str, ...] = ()  # options of the interpreter that runs `qmd serve`
     prefix: tuple[str, ...] = ()  # a command that runs `qmd serve`, for example in another network
 
     async def create(self) -> None:
@@ -108,7 +109,7 @@ class Daemon:
             ready.bind(str(path))
             ready.setblocking(False)
             self.process = await asyncio.create_subprocess_exec(
-                *(*self.prefix, sys.executable, "-m", "qmd"),
+                *(*self.prefix, sys.executable, *self.python, "-m", "qmd"),
                 *("--config", str(self.config), "serve"),
                 env=os.environ
                 | {"QMD_QUEUE_MANAGER_RUN_AS_ROOT": "true", "NOTIFY_SOCKET": str(path)}
