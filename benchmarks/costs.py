@@ -34,7 +34,7 @@ VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 BODY = bytes(1024)
 BATCH = 100
 #: Below the checkpoint, the time of which depends on the history of the file.
-SINGLE, BATCHES = 300, 10
+SINGLE, BATCHES = 300, 20
 WARM_UP = 40
 QUEUE = "costs"
 

@@ -14,6 +14,7 @@ from qmd.outcomes.refused_letters import RefusedLetters
 from qmd.outcomes.reports import Reports
 from qmd.outcomes.source_acknowledgments import SourceAcknowledgments
 from qmd.outcomes.undeliverable import Undeliverable
+from qmd.peers.away_hosts import AwayHosts
 from qmd.peers.connection import PeerConnection, SessionUser
 from qmd.peers.dial_gate import DialGate, has_applications
 from qmd.peers.dialer import Dialer
@@ -266,6 +267,7 @@ class TransferLayer(StateLayer):
         self.dial_gate = DialGate(
             turns=settings.consequences.connections, sessions_max=settings.peers.sessions_max
         )
+        self._away_hosts = AwayHosts(settings.delivery.away_retry_s)
         self.name_lookups = NameLookups(services)
         self._dialer = Dialer(
             services, self.name_lookups, self.tls, self.turns, self.make_connection
@@ -313,6 +315,7 @@ class TransferLayer(StateLayer):
             self.peers.on_change,
             self.relay_loops.end_relayed,
             self.dial_gate,
+            self._away_hosts,
             address=address,
             guid=guid,
         )

@@ -15,6 +15,7 @@ from qmd.core.connection_status import ConnectionStatus, hresult
 RETRY_FIRST_S = 5.0  # [MS-MQQB] 3.1.2.3, <45>
 RETRY_MAX_S = 60.0
 FACTOR = 2.0
+NEVER = float("inf")
 HISTORY_ATTEMPTS_MAX = 20
 
 CONNECTED = "connected"
@@ -73,18 +74,22 @@ class Retry:
         address: str = "",
         *,
         pause_min_s: float = 0.0,
+        pause_max_s: float = NEVER,
         status: ConnectionStatus = ConnectionStatus.UNKNOWN_FAILURE,
         error: int | None = None,
     ) -> None:
         """Record that no session was opened, or that it ended; `result` is for people.
 
-        `pause_min_s` is a longer pause, if the attempt was for acknowledgments only.  `error` is an
-        HRESULT; None: the usual one of `status`.
+        `pause_min_s` is a longer pause, if the attempt was for acknowledgments only, and
+        `pause_max_s` a shorter one, if nothing answered.  `error` is an HRESULT; None: the usual
+        one of `status`.
         """
         self._note(now, result, address, status, error)
         self.failures += 1
-        self.usual_attempt = now + self._wait_s
-        self.next_attempt = now + max(self._wait_s, pause_min_s)
+        # An operator that wants no attempt before `first_s` gets none.
+        wait_s = min(self._wait_s, max(pause_max_s, self._first_s))
+        self.usual_attempt = now + wait_s
+        self.next_attempt = now + max(wait_s, pause_min_s)
         self._wait_s = min(self._wait_s * FACTOR, self._max_s)
 
     def succeeded(self, now: float, address: str = "") -> None:

@@ -88,7 +88,7 @@ class Dialer:
                 return error
             self._tls.failed(peer, str(error))
         try:
-            async with asyncio.timeout(self._services.settings.delivery.connect_timeout_s):
+            async with asyncio.timeout(link.connect_timeout_s):
                 await self._services.loop.create_connection(
                     lambda: self._make_connection(link, (host, port)), host, port
                 )

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from protocol.identifiers import guid_text
 from qmd.core.connection_status import ConnectionStatus, status_of_end
-from qmd.core.retry import QueueState, Retry
+from qmd.core.retry import NEVER, QueueState, Retry
+from qmd.peers.away_hosts import is_away, probe_s
 from qmd.peers.connect_errors import explain
 from qmd.peers.dial_gate import asked_by, has_applications, pause_s
 
 if TYPE_CHECKING:
+    from qmd.peers.away_hosts import AwayHosts
     from qmd.peers.connection import PeerConnection
     from qmd.peers.dial_gate import DialGate
     from qmd.peers.dialer import Dialer
@@ -73,6 +75,7 @@ class Link:
         changed: Callable[[], None],
         routing_loop_found: Callable[[Link], None],
         dial_gate: DialGate,
+        away_hosts: AwayHosts,
         *,
         address: tuple[str, int] | None,
         guid: bytes | None,
@@ -87,6 +90,7 @@ class Link:
         # Called when each next hop has itself sent messages for this link.
         self._routing_loop_found = routing_loop_found
         self._gate = dial_gate
+        self._away_hosts = away_hosts
         self._dialling: asyncio.Task[None] | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         self._retry_at = 0.0  # the time of that timer
@@ -332,11 +336,35 @@ class Link:
         self._go_on()
 
     def _failed(
-        self, reason: str, where: str, status: ConnectionStatus, error: int | None = None
+        self,
+        reason: str,
+        where: str,
+        status: ConnectionStatus,
+        error: int | None = None,
+        pause_max_s: float = NEVER,
     ) -> None:
-        pause_min_s = pause_s(self.retry.failures) if asked_by(self) else 0.0
+        self.retry.failed(
+            self._services.loop.time(),
+            reason,
+            where,
+            pause_min_s=pause_s(self.retry.failures) if asked_by(self) else 0.0,
+            pause_max_s=pause_max_s,
+            status=status,
+            error=error,
+        )
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long the present attempt to connect may take."""
+        limit_s = self._services.settings.delivery.connect_timeout_s
+        return probe_s(limit_s, self.retry.failures)
+
+    def _probed(self, failure: OSError | UnicodeError, took_s: float) -> float:
+        """Return the longest pause after an attempt that failed."""
+        if not is_away(failure):
+            return NEVER
         now = self._services.loop.time()
-        self.retry.failed(now, reason, where, pause_min_s=pause_min_s, status=status, error=error)
+        return self._away_hosts.pause_s(self.name, self.retry.failures, took_s, now)
 
     def _go_on(self) -> None:
         """Connect again, after a failure, if messages wait: over another hop or with a retry."""
@@ -394,6 +422,7 @@ class Link:
         """Try the addresses in turn until a connection is made."""
         assert self.address is not None
         failure: OSError | UnicodeError | None = None
+        pause_max_s, waited_s = NEVER, self.connect_timeout_s
         host = asked_by(self)
         try:
             if host and not await self._gate.enter(self, host):
@@ -408,12 +437,15 @@ class Link:
                 for_peers=not has_applications(self),
             )
             self.resolved = frozenset(host for host, _ in addresses)
-            self.retry.began(self._services.loop.time(), self.name)
+            began_at = self._services.loop.time()
+            self.retry.began(began_at, self.name)
             for address in addresses:
                 failure = await self._dialer.connect(self, *address)
                 if failure is None:
                     break
                 self._failed_at = address
+            if failure is not None:
+                pause_max_s = self._probed(failure, self._services.loop.time() - began_at)
         except (OSError, UnicodeError) as error:
             failure = error
         finally:
@@ -423,8 +455,8 @@ class Link:
                     self._gate.connected(self.attempt, host)
                 self._gate.leave(host)
             if failure is not None:
-                why = explain(failure, waited_s=self._services.settings.delivery.connect_timeout_s)
-                self._failed(why.text, self.name, why.status, why.error)
+                why = explain(failure, waited_s=waited_s)
+                self._failed(why.text, self.name, why.status, why.error, pause_max_s)
                 self._services.log_limited(
                     "peer_unreachable",
                     self.name,

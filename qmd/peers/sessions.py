@@ -310,7 +310,8 @@ class Peers:
         if link is None and self._origins.is_primary(connection):
             # A peer that has connected is probably reachable again.
             for each in self._links_by_address.values():
-                if each.remote_id == guid and each.connection is None and each.has_work:
+                is_there = each.remote_id == guid or connection.host in each.resolved
+                if is_there and each.connection is None and each.has_work:
                     each.kick()
 
     def _is_expected(self, link: SessionUser, connection: PeerConnection, guid: bytes) -> bool:

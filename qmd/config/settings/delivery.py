@@ -66,6 +66,12 @@ class DeliverySettings:
         Duration("1ms", "1h"), "500ms", "The pause after the first failed connection; it doubles."
     )
     retry_max_s: float = setting(Duration("1ms", "1d"), "30s", "The longest such pause.")
+    away_retry_s: float = setting(
+        Duration("10ms", "1d"),
+        "1500ms",
+        "The longest pause from one attempt to the next for a host that does not answer, if"
+        " `retry_first` is not longer. Many such hosts share 50 attempts a second.",
+    )
     idle_close_s: float = setting(
         Duration("10ms", "1d"),
         "300s",

@@ -25,6 +25,25 @@ def test_each_failure_doubles_the_wait_up_to_the_limit():
     assert retry.failures == 6
 
 
+def test_a_host_that_does_not_answer_is_tried_again_sooner():
+    retry = Retry(first_s=0.5, max_s=60.0)
+    waits, now = [], 100.0
+    for _ in range(6):
+        retry.failed(now, "connection refused", pause_max_s=1.5)
+        waits.append(retry.next_attempt - now)
+        now = retry.next_attempt
+
+    assert waits == [0.5, 1.0, 1.5, 1.5, 1.5, 1.5]
+    retry.failed(now, "the peer refused the session")
+    assert retry.next_attempt - now == 32.0
+
+
+def test_no_attempt_comes_before_the_first_pause_that_an_operator_has_set():
+    retry = Retry(first_s=1000.0, max_s=1000.0)
+    retry.failed(0.0, "connection refused", pause_max_s=1.5)
+    assert retry.next_attempt == 1000.0
+
+
 def test_a_success_resets_the_waits():
     retry = Retry(first_s=5.0, max_s=60.0)
     retry.failed(0.0, "connection refused")

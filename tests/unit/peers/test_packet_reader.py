@@ -87,7 +87,7 @@ class Connection:
     def __init__(self) -> None:
         self.handshake_done = True
         self.packet_bytes_max = PACKET_BYTES_MAX
-        self.session: Any = SimpleNamespace(exchanged_count=0)
+        self.session: Any = SimpleNamespace(exchanged_count=0, announced_window=64)
         self.host, self.opened_at = "192.0.2.1", 0.0
         self.messages_of_a_packet = 1
         self.batches: list[list[bytes]] = []
@@ -175,6 +175,41 @@ def test_more_than_a_turn_waits_as_heavy_and_is_not_read_meanwhile() -> None:
         assert setup.turns.serve() is Class.HEAVY
     assert sum(setup.processed) == 2 * TURN_PACKETS_MAX + 1
     assert setup.transport.is_read
+
+
+def test_a_trusted_peer_within_its_wide_window_waits_as_light() -> None:
+    setup = Setup()
+    setup.connection.session.announced_window = 10 * TURN_PACKETS_MAX
+    count = 5 * TURN_PACKETS_MAX + 1
+
+    setup.read(packet() * count)
+    while setup.turns.waiting:
+        assert setup.turns.serve() is Class.LIGHT
+
+    assert sum(setup.processed) == count
+    assert max(setup.processed) == TURN_PACKETS_MAX
+    assert setup.reputation.floods_until <= 0
+    assert setup.transport.is_read
+
+
+def test_an_untrusted_peer_has_no_wide_window() -> None:
+    setup = Setup(is_trusted=False)
+    setup.connection.session.announced_window = 10 * TURN_PACKETS_MAX
+
+    setup.read(packet() * (2 * TURN_PACKETS_MAX))
+
+    assert setup.turns.serve() is Class.HEAVY
+    assert setup.reputation.floods_until > 0
+
+
+def test_a_peer_that_exceeds_its_wide_window_floods() -> None:
+    setup = Setup()
+    setup.connection.session.announced_window = 2 * TURN_PACKETS_MAX
+
+    setup.read(packet() * (4 * TURN_PACKETS_MAX))
+
+    assert setup.turns.serve() is Class.HEAVY
+    assert setup.reputation.floods_until > 0
 
 
 def test_large_packets_take_turns_of_their_own() -> None:
