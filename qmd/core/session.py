@@ -112,7 +112,8 @@ class Session:
             prover=prover,
         )
         self._timeouts = self._handshake.timeouts
-        self._own_window = settings.window_size
+        #: How many messages the peer may send before this end acknowledges one.
+        self.announced_window = settings.window_size
         self._window_max = 1  # the smaller of both windows
         self._unacknowledged_max = 1  # received messages, before an acknowledgment must leave
         self._active = False  # [MS-MQQB] 3.1.1.3.1 SessionActive
@@ -221,11 +222,6 @@ class Session:
             recoverable = incoming.recoverable_received_count != recoverable_before
             self._owe_acks(now, recoverable=recoverable)
         return events
-
-    @property
-    def announced_window(self) -> int:
-        """How many messages the peer may send before this end acknowledges one."""
-        return self._own_window
 
     def room(self) -> int:
         """Return how many messages may be sent now: the smaller window, less those in flight."""
@@ -375,7 +371,7 @@ class Session:
         self.opened_at = now
         self._initialization_due = NEVER
         self._cleanup_due = now + self._settings.cleanup_timeout_s
-        self._own_window = agreed.own_window
+        self.announced_window = agreed.own_window
         self.incoming.is_cumulative = agreed.is_with_qmd
         self._set_peer_window(agreed.peer_window)
         agreed.forget()
@@ -423,14 +419,14 @@ class Session:
             flags,
             self.outgoing.sent_count & 0xFFFF,
             self.outgoing.recoverable_sent_count & 0xFFFF,
-            self._own_window if window_size is None else window_size,
+            self.announced_window if window_size is None else window_size,
             0,
         )
 
     def _set_peer_window(self, peer: int) -> None:
         """Set the peer's window; both keep to the smaller one. [MS-MQQB] 3.1.1.6.1, 3.1.7.1"""
         self.peer_window = max(peer, 1)
-        self._window_max = smaller = min(self._own_window, self.peer_window)
+        self._window_max = smaller = min(self.announced_window, self.peer_window)
         self.outgoing.limit(smaller)
         # The peer's window opens again after half of it is received, or after 32 messages
         # (3.1.5.8.7).

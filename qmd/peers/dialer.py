@@ -77,9 +77,12 @@ class Dialer:
         return addresses
 
     async def connect(
-        self, link: SessionUser, host: str, port: int
+        self, link: SessionUser, host: str, port: int, *, limit_s: float
     ) -> OSError | UnicodeError | None:
-        """Connect to an address, over TLS if the policy says so; return the error if that fails."""
+        """Connect to an address, over TLS if the policy says so; return the error if that fails.
+
+        `limit_s` is the time for a connection without TLS.
+        """
         peer = end_of(link)
         ways = self._tls.ways(peer)
         if ways.tls_port is not None:
@@ -88,7 +91,7 @@ class Dialer:
                 return error
             self._tls.failed(peer, str(error))
         try:
-            async with asyncio.timeout(link.connect_timeout_s):
+            async with asyncio.timeout(limit_s):
                 await self._services.loop.create_connection(
                     lambda: self._make_connection(link, (host, port)), host, port
                 )

@@ -353,12 +353,6 @@ class Link:
             error=error,
         )
 
-    @property
-    def connect_timeout_s(self) -> float:
-        """How long the present attempt to connect may take."""
-        limit_s = self._services.settings.delivery.connect_timeout_s
-        return probe_s(limit_s, self.retry.failures)
-
     def _probed(self, failure: OSError | UnicodeError, took_s: float) -> float:
         """Return the longest pause after an attempt that failed."""
         if not is_away(failure):
@@ -422,7 +416,8 @@ class Link:
         """Try the addresses in turn until a connection is made."""
         assert self.address is not None
         failure: OSError | UnicodeError | None = None
-        pause_max_s, waited_s = NEVER, self.connect_timeout_s
+        limit_s = self._services.settings.delivery.connect_timeout_s
+        pause_max_s, waited_s = NEVER, probe_s(limit_s, self.retry.failures)
         host = asked_by(self)
         try:
             if host and not await self._gate.enter(self, host):
@@ -440,7 +435,7 @@ class Link:
             began_at = self._services.loop.time()
             self.retry.began(began_at, self.name)
             for address in addresses:
-                failure = await self._dialer.connect(self, *address)
+                failure = await self._dialer.connect(self, *address, limit_s=waited_s)
                 if failure is None:
                     break
                 self._failed_at = address

@@ -307,11 +307,13 @@ class Peers:
             self._acknowledgments.met(connection)
         self._primary_changed(guid)
         self.on_change()
-        if link is None and self._origins.is_primary(connection):
-            # A peer that has connected is probably reachable again.
+        if link is None:
+            # A host that has connected is probably reachable again.
+            is_primary = self._origins.is_primary(connection)
             for each in self._links_by_address.values():
-                is_there = each.remote_id == guid or connection.host in each.resolved
-                if is_there and each.connection is None and each.has_work:
+                is_it = is_primary and each.remote_id == guid
+                is_away = each.connection is None and each.attempt is None and each.has_work
+                if is_away and (is_it or connection.host in each.resolved):
                     each.kick()
 
     def _is_expected(self, link: SessionUser, connection: PeerConnection, guid: bytes) -> bool:
