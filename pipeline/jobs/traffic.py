@@ -36,8 +36,8 @@ _WAYS = {
     **dict.fromkeys(("journaled", "dead_lettered"), _INTO_OTHER),
     **dict.fromkeys(
         ("received", "expired", "purged", "queue_deleted", "rejected", "requeued", "lost",
-         "damaged", "unroutable", "order_acknowledged", "session_acknowledged", "confirmed",
-         "unconfirmed", "final_ack_received"),
+         "vanished", "damaged", "unroutable", "order_acknowledged", "session_acknowledged",
+         "confirmed", "unconfirmed", "final_ack_received"),
         _OUT,
     ),
     "moved": _MOVED,
