@@ -254,8 +254,9 @@ def _gaps_of_collection(collection: Collection) -> list[Gap]:
         Gap(
             trigger.values.get("Name", trigger.id),
             f"a trigger on {trigger.values.get('Queue', 'a queue')}",
-            "programs and COM objects of Windows do not run here",
-            "Define a trigger with a program of this computer; the collection has the rules.",
+            "its program of Windows does not run here",
+            "reg export HKLM\\SOFTWARE\\Microsoft\\MSMQ\\Triggers, and qmd trigger import with the"
+            " program of this computer.",
         )
         for trigger in collection.triggers
     )
