@@ -49,7 +49,8 @@ PARTS = {
         ("directory", "http"),
         units=(
             *("qmd.service", "qmd.socket", "qmd-service@.service", "qmd-door-http.service"),
-            *("qmd-bridge.service", "qmd-trigger.service", "qmd.sysusers", "qmd.tmpfiles"),
+            *("qmd-bridge.service", "qmd-door-srmp.service", "qmd-trigger.service"),
+            *("qmd.sysusers", "qmd.tmpfiles"),
         ),
     ),
     "console": Part(("console",), units=("qmd-console.service",)),

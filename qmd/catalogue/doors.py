@@ -328,6 +328,48 @@ ENTRIES = (
         " QUEUE` grants the right.",
     ),
     Entry(
+        9255,
+        "srmp_rule",
+        "A rule of the door for SRMP is not valid.",
+        "inbound or outbound of the section [srmp] contains a text that is not FROM -> TO.",
+        "Correct the rule; docs/srmp.md has examples.",
+    ),
+    Entry(
+        9256,
+        "srmp_refused",
+        "The door for SRMP has refused a request (in the log).",
+        "Its envelope is not valid, or it is for another host, no queue, or one of the other kind.",
+        "The reason says which; correct the sender, or create the queue.",
+    ),
+    Entry(
+        9257,
+        "srmp_not_accepted",
+        "Another host has not accepted a message over HTTP (in the log).",
+        "It does not answer, or answers with an error; the reason has the status.",
+        "The message is sent again, unless the status is 400: the host will never accept it.",
+    ),
+    Entry(
+        9258,
+        "srmp_waits",
+        "The door for SRMP cannot hand messages to the daemon (in the log).",
+        "The daemon does not run, or refuses the session.",
+        "The other host sends again; start the daemon, or read its log.",
+    ),
+    Entry(
+        9259,
+        "srmp_dropped",
+        "A message cannot be sent over HTTP (in the log).",
+        "Its destination is no URL after the rules of the section [srmp].",
+        "Correct the rule; the message is lost.",
+    ),
+    Entry(
+        9260,
+        "srmp_no_receipt",
+        "The URL for the receipts of a stream is not known (in the log).",
+        "The file `streams` of the section [srmp] was lost, or the first message had none.",
+        "The sender begins a new stream when its messages expire; keep the file.",
+    ),
+    Entry(
         9261,
         "bad_bridge",
         "The file of bridges cannot be used.",
@@ -349,5 +391,12 @@ ENTRIES = (
         "The other end will never take it, or it is no message that the daemon takes.",
         "Outward it is retried by the policy of its queue, and ends as a dead letter; inward it is"
         " in the queue private$\\bridge.NAME.refused, with the reason.",
+    ),
+    Entry(
+        9264,
+        "srmp_receipt_refused",
+        "A receipt for a stream came from another address than its messages went to (in the log).",
+        "A proxy is between the hosts, or another host has guessed the stream.",
+        "Name the network of the proxy in receipts_from of the section [srmp].",
     ),
 )

@@ -52,6 +52,16 @@ class Text(Kind[str]):
         return value
 
 
+class Texts(Kind[tuple[str, ...]]):
+    allowed = "a list of texts"
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        return tuple(map(_text, _list(value)))
+
+    def from_environment(self, text: str) -> object:
+        return _split(text)
+
+
 class ComputerName(Kind[str]):
     """A computer name; an empty text means the name of this host."""
 

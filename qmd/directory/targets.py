@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from protocol.errors import InvalidName
-from protocol.names.direct_name import DirectName, Transport, parse_address
+from protocol.names.direct_name import DirectName, parse_address
 from protocol.names.format_name import (
     ConnectorName,
     MachineName,
@@ -86,11 +86,9 @@ def check_sendable(name: SingleName) -> None:
             f"Send to {replace(name, suffix=None)}: the connector server puts transactional"
             " messages into that queue.",
         )
-    if isinstance(name, MulticastName) or (
-        isinstance(name, DirectName) and name.transport not in (Transport.TCP, Transport.OS)
-    ):
+    if isinstance(name, MulticastName):
         raise Refusal(
             "name_not_reachable",
-            f"{name} cannot be reached: messages go over TCP, and neither by multicast nor HTTP",
-            "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
+            f"{name} cannot be reached: messages go over TCP or HTTP, and not by multicast",
+            "Use DIRECT=TCP:address\\queue, DIRECT=OS:host\\queue or a URL.",
         )

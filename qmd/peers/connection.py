@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from protocol import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
+from qmd.core.url_links import preface
 from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
 from qmd.peers.reputation import Reputation
@@ -191,6 +192,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         if self.link is not None:
+            self._transport.write(preface(self.link.address))
             self.session.start(self._loop.time())
         self._flush()
 

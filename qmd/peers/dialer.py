@@ -9,6 +9,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
+from qmd.core.url_links import is_url
 from qmd.peers.connect_errors import explain
 from qmd.peers.tls_peers import end_of
 from qmd.tls.errors import TlsFailed
@@ -58,6 +59,9 @@ class Dialer:
         found: dict[tuple[str, int], None] = {}
         failure: OSError | None = None
         for host, port in hosts:
+            if is_url((host, port)):
+                found["127.0.0.1", self._services.settings.srmp.gateway_port] = None
+                continue
             if _is_address(host):
                 found[host, port] = None
                 continue
@@ -85,7 +89,7 @@ class Dialer:
         """
         peer = end_of(link)
         ways = self._tls.ways(peer)
-        if ways.tls_port is not None:
+        if ways.tls_port is not None and not is_url(link.address):
             error = await self._connect_tls(link, peer, host, port, ways.tls_port)
             if error is None or not ways.may_be_plain:
                 return error

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from protocol.identifiers import guid_text
 from qmd.core.connection_status import ConnectionStatus, status_of_end
 from qmd.core.retry import NEVER, QueueState, Retry
+from qmd.core.url_links import is_url
 from qmd.peers.away_hosts import is_away, probe_s
 from qmd.peers.connect_errors import explain
 from qmd.peers.dial_gate import asked_by, has_applications, pause_s
@@ -127,6 +128,8 @@ class Link:
             return guid_text(self.guid)
         assert self.address is not None
         host, port = self.address
+        if is_url(self.address):
+            return f"{host}:{port}"
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property

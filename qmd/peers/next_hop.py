@@ -23,6 +23,7 @@ from protocol.identifiers import guid_text
 from protocol.names.direct_name import PORT
 from qmd.config.route_rules import Hop, parse_hop
 from qmd.core.sites import Machine, Site, next_hops
+from qmd.core.url_links import is_url
 from qmd.directory.interface import (
     KIND_NONE,
     DirectoryAway,
@@ -96,6 +97,8 @@ class NextHops:
         Return nothing if there is neither a route nor an address.
         """
         itself = () if link.address is None else (link,)
+        if is_url(link.address):
+            return itself
         if link.address is not None and link.address in self._hops:
             return itself
         for rule in self._rules:

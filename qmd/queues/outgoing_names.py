@@ -14,6 +14,7 @@ from protocol.names.format_name import (
     PublicName,
     parse_format_name,
 )
+from qmd.core.url_links import url_address
 from qmd.errors import Refusal
 from qmd.message.build import QueueAddress, queue_address
 from qmd.queues.outgoing_queue import VIA
@@ -21,6 +22,7 @@ from qmd.queues.outgoing_queue import VIA
 if TYPE_CHECKING:
     from qmd.queues.way import Way, Ways
 
+URL = ("HTTP", "HTTPS")  # transports of names that the door for SRMP reaches
 FOR_OTHERS = " for others"  # ends the name of a queue for relayed messages
 
 
@@ -62,12 +64,24 @@ def link_of(
         return ways.link_to_address(name.host, name.port or PORT)
     if isinstance(name, PrivateName):
         return ways.link_to_queue_manager(name.queue_manager)
+    if isinstance(name, DirectName):
+        return ways.link_to_address(*url_address(name.transport.lower(), name.host, name.port))
     raise Refusal(
         "name_not_reachable",
-        f"{name} cannot be reached: only direct names over TCP or OS, and private queues of"
+        f"{name} cannot be reached: only direct names, and private queues of"
         " a queue manager that has a session with this one",
         "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue.",
     )
+
+
+def check_urls(name: DirectName, *, enabled: bool) -> None:
+    """Raise Refusal if names over HTTP lead nowhere."""
+    if not enabled:
+        raise Refusal(
+            "name_not_reachable",
+            f"{name} is reached over HTTP, for which the door for SRMP is not enabled",
+            "Set enabled = true in the section [srmp], and run the door: docs/srmp.md.",
+        )
 
 
 def packet_address(name: FormatName, machine: bytes | None) -> QueueAddress:

@@ -27,7 +27,9 @@ from qmd.message.shared_packet import Packet, head_of, part_of
 from qmd.queues.outgoing_ids import OutgoingIds
 from qmd.queues.outgoing_names import (
     FOR_OTHERS,
+    URL,
     address_text,
+    check_urls,
     link_of,
     packet_address,
     parse_queue_name,
@@ -261,6 +263,8 @@ class OutgoingQueues:
         """Return the id and the link of a new outgoing queue. Raises Refusal."""
         if asked is not None and (reason := self._answer_limits.no_queue(asked.by)):
             raise Refusal("too_many_acknowledgments", reason)
+        if isinstance(name, DirectName) and name.transport in URL:
+            check_urls(name, enabled=self._services.settings.srmp.enabled)
         id_ = self._ids.take(for_acknowledgments=for_acknowledgments)
         at = None if asked is None else asked.at
         try:

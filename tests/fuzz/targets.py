@@ -16,6 +16,7 @@ from tests.fuzz import (
     packets,
     questions,
     registry,
+    srmp,
     streams,
 )
 from tests.fuzz.target import Target
@@ -38,5 +39,6 @@ TARGETS: dict[str, Target] = {
         *http_requests.TARGETS,
         *bodies.TARGETS,
         *registry.TARGETS,
+        *srmp.TARGETS,
     )
 }

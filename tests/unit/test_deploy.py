@@ -14,7 +14,10 @@ from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
-CLIENTS = ("bridge", "console", "door-http", "door-amqp", "door-metrics", "traces", "trigger")
+CLIENTS = (
+    *("bridge", "console", "door-http", "door-amqp", "door-metrics", "door-srmp", "traces"),
+    "trigger",
+)
 DOORS = [f"qmd-{name}.service" for name in CLIENTS]
 
 needs_systemd_analyze = pytest.mark.skipif(
@@ -63,7 +66,7 @@ def test_systemd_understands_every_line_of_the_units(tmp_path):
     units = sorted(tmp_path.glob("qmd*"))
     result = analyze("verify", "--man=no", *units)
 
-    assert len(units) == 12
+    assert len(units) == 13
     complaints = [line for line in result.stderr.splitlines() if "qmd" in line]
     assert result.returncode == 0, result.stderr
     assert not complaints

@@ -106,6 +106,7 @@ LAYERS: dict[str, set[str]] = {
         *("qmd.client", "qmd.config.settings", "qmd.control_protocol", "qmd.doors.http"),
         *("qmd.runtime.log", "qmd.runtime.systemd", "prometheus_client", "structlog", "uvloop"),
     },
+    "qmd.doors.srmp": {"qmd", "protocol", "httptools", "structlog", "uvloop", "msgspec"},
     "qmd.triggers": {"qmd.doors.http", "storage.tables.keys", "msgspec", "structlog", "qmd"},
     "qmd.bridge": {
         *("qmd.client", "qmd.control_protocol", "qmd.doors.http.conversion"),
@@ -457,5 +458,8 @@ def test_one_door_leads_from_durable_to_acknowledged():
         if isinstance(node, ast.Attribute) and node.attr in door
     }
 
-    # The connection hands the numbers on to its session.
-    assert callers == {"qmd.outcomes.promises", "qmd.peers.connection"}
+    # The connection hands the numbers on to its session, and the door for SRMP keeps no message.
+    assert callers == {
+        *("qmd.outcomes.promises", "qmd.peers.connection"),
+        "qmd.doors.srmp.session",
+    }

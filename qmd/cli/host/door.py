@@ -13,7 +13,7 @@ from qmd.cli.parameters import json_option
 from qmd.cli.program import ExitCode, Failure
 
 #: The doors, each with a command and a section of the configuration of its name.
-DOORS = ("http", "amqp", "metrics")
+DOORS = ("http", "amqp", "metrics", "srmp")
 
 
 @click.group()
@@ -96,6 +96,27 @@ def metrics(context: click.Context, configuration: Configuration) -> None:
             "door_package_missing",
         )
     from qmd.doors.metrics.program import main
+
+    context.exit(main(configuration.settings()))
+
+
+@door.command()
+@pass_configuration
+@click.pass_context
+def srmp(context: click.Context, configuration: Configuration) -> None:
+    """Exchange messages over HTTP and HTTPS, as MSMQ does (SRMP).
+
+    It stays in the foreground, until SIGTERM or Ctrl-C.  docs/srmp.md
+    """
+    from importlib.util import find_spec
+
+    if find_spec("httptools") is None:
+        raise Failure(
+            ExitCode.CONFIGURATION,
+            "the door for SRMP needs a further package; install it: pip install 'qmd-msmq[http]'",
+            "door_package_missing",
+        )
+    from qmd.doors.srmp.program import main
 
     context.exit(main(configuration.settings()))
 

@@ -24,6 +24,7 @@ from qmd.config.settings.doors import AmqpSettings as AmqpSettings
 from qmd.config.settings.doors import HttpSettings as HttpSettings
 from qmd.config.settings.doors import MetricsSettings as MetricsSettings
 from qmd.config.settings.doors import PipelineSettings as PipelineSettings
+from qmd.config.settings.doors import SrmpSettings as SrmpSettings
 from qmd.config.settings.doors import TriggersSettings as TriggersSettings
 from qmd.config.settings.message_security import MessageSecuritySettings as MessageSecuritySettings
 from qmd.config.settings.network import ListenSettings as ListenSettings
@@ -71,6 +72,7 @@ class Settings:
     amqp: AmqpSettings = field(default_factory=AmqpSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     triggers: TriggersSettings = field(default_factory=TriggersSettings)
+    srmp: SrmpSettings = field(default_factory=SrmpSettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -99,6 +101,7 @@ SECTIONS: dict[str, type[Any]] = {
     "amqp": AmqpSettings,
     "metrics": MetricsSettings,
     "triggers": TriggersSettings,
+    "srmp": SrmpSettings,
     "console": ConsoleSettings,
     "log": LogSettings,
 }

@@ -18,6 +18,8 @@ from qmd.config.value_types import (
     OptionalLocation,
     OptionalSecretFile,
     Size,
+    Text,
+    Texts,
     Whole,
 )
 
@@ -150,6 +152,74 @@ class AmqpSettings:
         Whole(1, 1000),
         10,
         "Wrong passwords of one user from one address within a minute; then the user must wait.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SrmpSettings:
+    """SRMP, MSMQ over HTTP: `qmd door srmp`, docs/srmp.md."""
+
+    enabled: bool = setting(
+        Flag(),
+        False,
+        "Whether messages for DIRECT=HTTP and HTTPS are handed to the door, and whether"
+        " `qmd serve --doors` starts it.",
+    )
+    address: str = setting(Address(), "127.0.0.1", "The address to listen on.")
+    port: int = setting(Whole(1, 65535), 80, "The TCP port for HTTP.")
+    tls_port: int = setting(Whole(1, 65535), 443, "That for HTTPS; it needs a certificate.")
+    certificate: Path | None = setting(
+        OptionalLocation(), "", "The certificate (PEM) for HTTPS. Empty: HTTP only."
+    )
+    key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of the certificates of other hosts. Empty: those of the system.",
+    )
+    gateway_port: int = setting(
+        Whole(1, 65535), 1812, "The port on loopback at which the daemon reaches the door."
+    )
+    allowed: tuple[Network | str, ...] = setting(
+        Hosts(), [], "Networks of the hosts that may send. Empty: all."
+    )
+    names: tuple[Network | str, ...] = setting(
+        Hosts(), [], "Further names of this host in URLs, besides that by which it was reached."
+    )
+    receipts_url: str = setting(
+        Text(),
+        "",
+        "The URL to which other hosts send receipts for streams. Empty: the name of this host.",
+    )
+    receipts_from: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Networks of hosts whose receipts for streams are believed, besides the address to which"
+        " the stream was sent: those behind a proxy.",
+    )
+    inbound: tuple[str, ...] = setting(
+        Texts(),
+        [],
+        'Queues that requests are for instead, such as "http://old/msmq/* -> DIRECT=OS:.\\orders".',
+    )
+    outbound: tuple[str, ...] = setting(
+        Texts(),
+        [],
+        'URLs that messages are sent to instead, such as "http://hostb/* -> https://gate/b/*".',
+    )
+    streams: Path = setting(
+        Location(), "srmp-streams", "The URLs for receipts of streams that other hosts send."
+    )
+    connections_max: int = setting(Whole(1, 65_535), 1000, "Connections at once.")
+    connections_per_address_max: int = setting(
+        Whole(1, 65_535), 100, "Connections at once from one address."
+    )
+    request_bytes_max: int = setting(Size("1kB", "64MiB"), "8MiB", "One request's body.")
+    bodies_bytes_max: int = setting(
+        Size("1MB", "10GB"), "128MiB", "The bodies of all requests that are not answered."
+    )
+    body_timeout_s: float = setting(
+        Duration("10ms", "1h"), "60s", "How long the body of a request may take."
     )
 
 

@@ -182,7 +182,6 @@ async def test_an_unresolved_name_is_reported_with_its_element(desk: Desk) -> No
         ("CONNECTOR=00000000-0000-0000-0000-00000000dead", "not_in_directory"),
         ("CONNECTOR=00000000-0000-0000-0000-00000000dead;XACTONLY", "name_not_reachable"),
         ("MULTICAST=224.0.0.1:8001", "name_not_reachable"),
-        ("DIRECT=HTTP://h/MSMQ\\q", "name_not_reachable"),
         ("q1@h,MULTICAST=224.0.0.1:8001", "name_not_reachable"),
         ("a\\b\\c", "name_not_understood"),
         ("list:", "name_not_understood"),

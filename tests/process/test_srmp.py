@@ -1,0 +1,269 @@
+"""Messages between two queue managers over HTTP: doors for SRMP in processes of their own."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.patience import END_S
+from tests.process.harness import DEADXACT, Hosts, body, empty_queues
+from tests.process.srmp_door import SrmpDoor, host
+from tests.process.test_remote_control import make_certificates
+from tests.process.web_receiver import Receiver
+
+HAS_OPENSSL = shutil.which("openssl") is not None
+
+
+class Pair(NamedTuple):
+    a: SrmpDoor
+    b: SrmpDoor
+
+    def logs(self) -> str:
+        return f"{self.a.tail()}\n-- b --\n{self.b.tail()}\n{self.a.daemon.tail()}"
+
+
+@pytest.fixture(scope="module")
+def doors(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Yield two hosts; the second one serves HTTPS, too, if certificates can be made."""
+    tls: dict[str, Any] = {}
+    ca: dict[str, Any] = {}
+    if HAS_OPENSSL:
+        folder = tmp_path_factory.mktemp("srmp")
+        make_certificates(folder)
+        tls = {"certificate": str(folder / "remote.crt"), "key": str(folder / "remote.key")}
+        ca = {"ca": str(folder / "ca.crt")}
+    pair = Pair(host(shared_hosts, **ca), host(shared_hosts, **tls))
+    pair.b.daemon.create("orders", transactional=True)
+    pair.b.daemon.create("loose")
+    pair.a.daemon.create("acks")
+    yield pair
+    pair.a.kill()
+    pair.b.kill()
+
+
+@pytest.fixture
+def pair(doors: Pair) -> Pair:
+    """Return both hosts with empty queues."""
+    for door in doors:
+        empty_queues(door.daemon)
+    return doors
+
+
+def until(pair: Pair, condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + END_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, pair.logs()[-6000:]
+        time.sleep(0.05)
+    return found
+
+
+def arrived(pair: Pair, queue: str, count: int) -> list[dict[str, Any]]:
+    until(pair, lambda: pair.b.daemon.count(queue) >= count)
+    return pair.b.daemon.receive(queue)
+
+
+def waiting(pair: Pair) -> int:
+    """Return the number of messages that the sender still keeps."""
+    return sum(row["messages"] for row in pair.a.daemon.json("outgoing", "list"))
+
+
+def test_messages_arrive_with_their_properties(pair: Pair) -> None:
+    to = pair.b.format_name("loose")
+    options = ("--express", "--label", "Größe <&>", "--priority", "6", "--application-tag", "17")
+    sent = pair.a.daemon.send(to, bytes(range(256)), *options)
+    pair.a.daemon.send(to, b"")
+
+    found, empty = arrived(pair, "loose", 2)
+    assert (found["id"], found["label"], body(found)) == (sent, "Größe <&>", bytes(range(256)))
+    assert (found["priority"], found["application_tag"], found["delivery"]) == (6, 17, "express")
+    assert (body(empty), empty["delivery"]) == (b"", "recoverable")
+    until(pair, lambda: waiting(pair) == 0)
+
+
+@pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
+def test_https_checks_the_certificate_of_the_host(pair: Pair) -> None:
+    def name(host: str) -> str:
+        return f"DIRECT=HTTPS://{host}:{pair.b.tls_port}/msmq\\private$\\orders"
+
+    pair.a.daemon.send(name("localhost"), b"secret", "--transactional")
+    assert [body(each) for each in arrived(pair, "orders", 1)] == [b"secret"]
+    until(pair, lambda: waiting(pair) == 0)
+
+    # The other host does not know the authority of this certificate.
+    pair.b.daemon.send(name("127.0.0.1"), b"not sent", "--transactional")
+    until(pair, lambda: "CERTIFICATE_VERIFY_FAILED" in pair.b.tail())
+    assert pair.b.daemon.count("orders") == 0
+    pair.b.daemon.cli("outgoing", "purge", name("127.0.0.1"), "--yes")
+
+
+def test_a_stream_arrives_in_order_and_is_released_by_its_receipts(pair: Pair) -> None:
+    bodies = [b"%d" % each for each in range(100)]
+    pair.a.daemon.send_all(pair.b.format_name("orders"), bodies, "--transactional")
+
+    assert [body(each) for each in arrived(pair, "orders", 100)] == bodies
+    until(pair, lambda: waiting(pair) == 0)
+
+
+def test_kills_of_every_process_lose_double_and_reorder_nothing(pair: Pair) -> None:
+    """Each round kills a door or a daemon while a stream and other messages are under way."""
+    to, loose = pair.b.format_name("orders"), pair.b.format_name("loose")
+    expected: list[bytes] = []
+    victims = [pair.a.kill, pair.b.kill, pair.b.daemon.kill, pair.a.daemon.kill]
+    for number, kill in enumerate(victims):
+        bodies = [b"%d.%d" % (number, each) for each in range(40)]
+        pair.a.daemon.send_all(to, bodies, "--transactional")
+        pair.a.daemon.send_all(loose, bodies)
+        expected += bodies
+        until(pair, lambda: waiting(pair) < 80)
+        kill()
+        for daemon in (pair.a.daemon, pair.b.daemon):
+            if not daemon.alive:
+                daemon.start()
+        for door in (pair.a, pair.b):
+            if door.process is None:
+                door.start()
+    until(pair, lambda: waiting(pair) == 0)
+
+    assert [body(each) for each in pair.b.daemon.receive("orders")] == expected
+    assert sorted(body(each) for each in pair.b.daemon.receive("loose")) == sorted(expected)
+
+
+def test_receipts_reach_the_administration_queue(pair: Pair) -> None:
+    wanted = "positive-arrival,positive-receive"
+    acks = ("--admin-queue", pair.a.format_name("acks"), "--acknowledge", wanted)
+    sent = pair.a.daemon.send(pair.b.format_name("loose"), b"x", *acks)
+    arrived(pair, "loose", 1)
+
+    until(pair, lambda: pair.a.daemon.count("acks") >= 2)
+    found = pair.a.daemon.receive("acks")
+    assert [each["class"] for each in found] == ["ack_reach_queue", "ack_receive"]
+    assert {each["correlation_id"] for each in found} == {sent}
+
+
+def test_a_purged_message_of_a_stream_becomes_a_dead_letter_of_its_sender(pair: Pair) -> None:
+    to = pair.b.format_name("orders")
+    pair.a.daemon.send(to, b"x", "--transactional", "--dead-letter")
+    until(pair, lambda: pair.b.daemon.count("orders") == 1)
+    pair.b.daemon.cli("queue", "purge", "private$\\orders", "--yes")
+
+    letter = until(pair, lambda: pair.a.daemon.peek(DEADXACT))[0]
+    assert (body(letter), letter["class"]) == (b"x", "nack_queue_purged")
+
+
+def test_a_message_for_no_queue_holds_up_no_other(pair: Pair) -> None:
+    pair.a.daemon.send(pair.b.format_name("nowhere"), b"1")
+    pair.a.daemon.send(pair.b.format_name("loose"), b"2")
+
+    assert [body(each) for each in arrived(pair, "loose", 1)] == [b"2"]
+    assert "srmp_not_accepted" in pair.a.tail()
+
+
+def test_a_response_queue_is_a_url_there(pair: Pair) -> None:
+    pair.a.daemon.send(
+        pair.b.format_name("loose"), b"ask", "--response-queue", pair.a.format_name("acks")
+    )
+    (found,) = arrived(pair, "loose", 1)
+    pair.b.daemon.send(found["response_queue"], b"answer")
+
+    until(pair, lambda: pair.a.daemon.count("acks") == 1)
+    assert pair.a.daemon.bodies("acks") == [b"answer"]
+
+
+SIMPLE = """<se:Envelope xmlns:se="http://schemas.xmlsoap.org/soap/envelope/"
+xmlns="http://schemas.xmlsoap.org/srmp/"><se:Header>
+<path xmlns="http://schemas.xmlsoap.org/rp/" se:mustUnderstand="1">
+<action>MSMQ:mqsender label</action><to>http://{host}/msmq/private$/{queue}</to>
+<id>uuid:1@00000000-0000-0000-0000-000000000000</id></path>
+<properties se:mustUnderstand="1"><expiresAt>{until}</expiresAt>
+<sentAt>20070608T164419</sentAt></properties></se:Header><se:Body></se:Body></se:Envelope>"""
+
+
+def request(door: SrmpDoor, queue: str, until: str = "20370609T164419", **changes: str) -> bytes:
+    """Return the example of the specification, which no queue manager has sent."""
+    place = f"127.0.0.1:{door.port}"
+    text = SIMPLE.format(host=changes.get("host", place), queue=queue, until=until).encode()
+    return (
+        b"--MSMQ - SOAP boundary, 53287\r\nContent-Type: text/xml; charset=UTF-8\r\n"
+        b"Content-Length: %d\r\n\r\n%b--MSMQ - SOAP boundary, 53287\r\n"
+        b"Content-Type: application/octet-stream\r\nContent-Length: 13\r\n"
+        b"Content-Id: body@ff3af301-3196-497a-a918-72147c871a13\r\n\r\n"
+        b"First Message--MSMQ - SOAP boundary, 53287--" % (len(text), text)
+    )
+
+
+def post(door: SrmpDoor, data: bytes, queue: str = "loose") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=END_S)
+    media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
+    connection.request("POST", f"/msmq/private$/{queue}", data, {"Content-Type": media})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_the_example_of_the_specification_is_accepted_and_others_are_refused(pair: Pair) -> None:
+    door = pair.b
+    assert post(door, request(door, "loose")) == 200
+    assert post(door, request(door, "loose")) == 200, "without an id there are no duplicates"
+    assert [each["label"] for each in arrived(pair, "loose", 2)] == ["mqsender label"] * 2
+
+    assert post(door, request(door, "orders")) == 400, "it is transactional"
+    assert post(door, request(door, "nowhere")) == 400
+    assert post(door, request(door, "loose", host="elsewhere")) == 400
+    assert post(door, request(door, "loose", "tomorrow")) == 400
+    assert post(door, request(door, "loose").replace(b"se:mustUnderstand", b"nothing")) == 400
+    assert post(door, request(door, "loose")[:-200]) == 400
+    entity = b'<!DOCTYPE x [<!ENTITY a "aaaa">]><se:Envelope'
+    assert post(door, request(door, "loose").replace(b"<se:Envelope", entity)) == 400
+    assert post(door, b"") == 400
+    assert pair.b.daemon.count("loose") == 0
+
+
+def receipt(stream: str, number: int) -> bytes:
+    """Return the receipt of a stream, as the specification shows it."""
+    return (
+        '<se:Envelope xmlns:se="http://schemas.xmlsoap.org/soap/envelope/"'
+        ' xmlns="http://schemas.xmlsoap.org/srmp/"><se:Header>'
+        '<path xmlns="http://schemas.xmlsoap.org/rp/" se:mustUnderstand="1">'
+        "<action>MSMQ:QM Ordering Ack</action><to>http://127.0.0.1/msmq/private$/order_queue$</to>"
+        "<id>uuid:1@32221eda-9376-46df-b6ed-783091123831</id></path>"
+        '<properties se:mustUnderstand="1"><expiresAt>20380119T031407</expiresAt>'
+        "<sentAt>20070619T165958</sentAt></properties><streamReceipt>"
+        f"<streamId>uid:{stream}</streamId><lastOrdinal>{number}</lastOrdinal></streamReceipt>"
+        '<Msmq xmlns="msmq.namespace.xml"><Class>255</Class><Priority>0</Priority>'
+        "<BodyType>0</BodyType><SourceQmGuid>32221eda-9376-46df-b6ed-783091123831</SourceQmGuid>"
+        "</Msmq></se:Header><se:Body></se:Body></se:Envelope>"
+    ).encode()
+
+
+def test_a_receipt_from_another_address_releases_nothing(pair: Pair) -> None:
+    """The other end answers every request, sends no receipt, and an outsider sends one."""
+    there = Receiver()
+    port = int(there.url.rpartition(":")[2])
+    to = f"DIRECT=HTTP://127.0.0.1:{port}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"precious", "--transactional")
+    (call, *_) = there.wait_for(1)
+    stream = call.body.partition(b"<streamId>uid:")[2].partition(b"</streamId>")[0].decode()
+
+    def send(source: str) -> None:
+        at = ("127.0.0.1", pair.a.port)
+        connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
+        media = {"Content-Type": "text/xml"}
+        connection.request("POST", "/msmq/private$/order_queue$", receipt(stream, 1), media)
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    def kept() -> int:
+        rows = pair.a.daemon.json("outgoing", "list")
+        return sum(row["messages"] for row in rows if str(port) in row["destination"])
+
+    send("127.0.0.2")
+    until(pair, lambda: "srmp_receipt_refused" in pair.a.tail())
+    assert kept() == 1
+    send("127.0.0.1")
+    until(pair, lambda: kept() == 0)
+    there.close()

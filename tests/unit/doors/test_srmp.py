@@ -1,0 +1,228 @@
+"""Envelopes and attachments of SRMP, and their packets."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import parse_user_message
+from protocol.names.format_name import parse_format_name
+from qmd.doors.srmp.envelope import (
+    NO_LIMIT,
+    Envelope,
+    MessageId,
+    NotSrmp,
+    Stream,
+    StreamReceipt,
+    read_envelope,
+    write_envelope,
+)
+from qmd.doors.srmp.messages import (
+    Posted,
+    envelope_of,
+    name_of,
+    packet_of,
+    read_request,
+    url_of,
+    write_request,
+)
+from qmd.doors.srmp.mime import NotMime, Part, parameters, read_parts, write_parts
+from qmd.doors.srmp.redirection import Redirection, redirected
+
+GUID = uuid.UUID("32221eda-9376-46df-b6ed-783091123831")
+ID = MessageId(GUID, 26626)
+SENT = datetime(2026, 6, 18, 21, 6, 54, tzinfo=UTC)
+URL = "http://hostb/msmq/private$/orders"
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40)
+
+
+def envelope(**changes: Any) -> Envelope:
+    return Envelope(**{"to": URL, "id": ID, "sent_at": SENT, **changes})
+
+
+@given(
+    label=TEXTS,
+    number=st.integers(0, 2**32 - 1),
+    tag=st.integers(0, 2**32 - 1),
+    flags=st.tuples(*[st.booleans()] * 6),
+    correlation=st.binary(min_size=20, max_size=20),
+    stream=st.none() | st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1)),
+)
+def test_an_envelope_is_read_as_it_was_written(
+    label: str,
+    number: int,
+    tag: int,
+    flags: tuple[bool, ...],
+    correlation: bytes,
+    stream: tuple[int, int] | None,
+) -> None:
+    durable, journal, dead_letter, trace, positive, negative = flags
+    it = envelope(
+        label=label,
+        id=MessageId(GUID, number),
+        application_tag=tag,
+        durable=durable or stream is not None,
+        journal=journal,
+        dead_letter=dead_letter,
+        trace=trace,
+        commitment_receipt_to=URL if positive or negative else "",
+        positive=positive,
+        negative=negative,
+        correlation=correlation if any(correlation) else b"",
+        stream=None if stream is None else Stream(GUID, *stream, stream[1] - 1, URL),
+        reach_by=SENT,
+    )
+
+    assert read_envelope(write_envelope(it)) == it
+
+
+def test_receipts_are_read_as_they_were_written() -> None:
+    stream = StreamReceipt(GUID, 4839986701558349830, 2)
+    for it in (
+        envelope(stream_receipt=stream, message_class=255, reach_by=NO_LIMIT),
+        envelope(delivered_at=SENT, about=ID, message_class=2, reach_by=NO_LIMIT),
+        envelope(
+            stream_receipt=stream, decided_at=SENT, decision="negative", about=ID,
+            message_class=0xC001, reach_by=NO_LIMIT,
+        ),
+    ):  # fmt: skip
+        assert read_envelope(write_envelope(it)) == it
+
+
+WHOLE = write_envelope(
+    envelope(stream=Stream(GUID, 7, 1, 0, URL), durable=True, commitment_receipt_to=URL)
+).decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<se:Envelope", '<!DOCTYPE a [<!ENTITY b "c">]><se:Envelope'),
+        ("<se:Body></se:Body>", ""),
+        ("</se:Header>", '<other xmlns="urn:x" se:mustUnderstand="1"/></se:Header>'),
+        ("</se:Header>", '<path xmlns="http://schemas.xmlsoap.org/rp/"/></se:Header>'),
+        ("http://schemas.xmlsoap.org/rp/", "http://schemas.xmlsoap.org/rp"),
+        ("uuid:26626@", "uuid:4294967296@"),
+        ("uuid:26626@", "uuid:-1@"),
+        ("<Priority>3", "<Priority>8"),
+        ("<Priority>3", "<Priority>٣"),
+        ("<current>1", "<current>0"),
+        ("<current>1", "<current>4294967296"),
+        ("<previous>0", "<previous>1"),
+        (f"uid:{GUID}\\7", f"uid:{GUID}\\18446744073709551616"),
+        (f"uid:{GUID}\\7", f"{GUID}/7"),
+        ("20380119T031407", "20381319T031407"),
+        ("<sendTo>", "<sendto>"),
+        ("<sendReceiptsTo>", "<x>"),
+        ("AAAAAAAAAAAAAAAAAAAAAAAAAAA=", "AAAA"),
+        ("AAAAAAAAAAAAAAAAAAAAAAAAAAA=", "?"),
+        (URL, "x" * 5000),
+        ("<se:Header>", "<se:Header>" + "<a>" * 300),
+    ],
+)
+def test_a_wrong_envelope_is_refused(before: str, after: str) -> None:
+    read_envelope(WHOLE.encode())
+    assert before in WHOLE
+
+    with pytest.raises(NotSrmp):
+        read_envelope(WHOLE.replace(before, after).encode())
+
+
+def test_an_envelope_is_limited_before_it_is_parsed() -> None:
+    with pytest.raises(NotSrmp, match="more than"):
+        read_envelope(b" " * (256 * 1024 + 1))
+
+
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
+def test_parts_are_read_as_they_were_written(contents: list[bytes]) -> None:
+    body, content_type = write_parts([Part({"content-id": "x"}, each) for each in contents])
+    media, given_parameters = parameters(content_type)
+
+    assert media == "multipart/related"
+    assert [part.content for part in read_parts(body, given_parameters["boundary"])] == contents
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--b",
+        b"--b\r\n\r\nx",
+        b"--b\r\nContent-Length: 9\r\n\r\nx--b--",
+        b"--b\r\nContent-Length: 99999999999999\r\n\r\nx--b--",
+        b"--b\r\na: b\r\n\r\n--b\r\n" * 20,
+    ],
+)
+def test_wrong_parts_are_refused(body: bytes) -> None:
+    with pytest.raises(NotMime):
+        read_parts(body, "b")
+
+
+def test_a_packet_keeps_its_content_on_its_way_over_http() -> None:
+    it = Posted(
+        envelope(
+            label="Größe", priority=5, application_tag=9, body_type=8, durable=True,
+            stream=Stream(GUID, 7 << 32, 12, 9), dead_letter=True, message_class=0,
+            reach_by=datetime(2026, 6, 18, 21, 7, 54, tzinfo=UTC),
+            response_to="http://hosta/msmq/private$/answers",
+            commitment_receipt_to="http://hosta/msmq/private$/acks", positive=True,
+        ),
+        b"body",
+        b"extension",
+    )  # fmt: skip
+    destination = name_of(URL)
+    packet = packet_of(read_request(*write_request(it)), destination, GUID.bytes_le, 26626)
+    parsed = parse_user_message(packet)
+    again = envelope_of(packet, "http://hosta/msmq/receipts")
+
+    assert parsed.transaction is not None
+    assert parsed.transaction[1:4] == (7 << 32, 12, 9)
+    assert (parsed.base.time_to_reach_queue, parsed.user.message_number) == (60, 26626)
+    assert again.body == b"body"
+    assert again.extension == b"extension"
+    # A transactional message has no priority; the first one alone names the queue for receipts.
+    assert again.envelope == _changed(
+        it.envelope, priority=0, to="http://hostb/MSMQ/private$/orders"
+    )
+
+
+def _changed(it: Envelope, **changes: Any) -> Envelope:
+    response = "http://hosta/MSMQ/private$/answers"
+    acks = "http://hosta/MSMQ/private$/acks"
+    return replace(it, response_to=response, commitment_receipt_to=acks, **changes)
+
+
+def test_names_that_are_no_urls_stand_behind_a_prefix() -> None:
+    assert url_of("DIRECT=OS:hosta\\private$\\q") == "MSMQ:DIRECT=OS:hosta\\private$\\q"
+    assert url_of("DIRECT=HTTPS://h:8443/msmq\\private$\\q") == "https://h:8443/MSMQ/private$/q"
+    assert url_of(None) == ""
+    for url in ("http://hostb/other/q", "ftp://hostb/msmq/q", "http:///msmq/q", ""):
+        with pytest.raises(NotSrmp):
+            name_of(url)
+    assert str(parse_format_name(f"DIRECT={URL}")) == str(name_of(URL))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://old/msmq/private$/a", "https://gate/x/msmq/private$/a"),
+        ("HTTP://OLD/msmq/q", "https://gate/x/msmq/q"),
+        ("http://one/msmq/q", "http://two/msmq/q"),
+        ("http://one/msmq/q2", "http://one/msmq/q2"),
+        ("http://all/1/2", "http://fixed/q"),
+    ],
+)
+def test_the_first_rule_that_matches_changes_a_url(url: str, expected: str) -> None:
+    rules = [
+        Redirection("http://old/*", "https://gate/x/*"),
+        Redirection("http://one/msmq/q", "http://two/msmq/q"),
+        Redirection("http://all/*", "http://fixed/q"),
+    ]
+
+    assert redirected(url, rules) == expected
