@@ -122,7 +122,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--without-costs", action="store_true")
     given = parser.parse_args()
-    pair.run(measure(given.base, given.rounds, given.messages, with_costs=not given.without_costs))
+    with checked_out(given.base) as tree:
+        load = tree, given.base, given.rounds, given.messages
+        lines = pair.run(measure(*load, with_costs=not given.without_costs))
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
