@@ -66,6 +66,15 @@ class Known(NamedTuple):
     in_blocks: set[int]  # places with entries in later blocks
 
 
+class Saved(NamedTuple):
+    """The changes of a transaction up to some moment."""
+
+    changes: Counts
+    unwritten: set[int]
+    new_block: int
+    trimmed: int
+
+
 class Tally:
     """The tally of an open database; used by the thread of its writing connection."""
 
@@ -93,13 +102,16 @@ class Tally:
         self._trimmed = 0
         self._is_stored = False
 
-    def saved(self) -> tuple[Counts, set[int]]:
+    def saved(self) -> "Saved":
         """Return the changes so far, for `restore`."""
-        return dict(self._changes), set(self._unwritten)
+        return Saved(dict(self._changes), set(self._unwritten), self._new_block, self._trimmed)
 
-    def restore(self, saved: tuple[Counts, set[int]]) -> None:
-        """Drop the changes since `saved`: a part of the transaction was rolled back."""
-        self._changes, self._unwritten = saved
+    def restore(self, saved: "Saved") -> None:
+        """Drop the changes since `saved`: a part of the transaction was rolled back.
+
+        Its event block is gone too: the next one gets the same number.
+        """
+        self._changes, self._unwritten, self._new_block, self._trimmed = saved
 
     def changed(self, table: str, keys: Sequence[int], sign: int) -> None:
         """Count rows that were inserted (`sign` 1) or deleted (-1)."""
@@ -214,12 +226,16 @@ def deleted(db: sqlite3.Connection, table: str, keys: Sequence[int], count: int)
 def delete_ranges(db: sqlite3.Connection, table: str, ranges: Sequence[tuple[int, int]]) -> int:
     """Delete rows by ranges of keys, both ends included; return their number.  Raises Recount."""
     tally = tally_of(db)
+    delete = f"DELETE FROM {table} WHERE key BETWEEN ? AND ?"
     if tally is not None and tally.is_careful:
+        # One after the other: ranges may overlap, and a row is counted once.
+        count = 0
         for each in ranges:
-            rows = db.execute(f"SELECT key FROM {table} WHERE key BETWEEN ? AND ?", each)
-            tally.changed(table, [key for (key,) in rows], -1)
-    count = db.executemany(f"DELETE FROM {table} WHERE key BETWEEN ? AND ?", ranges).rowcount
-    if tally is not None and not tally.is_careful:
+            leaving(db, table, *each)
+            count += db.execute(delete, each).rowcount
+        return count
+    count = db.executemany(delete, ranges).rowcount
+    if tally is not None:
         if count != sum(last - first + 1 for first, last in ranges):
             raise Recount
         for first, last in ranges:

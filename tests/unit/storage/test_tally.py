@@ -57,6 +57,7 @@ async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
         case 2:
             first = message_key(REMOTE, 8, chance.randrange(1, arrival + 1))
             batch.outgoing.delete_range(first, first + chance.randrange(3))
+            batch.outgoing.delete_range(first, first + chance.randrange(2))  # they may overlap
         case 3:
             first, last = message_key(REMOTE, 8, arrival), message_key(REMOTE, 8, some[-1])
             arrived = awaiting.Arrived(REMOTE, 5, 0, first, last, NOW_S)
@@ -65,9 +66,8 @@ async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
         case 4:
             batch.outgoing.delete_awaiting(older)
         case _:
-            unit = chance.choice(units)
-            failed = batch.run(partial(undone, unit=unit))
-            done = batch.run(unit)
+            failed = batch.run(partial(undone, unit=chance.choice(units)))
+            done = batch.run(chance.choice(units))
             await done
             with pytest.raises(ValueError, match="undone"):
                 await failed
