@@ -299,6 +299,14 @@ ENTRIES = (
         "Write a token into token_file of the section [metrics].",
     ),
     Entry(
+        9255,
+        "too_many_keys",
+        "A client has made as many sends with a key as it may.",
+        "The result of each is kept for a while, so that a repetition gets it.",
+        "Wait until older results are forgotten; or raise once_max in the section [transactions].",
+        "over_quota",
+    ),
+    Entry(
         9251,
         "metrics_not_collected",
         "The door for metrics could not read the figures (in the log).",

@@ -45,6 +45,13 @@ def is_topic(destination: str) -> bool:
     return destination[: len(PREFIX)].lower() == PREFIX
 
 
+def has_topic(destination: str) -> bool:
+    """Return whether a destination is a topic, or a list of queues with one in it."""
+    return is_topic(destination) or (
+        "," in destination and any(is_topic(each.strip()) for each in destination.split(","))
+    )
+
+
 def topic_key(text: str) -> str:
     """Return the key of a topic, with or without the prefix in its name."""
     return (text[len(PREFIX) :] if is_topic(text) else text).casefold()
@@ -92,9 +99,9 @@ class Topics:
         """Return `protect` for messages of which the topics are expanded first."""
 
         def expand(messages: list[NewMessage], **named: Any) -> list[NewMessage]:
-            if any(is_topic(new.destination) for new in messages):
+            if any(has_topic(new.destination) for new in messages):
                 messages = [
-                    self._expanded(new) if is_topic(new.destination) else new for new in messages
+                    self._expanded(new) if has_topic(new.destination) else new for new in messages
                 ]
             return protect(messages, **named)
 
@@ -216,7 +223,20 @@ class Topics:
 
 
 def _unknown(name: str) -> Refusal:
+    if "," in name:
+        return Refusal(
+            "no_such_topic",
+            f"{name} is a list with a topic in it, and a topic is a destination alone",
+            "Subscribe the other queues to the topic, or send the message twice.",
+        )
     name = name if is_topic(name) else f"{PREFIX}{name}"
+    if "@" in name:
+        host = name.rpartition("@")[2]
+        return Refusal(
+            "no_such_topic",
+            f"{name} is a topic of another host, and topics belong to one queue manager",
+            f"Send to the topic through a door or the remote control of {host}.",
+        )
     return Refusal(
         "no_such_topic",
         f"there is no topic {name[len(PREFIX) :]} here",

@@ -12,6 +12,7 @@ import msgspec
 
 from qmd.access.rights import MARK_BYTES
 from qmd.errors import Refusal
+from qmd.operations.once_limit import OnceLimit
 
 if TYPE_CHECKING:
     from qmd.control_protocol.messages import NewMessage
@@ -40,6 +41,7 @@ class OnceSender:
         self._message_sender = message_sender
         self._request_outcomes = request_outcomes
         self._sealed = sealed
+        self._limit = OnceLimit(services)
         self._sending: dict[bytes, asyncio.Future[list[object]]] = {}
 
     async def send(
@@ -89,9 +91,11 @@ class OnceSender:
                 if fingerprint:
                     await self._check_fingerprint(token, fingerprint)
                 return before
+            self._limit.check(owner)
             send = await prepare()
             self._sealed.check(token, connection)
             await send(token, partial(settle, done), owner)
+            self._limit.count(owner)
             if fingerprint:
                 # In the same turn of the event loop: in the batch of the messages.
                 self._services.storage.batch.record_outcome(

@@ -134,3 +134,9 @@ class TransactionsSettings:
         "1h",
         "How long the result of a request or transaction is kept, for a client that asks again.",
     )
+    once_max: int = setting(
+        Whole(1, 1_000_000_000),
+        10_000_000,
+        "Sends with a key of each client, of which the results are kept at once; further ones are "
+        "refused. Administrators have no limit.",
+    )

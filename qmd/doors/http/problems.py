@@ -27,6 +27,7 @@ _STATUS = {
     "stopping": 503,
     "directory": 503,
     "too_many_requests": 429,
+    "too_many_keys": 429,
     "too_many_remote_clients": 503,
     "storage_failed": 503,
     "token_refused": 401,  # nosec B105: a status

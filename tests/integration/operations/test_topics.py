@@ -81,6 +81,12 @@ async def test_topics_and_subscriptions_survive_a_restart(hosts: Hosts) -> None:
         with pytest.raises(NoSuchQueue) as error:
             await qm.send("topic:news", b"2")
         assert error.value.code == "no_such_topic"
+        for destination in ("all,topic:news", "topic:news,all"):
+            with pytest.raises(NoSuchQueue, match="a topic is a destination alone"):
+                await qm.send(destination, b"2")
+        with pytest.raises(NoSuchQueue, match="a topic of another host"):
+            await qm.send("topic:news@hostb", b"2")
+        assert await bodies(qm, "all") == []
 
 
 @hosted
