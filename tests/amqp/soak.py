@@ -81,7 +81,7 @@ class Mover(MessagingHandler, TransactionHandler):
         container.schedule(0.2, self)
 
     def _declare(self) -> None:
-        self._moved = 0
+        self._moved, self._transaction, self._is_begun = 0, None, False
         self._container.declare_transaction(
             self._connection, handler=self, settle_before_discharge=False
         )
@@ -94,7 +94,17 @@ class Mover(MessagingHandler, TransactionHandler):
 
     def on_transaction_declared(self, event: Any) -> None:
         self._transaction = event.transaction
-        self._receiver.flow(TOGETHER)
+        self._begin()
+
+    def on_sendable(self, event: Any) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take messages when they can be sent: proton would discharge before it sends without
+        credit, so that the transaction had their removal alone."""
+        if self._transaction is not None and not self._is_begun and self._sender.credit:
+            self._is_begun = True
+            self._receiver.flow(TOGETHER)
 
     def on_message(self, event: Any) -> None:
         self._transaction.send(self._sender, Message(body=event.message.body, durable=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -57,8 +58,7 @@ class Opening:
             await self._conversation.connected()
             if resumed is not None:
                 await self._end_older(link)
-            served = await self._served(link)
-            await served.begin(resumed)
+            served = await self._served(link, resumed)
         except (ClientError, AmqpFault) as error:
             if link._impl in self._wanted and not self._conversation.is_over:
                 self.refuse(link, error)
@@ -83,13 +83,15 @@ class Opening:
             served.flow()  # credit may have come before
         self._conversation.flush()
 
-    async def _served(self, link: Any) -> Any:
+    async def _served(self, link: Any, resumed: Resumed | None) -> Any:
         """Return the object for a link.  Raises ClientError, AmqpFault."""
         if link.is_receiver:
-            return await self._for_sender(link)
-        return await self._for_receiver(link)
+            return await self._for_sender(link, resumed)
+        served = await self._for_receiver(link)
+        await served.begin(resumed)
+        return served
 
-    async def _for_sender(self, link: Any) -> Any:
+    async def _for_sender(self, link: Any, resumed: Resumed | None) -> Any:
         remote = link.remote_target
         if remote.type == COORDINATOR:
             link.source.copy(link.remote_source)
@@ -107,9 +109,11 @@ class Opening:
         if remote.dynamic:
             link.target.address = address
             link.target.dynamic = True
-        if address:
-            await self._check("send", address)
-        return Producer(self._conversation, link, address)
+        served = Producer(self._conversation, link, address)
+        checking = [self._check("send", address)] if address else []
+        # Both at once: the client waits for its first credit.
+        await asyncio.gather(*checking, served.begin(resumed))
+        return served
 
     async def _for_receiver(self, link: Any) -> Any:
         remote = link.remote_source
