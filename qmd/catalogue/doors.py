@@ -299,7 +299,7 @@ ENTRIES = (
         "Write a token into token_file of the section [metrics].",
     ),
     Entry(
-        9255,
+        9231,
         "too_many_keys",
         "A client has made as many sends with a key as it may.",
         "The result of each is kept for a while, so that a repetition gets it.",
