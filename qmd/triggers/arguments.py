@@ -55,9 +55,9 @@ def _plain(argument: str, message: Message) -> str:
         "$MSG_APPSPECIFIC": message.application_tag,
         "$MSG_RESPONSE_QUEUE_FORMATNAME": message.response_queue,
         "$MSG_ADMIN_QUEUE_FORMATNAME": message.admin_queue,
-        "$MSG_DEST_QUEUE_FORMATNAME": message.destination,
+        "$QMD_DESTINATION": message.destination,
         "$MSG_SRCMACHINEID": message.source,
-        "$MSG_LOOKUP_ID": message.lookup_id,
+        "$QMD_LOOKUP_ID": message.lookup_id,
     }
     value = values[argument]
     return "" if value is None else str(value)

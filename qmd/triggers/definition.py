@@ -21,13 +21,13 @@ RECEIVE: Final = "receive"
 TRANSACTIONAL: Final = "transactional"
 Kind: TypeAlias = Literal["peek", "receive", "transactional"]
 
-#: The arguments that a message gives, by MSMQ's names.
+#: The arguments that a message gives, by the names of MSMQ's manual; `$QMD_...` are our own.
 ARGUMENTS = (
     *("$MSG_ID", "$MSG_LABEL", "$MSG_BODY", "$MSG_BODY_AS_STRING", "$MSG_PRIORITY"),
     *("$MSG_ARRIVEDTIME", "$MSG_SENTTIME", "$MSG_CORRELATION_ID", "$MSG_APPSPECIFIC"),
     *("$MSG_QUEUE_PATHNAME", "$MSG_QUEUE_FORMATNAME", "$MSG_RESPONSE_QUEUE_FORMATNAME"),
-    *("$MSG_ADMIN_QUEUE_FORMATNAME", "$MSG_DEST_QUEUE_FORMATNAME", "$MSG_SRCMACHINEID"),
-    *("$MSG_LOOKUP_ID", "$TRIGGER_NAME", "$TRIGGER_ID"),
+    *("$MSG_ADMIN_QUEUE_FORMATNAME", "$QMD_DESTINATION", "$MSG_SRCMACHINEID"),
+    *("$QMD_LOOKUP_ID", "$TRIGGER_NAME", "$TRIGGER_ID"),
 )
 _NUMBER_TESTS = ("EQUALS", "NOT_EQUAL", "GREATER_THAN", "LESS_THAN")
 _TEXT_TESTS = ("CONTAINS", "DOES_NOT_CONTAIN")
@@ -147,7 +147,7 @@ def is_argument(text: str) -> bool:
     """
     if text in ARGUMENTS:
         return True
-    if text.startswith(("$MSG_", "$TRIGGER_")):
+    if text.startswith(("$MSG_", "$QMD_", "$TRIGGER_")):
         raise TriggerError(f"{text!r} is no argument; the arguments are {', '.join(ARGUMENTS)}")
     return False
 
