@@ -13,5 +13,5 @@
 The door translates between the two protocols and keeps no message: a request is answered when the
 daemon has acknowledged the message, and the daemon gets its acknowledgment when the other host has
 answered.  Sequences, duplicates, expiry and dead letters are those of the daemon.
-docs/decisions/0064.
+docs/decisions/0068.
 """
