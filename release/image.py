@@ -79,7 +79,7 @@ def main() -> int:
         return 1
     try:
         with tempfile.TemporaryDirectory() as folder:
-            os.chmod(folder, 0o755)  # mmdebstrap writes as another user
+            os.chmod(folder, 0o755)  # nosec B103: mmdebstrap works there as another user
             base = Path(folder) / "base.tar"
             make_base(base)
             build(arguments.name, base, deb.build(Path(folder) / "packages"))

@@ -30,7 +30,7 @@ def main() -> None:
     for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(command[0], command, os.environ)
+        os.execve(command[0], command, os.environ)  # nosec B606: no shell is the purpose
     except OSError as error:
         os.write(2, f"{command[0]} cannot be run: {error.strerror}\n".encode())
         os._exit(FAILED)
