@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from tests.patience import END_S
 from tests.process.harness import DEADXACT, Hosts, body, empty_queues
 from tests.process.srmp_door import SrmpDoor, host
 from tests.process.test_remote_control import make_certificates
-from tests.process.web_receiver import Receiver
+from tests.process.web_receiver import Call, Receiver
 
 HAS_OPENSSL = shutil.which("openssl") is not None
 
@@ -267,3 +268,45 @@ def test_a_receipt_from_another_address_releases_nothing(pair: Pair) -> None:
     send("127.0.0.1")
     until(pair, lambda: kept() == 0)
     there.close()
+
+
+def changed(call: Call, number: int, content: bytes) -> tuple[bytes, str]:
+    """Return a message of a stream with another place and body of the same length."""
+    data = call.body.replace(
+        b"<current>1</current><previous>0</previous>",
+        b"<current>%d</current><previous>%d</previous>" % (number, number - 1),
+    )
+    data = re.sub(rb"<id>uuid:\d@", b"<id>uuid:%d@" % number, data)
+    return data.replace(b"the 1st.", content), call.headers["content-type"]
+
+
+def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair) -> None:
+    """Two addresses state one source: each has its own stream and its own history."""
+    there = Receiver()
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"the 1st.", "--transactional")
+    (call, *_) = there.wait_for(1)
+    there.close()
+    pair.a.daemon.cli("outgoing", "purge", to, "--yes")
+
+    def send(number: int, content: bytes, source: str) -> int:
+        data, media = changed(call, number, content)
+        at = ("127.0.0.1", pair.b.port)
+        connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
+        connection.request("POST", "/msmq/private$/orders", data, {"Content-Type": media})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    assert send(1, b"the 1st.", "127.0.0.1") == 200
+    send(2, b"a forged", "127.0.0.2")
+    assert send(2, b"the 2nd.", "127.0.0.1") == 200
+    send(1, b"in vain.", "127.0.0.2")
+    assert send(3, b"the 3rd.", "127.0.0.1") == 200
+
+    found = [(each["id"], body(each)) for each in arrived(pair, "orders", 4)]
+    ids = {content: id.partition("\\")[0] for id, content in found}
+    genuine = [content for _, content in found if content.startswith(b"the")]
+    assert genuine == [b"the 1st.", b"the 2nd.", b"the 3rd."]
+    assert b"a forged" not in ids
+    assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"

@@ -43,6 +43,7 @@ from qmd.doors.srmp.envelope import (
 from qmd.doors.srmp.messages import Posted, name_of, now, packet_of, read_request
 from qmd.doors.srmp.redirection import Redirection, redirected
 from qmd.doors.srmp.session import BinarySession, SessionEnded
+from qmd.doors.srmp.sources import Sources
 from qmd.runtime.definition_file import DefinitionFile
 
 log = structlog.get_logger()
@@ -50,6 +51,7 @@ log = structlog.get_logger()
 TEXT = "text/plain"
 SOURCES_MAX = 1000
 STREAMS_MAX = 100_000  # of which the URL for receipts is kept
+STREAMS_OF_SOURCE_MAX = 1000
 RECEIPT_PAUSE_S = 0.2  # receipts of one stream within this time are one
 AGAIN_FIRST_S, AGAIN_LAST_S = 1.0, 300.0
 QUEUE_KNOWN_S = 5.0
@@ -79,12 +81,16 @@ class Starts:
     def keep(self, stream: str, receipts_to: str) -> None:
         """Keep the first URL of a stream, durably: another host must not direct its receipts.
 
-        Raises OSError.
+        A source with too many streams loses its oldest one.  Raises OSError.
         """
         if self.receipts_to(stream):
             return
+        source = stream.partition("\\")[0]
 
         def add(found: dict[str, StreamStart]) -> None:
+            own = [name for name in found if name.startswith(source)]
+            for name in own[: max(0, len(own) + 1 - STREAMS_OF_SOURCE_MAX)]:
+                del found[name]
             found[stream] = StreamStart(stream, receipts_to)
             while len(found) > STREAMS_MAX:
                 del found[next(iter(found))]
@@ -95,8 +101,12 @@ class Starts:
 class Source:
     """One source of messages: its session with the daemon, and the receipts that it gets."""
 
-    def __init__(self, guid: uuid.UUID, starts: Starts, client: HttpClient) -> None:
+    def __init__(
+        self, guid: uuid.UUID, stated: uuid.UUID, starts: Starts, client: HttpClient
+    ) -> None:
+        """`guid` is that for the daemon, `stated` that for the other host: see sources.py."""
         self.guid = guid
+        self._stated = stated
         self._starts = starts
         self._client = client
         self._session: BinarySession | None = None
@@ -153,7 +163,7 @@ class Source:
             await asyncio.sleep(RECEIPT_PAUSE_S)
             while stream in self._receipts:
                 number = self._receipts[stream]
-                receipt = StreamReceipt(self.guid, stream, number)
+                receipt = StreamReceipt(self._stated, stream, number)
                 if not await self._post(receipt, MessageClass.ORDER_ACK):
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, AGAIN_LAST_S)
@@ -165,8 +175,8 @@ class Source:
     async def _final(self, session: BinarySession, received: MessageReceived) -> None:
         """Send a final receipt; the daemon keeps its acknowledgment until that has succeeded."""
         body, pause_s = final_ack_body(received.message), AGAIN_FIRST_S
-        receipt = StreamReceipt(self.guid, body.sequence_id, body.sequence_number)
-        about = MessageId(self.guid, body.message_number)
+        receipt = StreamReceipt(self._stated, body.sequence_id, body.sequence_number)
+        about = MessageId(self._stated, body.message_number)
         number = received.message.properties.message_class
         while not session.ended and not await self._post(receipt, number, about):
             await asyncio.sleep(pause_s)
@@ -177,7 +187,7 @@ class Source:
         self, receipt: StreamReceipt, message_class: int, about: MessageId | None = None
     ) -> bool:
         """Send a receipt; return whether it was accepted, or can never be."""
-        url = self._starts.receipts_to(stream_name(receipt.owner, receipt.id))
+        url = self._starts.receipts_to(stream_name(self.guid, receipt.id))
         if not url:
             log.warning("srmp_no_receipt", stream=receipt.id, source=str(receipt.owner))
             return True
@@ -233,6 +243,7 @@ class Incoming:
         qm: QueueManager,
         daemon: tuple[str, int],
         starts: Starts,
+        known: Sources,
         rules: Sequence[Redirection],
         names: Sequence[str],
         make_client: Callable[[], HttpClient],
@@ -242,6 +253,7 @@ class Incoming:
         self._qm = qm
         self._daemon = daemon
         self._starts = starts
+        self._known = known
         self._rules = rules
         self._names = {name.casefold() for name in names}
         self._make_client = make_client
@@ -276,20 +288,27 @@ class Incoming:
         destination = await self._destination(envelope, request)
         if envelope.stream is not None and envelope.stream.owner != envelope.id.source:
             raise NotSrmp("the stream is not one of the source of the message")
-        if envelope.is_msmq:
-            identity = envelope.id
-        else:
-            self._number = (self._number + 1) & 0xFFFFFFFF
-            identity = MessageId(uuid.uuid5(_NAMESPACE, self._qm.id), self._number)
+        identity = self._identity(envelope, request.peer.address)
         packet = packet_of(posted, destination, identity.source.bytes_le, identity.number)
         if envelope.stream is not None and envelope.stream.receipts_to:
             name_of(envelope.stream.receipts_to.partition("?")[0])
-            stream = stream_name(envelope.stream.owner, envelope.stream.id)
+            stream = stream_name(identity.source, envelope.stream.id)
             self._starts.keep(stream, envelope.stream.receipts_to)
-        source = await self._source(identity.source)
+        source = await self._source(identity.source, envelope.id.source)
         await source.deliver(packet, recoverable=envelope.durable, daemon=self._daemon)
         self.received += 1
         return _answer(200)
+
+    def _identity(self, envelope: Envelope, address: str) -> MessageId:
+        """Return the identity of a message for the daemon.  Raises OSError."""
+        own = uuid.uuid5(_NAMESPACE, self._qm.id)
+        if not envelope.is_msmq:
+            self._number = (self._number + 1) & 0xFFFFFFFF
+            return MessageId(own, self._number)
+        stated, number = envelope.id.source, envelope.id.number
+        if stated == own:
+            return MessageId(uuid.uuid5(own, address), number)
+        return MessageId(self._known.guid_of(stated, address), number)
 
     async def _destination(self, envelope: Envelope, request: Request) -> FormatName:
         """Return the queue of this queue manager that a message is for.  Raises NotSrmp."""
@@ -328,10 +347,11 @@ class Incoming:
         self._queues[name] = time.monotonic() + QUEUE_KNOWN_S, found
         return found
 
-    async def _source(self, guid: uuid.UUID) -> Source:
+    async def _source(self, guid: uuid.UUID, stated: uuid.UUID) -> Source:
         source = self._sources.get(guid)
         if source is None:
-            source = self._sources[guid] = Source(guid, self._starts, self._make_client())
+            source = Source(guid, stated, self._starts, self._make_client())
+            self._sources[guid] = source
         self._sources.move_to_end(guid)
         while len(self._sources) > SOURCES_MAX:
             oldest = next((each for each, it in self._sources.items() if not it.is_busy), None)

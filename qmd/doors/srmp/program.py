@@ -26,6 +26,7 @@ from qmd.doors.srmp.client import HttpClient
 from qmd.doors.srmp.incoming import Incoming, Starts
 from qmd.doors.srmp.outgoing import Outgoing
 from qmd.doors.srmp.redirection import Redirection, is_among
+from qmd.doors.srmp.sources import Sources
 from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
 
@@ -72,6 +73,7 @@ class Door:
             self._qm,
             (_loopback(self._settings.listen.address), self._settings.listen.port),
             Starts(chosen.streams),
+            Sources(chosen.streams.with_name(f"{chosen.streams.name}-sources")),
             _rules(chosen.inbound),
             (*map(str, chosen.names), self._qm.name),
             lambda: HttpClient(self._client_context),
