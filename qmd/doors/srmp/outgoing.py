@@ -131,10 +131,10 @@ class Outgoing:
             reason = str(error)
             log.warning("srmp_not_accepted", url=url, message_id=str(posted.envelope.id),
                         reason=reason)  # fmt: skip
-            if error.status == NOT_UNDERSTOOD and stream is None:
-                return  # it would be refused again, and hold up all messages behind it
             if error.status == NOT_UNDERSTOOD:
-                return  # its stream waits for a receipt until the message expires
+                # It would be refused again, and hold up all messages behind it.  One of a stream
+                # still waits for a receipt, and becomes a dead letter when it expires.
+                return
             pause_s = self._pauses.get(host, PAUSE_FIRST_S)
             self._pauses[host] = min(2 * pause_s, PAUSE_LAST_S)
             await asyncio.sleep(pause_s)
