@@ -133,7 +133,7 @@ def _values(text: str) -> dict[str, str]:
             section = line.strip()[1:-1].casefold()
             continue
         key, equals, value = line.partition("=")
-        if not equals or not section:
+        if not equals or not key.strip() or not section:
             raise BadSource(f"line {number} is not KEY=VALUE in a section")
         if section != _SECTION:
             continue

@@ -148,7 +148,7 @@ def _packet(row: Row) -> bytes:
     )
     # A class is that of a queue manager here: `check` knows only those of applications.
     check(_without_replies(msgspec.structs.replace(new, message_class=0)))
-    index = int((row.transaction_id or "").rpartition("\\")[2] or 0) if transactional else 0
+    index = _message_id(row.transaction_id or "", "a transaction")[1] if transactional else 0
     return compose(
         new,
         source=source,
@@ -170,14 +170,14 @@ def _without_replies(new: NewMessage) -> NewMessage:
     return msgspec.structs.replace(new, admin_queue="", acknowledge=0)
 
 
-def _message_id(text: str) -> tuple[bytes, int]:
+def _message_id(text: str, of: str = "a message") -> tuple[bytes, int]:
     guid, _, number = text.partition("\\")
     try:
         found = guid_bytes(guid), int(number)
     except (ValueError, InvalidName) as error:
-        raise BadSource(f"{text[:80]!r} is not the id of a message") from error
+        raise BadSource(f"{text[:80]!r} is not the id of {of}") from error
     if not 0 <= found[1] < 1 << 32:
-        raise BadSource(f"{text[:80]!r} is not the id of a message")
+        raise BadSource(f"{text[:80]!r} is not the id of {of}")
     return found
 
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from qmd.triggers.definition import (
     PEEK,
     RECEIVE,
@@ -77,10 +79,18 @@ def read_registry(data: bytes, programs: Mapping[str, str]) -> Imported:
             "the file has no triggers; export HKLM\\SOFTWARE\\Microsoft\\MSMQ\\Triggers"
         )
     reading = _Reading({path.casefold(): here for path, here in programs.items()}, rules)
-    found = [reading.trigger(guid, each) for guid, each in triggers.items()]
+    found = [_valid(reading.trigger(guid, each)) for guid, each in triggers.items()]
     unused = [each.text("name") for guid, each in rules.items() if guid not in reading.used]
     reading.remarks += [f"the rule {name!r} belongs to no trigger; left out" for name in unused]
     return Imported(found, reading.remarks)
+
+
+def _valid(trigger: Trigger) -> Trigger:
+    """Return the trigger if its texts are not too long.  Raises TriggerError."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(trigger), Trigger)
+    except msgspec.ValidationError as error:
+        raise TriggerError(f"the trigger {trigger.name} cannot be taken over: {error}") from error
 
 
 class _Reading:

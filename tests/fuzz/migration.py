@@ -19,6 +19,7 @@ from tests.fuzz.target import Target
 def lqs_files() -> Iterable[bytes]:
     yield windows_files.lqs()
     yield windows_files.lqs(Label="Bèstellungen").decode("cp1252").encode("utf-16")
+    yield windows_files.lqs() + b"=a value without a key\n"
     yield windows_files.lqs(BasePriority="-1", Type="{0d1a9c9e-6a55-4a86-9b6e-5f0c6b3f7a10}")
 
 
@@ -60,6 +61,8 @@ def check_collection(content: bytes) -> None:
 def lines() -> Iterable[bytes]:
     yield windows_files.message(1, b"10 screws").strip()
     yield windows_files.message(2, b"", transaction_id=None, sender_id_base64="AQUAAA==").strip()
+    no_number = "6b7d7cf2-64a5-4f1b-9e5d-0f6c0d0f1c11\\x"
+    yield windows_files.message(3, b"", transaction_id=no_number).strip()
 
 
 def check_line(line: bytes) -> None:

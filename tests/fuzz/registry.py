@@ -19,6 +19,7 @@ def exports() -> Iterable[bytes]:
     data = _EXPORT.read_bytes()
     yield data
     yield data.decode().encode("utf-16")
+    yield data.replace(b"private$", b"private$" + b"x" * 700)
     yield b'REGEDIT4\n[\\MSMQ\\Triggers\\Data\\Rules\\{1}]\n"a"="' + b"\\" * 50_000
     yield b"REGEDIT4\n[\\MSMQ\\Triggers\\Data\\Rules\\{1}]\n" + b'"a"="\n' * 5_000
 

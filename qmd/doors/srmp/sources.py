@@ -41,9 +41,12 @@ class Sources:
         found = self._file.read()
         first = found.get(str(stated))
         if first is None and self._has_room(found, address):
-            self._file.change(
-                lambda known: known.setdefault(str(stated), FirstAddress(str(stated), address))
-            )
+            new = FirstAddress(str(stated), address)
+
+            def keep(known: dict[str, FirstAddress]) -> None:
+                known.setdefault(new.name, new)
+
+            self._file.change(keep)
             first = self._file.read().get(str(stated))
         if first is not None and first.address == address:
             return stated
