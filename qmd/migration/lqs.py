@@ -173,18 +173,20 @@ def _number(values: dict[str, str], key: str, most: int) -> int | None:
     text = values.pop(key, None)
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,10}", text.strip()) or int(text) > most:
+    digits = text.strip()
+    if not re.fullmatch(r"[0-9]{1,10}", digits) or int(digits) > most:
         raise BadSource(f"{key} is {text[:50]!r}; it must be a number up to {most}")
-    return int(text)
+    return int(digits)
 
 
 def _signed(values: dict[str, str], key: str) -> int | None:
     text = values.pop(key, None)
     if text is None:
         return None
-    if not re.fullmatch(r"-?[0-9]{1,5}", text.strip()):
+    digits = text.strip()
+    if not re.fullmatch(r"-?[0-9]{1,5}", digits):
         raise BadSource(f"{key} is {text[:50]!r}; it must be a number")
-    return int(text)
+    return int(digits)
 
 
 def _privacy(values: dict[str, str]) -> Privacy | None:

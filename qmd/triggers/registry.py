@@ -29,6 +29,7 @@ from qmd.triggers.definition import (
     Rule,
     Trigger,
     TriggerError,
+    check,
     is_argument,
     parse_condition,
 )
@@ -86,10 +87,11 @@ def read_registry(data: bytes, programs: Mapping[str, str]) -> Imported:
 
 
 def _valid(trigger: Trigger) -> Trigger:
-    """Return the trigger if its texts are not too long.  Raises TriggerError."""
+    """Return the trigger if its texts are valid here.  Raises TriggerError."""
     try:
+        check(msgspec.structs.replace(trigger, enabled=False))
         return msgspec.convert(msgspec.to_builtins(trigger), Trigger)
-    except msgspec.ValidationError as error:
+    except (TriggerError, msgspec.ValidationError) as error:
         raise TriggerError(f"the trigger {trigger.name} cannot be taken over: {error}") from error
 
 

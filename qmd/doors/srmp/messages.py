@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol import build_user_message, parse_user_message
 from protocol.acknowledgments import FINAL_ACK_CLASS_MIN
-from protocol.errors import InvalidName
+from protocol.errors import InvalidName, ProtocolError
 from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName, Transport
 from protocol.names.format_name import FormatName, parse_format_name
@@ -176,18 +176,21 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
         acknowledge=_acknowledge(envelope),
         message_class=envelope.message_class,
     )
-    packet = compose(
-        new,
-        source=source,
-        destination=queue_address(destination),
-        admin=_reply(admin),
-        response=_reply(envelope.response_to),
-        message_number=number,
-        sent_time_s=max(0, int(sent_at.timestamp())),
-        delivery=delivery if stream is None else frames.TRANSACTIONAL,
-        position=None if stream is None else (stream.id, stream.number, 0),
-        dead_letter=envelope.dead_letter,
-    )
+    try:
+        packet = compose(
+            new,
+            source=source,
+            destination=queue_address(destination),
+            admin=_reply(admin),
+            response=_reply(envelope.response_to),
+            message_number=number,
+            sent_time_s=max(0, int(sent_at.timestamp())),
+            delivery=delivery if stream is None else frames.TRANSACTIONAL,
+            position=None if stream is None else (stream.id, stream.number, 0),
+            dead_letter=envelope.dead_letter,
+        )
+    except ProtocolError as error:
+        raise NotSrmp(f"no packet can state it: {error}") from error
     if stream is None or stream.previous == stream.number - 1:
         return packet
     parsed = parse_user_message(packet)
@@ -245,10 +248,11 @@ def _after(sent_at: datetime, seconds: int | None) -> datetime:
 
 
 def _seconds(sent_at: datetime, until: datetime | None) -> int | None:
-    """Return the seconds until a time; None: there is no limit."""
+    """Return the seconds until a time; None: there is no limit, or none that a packet can state."""
     if until is None or until >= NO_LIMIT:
         return None
-    return max(0, int((until - sent_at).total_seconds()))
+    seconds = max(0, int((until - sent_at).total_seconds()))
+    return None if seconds >= frames.INFINITE_S else seconds
 
 
 def now() -> datetime:
