@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from email.message import Message as Headers
+from email.utils import collapse_rfc2231_value
 from typing import NamedTuple
 
 PARTS_MAX = 8
@@ -26,7 +27,8 @@ def parameters(content_type: str) -> tuple[str, dict[str, str]]:
     headers = Headers()
     headers["content-type"] = content_type
     found = headers.get_params(failobj=[])
-    return headers.get_content_type(), {name.lower(): value for name, value in found[1:]}
+    given = {name.lower(): collapse_rfc2231_value(value) for name, value in found[1:]}
+    return headers.get_content_type(), given
 
 
 def read_parts(body: bytes, boundary: str) -> list[Part]:
