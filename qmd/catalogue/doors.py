@@ -227,6 +227,14 @@ ENTRIES = (
         "It is tried again; after the last attempt it becomes a dead letter with the reason.",
     ),
     Entry(
+        9231,
+        "too_many_keys",
+        "A client has made as many sends with a key as it may.",
+        "The result of each is kept for a while, so that a repetition gets it.",
+        "Wait until older results are forgotten; or raise once_max in the section [transactions].",
+        "over_quota",
+    ),
+    Entry(
         9241,
         "door_cannot_listen",
         "A door cannot listen at its address.",
@@ -297,14 +305,6 @@ ENTRIES = (
         "The token of the door for metrics cannot be used.",
         "The file does not exist, cannot be read or is empty.",
         "Write a token into token_file of the section [metrics].",
-    ),
-    Entry(
-        9231,
-        "too_many_keys",
-        "A client has made as many sends with a key as it may.",
-        "The result of each is kept for a while, so that a repetition gets it.",
-        "Wait until older results are forgotten; or raise once_max in the section [transactions].",
-        "over_quota",
     ),
     Entry(
         9251,

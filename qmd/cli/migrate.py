@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -190,6 +189,8 @@ def _run(
     with failures():
         options = _options(given)
         collections = [read_collection(file) for file in files]
+
+        import asyncio
 
         async def run() -> None:
             async with configuration.connect() as qm:

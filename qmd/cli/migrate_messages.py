@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,8 @@ def messages(
             pass
         lines.seek(0)
 
+        import asyncio
+
         async def run() -> dict[str, dict[str, int]]:
             async with configuration.connect() as qm:
                 return await import_copies(
@@ -88,6 +89,8 @@ def compare(
 
     Exit code 1: they differ.  FILE may have other queues too.
     """
+    import asyncio
+
     from qmd.migration.align import present, sides_of
     from qmd.migration.compare import compare as compared
     from qmd.migration.import_copies import messages_of
@@ -137,6 +140,8 @@ def align(
 
     if not dry_run and not yes:
         confirm(f"move the messages of {printable(queue)} aside that the old host has received")
+
+    import asyncio
 
     async def run() -> tuple[str, Any]:
         async with configuration.connect() as qm:

@@ -78,7 +78,7 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
         )
     if facts["commits_wait"]:
         found.append(f"nothing can be written, and pending commits wait: {facts['commits_wait']}")
-    if facts["vanished_messages"]:
+    if facts.get("vanished_messages"):
         found.append(vanished(facts))
     for failing in facts["housekeeping_failing"]:
         found.append(f"maintenance fails ({failing['act']}): {failing['reason']}")

@@ -217,7 +217,10 @@ class SessionMachine(RuleBasedStateMachine):
     def continue_at(self, sent: int, recoverable: int, received: int, stored: int) -> None:
         """Set the counts as if the session had lasted long."""
         outgoing = SendWindow(
-            self.session.outgoing.size, sent_count=sent, recoverable_sent_count=recoverable
+            self.session.outgoing.size,
+            usual=self.window,
+            sent_count=sent,
+            recoverable_sent_count=recoverable,
         )
         self.session.outgoing = outgoing
         self.session.incoming = SessionAcks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import time
@@ -80,6 +79,8 @@ def check(
 
     Queues for positions are created; no message is moved.  Exit code 1: one of them cannot run.
     """
+    import asyncio
+
     rows = [
         asyncio.run(_checked(configuration, name, given))
         for name, given in _definitions(file, names).items()
@@ -150,6 +151,8 @@ def run(
     set_up_logging(settings.log.level, settings.log.format)
     forward_standard_logging()
     manager = ServiceManager(os.environ)
+    import asyncio
+
     asyncio.run(run_bridges(definitions, configuration.connect, state_file, manager.notify))
 
 
@@ -169,6 +172,8 @@ def status(
     """Show bridges: what waits for them, their positions, and the state of the running ones."""
     definitions = _definitions(file, names)
     running = _running(state_file or _STATE)
+    import asyncio
+
     rows = asyncio.run(_statuses(configuration, definitions, running))
     columns = [
         *(("BRIDGE", "name"), ("KIND", "kind"), ("WAY", "direction"), ("QUEUE", "queue")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sqlite3
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from qmd.access.rights import PrincipalRights
 from qmd.catalogue import find_by_code
 from qmd.control_protocol import access, delayed, directory, routing
 from qmd.control_protocol import bulk as pipeline
+from qmd.control_protocol import links as link_frames
 from qmd.control_protocol import locks as lock_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
@@ -27,6 +29,7 @@ from qmd.control_protocol.bulk import Attempt
 from qmd.control_protocol.messages import Done, ImportedMessage, Refused, Request
 from qmd.core.access import DEFAULTS, Kind
 from qmd.core.principals import ALL, Principal, parse_principal
+from storage.tables import outcomes
 from tests.integration.control.verb_tries import (
     ELSEWHERE,
     MINE,
@@ -53,6 +56,7 @@ OPEN: set[type[Request]] = {
     delayed.CancelDelayed,  # of no message at all
     *(directory.ShowList, directory.ExpandList, directory.ListLists, directory.ListAliases),
     lock_frames.ListLocks,
+    *(link_frames.ResumeLink, link_frames.ForgetLink),  # of links of the user itself
 }
 #: Requests that are permitted by default, and change only what is the user's own.
 PERMITTED = {(frames.Send, 4), (frames.Send, 8), (operator.CreateQueue, 0)}
@@ -439,6 +443,14 @@ async def _own(host: Host) -> list[bytes]:
     return [each.packet for each in await host.peek("orders")]
 
 
+def as_before_the_upgrade(db: sqlite3.Connection) -> None:
+    """Keep all outcomes as a version did that knew neither rights nor outcomes in blocks."""
+    rows = outcomes.list_all(db)
+    db.execute("UPDATE event_block SET outcomes = NULL")
+    outcomes.record(db, rows)
+    db.execute("UPDATE outcome SET shared = 1")
+
+
 @hosted
 async def test_a_request_of_before_the_upgrade_is_never_said_to_be_not_executed(
     hosts: Hosts,
@@ -448,7 +460,7 @@ async def test_a_request_of_before_the_upgrade_is_never_said_to_be_not_executed(
     ann, root = await user(host, ANN), await user(host, 0)
     token, later = b"of before the upgrade", b"of after the upgrade"
     answer = await root.done(frames.Send, [to("orders")], token)
-    await host.storage.batch.run(lambda db: db.execute("UPDATE outcome SET shared = 1"))
+    await host.storage.batch.run(as_before_the_upgrade)
     await root.done(frames.Send, [to("orders")], later)
 
     assert await ann.done(frames.Outcome, token) == answer

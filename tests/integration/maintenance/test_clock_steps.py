@@ -11,7 +11,7 @@ from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL
 from qmd.core.packet_fields import sent_time_s
 from qmd.queues.local_queue import Reader
 from tests.integration.maintenance.lifetimes import DAY_S, NOWHERE, dead
-from tests.integration.managers import Hosts, bodies, hosted, until
+from tests.integration.managers import DEAD_LETTERS, Hosts, bodies, hosted, until
 from tests.integration.remote import dial, guid, listening, packet
 
 STEPS_S = (400 * DAY_S, -400 * DAY_S)
@@ -220,6 +220,7 @@ def test_messages_are_delivered_although_the_clock_is_years_off(year: int, tmp_p
         ):
             remote.send(packed)
         await until(lambda: remote.order_acks == [position[:2]])
+        await until(lambda: a.queue(DEAD_LETTERS).messages == 1)
         await a.settled()
         a = await hosts.restart(a)
 

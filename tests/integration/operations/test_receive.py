@@ -10,6 +10,7 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import EXPRESS
 from qmd.errors import Refusal
 from qmd.queues.local_queue import Reader
+from storage.tables.event_index import GROUP_BLOCKS
 from tests.integration.disk import held_disk
 from tests.integration.managers import Hosts, bodies, hosted, until
 
@@ -209,6 +210,8 @@ async def test_the_outcome_of_a_request_is_known_by_its_token(hosts: Hosts) -> N
     assert await a.request_outcomes.outcome(b"sent") == ids
     assert await a.request_outcomes.outcome(b"removed") == 1
     assert await a.request_outcomes.outcome(b"never made") is None
+    for number in range(GROUP_BLOCKS):  # outcomes are forgotten in groups of commits
+        await a.handed_over([frames.NewMessage("orders", b"%d" % number)])
     a.world.ahead_s = 100_000
     await a.retention.forget_old()
     assert await a.request_outcomes.outcome(b"sent") is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from qmd.errors import Refusal
-from qmd.operations import sealed_tokens
 from qmd.operations.sealed_tokens import ALL_CONNECTIONS, SealedTokens
 
 TOKEN = b"token"
@@ -41,9 +40,8 @@ def test_an_unsealed_token_is_accepted():
     assert sealed.reason(TOKEN) is None
 
 
-def test_the_oldest_sealed_tokens_are_dropped(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sealed_tokens, "SEALED_MAX", 2)
-    sealed = SealedTokens()
+def test_the_oldest_sealed_tokens_are_dropped():
+    sealed = SealedTokens(2)
     for each in (b"1", b"2", b"3"):
         sealed.seal(each, 1, "aborted")
 

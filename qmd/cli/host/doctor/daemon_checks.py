@@ -72,7 +72,7 @@ def _room(facts: dict[str, Any]) -> Iterator[Finding]:
         yield fault(
             "disk", f"Commits wait: {facts['commits_wait']}.", "Remove that cause; nothing is lost."
         )
-    if facts["vanished_messages"]:
+    if facts.get("vanished_messages"):
         yield fault(
             "database",
             f"{vanished(facts)}.",
