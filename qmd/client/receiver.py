@@ -179,6 +179,8 @@ class Receiver:
         # iteration ended early, and messages that came for a caller that was cancelled.
         self._ready: defaultdict[str, deque[Message]] = defaultdict(deque)
         self._background: set[asyncio.Task[Any]] = set()
+        # Removals whose caller was cancelled, by the id of the deque that gets their messages.
+        self._unattended: defaultdict[int, set[asyncio.Task[Any]]] = defaultdict(set)
 
     async def take(
         self, queue: str, limit: int, timeout_s: float | None, choice: frames.Choice | None = None
@@ -228,7 +230,7 @@ class Receiver:
         now = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else now() + timeout_s
         patience = self._caller.patience()
-        while not ready:
+        while not ready and not await self._attend(ready):
             left_s = None if deadline is None else max(0.0, deadline - now())
             taken = await self.take(queue, limit, left_s)
             if not taken:
@@ -253,6 +255,8 @@ class Receiver:
                     self._refuse_step_inside()
                 taken = await ahead if ahead is not None else None
                 ahead = None
+                if not taken and await self._attend(ready):
+                    continue
                 if not taken:
                     taken = await self.take(queue, batch, timeout_s, choice)
                 if not taken:
@@ -293,7 +297,23 @@ class Receiver:
         work = asyncio.create_task(self._remove_and_keep(taken, ready))
         self._background.add(work)
         work.add_done_callback(self._background.discard)
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not work.done():
+                unattended = self._unattended[id(ready)]
+                unattended.add(work)
+                work.add_done_callback(unattended.discard)
+            raise
+
+    async def _attend(self, ready: deque[Message]) -> bool:
+        """Wait for removals whose caller was cancelled; return whether messages are ready.
+
+        Their messages come before all others of the queue, which a take would wait for.
+        """
+        while unattended := self._unattended.get(id(ready)):
+            await asyncio.wait(unattended)
+        return bool(ready)
 
     async def _remove_and_keep(self, taken: Taken, ready: deque[Message]) -> ClientError | None:
         try:
