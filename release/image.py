@@ -23,7 +23,7 @@ from release.dist import ROOT
 
 #: Programs that a build needs, and the Debian packages that have them.
 TOOLS = {"buildah": "buildah", "mmdebstrap": "mmdebstrap", "newuidmap": "uidmap"}
-#: What the packages of qmd depend on, and `ca-certificates` for TLS.
+#: The packages that those of qmd depend on, and `ca-certificates` for TLS.
 INCLUDED = (
     *("ca-certificates", "debconf", "libssl3", "libstdc++6", "passwd", "python3"),
     *("systemd-standalone-sysusers", "systemd-standalone-tmpfiles"),

@@ -21,7 +21,7 @@ ANN = "S-1-5-21-1004336348-1177238915-682003330-1104"
 RECEIVE, PEEK, WRITE, RECEIVE_JOURNAL = 0x3, 0x2, 0x4, 0xA
 SET_PROPERTIES, GET_PROPERTIES = 0x10, 0x20
 GET_PERMISSIONS, FULL = 0x20000, 0xF003F
-#: What everyone has on a new queue of Windows.
+#: The rights that everyone has on a new queue of Windows.
 USUAL = WRITE | GET_PROPERTIES | GET_PERMISSIONS
 
 Entry = tuple[str, bool, int]  # SID, allows, mask

@@ -59,7 +59,7 @@ def place_of(table: str, queue_id: int) -> int:
 
 
 class Known(NamedTuple):
-    """What a database knows about its rows."""
+    """The rows that a database should have, and the places that say so."""
 
     counts: Counts
     since: int  # the block up to which table `tally` is complete

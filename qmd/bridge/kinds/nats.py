@@ -224,7 +224,7 @@ class NatsSource:
 
     def _config(self, position: Position) -> ConsumerConfig:
         if self._must_acknowledge:
-            # What is behind the position was acknowledged or is skipped.  A time-out would deliver
+            # Messages up to the position are acknowledged or skipped.  A time-out would deliver
             # messages out of their order: the consumer is made anew instead.
             return ConsumerConfig(
                 deliver_policy=DeliverPolicy.ALL,
