@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,8 +57,7 @@ def main() -> int:
         for name in names:
             keep(name)
         return 0
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = list(pool.map(lambda name: run(name, arguments.seconds), names))
+    runs = run(names, arguments.seconds, arguments.jobs)
     for done in runs:
         rate = done.inputs // max(1, done.seconds)
         print(f"{done.name:16} {done.inputs:>11,} inputs {done.seconds:>6} s {rate:>8,}/s")
@@ -70,14 +69,41 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run(name: str, seconds: int) -> Run:
-    """Fuzz one target."""
+def run(names: list[str], seconds: int, jobs: int) -> list[Run]:
+    """Fuzz these targets, `jobs` of them at a time."""
+    lines = [json.dumps([name, str(_output(name)), _options(name, seconds)]) for name in names]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.engine", str(jobs)],
+        cwd=ROOT,
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    codes = dict(line.split() for line in done.stdout.splitlines())
+    return [_run(name, int(codes[name])) for name in names]
+
+
+def _run(name: str, code: int) -> Run:
+    output = _output(name).read_text(errors="replace")
+    return Run(
+        name,
+        _stat(output, r"stat::number_of_executed_units: (\d+)"),
+        _stat(output, r"Done \d+ runs in (\d+) second"),
+        code != 0,
+        output,
+    )
+
+
+def _options(name: str, seconds: int) -> list[str]:
+    """Write the seeds of a target, and return the arguments for libFuzzer."""
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
     for seed in TARGETS[name].seeds():
         (folder / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
-    done = _libfuzzer(
-        name,
+    return [
         str(folder),
         *([str(CORPUS / name)] if (CORPUS / name).is_dir() else []),
         f"-max_total_time={seconds}",
@@ -86,14 +112,11 @@ def run(name: str, seconds: int) -> Run:
         f"-timeout={HANG_S}",
         f"-artifact_prefix={WORK}/{name}-",
         "-print_final_stats=1",
-    )
-    return Run(
-        name,
-        _stat(done.stdout, r"stat::number_of_executed_units: (\d+)"),
-        _stat(done.stdout, r"Done \d+ runs in (\d+) second"),
-        done.returncode != 0,
-        done.stdout,
-    )
+    ]
+
+
+def _output(name: str) -> Path:
+    return WORK / f"{name}.log"
 
 
 def keep(name: str) -> None:
@@ -113,18 +136,6 @@ def keep(name: str) -> None:
             break
         (kept / hashlib.sha1(data).hexdigest()[:16]).write_bytes(data)
     print(f"{name}: {len(list(kept.iterdir()))} inputs kept")
-
-
-def _libfuzzer(name: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.engine", name, *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
 
 
 def _stat(output: str, pattern: str) -> int:

@@ -1,12 +1,18 @@
-"""One target under atheris: `python -m tests.fuzz.engine TARGET [libFuzzer arguments]`.
+"""Targets under atheris: `python -m tests.fuzz.engine JOBS < RUNS`.
 
-It runs in a process of its own, because libFuzzer ends it.  The packages of the project are
-instrumented, and so are the functions that are derived from layouts, which no import hook sees.
+Standard input has one run on each line, as JSON: `[target, file for the output, [libFuzzer
+arguments]]`.  For each ended run a line `target exit-code` is printed.
+
+The packages of the project are instrumented, and so are the functions that are derived from
+layouts, which no import hook sees.  That takes longer than a short run: it is done once, and each
+target then runs in a forked process, because libFuzzer ends its process.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -25,14 +31,42 @@ with atheris.instrument_imports(include=INSTRUMENTED):
 
 
 def main() -> None:
-    name, *options = sys.argv[1:]
-    target = TARGETS[name]
+    jobs = int(sys.argv[1])
     for codec in [it for it in gc.get_objects() if isinstance(it, Codec)]:
         atheris.instrument_func(codec.parse)
         atheris.instrument_func(codec.build)
-    mutator = {} if target.mutate is None else {"custom_mutator": _mutator(target)}
-    atheris.Setup([sys.argv[0], *options], _test_one_input(target), **mutator)
-    atheris.Fuzz()
+    running: dict[int, str] = {}
+    for line in sys.stdin:
+        if len(running) >= jobs:
+            _wait(running)
+        name, output, options = json.loads(line)
+        process = os.fork()
+        if process == 0:
+            _fuzz(TARGETS[name], output, options)
+        running[process] = name
+    while running:
+        _wait(running)
+
+
+def _wait(running: dict[int, str]) -> None:
+    """Wait until one of the forked processes ends, and print its result."""
+    process, status = os.wait()
+    print(running.pop(process), os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _fuzz(target: Target, output: str, options: list[str]) -> None:
+    """Run one target; libFuzzer ends the process."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    try:
+        mutator = {} if target.mutate is None else {"custom_mutator": _mutator(target)}
+        atheris.Setup(["fuzz", *options], _test_one_input(target), **mutator)
+        atheris.Fuzz()
+    except BaseException as error:  # the loop of the parent process must not go on in this one
+        print(repr(error), file=sys.stderr, flush=True)
+    finally:
+        os._exit(1)
 
 
 def _test_one_input(target: Target) -> Callable[[bytes], None]:

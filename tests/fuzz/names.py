@@ -66,6 +66,7 @@ CONFIGURATION = Path("/nowhere/qmd.toml")
 # Python's own reader of TOML needs a second for a key of 10,000 dotted parts.  The file is the
 # operator's, and at most 64 KiB long.
 CONFIGURATION_S_MAX = 5.0
+SEED_STEP = 12
 KEYS = [
     (setting.section, setting.key, setting.default)
     for section in SECTIONS
@@ -171,7 +172,8 @@ def configurations() -> Iterable[bytes]:
     yield b""
     yield _default_configuration().encode()
     for section, key, _ in KEYS:
-        for value in VALUES[:: 1 + zlib.crc32(key.encode()) % 3]:
+        # A few values of each key, others of the next one: mutations find the remaining pairs.
+        for value in VALUES[zlib.crc32(key.encode()) % SEED_STEP :: SEED_STEP]:
             yield f"[{section}]\n{key} = {value}\n".encode()
     yield b'[log]\nlevel = """\n' + b"level\n" * 40 + b'"""\nlevle = 1\n'
 
