@@ -25,9 +25,16 @@ from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
 from pipeline.jobs.dead_letters import dead_letters
-from pipeline.jobs.incremental.known_events import Chains, KnownEvents, merged, stretches_of
+from pipeline.jobs.incremental.known_events import (
+    Chains,
+    KnownEvents,
+    merged,
+    no_stretches,
+    parts_of,
+    stretches_of,
+)
 from pipeline.jobs.incremental.memory import Memory
-from pipeline.jobs.incremental.new_events import together
+from pipeline.jobs.incremental.new_events import OnceReader, together
 from pipeline.jobs.latency import STEP, latency
 from pipeline.jobs.traffic import traffic
 from pipeline.results.runs import Results
@@ -261,7 +268,7 @@ def test_events_omitted_by_an_export_are_new_in_a_later_one() -> None:
     first = chance.random(len(block)) < 0.7
     second = ~first & (chance.random(len(block)) < 0.5)
 
-    parts = [stretches_of(host[x], block[x], index[x], at[x]) for x in (first, second)]
+    parts = [stretches_of(parts_of(host[x], block[x], index[x], at[x])) for x in (first, second)]
     seen = KnownEvents(merged(parts))
 
     assert (seen.holds(host, block, index, at) == (first | second)).all()
@@ -269,18 +276,41 @@ def test_events_omitted_by_an_export_are_new_in_a_later_one() -> None:
     assert not seen.holds(host + 1, block, index, at).any()
 
 
+def test_the_same_blocks_of_two_histories_are_different_events() -> None:
+    """A backup from the time of block 3 was restored; the log of the later history is read first.
+
+    Its events of before and after the restoration are one stretch, which also spans the times of
+    the other history.
+    """
+
+    def log(blocks: Sequence[int], times: Sequence[int], each: int) -> pa.Table:
+        block = np.repeat(blocks, each)
+        return pa.table({
+            "queue_manager": ["a"] * len(block), "block": block,
+            "index": [*range(each)] * len(blocks),
+            "at_ms": MIDNIGHT + np.repeat(times, each),
+        })  # fmt: skip
+
+    reader = OnceReader(no_stretches())
+    later, _ = reader.new_ones(log([1, 2, 3, 4, 5, 6], [1, 2, 3, 70, 71, 72], 4))
+    earlier, _ = reader.new_ones(log([1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 40, 41, 42, 43], 2))
+
+    assert len(later) == 24
+    assert earlier.column("block").to_pylist() == [4, 4, 5, 5, 6, 6, 7, 7]
+
+
 def test_adjacent_ranges_are_joined() -> None:
     block, at = np.arange(100), MIDNIGHT + np.arange(100)
     host = index = np.zeros(100, np.int64)
     cuts = [slice(60, 100), slice(0, 30), slice(30, 60)]
 
-    together_ = merged([stretches_of(host[x], block[x], index[x], at[x]) for x in cuts])
+    together_ = merged([stretches_of(parts_of(host[x], block[x], index[x], at[x])) for x in cuts])
     chain, until = Chains(together_).of(host, block)
 
     assert len(together_) == 1
     assert set(chain) == {1}
     assert set(until) == {MIDNIGHT + 99}
-    holed = merged([stretches_of(host[x], block[x], index[x], at[x]) for x in cuts[:2]])
+    holed = merged([stretches_of(parts_of(host[x], block[x], index[x], at[x])) for x in cuts[:2]])
     chain, _ = Chains(holed).of(host, block)
     assert [*chain[:30]] == [1] * 30
     assert not chain[30:60].any()

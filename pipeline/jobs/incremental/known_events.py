@@ -19,6 +19,8 @@ Frame = Any
 Array = Any
 
 DAY_MS = 86_400_000
+#: A part of a block without a gap: its first and last event, and their times.
+PART = ["host", "block", "first", "last", "at_first", "at_last"]
 STRETCH = ["host", "block_first", "index_first", "block_last", "at_first", "at_last", "ends"]
 
 
@@ -28,21 +30,28 @@ def no_stretches() -> Frame:
     })  # fmt: skip
 
 
-def stretches_of(host: Array, block: Array, index: Array, at_ms: Array) -> Frame:
-    """Return the stretches of distinct events."""
-    n = len(host)
-    if n == 0:
-        return no_stretches()
+def parts_of(host: Array, block: Array, index: Array, at_ms: Array) -> Frame:
+    """Return the gapless parts of blocks (`PART`) that distinct events are in."""
     order = np.lexsort((index, block, host))
     host, block, index, at_ms = host[order], block[order], index[order], at_ms[order]
+    n = len(host)
+    if n == 0:
+        return pd.DataFrame({name: pd.Series(dtype=np.int64) for name in PART})
     begins = np.ones(n, bool)
     begins[1:] = (host[1:] != host[:-1]) | (block[1:] != block[:-1]) | (index[1:] != index[:-1] + 1)
     first = np.flatnonzero(begins)
     last = np.append(first[1:], n) - 1
-    host, block, start, end = host[first], block[first], index[first], index[last]
-    least, most = np.minimum.reduceat(at_ms, first), np.maximum.reduceat(at_ms, first)
-    # Now one row for each gapless part of a block.
-    n = len(host)
+    at = (np.minimum.reduceat(at_ms, first), np.maximum.reduceat(at_ms, first))
+    columns = (host[first], block[first], index[first], index[last], *at)
+    return pd.DataFrame(dict(zip(PART, columns, strict=True)))
+
+
+def stretches_of(parts: Frame) -> Frame:
+    """Return the stretches of `parts`, which `parts_of` has made."""
+    n = len(parts)
+    if n == 0:
+        return no_stretches()
+    host, block, start, end, least, most = (parts[name].to_numpy() for name in PART)
     day = least // DAY_MS
     begins = np.ones(n, bool)
     begins[1:] = (
@@ -148,7 +157,7 @@ class KnownEvents:
         }
         index_first = np.zeros(count, np.int64)
         index_first[heads] = stretches.index_first.to_numpy(np.int64)
-        self._parts.append(
+        self.add_parts(
             pd.DataFrame(
                 {
                     "host": repeated["host"],
@@ -160,6 +169,13 @@ class KnownEvents:
                 }
             )
         )
+
+    def add_parts(self, parts: Frame) -> None:
+        """Add parts of blocks (`PART`).
+
+        Their times are exact: two histories of one host may have the same blocks.
+        """
+        self._parts.append(parts)
 
     def holds(self, host: Array, block: Array, index: Array, at_ms: Array) -> Array:
         held = np.zeros(len(host), bool)

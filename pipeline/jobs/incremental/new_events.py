@@ -27,7 +27,12 @@ from pipeline.events import (
     read_piece,
     text_hashes,
 )
-from pipeline.jobs.incremental.known_events import KnownEvents, overlapping, stretches_of
+from pipeline.jobs.incremental.known_events import (
+    KnownEvents,
+    overlapping,
+    parts_of,
+    stretches_of,
+)
 
 Frame = Any
 Piece = tuple[str, int, int]
@@ -176,7 +181,7 @@ class OnceReader:
         hosts = np.unique(host).tolist()
         if any(block[host == each].min() <= self._top.get(each, -1) for each in hosts):
             for each in self._held:
-                self._seen.add(each)
+                self._seen.add_parts(each)
             self._held, self._top = [], {}
         known = self._seen.holds(host, block, index, at_ms)
         rises = (block[1:] > block[:-1]) | ((block[1:] == block[:-1]) & (index[1:] > index[:-1]))
@@ -187,9 +192,10 @@ class OnceReader:
             at = np.flatnonzero(~known)
             table = table.take(pa.array(at))
             host, block, index, at_ms = host[at], block[at], index[at], at_ms[at]
-        stretches = stretches_of(host, block, index, at_ms)
+        parts = parts_of(host, block, index, at_ms)
+        stretches = stretches_of(parts)
         if len(stretches):
-            self._held.append(stretches)
+            self._held.append(parts)
             last = stretches.groupby("host").block_last.max()
             for each, top in last.items():
                 self._top[each] = max(top, self._top.get(each, -1))
