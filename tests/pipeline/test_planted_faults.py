@@ -247,6 +247,51 @@ def row_deleted(lake: Lake) -> set[tuple[str, str | None]]:
     return {("vanished", lake.orders[8])}
 
 
+def row_missed(lake: Lake) -> set[tuple[str, str | None]]:
+    """The queue manager itself has noticed it, and there is no inventory."""
+    lake.of("receiver", "inventory").unlink()
+    return row_noticed(lake)
+
+
+def row_noticed(lake: Lake) -> set[tuple[str, str | None]]:
+    lake.add("receiver", "accepted", lake.orders[8], kind="vanished")
+    return {("vanished", lake.orders[8])}
+
+
+def row_missed_twice(lake: Lake) -> set[tuple[str, str | None]]:
+    """The queue manager has noticed it, and the inventory shows it too."""
+    row_noticed(lake)
+    return row_deleted(lake)
+
+
+def row_on_its_way_missed(lake: Lake) -> set[tuple[str, str | None]]:
+    """It vanished from the outgoing queue of its sender before it was transmitted."""
+    last = lake.plain[-1]
+    lake.of("sender", "inventory").unlink()
+    lake.add("sender", "sent", last, kind="vanished")
+    lake.change("receiver", lambda rows: [
+        row | {"kind": NEUTRAL, "message_id": None} if row["message_id"] == last else row
+        for row in rows
+    ])  # fmt: skip
+    lake.change("sender", lambda rows: [
+        row | {"kind": NEUTRAL} if row["message_id"] == last and row["kind"] not in
+        ("sent", "vanished") else row for row in rows
+    ])  # fmt: skip
+    return {("vanished", last)}
+
+
+def received_and_missed(lake: Lake) -> set[tuple[str, str | None]]:
+    """An application received it nevertheless: it is not lost."""
+    lake.add("receiver", "received", lake.orders[2], kind="vanished")
+    return set()
+
+
+def copy_missed(lake: Lake) -> set[tuple[str, str | None]]:
+    lake.add("receiver", "received", lake.orders[2], kind="vanished",
+             queue="private$\\orders;journal")  # fmt: skip
+    return {("vanished", lake.orders[2])}
+
+
 def clock_jumps(lake: Lake) -> set[tuple[str, str | None]]:
     """The clock of the receiver is an hour ahead from the middle on."""
 
@@ -298,7 +343,9 @@ FAULTS: list[Fault] = [
     *(nothing, stored_never, last_stored_never, plain_stored_never, passed_over, stored_twice),
     *(plain_stored_twice, received_twice, received_without_arrival, another_size, another_queue),
     *(another_number, overtaken, sent_never, order_sent_never, number_given_twice),
-    *(dead_and_delivered, imported_twice, row_deleted, clock_jumps, log_cut, log_without_middle),
+    *(dead_and_delivered, imported_twice, row_deleted, row_missed, row_noticed, row_missed_twice),
+    *(row_on_its_way_missed, received_and_missed, copy_missed),
+    *(clock_jumps, log_cut, log_without_middle),
     *(log_missing, log_copied, file_cut),
 ]
 
@@ -331,6 +378,7 @@ def test_a_planted_fault_is_found_and_nobody_else_is_accused(
     result = lake.audit(embedded)
 
     assert found(result) == wanted, result.findings.to_string()
+    assert not result.findings.duplicated(["kind", "host", "message_id"]).any()
 
 
 #: Faults of different messages, which one log may have together.

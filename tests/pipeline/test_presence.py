@@ -122,6 +122,7 @@ def test_rows_that_are_deleted_are_found_in_any_night(pair: Pair) -> None:
     assert found(pair.audit(nights)) == set()
 
     pair.receiver.terminate()
+    deleted_ms = int(time.time() * 1000)
     delete(pair.receiver, "message", orders[3])
     delete(pair.receiver, "message", plain[1])
     with blocking.connect(pair.sender.folder / "qmd.sock") as qm:
@@ -138,6 +139,16 @@ def test_rows_that_are_deleted_are_found_in_any_night(pair: Pair) -> None:
     assert found(pair.audit()) == lost
     assert found(pair.audit(nights)) == lost
     assert found(pair.audit(nights)) == lost  # without a new file
+
+    # The daemons have missed the rows themselves, and logged it: no inventory is needed.
+    for path in pair.lake.glob("inventory/day=*/host=*/*.parquet"):
+        path.unlink()
+    seen = pair.audit().findings
+    assert set(zip(seen.kind, seen.message_id, strict=True)) == lost
+    where = {row.message_id: (row.queue, row.at_ms) for row in seen.itertuples()}
+    assert where[orders[3]][0] == where[waiting[2]][0] == "private$\\orders"
+    assert where[plain[1]][0] == "private$\\plain"
+    assert all(at_ms >= deleted_ms for _, at_ms in where.values())
 
 
 def backup_of(daemon: Daemon, to: Path) -> Path:

@@ -38,8 +38,10 @@ def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> 
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
-    gone = presence.not_on_its_way(rows.iloc[pending], found)
+    missed = presence.missed_at(rows.iloc[pending], found)
+    gone = presence.not_on_its_way(rows.iloc[pending], found) | missed.notna().to_numpy(bool)
     rows.loc[pending[gone], "kind"] = "vanished"
+    rows.loc[missed.dropna().index, "at_ms"] = missed.dropna()
     why[pending[~gone]] = "on_its_way"
     return rows, why
 

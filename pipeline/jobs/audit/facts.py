@@ -47,6 +47,7 @@ class Role(IntEnum):
     PASSED = 13  # a third queue manager has relayed it, and got the acknowledgment
     IMPORTED = 14  # from a file, into a queue of the host
     TAKEN = 15  # out of a queue of the host, and not received: sent again, or damaged
+    MISSED = 16  # by its queue manager: its row is not in the database any more
 
 
 #: Roles of events after which a message is not in its queue any more.
@@ -67,6 +68,7 @@ _CODES = {
     "relayed": Role.RELAYED,
     "imported": Role.IMPORTED,
     "requeued": Role.TAKEN,
+    "vanished": Role.MISSED,
     "damaged": _DAMAGED,
     "transmitted": Role.HANDED,
     "retransmitted": Role.HANDED,

@@ -34,6 +34,8 @@ KINDS = {
     "no_log": "There is no log of this computer.",
     "broken_file": "This file cannot be read; it is read again when it has changed.",
 }
+#: The sentence for a message that vanished from a journal or a dead-letter queue.
+COPY_VANISHED = "Its copy in this queue is gone, and nothing has removed it there."
 #: Findings about logs and clocks: messages that these leave undecided are not lost.
 ABOUT_HOSTS = ("clock", "restored", "log_hole", "late_log", "no_log", "broken_file")
 

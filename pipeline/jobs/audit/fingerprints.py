@@ -45,6 +45,7 @@ class RowKind(IntEnum):
     DEPARTED_NUMBERS = 16  # numbers of a source whose messages did so; `stream` is the role
     ARRIVED = 17  # arrival numbers of a host that other events name; `source` is the host
     IMPORTED = 18  # one message that was read from a file; `key_first` is its number
+    MISSED = 21  # one message that its queue manager misses in `queue`; `key_first` is its number
     PLAIN_QUEUE = 20  # sums over messages without a stream; `queue` as its host names it
     WAITS = 19  # one message in a queue; `key_first` is its number, `stream` the epoch of the log
 
@@ -168,6 +169,11 @@ def _rows(facts: Facts, sample_every: int, epoch: Any) -> Iterator[Row | None]:
     imported = of(Role.IMPORTED)
     yield Row(np.full(len(imported.role), RowKind.IMPORTED), imported.source,
               key_first=imported.number)  # fmt: skip
+    missed = of(Role.MISSED)
+    yield Row(
+        np.full(len(missed.role), RowKind.MISSED), missed.source, key_first=missed.number,
+        block_first=missed.block, host=missed.host, queue=missed.queue, at_first=missed.at_ms,
+    )  # fmt: skip
     came = of(Role.ACCEPTED, Role.PUT, Role.IMPORTED)
     yield _sums(RowKind.CAME, came, came.host, came.queue, mixed(came.place, came.host))
     handed = at[Role.HANDED]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.jobs.audit.facts import HALF, key_parts
-from pipeline.jobs.audit.findings import FINDING_SCHEMA, KINDS
+from pipeline.jobs.audit.findings import COPY_VANISHED, FINDING_SCHEMA, KINDS
 from pipeline.jobs.audit.stream_links import host_in, queue_in
 from pipeline.jobs.audit.survey import Survey
 
@@ -91,20 +91,20 @@ class Labels:
             sequence_id = int(row.stream) << int(HALF) | ordinal
             if pd.notna(row.until_key):
                 until = key_parts(int(row.until_key))[1]
+        queue = self._names.get(int(row.queue), "") if pd.notna(row.queue) else ""
+        is_copy = row.kind == "vanished" and ";" in queue
         return {
             "kind": row.kind,
             "host": to_host,
             "from_host": self.host(int(row.source)) or source,
             "to_host": to_host or host_in(sent_queue),
-            "queue": self._names.get(int(row.queue), "")
-            if pd.notna(row.queue)
-            else queue_in(sent_queue),
+            "queue": queue if pd.notna(row.queue) else queue_in(sent_queue),
             "message_id": f"{source}\\{int(row.number)}" if pd.notna(row.number) else "",
             "sequence_id": sequence_id,
             "sequence_number": number,
             "until_number": until,
             "at_ms": int(row.at_ms) if pd.notna(row.at_ms) else None,
-            "detail": KINDS[row.kind],
+            "detail": COPY_VANISHED if is_copy else KINDS[row.kind],
         }
 
     def streams(self, findings: Frame, open_rows: Frame) -> Frame:

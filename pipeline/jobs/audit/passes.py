@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine
 from pipeline.events import LogFile, Unreadable, read_piece, text_hashes
+from pipeline.jobs.audit import presence
 from pipeline.jobs.audit.epochs import Epochs, epoch_of
 from pipeline.jobs.audit.facts import (
     ARRIVAL_MAX,
@@ -328,7 +329,9 @@ def _single(found: Survey, carried: Frame) -> Frame:
     """Return the messages (source, number) that are examined whatever their streams show."""
     dead = found.dead.rename(columns={"key_first": "number"})
     imported = found.imported.rename(columns={"key_first": "number"})
-    numbers = pd.concat([each[["source", "number"]] for each in (dead, imported, carried)])
+    missed = presence.missed_on_the_way(found)
+    some = (dead, imported, carried, missed)
+    numbers = pd.concat([each[["source", "number"]] for each in some])
     return numbers.drop_duplicates()
 
 

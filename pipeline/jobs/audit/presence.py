@@ -4,6 +4,9 @@
 message that arrived before that position, that no event has ended, and that the inventory does not
 name has vanished: its row was lost, or a backup was restored that does not have it.
 
+A queue manager also misses rows itself, and logs an event for each (docs/decisions/0057): the
+audit believes it, also without an inventory, and accuses a message once if both show it.
+
 The newest inventory of each queue manager decides: a message that vanished is missing in all later
 ones.  So the order in which inventories and logs are read makes no difference.
 """
@@ -18,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.events import hash_of
-from pipeline.jobs.audit.facts import GONE
+from pipeline.jobs.audit.facts import GONE, Role
 from pipeline.jobs.audit.settled import Numbers, Stretches
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ Array = Any
 
 #: Messages that arrived in a queue of `host`, and that no event has ended.
 PRESENT = ["host", "source", "number", "epoch", "block", "at_ms", "queue"]
+#: Messages that the queue manager `host` has missed in `queue` of its database.
+MISSED = ["host", "source", "number", "block", "at_ms", "queue"]
 #: Ranges of numbers that an inventory of `host` names; `source` is 0 if it names none.
 #: All events from before `taken_at_ms` are in blocks up to `block`; 0: not known.
 INVENTORY = ["host", "epoch", "block", "at_ms", "source", "first", "last", "taken_at_ms"]
@@ -129,9 +134,18 @@ def _is_named(found: Survey, host: Array, source: Array, number: Array) -> Array
 
 def vanished(found: Survey, columns: Sequence[str]) -> Frame:
     """Return findings, with the columns of candidates: messages that are in their queue no more."""
+    some = [_not_listed(found), _missed_in_queues(found)]
+    lost = pd.concat([each for each in some if len(each)] or some[:1], ignore_index=True)
+    # The event has the time at which its queue manager missed the message: it comes last.
+    lost = lost.drop_duplicates(["host", "source", "number"], keep="last")
+    return lost.reindex(columns=list(columns)).astype({name: "Int64" for name in columns[1:]})
+
+
+def _not_listed(found: Survey) -> Frame:
+    """Return the messages that should be in a queue, and that the inventory does not name."""
     rows = found.present
     if len(rows) == 0 or len(found.inventories) == 0:
-        return pd.DataFrame(columns=list(columns))
+        return rows.iloc[:0].assign(kind=[], stream=[])
     is_decided, is_older = _decided(found, rows)
     is_decided &= ~_is_named(
         found, *(rows[name].to_numpy() for name in ("host", "source", "number"))
@@ -139,8 +153,27 @@ def vanished(found: Survey, columns: Sequence[str]) -> Frame:
     lost = rows[is_decided].assign(
         kind=np.where(is_older[is_decided], "rolled_back", "vanished"), stream=-1
     )
-    lost = lost.drop_duplicates(["host", "source", "number"])
-    return lost.reindex(columns=list(columns)).astype({name: "Int64" for name in columns[1:]})
+    return lost.drop_duplicates(["host", "source", "number"])
+
+
+def _missed_in_queues(found: Survey) -> Frame:
+    """Return the messages that a queue manager has missed in a queue of its own.
+
+    One that an application received nevertheless was in the memory of its queue manager.
+    """
+    rows = found.missed
+    queues = rows.queue.map(found.names).fillna("")
+    is_copy = queues.str.contains(";", regex=False).to_numpy(bool)
+    source, number = rows.source.to_numpy(np.int64), rows.number.to_numpy(np.int64)
+    received = found.departed_numbers.of_kind(source, number, int(Role.RECEIVED))
+    chosen = ~queues.str.contains("=", regex=False).to_numpy(bool) & (is_copy | ~received)
+    return rows[chosen].assign(kind="vanished", stream=-1)
+
+
+def missed_on_the_way(found: Survey) -> Frame:
+    """Return the messages that a queue manager has missed in a queue to another host."""
+    queues = found.missed.queue.map(found.names).fillna("")
+    return found.missed[queues.str.contains("=", regex=False).to_numpy(bool)]
 
 
 def not_on_its_way(rows: Frame, found: Survey) -> Array:
@@ -158,3 +191,11 @@ def not_on_its_way(rows: Frame, found: Survey) -> Array:
     is_decided, _ = _decided(found, asked)
     source, number = asked.host.to_numpy(), rows.number.fillna(0).to_numpy(np.int64)
     return is_decided & ~_is_named(found, source, source, number)
+
+
+def missed_at(rows: Frame, found: Survey) -> Frame:
+    """Return for each of the candidates when a queue manager on its way missed it; null: never."""
+    on_way = missed_on_the_way(found)
+    times = on_way.groupby(["source", "number"]).at_ms.min().astype("Int64")
+    keys = pd.MultiIndex.from_arrays([rows.source.astype(np.int64), rows.number.fillna(0)])
+    return pd.Series(times.reindex(keys).array, index=rows.index, dtype="Int64")

@@ -8,6 +8,7 @@
     departed   the messages that have left their queues: places of hosts, and numbers of sources
     again      departures that a later run has read once more
     present    the messages in queues, as far as events show (`presence.py`)
+    missed     the messages that queue managers have missed in their databases
     inventories  the newest inventory of each host
     covered    the stretches of logs that were read
     runs       where streams lead, and which stream came after another
@@ -34,14 +35,14 @@ from pipeline.jobs import clocks
 from pipeline.jobs.audit.clock_samples import SAMPLES
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
-from pipeline.jobs.audit.presence import INVENTORY, PRESENT
+from pipeline.jobs.audit.presence import INVENTORY, MISSED, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 8
+VERSION = 9
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -57,6 +58,7 @@ _FRAMES: dict[str, list[str]] = {
     "clock_bounds": BOUNDS,
     "samples": SAMPLES,
     "present": PRESENT,
+    "missed": MISSED,
     "inventories": INVENTORY,
     "epochs": EPOCHS,
 }
@@ -87,6 +89,7 @@ class State:
         self.clock_bounds = _empty("clock_bounds")
         self.samples = _empty("samples")
         self.present = _empty("present")
+        self.missed = _empty("missed")
         self.inventories = _empty("inventories")
         self.epochs = _empty("epochs")
         self.streams: Frame | None = None
@@ -149,6 +152,7 @@ class State:
         self.departed_numbers = found.departed_numbers.frame
         self.again = found.again
         self.present = found.present
+        self.missed = found.missed
 
 
 def _empty(name: str) -> Frame:

@@ -15,7 +15,7 @@ from pipeline.jobs.audit.clock_samples import SAMPLES, clock_bounds
 from pipeline.jobs.audit.coverage import complete_until, cover, holes_of
 from pipeline.jobs.audit.facts import ARRIVAL_MAX, Role
 from pipeline.jobs.audit.fingerprints import RowKind, follows
-from pipeline.jobs.audit.presence import PRESENT, still_there
+from pipeline.jobs.audit.presence import MISSED, PRESENT, still_there
 from pipeline.jobs.audit.settled import (
     NUMBERS,
     SEGMENT,
@@ -56,6 +56,7 @@ class Survey:
     again_numbers: Numbers  # of all roles
     again: Frame  # settled.AGAIN, of earlier runs
     present: Frame  # presence.PRESENT
+    missed: Frame  # presence.MISSED
     inventories: Frame  # presence.INVENTORY, the newest of each host
     suspect_streams: set[tuple[int, int]] = field(default_factory=set)  # their events are read
     judged_streams: set[tuple[int, int]] = field(default_factory=set)  # these, and open ones
@@ -88,6 +89,7 @@ class EarlierState(Protocol):
     again: Frame
     samples: Frame
     present: Frame
+    missed: Frame
     inventories: Frame
 
 
@@ -128,6 +130,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
         *new.departed(known),
         known.again,
         known.present,
+        pd.concat([known.missed, new.missed()]).drop_duplicates(ignore_index=True),
         known.inventories,
         dead=new.of(RowKind.DEAD)[["source", "key_first", "key_last"]].drop_duplicates(),
         imported=new.of(RowKind.IMPORTED)[["source", "key_first"]].drop_duplicates(),
@@ -194,6 +197,11 @@ class _Fingerprints:
         """Return the messages that arrived in queues, as `PRESENT`."""
         columns = ["host", "source", "key_first", "stream", "block_first", "at_first", "queue"]
         return self.of(RowKind.WAITS)[columns].set_axis(PRESENT, axis=1)
+
+    def missed(self) -> Frame:
+        """Return the messages that queue managers have missed, as `MISSED`."""
+        columns = ["host", "source", "key_first", "block_first", "at_first", "queue"]
+        return self.of(RowKind.MISSED)[columns].set_axis(MISSED, axis=1)
 
     def arrived(self, known: EarlierState) -> Numbers:
         """Return the known and new arrival numbers of each host."""
