@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,15 +35,16 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(name: str, source: str, *, is_package: bool, known: set[str]) -> Iterator[Import]:
+def imports(name: str, source: str, *, is_package: bool, known: Set[str]) -> Iterator[Import]:
     """Yield the imports anywhere in `source`, the text of module `name`; resolve relative names.
 
     `from a import b` is the module a.b where `known` has it, else a.
     """
-    tree = ast.parse(source)
-    typed = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _is_for_types(node)]
+    kinds = (ast.Import, ast.ImportFrom, ast.If)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    typed = [node for node in nodes if isinstance(node, ast.If) and _is_for_types(node)]
     lines = {line for node in typed for line in range(node.lineno, (node.end_lineno or 0) + 1)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno, node.lineno in lines)
