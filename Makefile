@@ -151,8 +151,12 @@ docs: ## build the manuals as a site with search: build/docs/index.html
 	@.venv/docs/bin/python -m sphinx -W --keep-going -q -b html docs build/docs
 	@echo "build/docs/index.html"
 
-bench: tools ## measure the promised figures
-	@$(PY) -m benchmarks
+bench: tools .venv/bench ## measure the promised figures, and other queues by turns; ARGS=--write: docs/benchmarks.md
+	@$(PY) -m benchmarks $(ARGS)
+
+.venv/bench: requirements-bench.lock $(TOOLS)
+	@$(PIP) --require-hashes -r $<
+	@touch $@
 
 .PHONY: bench-costs bench-compare
 bench-costs: setup ## count writes, bytes and calls for a message: more than 5 % above benchmarks/costs.json fails

@@ -1,9 +1,10 @@
 """All benchmarks: the measured figures beside the promised ones.
 
-    python -m benchmarks [--runs N] [--messages N] [--without-rabbitmq]
+    python -m benchmarks [--runs N] [--messages N] [--without-peers] [--tree FOLDER] [--write]
 
-Figures that depend on the whole machine are measured several times, alternating with RabbitMQ where
-that is possible, so that other load on the machine affects both alike; the table shows the medians.
+Figures that depend on the whole machine are measured several times; the table shows the medians.
+Then qmd and other queues get the same load by turns (`python -m benchmarks.peers`), so that other
+load on the machine affects all alike; `--write` puts their tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks import pair, rabbitmq
+from benchmarks import pair
+from benchmarks.peers import __main__ as peers
 
 Figures = dict[str, Any]  # the output of a benchmark with --json
 
@@ -144,35 +146,25 @@ def tell(what: str) -> None:
     print(f"... {what}", file=sys.stderr, flush=True)
 
 
-async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
-    lines = [line("", "promise", "measured", "least", "most", "RabbitMQ")]
+async def measure(runs: int, messages: int) -> None:
+    lines = [line("", "promise", "measured", "least", "most")]
     for module, rows in SINGLE.items():
         found = await run(module)
-        lines += [compare(row, [found], []) for row in rows]
+        lines += [compare(row, [found]) for row in rows]
 
     transactional: list[Figures] = []
     recoverable: list[Figures] = []
-    peer: list[Figures] = []
-    left_out = "" if with_rabbitmq else "it was not asked for"
     load = ("--messages", str(messages))
     for _ in range(runs):
         transactional.append(await run("bench_end_to_end", *load))
         recoverable.append(
             await run("bench_end_to_end", *load, "--delivery", "recoverable", "--throughput-only")
         )
-        if not left_out:
-            try:
-                tell(rabbitmq.PEER)
-                peer.append(await rabbitmq.measure(rabbitmq.script()))
-            except rabbitmq.CannotMeasure as reason:
-                left_out = str(reason)
-    lines += [compare(row, transactional, peer) for row in TRANSACTIONAL]
-    lines += [compare(row, recoverable, []) for row in RECOVERABLE]
+    lines += [compare(row, transactional) for row in TRANSACTIONAL]
+    lines += [compare(row, recoverable) for row in RECOVERABLE]
 
     print("\n".join(lines))
     print()
-    if left_out:
-        print(f"RabbitMQ was left out: {left_out}.")
     loads = [found["load_average"] for found in transactional]
     syncs = [found["fdatasync_p50_ms"] for found in transactional]
     print(
@@ -182,16 +174,12 @@ async def measure(runs: int, messages: int, *, with_rabbitmq: bool) -> None:
     )
 
 
-def compare(row: Row, ours: list[Figures], theirs: list[Figures]) -> str:
+def compare(row: Row, ours: list[Figures]) -> str:
     values = [row.of(found) for found in ours]
     median = statistics.median(values)
     cells = [f"{value:,.{row.digits}f}" for value in (median, min(values), max(values))]
-    try:
-        peer = f"{statistics.median(row.of(found) for found in theirs):,.{row.digits}f}"
-    except (KeyError, statistics.StatisticsError):
-        peer = "-"
     missed = "" if row.is_kept(median) else "  MISSED"
-    return line(f"{row.name}, {row.unit}", row.promise, *cells, peer) + missed
+    return line(f"{row.name}, {row.unit}", row.promise, *cells) + missed
 
 
 def line(name: str, *cells: str) -> str:
@@ -209,9 +197,12 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3, help="of the end-to-end benchmarks")
     parser.add_argument("--messages", type=int, default=60_000, help="of each of them")
-    parser.add_argument("--without-rabbitmq", action="store_true")
-    given = parser.parse_args()
-    pair.run(measure(given.runs, given.messages, with_rabbitmq=not given.without_rabbitmq))
+    parser.add_argument("--without-peers", action="store_true")
+    given, of_peers = parser.parse_known_args()
+    pair.run(measure(given.runs, given.messages))
+    if not given.without_peers:
+        print()
+        peers.main(of_peers)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ LOCKS = [
     "requirements-build.lock",
     "requirements-dev.lock",
     "requirements-fuzz.lock",
+    "requirements-bench.lock",
     "requirements-amqp.lock",
     "requirements-docs.lock",
     "requirements-sbom.lock",
