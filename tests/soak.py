@@ -37,6 +37,7 @@ HOUR_S = 3600.0
 CYCLES = 2000
 LIVES = 20
 TRANSACTIONS = 10_000
+SESSION_EXAMPLES = 3000
 LIVE_EXAMPLES = 300
 DOOR_KILLS = 100
 FOLDERS = 2000
@@ -139,10 +140,12 @@ def _every_act(folder: Path) -> Result:
 
 
 def _live(folder: Path, share: float) -> Result:
-    """Send any packet at any time to a complete queue manager; `make test` tries a few."""
+    """Send any packet at any time to a session and a queue manager; `make test` tries a few."""
     os.environ["LIVE_EXAMPLES"] = str(max(10, round(LIVE_EXAMPLES * share)))
-    machines = ("tests/properties/test_live_machine.py", "tests/properties/test_live_sender.py")
-    arguments = ("-q", "-p", "no:cacheprovider", *machines)
+    os.environ["SESSION_EXAMPLES"] = str(max(300, round(SESSION_EXAMPLES * share)))
+    machines = ("test_session_machine.py", "test_live_machine.py", "test_live_sender.py")
+    files = [f"tests/properties/{file}" for file in machines]
+    arguments = ("-q", "-p", "no:cacheprovider", *files)
     return Part("live sessions", folder, "pytest", *arguments).wait()
 
 

@@ -6,8 +6,10 @@ The machine plays the peer, the disk, the clock and the owner of one session at 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -39,6 +41,7 @@ from tests.unit.core.session_wire import (
     numbered_packet,
 )
 
+EXAMPLES = int(os.environ.get("SESSION_EXAMPLES", "100"))  # `make soak` draws more
 KINDS = ["express", "recoverable", "transactional", "order ack"]
 FOREIGN_ID = b"f" * 16
 NEAR_THE_WRAP = [0, 0, 1, 0xFFF0, 0xFFFF, 0x1FFF8]
@@ -417,5 +420,6 @@ def _in_order(expected: list[Expected]) -> list[Expected]:
     return acknowledged + [it for it in rest if it[0] != "closed"] + ended
 
 
-SessionMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
+SessionMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50)
+SessionMachine.TestCase.pytestmark = [pytest.mark.timeout(900 + 2 * EXAMPLES)]
 TestSession = SessionMachine.TestCase
