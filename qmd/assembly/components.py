@@ -27,6 +27,7 @@ from qmd.bulk.reserve_next import Reserver
 from qmd.bulk.stage_owners import StageOwners
 from qmd.bulk.stage_store import StageStore
 from qmd.bulk.staging import Staging
+from qmd.bulk.uniform_send import UniformSender
 from qmd.control.accounts import Accounts
 from qmd.control.components import Components
 from qmd.control.figure_changes import FigureReaders
@@ -201,7 +202,14 @@ class Assembly(TransferLayer):
         self.once_sender = OnceSender(
             services, self.message_sender, self.request_outcomes, self.sealed_tokens
         )
-        self.link_records = LinkRecords(services, self.message_sender)
+        uniform_sender = UniformSender(
+            services,
+            self.message_sender,
+            self.resolver,
+            self.destinations,
+            self._publication_with,
+        )
+        self.link_records = LinkRecords(services, uniform_sender.send)
         self.branches = Branches(services, self.request_outcomes, self.transactions)
 
     def _make_readers(self) -> None:

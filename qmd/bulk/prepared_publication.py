@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 ROWS_A_TURN = 1_000  # some 5 ms
+ROWS_OF_SHAPE_MIN = 3  # on the average, in one turn: a shape costs as much as two messages
 SHAPES_MAX = 256  # a publication with more shapes is not uniform
 _CORRELATION_ID = 10  # the index of this field in a row
 
@@ -95,6 +96,20 @@ class PreparedPublication:
             numbers = self._services.ids.next_message_numbers(len(rows))
         self._add(groups, numbers)
         return numbers
+
+    def prepare_now(self, rows: Sequence[Row]) -> None:
+        """Make the packets of the next rows, in this turn of the loop.
+
+        As many numbers must be left.  Raises NotUniform and MustAsk.
+        """
+        groups = [(key, list(alike)) for key, alike in groupby(rows, shape)]
+        if len({key for key, _ in groups}) * ROWS_OF_SHAPE_MIN > len(rows):
+            raise NotUniform
+        for key, alike in groups:
+            if key not in self._shapes:
+                example = NewMessage(*alike[0])
+                self._shapes[key] = self._answers.call(partial(self._new_shape, example))
+        self._add(groups, self._services.ids.next_message_numbers(len(rows)))
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
         if len(self._shapes) >= SHAPES_MAX or is_delayed(example):

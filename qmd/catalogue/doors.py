@@ -407,4 +407,12 @@ ENTRIES = (
         "A proxy is between the hosts, or another host has guessed the stream.",
         "Name the network of the proxy in receipts_from of the section [srmp].",
     ),
+    Entry(
+        9265,
+        "earlier_refused",
+        "A request follows one that was refused.",
+        "Its client sends requests without waiting for the answers, and one before it was refused:"
+        " its messages would overtake those of that one.",
+        "Send the messages of both again, in their order; the doors do so.",
+    ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from qmd.control import validate as checked
@@ -36,13 +35,18 @@ def _stop_waiting(connection: ControlConnection, request: frames.StopWaiting) ->
 
 
 def _send_over_links(connection: ControlConnection, request: link_frames.SendOverLinks) -> None:
+    if request.after and request.after != connection.last_turn:
+        raise Refusal(
+            "earlier_refused", f"the request before it, of turn {request.after}, was refused"
+        )
     connection.components.link_records.send(
         request.messages,
         request.links,
         connection.serial,
-        partial(connection.done, request.number),
+        lambda _: connection.done(request.number),
         connection.rights.owner,
     )
+    connection.last_turn = request.turn
 
 
 def _resume_link(connection: ControlConnection, request: link_frames.ResumeLink) -> None:

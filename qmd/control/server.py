@@ -86,6 +86,7 @@ class ControlConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.connected_at = self._loop.time()
         self._has_requested = False
+        self.last_turn = 0  # of the last `SendOverLinks` that was not refused
         self.account: Account | None = None  # while it is connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

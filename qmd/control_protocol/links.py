@@ -29,13 +29,19 @@ class LinkDeliveries(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SendOverLinks(Request, tag="send_over_links", frozen=True):
-    """Store all of the messages or none, as `Send`, and record their deliveries. -> as `Send`
+    """Store all of the messages or none, as `Send`, and record their deliveries. -> None
 
     The deliveries are recorded in the commit that stores the messages, for `ResumeLink`.
+
+    A client that does not wait for the answer numbers its requests with `turn`.  A request is
+    refused unless the one of the turn `after` was the last that was not refused on this connection:
+    no message overtakes one that was refused and is sent again.  With 0 it follows none.
     """
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
     links: Annotated[list[LinkDeliveries], msgspec.Meta(max_length=MESSAGES_MAX)]
+    turn: Position = 0
+    after: Position = 0
 
 
 class ResumeLink(Request, tag="resume_link", frozen=True):

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from qmd.control_protocol.links import LinkDeliveries
     from qmd.control_protocol.messages import NewMessage
-    from qmd.operations.send import MessageSender
     from qmd.runtime.services import Services
+
+    Send = Callable[[list[NewMessage], Callable[[list[object]], None], str], None]
 
 LINKS_MAX = 10_000  # links for which messages of older connections are refused
 OWNER_BYTES = 8
@@ -33,9 +34,10 @@ REASON = "its link was attached again"
 class LinkRecords:
     """The recorded deliveries of links."""
 
-    def __init__(self, services: Services, message_sender: MessageSender) -> None:
+    def __init__(self, services: Services, send: Send) -> None:
+        """`send(messages, done, owner)` sends messages as `MessageSender.send`."""
         self._services = services
-        self._message_sender = message_sender
+        self._send = send
         self._sealed = SealedTokens(LINKS_MAX)
 
     def send(
@@ -53,7 +55,7 @@ class LinkRecords:
         ids = [_id_of(each.link, owner) for each in links]
         for link in ids:
             self._sealed.check(link, connection)
-        self._message_sender.send(messages, b"", done, owner)
+        self._send(messages, done, owner)
         # In the same turn of the event loop: in the batch of the messages.
         batch, now_s = self._services.storage.batch, self._services.clock.now_s
         for link, each in zip(ids, links, strict=True):

@@ -19,8 +19,9 @@ from qmd.doors.amqp.conditions import DECODE, FORCED, LIMIT, UNREADABLE, AmqpFau
 from qmd.doors.amqp.engine import Engine
 from qmd.doors.amqp.limits import ClientLimits
 from qmd.doors.amqp.opening import Opening
+from qmd.doors.amqp.outbox import Outbox
 from qmd.doors.amqp.removals import Removals
-from qmd.doors.amqp.sending import Outbox, Producer
+from qmd.doors.amqp.sending import Producer
 from qmd.doors.amqp.transactions import Transactions
 
 if TYPE_CHECKING:

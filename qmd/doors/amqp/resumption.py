@@ -146,3 +146,7 @@ class LinkRecord:
         first = self._position
         self._position += len(deliveries)
         return frames.LinkDeliveries(self._link, first, max(0, first - self._kept), deliveries)
+
+    def take_back(self) -> None:
+        """Note that the last delivery was not recorded: its message was refused."""
+        self._position -= 1

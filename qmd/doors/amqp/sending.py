@@ -1,26 +1,19 @@
-"""Messages from clients to queues: batches of them, each acknowledged after its commit.
+"""Links over which clients send messages to queues: each is acknowledged after its commit.
 
-    delivery ──► outbox ──► one request at a time ──► (commit) ──► accepted
-                                    └──► refused: each message alone ──► accepted or rejected
-
-While a batch is being committed, further messages gather for the next one.  One request at a time
-keeps the order of the messages of a batch that is refused.
+delivery ──► message of MSMQ ──► outbox ──► (commit) ──► accepted
+                                    └──────────────────► rejected
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import proton
 from cproton import lib
 
-from qmd.client.errors import ClientError, QueueManagerError, WrongDelivery
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.links import LinkDeliveries, SendOverLinks
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.arriving import arrived
 from qmd.doors.amqp.conditions import (
@@ -34,6 +27,7 @@ from qmd.doors.amqp.conditions import (
     condition_of,
     is_no_outcome,
 )
+from qmd.doors.amqp.outbox import BATCH_MESSAGES, Item
 from qmd.doors.amqp.resumption import LinkRecord, delivery_of, link_id
 from qmd.doors.amqp.sections import BadMessage
 from qmd.doors.amqp.served import ServedLink
@@ -41,138 +35,6 @@ from qmd.doors.amqp.served import ServedLink
 if TYPE_CHECKING:
     from qmd.doors.amqp.attach_frames import Resumed
     from qmd.doors.amqp.context import Context
-
-BATCH_MESSAGES, BATCH_BYTES = 1000, 4 * 1024 * 1024
-
-
-class Item:
-    """One message under way; `delivery` is None when its sender expects no answer."""
-
-    __slots__ = (
-        *("delivery", "error", "message", "producer", "recorded", "size", "token"),
-        "transaction",
-    )
-
-    def __init__(
-        self, producer: Producer, delivery: Any, message: frames.NewMessage, size: int
-    ) -> None:
-        self.producer = producer
-        self.delivery = delivery
-        self.message = message
-        self.size = size
-        self.transaction = b""
-        self.token = b""
-        self.recorded = b""  # its delivery, for a sender that resumes its link
-        self.error: Exception | None = None
-
-
-class Outbox:
-    """The messages of one connection that are not committed yet, in their order."""
-
-    def __init__(self, conversation: Context) -> None:
-        self._conversation = conversation
-        self._items: deque[Item] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self.bytes = 0  # of the messages that wait or are under way
-        self._added = self._done = 0  # messages, since the beginning
-        self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def add(self, item: Item) -> None:
-        """Add a message; `start` begins to send."""
-        self._items.append(item)
-        self.bytes += item.size
-        self._added += 1
-
-    def start(self) -> None:
-        """Send the messages that wait, unless some are under way."""
-        if self._items and self._task is None:
-            self._task = self._conversation.spawn(self._run())
-
-    async def barrier(self) -> None:
-        """Wait until all messages that were added before have been committed or refused."""
-        if self._done < self._added:
-            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._barriers.append((self._added, passed))
-            await passed
-
-    async def _run(self) -> None:
-        try:
-            while self._items:
-                batch = self._next()
-                await self._send(batch)
-                for item in batch:
-                    self.bytes -= item.size
-                    item.producer.finished(item)
-                self._pass(len(batch))
-                self._conversation.flush()
-        finally:
-            self._task = None
-
-    def drop_unanswered(self) -> None:
-        """Drop the messages that were not passed on, of senders that expect an answer."""
-        kept = [item for item in self._items if item.delivery is None]
-        dropped = len(self._items) - len(kept)
-        self._items = deque(kept)
-        self._pass(dropped)
-
-    def _pass(self, count: int) -> None:
-        self._done += count
-        while self._barriers and self._barriers[0][0] <= self._done:
-            _, passed = self._barriers.popleft()
-            if not passed.done():
-                passed.set_result(None)
-
-    def _next(self) -> list[Item]:
-        """Return the next messages for one request: of one transaction, or with one token."""
-        first = self._items.popleft()
-        batch, size = [first], first.size
-        while self._items and not first.token and len(batch) < BATCH_MESSAGES:
-            item = self._items[0]
-            if (
-                item.transaction != first.transaction
-                or item.token
-                or size + item.size > BATCH_BYTES
-            ):
-                break
-            batch.append(self._items.popleft())
-            size += item.size
-        return batch
-
-    async def _send(self, batch: list[Item]) -> None:
-        """Send a batch; the errors are in its items afterwards."""
-        error = await self._ask(batch)
-        if error is None:
-            return
-        if batch[0].transaction or is_no_outcome(error) or not isinstance(error, QueueManagerError):
-            for item in batch:
-                item.error = error
-            return
-        for item in batch:
-            item.error = await self._ask([item]) if len(batch) > 1 else error
-            if _may_need_a_transactional_queue(item):
-                item.message = msgspec.structs.replace(item.message, delivery=frames.AUTOMATIC)
-                item.error = await self._ask([item])
-
-    async def _ask(self, batch: list[Item]) -> Exception | None:
-        messages = [item.message for item in batch]
-        control, token = self._conversation.control, batch[0].token
-        try:
-            if token or batch[0].transaction:
-                await control.ask(frames.Send, messages, token, batch[0].transaction, bool(token))
-            else:
-                await control.ask(SendOverLinks, messages, _entries(batch))
-        except ClientError as error:
-            return error
-        return None
-
-
-def _entries(batch: list[Item]) -> list[LinkDeliveries]:
-    """Return the deliveries of a batch that senders can resume, by their links."""
-    found: dict[Producer, list[bytes]] = {}
-    for item in batch:
-        if item.recorded:
-            found.setdefault(item.producer, []).append(item.recorded)
-    return [producer.record.entry(deliveries) for producer, deliveries in found.items()]
 
 
 class Producer(ServedLink):
@@ -364,12 +226,3 @@ class Producer(ServedLink):
         left = lib.pn_link_credit(self._pointer) + self._under_way
         if left <= self._window // 2 and not self._is_refused:
             lib.pn_link_flow(self._pointer, self._window - left)
-
-
-def _may_need_a_transactional_queue(item: Item) -> bool:
-    """Return whether a refused message is express only because its sender wants no answer."""
-    return (
-        item.delivery is None
-        and item.message.delivery == frames.EXPRESS
-        and isinstance(item.error, WrongDelivery)
-    )

@@ -1,0 +1,83 @@
+"""Requests of doors: their messages are mostly alike, and share the work of checks and packets.
+
+    alike   one check for each shape ──► packets from its template ──► one batch
+    others  `MessageSender.send`
+
+All of it is one turn of the event loop, as for the requests of applications.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from qmd.bulk.directory_answers import DirectoryAnswers
+from qmd.bulk.message_shapes import NotUniform
+from qmd.properties.trace import trace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qmd.bulk.prepared_publication import PreparedPublication
+    from qmd.control_protocol.messages import NewMessage
+    from qmd.directory.resolver import Resolver
+    from qmd.naming.destinations import Destinations
+    from qmd.operations.send import MessageSender
+    from qmd.runtime.services import Services
+
+
+class UniformSender:
+    """Sender of the messages of one request, all of them or none."""
+
+    def __init__(
+        self,
+        services: Services,
+        message_sender: MessageSender,
+        resolver: Resolver,
+        destinations: Destinations,
+        new_publication: Callable[[DirectoryAnswers, str], PreparedPublication],
+    ) -> None:
+        """`new_publication(answers, transaction)` returns an empty one."""
+        self._services = services
+        self._message_sender = message_sender
+        self._resolver = resolver
+        self._destinations = destinations
+        self._new_publication = new_publication
+
+    def send(
+        self, messages: list[NewMessage], done: Callable[[list[object]], None], owner: str
+    ) -> None:
+        """Send messages as `MessageSender.send`, without a token.  Raises Refusal, MustAsk.
+
+        `done` gets the ids of the messages only if they were sent by `MessageSender`; otherwise it
+        gets an empty list.
+        """
+        try:
+            self._send_alike(messages, done)
+        except NotUniform:
+            self._message_sender.send(messages, b"", done, owner)
+
+    def _send_alike(self, messages: list[NewMessage], done: Callable[[list[object]], None]) -> None:
+        """Send messages by the templates of their shapes.  Raises NotUniform, Refusal, MustAsk."""
+        if any(map(_is_single, messages)):
+            raise NotUniform
+        if not self._services.ids.suffice(len(messages)):
+            raise NotUniform  # `MessageSender` refuses them
+        publication = self._new_publication(
+            DirectoryAnswers(self._resolver, self._destinations, self._destinations.answers), ""
+        )
+        publication.prepare_now([msgspec.structs.astuple(each) for each in messages])
+        publication.take_over()
+        self._services.storage.batch.when_durable(partial(done, []))
+
+
+def _is_single(new: NewMessage) -> bool:
+    """Return whether a message has a property that the events or packets of others lack."""
+    return bool(
+        new.signature
+        or new.privacy_level
+        or new.encryption_key
+        or (new.extension and trace_of(new.extension))
+    )
