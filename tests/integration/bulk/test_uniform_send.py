@@ -1,0 +1,111 @@
+"""Messages of doors get the packets and events of messages that are sent one by one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocol import parse_user_message
+from qmd.control_protocol.messages import NewMessage, StoredMessage
+from qmd.errors import Refusal
+from qmd.properties.block import with_properties
+from qmd.properties.trace import TRACEPARENT
+from qmd.properties.values import MessageProperties
+from tests.integration.bulk.stages import sent_events
+from tests.integration.managers import Host, Hosts, hosted
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TRACED = with_properties(MessageProperties({TRACEPARENT: PARENT}))
+
+
+def messages(queue: str) -> list[NewMessage]:
+    """Return messages of three shapes, with all the fields that differ within a shape."""
+    found = [
+        NewMessage(
+            queue,
+            b"x" * number,
+            label="ä" * (number % 3),
+            body_type=number % 2 * 31,
+            correlation_id=bytes([number]) * 20 if number % 4 == 0 else b"",
+            application_tag=number,
+            extension=b"e" * (number % 5),
+        )
+        for number in range(12)
+    ]
+    found += [NewMessage(queue, b"urgent", priority=6)] * 4
+    return found + [NewMessage(queue, b"short", time_to_be_received_s=1000, journal=True)] * 4
+
+
+async def uniform(a: Host, *sent: NewMessage) -> list[object]:
+    durable = asyncio.get_running_loop().create_future()
+    a.components.link_records.send(list(sent), [], 1, durable.set_result, "")
+    return list(await durable)
+
+
+def contents(stored: list[StoredMessage]) -> list[tuple[object, ...]]:
+    """Return everything but the message numbers, times, queues, and indexes of transactions."""
+    found = []
+    for each in stored:
+        packet = parse_user_message(each.packet)
+        user, transaction = packet.user, packet.transaction
+        fields = (user.flags, user.time_to_be_received, packet.base.flags, packet.base.packet_size)
+        marks = None if transaction is None else int(transaction.flags) & 0xF
+        found.append((packet.properties, *fields, marks, each.expires_at_s is None))
+    return found
+
+
+@hosted
+async def test_alike_messages_have_the_packets_of_single_ones(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for transactional in (False, True):
+        one, other = f"one{transactional}", f"two{transactional}"
+        await a.create(one, transactional=transactional)
+        await a.create(other, transactional=transactional)
+        assert await uniform(a, *messages(one)) == []
+        for each in messages(other):
+            await a.handed_over([each])
+        expected = contents(await a.peek(other))
+        assert len(expected) == 20
+        assert contents(await a.peek(one)) == expected
+
+
+@hosted
+async def test_alike_messages_have_the_events_of_single_ones(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await uniform(a, *messages("orders"))
+    first = [number for each in await sent_events(a) for number in each.numbers]
+    stored = [
+        parse_user_message(each.packet).user.message_number for each in await a.peek("orders")
+    ]
+    assert sorted(first) == sorted(stored)
+
+
+@hosted
+async def test_messages_that_differ_too_much_or_are_traced_are_sent_one_by_one(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    alone = [NewMessage("orders", b"", priority=number) for number in range(6)]
+    traced = [NewMessage("orders", b"", extension=TRACED)] * 6
+    for sent in (alone, traced):
+        assert len(await uniform(a, *sent)) == 6
+    assert await uniform(a, *[NewMessage("orders", b"")] * 6) == []
+    assert a.queue("orders").messages == 18
+
+
+@hosted
+async def test_all_messages_or_none_are_sent(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    good = [NewMessage("orders", b"good")] * 6
+    for bad in (
+        NewMessage("missing", b""),
+        NewMessage("orders", b"", label="x" * 300),
+        NewMessage("orders", b"", correlation_id=b"short"),
+    ):
+        with pytest.raises(Refusal):
+            await uniform(a, *good, *[bad] * 6)
+    assert a.queue("orders").messages == 0
