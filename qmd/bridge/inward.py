@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -96,9 +97,15 @@ class Inward:
         queue = position_queue(self._name)
         shown = await qm.show_queue(queue)
         if not shown["messages"]:
-            self._record = self._next(None, 0, 0)
-            await qm.send(queue, self._record, delivery="transactional")
-        found = await qm.peek(queue)
+            # Two processes may be here at the same time, and only one message may be the position.
+            once = sha256(f"{queue} {shown['public_name']} {shown['created_at']}".encode())
+            await qm.send_once(
+                queue,
+                self._next(None, 0, 0),
+                deduplication_id=once.digest(),
+                delivery="transactional",
+            )
+        found = await qm.peek(queue, limit=2)
         if len(found) != 1:
             raise DoesNotFit(
                 f"{queue} has {len(found)} visible messages instead of one: another process runs"
