@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from qmd.client.message import Message
 from qmd.control_protocol.messages import NewMessage
 
 Position = Any  # a value of JSON, which belongs to a kind
+
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
@@ -18,6 +22,16 @@ class Unreachable(Exception):
 
 class DoesNotFit(Exception):
     """The other end, or the queue, is not as the definition says."""
+
+
+def position_as(kind: type[T], position: Position) -> T | None:
+    """Return a position as its kind writes it; None: the first time.  Raises DoesNotFit."""
+    if position is None:
+        return None
+    try:
+        return msgspec.convert(position, kind)
+    except msgspec.ValidationError as error:
+        raise DoesNotFit(f"the position is none of this kind of bridge: {error}") from error
 
 
 class Refused(NamedTuple):

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,20 +26,33 @@ QUEUES = [
 ]
 DEFINITIONS: dict[str, Any] = {
     "vhosts": [{"name": "/"}],
-    "users": [{"name": "guest", "password": "guest", "tags": "administrator"}],
+    "users": [
+        {"name": "guest", "password": "guest", "tags": "administrator"},
+        {"name": "bridge", "password": "", "tags": ""},  # it has a certificate
+    ],
     "permissions": [
-        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+        {"user": user, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+        for user in ("guest", "bridge")
     ],
     "queues": QUEUES,
 }
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
+class Tls(NamedTuple):
+    """The files of a server, which also asks clients for certificates of its authority."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
 class Broker:
     """A server with a folder and a port of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tls: Tls | None = None) -> None:
         self.folder = folder
+        self.tls = tls
         self.port = free_port()
         folder.mkdir(parents=True)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -100,8 +114,39 @@ class NatsServer(Broker):
             pytest.skip("nats-server is not installed")
         store = str(self.folder / "store")
         address = ["--addr", "127.0.0.1", "--port", str(self.port)]
-        self._spawn([program, "--jetstream", "--store_dir", store, *address])
+        config = ["--config", str(file)] if (file := self.folder / "nats.conf").exists() else []
+        if self.tls is not None:
+            config += ["--tlsverify", "--tlscacert", str(self.tls.authority)]
+            config += ["--tlscert", str(self.tls.certificate), "--tlskey", str(self.tls.key)]
+        self._spawn([program, "--jetstream", "--store_dir", store, *address, *config])
         self._wait()
+
+
+class KafkaServer(Broker):
+    """A server of Kafka's protocol; SIGTERM makes it save its records, which a kill may lose."""
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        package = find_spec("noida_db")
+        if package is None or package.origin is None:
+            pytest.skip("noida-db is not installed")
+        binary = Path(package.origin).with_name("noida-db")
+        binary.chmod(binary.stat().st_mode | 0o111)
+        store = ["--data-dir", str(self.folder / "store"), "--host", "127.0.0.1"]
+        self._spawn(
+            [str(binary), "start", *store, "--only", "kafka", "--kafka-port", str(self.port)]
+        )
+        self._wait()
+
+    def stop(self) -> None:
+        """End it in order, so that it saves everything."""
+        for process in self._processes:
+            process.terminate()
+            process.wait(END_S)
+        self._processes = []
 
 
 class RabbitServer(Broker):
@@ -109,16 +154,17 @@ class RabbitServer(Broker):
 
     @property
     def url(self) -> str:
-        return f"amqp://127.0.0.1:{self.port}"
+        return f"{'amqps' if self.tls else 'amqp'}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         if not RABBITMQ.exists():
             pytest.skip("rabbitmq-server is not installed")
         names, distribution = free_port(), free_port()
-        (self.folder / "plugins").write_text("[rabbitmq_amqp1_0].")
+        (self.folder / "plugins").write_text("[rabbitmq_amqp1_0, rabbitmq_auth_mechanism_ssl].")
+        listener = f"listeners.tcp.1 = 127.0.0.1:{self.port}\namqp1_0.default_user = guest\n"
         (self.folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\namqp1_0.default_user = guest\n"
-            f"load_definitions = {self.folder}/definitions.json\n"
+            (listener if self.tls is None else _listener_of_tls(self.tls, self.port))
+            + f"load_definitions = {self.folder}/definitions.json\n"
         )
         (self.folder / "definitions.json").write_text(json.dumps(DEFINITIONS))
         self._spawn(["epmd", "-port", str(names), "-address", "127.0.0.1"])
@@ -139,3 +185,22 @@ class RabbitServer(Broker):
             },
         )
         self._wait()
+
+
+def _listener_of_tls(tls: Tls, port: int) -> str:
+    """Return the lines for a listener that takes the name of a user from its certificate."""
+    return "\n".join(
+        (
+            "listeners.tcp = none",
+            f"listeners.ssl.1 = 127.0.0.1:{port}",
+            f"ssl_options.cacertfile = {tls.authority}",
+            f"ssl_options.certfile = {tls.certificate}",
+            f"ssl_options.keyfile = {tls.key}",
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = true",
+            "auth_mechanisms.1 = EXTERNAL",
+            "auth_mechanisms.2 = PLAIN",
+            "ssl_cert_login_from = common_name",
+            "",
+        )
+    )

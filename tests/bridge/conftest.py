@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.bridges import Bridges
-from tests.bridge.brokers import NatsServer, RabbitServer
+from tests.bridge.brokers import KafkaServer, NatsServer, RabbitServer
 from tests.process.harness import Daemon, Hosts
 
 
@@ -48,6 +48,17 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 def rabbit(tmp_path: Path) -> Iterator[RabbitServer]:
     pytest.importorskip("proton")
     server = RabbitServer(tmp_path / "rabbit")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[KafkaServer]:
+    pytest.importorskip("confluent_kafka")
+    server = KafkaServer(tmp_path / "kafka")
     try:
         server.start()
         yield server

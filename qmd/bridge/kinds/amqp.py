@@ -22,7 +22,15 @@ from proton import Delivery, Endpoint, Link, SSLDomain
 from proton.utils import BlockingConnection
 
 from qmd.bridge.definition import Amqp
-from qmd.bridge.ends import Arrival, Position, Published, Recent, Refused, Unreachable
+from qmd.bridge.ends import (
+    Arrival,
+    Position,
+    Published,
+    Recent,
+    Refused,
+    Unreachable,
+    position_as,
+)
 from qmd.client.message import Message
 from qmd.doors.amqp.arriving import arrived
 from qmd.doors.amqp.leaving import NOT_ENCODABLE, encoded
@@ -211,7 +219,7 @@ class AmqpSource:
         self._taken: list[Any] = []
 
     async def open(self, position: Position) -> None:
-        self._recent = Recent(REMEMBERED, position or ())
+        self._recent = Recent(REMEMBERED, position_as(list[str], position) or ())
 
         def open_() -> None:
             self._connection.connect()

@@ -9,22 +9,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from qmd.bridge.definition import Kafka
-from qmd.bridge.ends import Arrival, Position, Published, Recent, Refused, Unreachable
+from qmd.bridge.ends import (
+    Arrival,
+    DoesNotFit,
+    Position,
+    Published,
+    Recent,
+    Refused,
+    Unreachable,
+    position_as,
+)
 from qmd.bridge.envelope import ID, Unusable, headers_of, message_of
 from qmd.client.message import Message
 
 TIMEOUT_S = 15.0
 SCANNED = 10_000  # records at the end of each partition whose ids are read at a start
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG)
+#: Errors of a broker that the same record will always meet.
+_REFUSED = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD)
 
 T = TypeVar("T")
+
+
+class _RecordRefused(Exception):
+    """A broker has refused a batch of records for what one of them is."""
+
+    def __str__(self) -> str:
+        return f"the broker refused it: {self.args[0].str()}"
 
 
 class _Thread:
@@ -73,43 +92,67 @@ class KafkaSink:
         self._producer = Producer(
             {
                 "bootstrap.servers": given.servers,
-                "transactional.id": f"qmd-bridge-{self._name}",
-                "enable.idempotence": True,
                 "log_level": 0,
                 **given.options,
+                # Not to be changed by options: on these the guarantee rests.
+                "transactional.id": f"qmd-bridge-{self._name}",
+                "enable.idempotence": True,
             }
         )
         # From here on an earlier producer of this bridge cannot write any more.
         self._producer.init_transactions(TIMEOUT_S)
-        consumer = _consumer(given, f"qmd-bridge-{self._name}")
-        try:
+        group = f"qmd-bridge-{self._name}"
+        with _closing(_consumer(given, group, is_scan=True)) as consumer:
             for partition in _partitions(consumer, given.topic):
-                self._scan(consumer, partition)
-        finally:
-            consumer.close()
+                self._scan(consumer, TopicPartition(given.topic, partition), group)
 
-    def _scan(self, consumer: Any, partition: int) -> None:
-        """Read the ids of the last records of a partition."""
-        place = TopicPartition(self._definition.topic, partition)
-        low, high = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
-        first = max(low, high - SCANNED)
-        if first >= high:
+    def _scan(self, consumer: Any, place: Any, group: str) -> None:
+        """Read the ids of the last records of a partition, as far as they are committed.
+
+        The last committed record may be before the end: behind it is a transaction that is open,
+        and there may be records of an earlier process of this bridge, too.  Raises Unreachable if
+        such a transaction does not end in time.
+        """
+        with _closing(_consumer(self._definition, group, level="read_uncommitted")) as other:
+            low, high = other.get_watermark_offsets(place, timeout=TIMEOUT_S)
+        place.offset = max(low, high - SCANNED)
+        if place.offset >= high:
             return
-        place.offset = first
         consumer.assign([place])
+        until = time.monotonic() + TIMEOUT_S
         while True:
+            at = place.offset
             for record in consumer.consume(1000, timeout=1.0):
-                if record.error() is None:
+                error = record.error()
+                if error is None:
                     message_id = dict(record.headers() or []).get(ID)
                     if message_id:
-                        self._recent.add(message_id.decode())
+                        self._recent.add(message_id.decode(errors="replace"))
+                    until = time.monotonic() + TIMEOUT_S
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                at = record.offset() + (error is None)
             # Records of transactions end with markers, which are not delivered.
-            (now,) = consumer.position([place])
-            if now.offset >= high or now.offset < 0:
+            if max(at, consumer.position([place])[0].offset) >= high:
                 return
+            if time.monotonic() > until:
+                raise Unreachable(
+                    f"partition {place.partition} of {place.topic} cannot be read up to its end"
+                    f" ({high}): a transaction of another producer is open"
+                )
 
     async def publish(self, messages: Sequence[Message]) -> Published:
-        return await self._thread.run(lambda: self._publish(messages))
+        try:
+            return await self._thread.run(lambda: self._publish(messages))
+        except _RecordRefused as error:
+            if len(messages) == 1:
+                return Published(0, Refused(0, str(error)))
+        # A broker refuses whole batches: find the record.
+        for index, message in enumerate(messages):
+            done = await self.publish([message])
+            if done.refused is not None:
+                return Published(index, done.refused._replace(at=index))
+        return Published(len(messages))
 
     def _publish(self, messages: Sequence[Message]) -> Published:
         given, producer = self._definition, self._producer
@@ -140,7 +183,8 @@ class KafkaSink:
                 sent.append(message.id)
             producer.flush(TIMEOUT_S)
             if failures:
-                raise KafkaException(min(failures, key=lambda each: each[0])[1])
+                _, failure = min(failures, key=lambda each: each[0])
+                raise (_RecordRefused if failure.code() in _REFUSED else KafkaException)(failure)
             producer.commit_transaction(TIMEOUT_S)
         except BaseException:
             with contextlib.suppress(KafkaException):
@@ -169,7 +213,7 @@ class KafkaSource:
         self._offsets: dict[str, int] = {}
 
     async def open(self, position: Position) -> None:
-        self._offsets = dict(position or {})
+        self._offsets = dict(position_as(dict[str, int], position) or {})
         await self._thread.run(lambda: self._open(is_first=position is None))
 
     def _open(self, *, is_first: bool) -> None:
@@ -182,8 +226,12 @@ class KafkaSource:
             at = self._offsets.get(str(partition))
             if at is None:  # also a partition that was added later: from its beginning
                 at = high if is_first and given.start == "end" else low
-            elif at < low:
-                raise KafkaException(KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))
+            elif not low <= at <= high:
+                raise DoesNotFit(
+                    f"partition {partition} of {given.topic} has the records {low} to {high}, and"
+                    f" the position is {at}: records were deleted before they were read, or the"
+                    " topic was made anew"
+                )
             self._offsets[str(partition)] = place.offset = at
             places.append(place)
         self._consumer.assign(places)
@@ -221,19 +269,30 @@ def _arrival(record: Any, position: dict[str, int], queue: str) -> Arrival:
     return Arrival(headers.get(ID, place), new, position, body)
 
 
-def _consumer(given: Kafka, group: str) -> Any:
+def _consumer(
+    given: Kafka, group: str, *, level: str = "read_committed", is_scan: bool = False
+) -> Any:
     return Consumer(
         {
             "bootstrap.servers": given.servers,
             "group.id": group,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": False,
             "log_level": 0,
             **given.options,
+            # Not to be changed by options: on these the guarantee rests.
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": level,
+            "enable.partition.eof": is_scan,
         }
     )
+
+
+@contextlib.contextmanager
+def _closing(consumer: Any) -> Iterator[Any]:
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
 def _partitions(consumer: Any, topic: str) -> list[int]:

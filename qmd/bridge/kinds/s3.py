@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from qmd.bridge.definition import S3
-from qmd.bridge.ends import Arrival, Position, Published, Unreachable
+from qmd.bridge.ends import Arrival, Position, Published, Unreachable, position_as
 from qmd.bridge.envelope import Unusable, document_of, message_of, message_of_document
 from qmd.client.message import Message
 
@@ -90,7 +90,7 @@ class S3Source:
 
     async def open(self, position: Position) -> None:
         self._client = await _opened(self._definition)
-        self._fetched = dict(position or {})
+        self._fetched = dict(position_as(dict[str, str], position) or {})
         await self.done()
 
     async def fetch(self, limit: int, wait_s: float, queue: str) -> Sequence[Arrival]:
