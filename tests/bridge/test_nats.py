@@ -110,7 +110,7 @@ def test_properties_reach_both_ends(daemon: Daemon, nats_server: NatsServer, mad
     assert arrived["properties"] == {"region": "east", "weight": 3, "plain": "yes"}
     assert arrived["response_queue"].lower().startswith("direct=os:hostb\\private$\\replies")
     (out, into) = made.cli("status", "--state", str(made.state_file))
-    assert (into["position"], into["messages"], into["refused"]) == (2, 1, 0)
+    assert (into["position"]["sequence"], into["messages"], into["refused"]) == (2, 1, 0)
     assert out["waiting"] == 0
     made.wait(lambda: made.state()["in"]["state"] == "running")
     assert 'qmd_bridge_up{bridge="in",kind="nats",direction="in"} 1' in (
@@ -262,3 +262,20 @@ def test_a_position_of_another_end_is_refused(
 
     (row,) = made.cli("check", check=False)
     assert "belongs to 'nats shop shop.in'" in row["text"]
+
+
+def test_a_stream_that_was_made_anew_is_named(
+    daemon: Daemon, nats_server: NatsServer, made: Bridges
+):
+    """Its numbers begin again: messages up to the old position would be passed over."""
+    publish(nats_server, 1, 5)
+    made.start()
+    daemon.wait_for("inbox", 5)
+    made.stop()
+    on_stream(nats_server, lambda js: js.delete_stream(STREAM))
+    create_stream(nats_server)
+    for last in (3, 30):  # before the old position, and behind it
+        publish(nats_server, 1, last)
+        (_, row) = made.cli("check", check=False)
+        assert not row["ok"]
+        assert "made anew" in row["text"]

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import nats
+import msgspec
 import nats.errors
 import nats.js.errors
+from nats.aio.client import Client
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy
 
 from qmd.bridge.definition import Nats
@@ -27,8 +28,10 @@ from qmd.bridge.ends import (
     Recent,
     Refused,
     Unreachable,
+    position_as,
 )
 from qmd.bridge.envelope import ID, Unusable, headers_of, message_of
+from qmd.bridge.kinds.nats_credentials import BadCredentials, read_credentials
 from qmd.client.message import Message
 
 TIMEOUT_S = 5.0
@@ -44,6 +47,32 @@ _LOST = (nats.errors.Error, nats.js.errors.Error, OSError, asyncio.TimeoutError)
 
 async def _ignored(*_: object) -> None:
     """Errors of the connection come out of the calls that they concern."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The position of an inward bridge."""
+
+    sequence: Annotated[int, msgspec.Meta(ge=1)]
+    #: A stream that was made anew begins again with the same numbers.
+    stream_created: str
+
+
+class _Client(Client):  # type: ignore[misc]  # an extra without types
+    """A client that never falls back from TLS.
+
+    The library encrypts if the server asks for it in its first line, which anybody on the way can
+    change: then it would send the password in the clear.
+    """
+
+    def __init__(self, *, is_tls: bool) -> None:
+        super().__init__()
+        self._is_tls = is_tls
+
+    def _connect_command(self) -> bytes:
+        if self._is_tls and not self._server_info.get("tls_required"):
+            raise nats.errors.Error("the server offers no TLS, and the definition asks for it")
+        found: bytes = super()._connect_command()
+        return found
 
 
 class _Connection:
@@ -69,11 +98,16 @@ class _Connection:
         if given.user:
             options |= {"user": given.user, "password": given.password or ""}
         if given.credentials_file is not None:
-            options["user_credentials"] = str(given.credentials_file)
+            try:
+                found = read_credentials(given.credentials_file)
+            except BadCredentials as error:
+                raise DoesNotFit(str(error)) from error
+            options |= {"user_jwt_cb": lambda: found.token, "signature_cb": found.signed}
         if given.ca_file is not None or given.certificate is not None:
             options["tls"] = _tls(given)
+        self._nc = _Client(is_tls=given.url.startswith("tls:") or "tls" in options)
         try:
-            self._nc = await asyncio.wait_for(nats.connect(**options), 2 * TIMEOUT_S)
+            await asyncio.wait_for(self._nc.connect(**options), 2 * TIMEOUT_S)
             self.js = self._nc.jetstream(timeout=TIMEOUT_S)
             return await self.js.stream_info(given.stream)
         except nats.js.errors.NotFoundError as error:
@@ -195,6 +229,7 @@ class NatsSource:
         self._subscription: Any = None
         self._last = 0  # the sequence number of the last message
         self._counted = 0  # the messages of this consumer
+        self._made_at = ""  # the time at which the stream was created
         self._fetched: list[Any] = []
         self._must_acknowledge = False
 
@@ -208,7 +243,9 @@ class NatsSource:
                 " interested; use limits or a work queue"
             )
         self._must_acknowledge = retention == RetentionPolicy.WORK_QUEUE
-        self._last, self._counted = position or 0, 0
+        self._made_at = str(facts.created)
+        place = position_as(Place, position)
+        self._last, self._counted = await self._number(place, facts), 0
         try:
             with contextlib.suppress(nats.js.errors.NotFoundError):
                 await self._connection.js.delete_consumer(self._definition.stream, self._durable)
@@ -216,13 +253,26 @@ class NatsSource:
                 self._definition.subject,
                 durable=self._durable,
                 stream=self._definition.stream,
-                config=self._config(position),
+                config=self._config(is_first=position is None),
             )
         except _LOST as error:
             await self.close()
             raise _unreachable(error) from error
 
-    def _config(self, position: Position) -> ConsumerConfig:
+    async def _number(self, place: Place | None, facts: Any) -> int:
+        """Return the sequence number of a position.  Raises DoesNotFit."""
+        if place is None:
+            return 0
+        if place.stream_created == self._made_at and place.sequence <= facts.state.last_seq:
+            return place.sequence
+        await self.close()
+        raise DoesNotFit(
+            f"the position is number {place.sequence} of a stream {self._definition.stream} created"
+            f" at {place.stream_created}; the one there was created at {self._made_at} and ends"
+            f" with number {facts.state.last_seq}: it was made anew, or has lost messages"
+        )
+
+    def _config(self, *, is_first: bool) -> ConsumerConfig:
         if self._must_acknowledge:
             # Messages up to the position are acknowledged or skipped.  A time-out would deliver
             # messages out of their order: the consumer is made anew instead.
@@ -232,13 +282,13 @@ class NatsSource:
                 ack_wait=24 * 3600.0,
                 max_ack_pending=10_000,
             )
-        if position is None and self._definition.start == "end":
+        if is_first and self._definition.start == "end":
             return ConsumerConfig(deliver_policy=DeliverPolicy.NEW, ack_policy=AckPolicy.NONE)
-        if position is None:
+        if is_first:
             return ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE)
         return ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=position + 1,
+            opt_start_seq=self._last + 1,
             ack_policy=AckPolicy.NONE,
         )
 
@@ -259,7 +309,7 @@ class NatsSource:
             self._counted = sequence.consumer
             if sequence.stream > self._last:  # else: committed, and not acknowledged before a kill
                 self._last = sequence.stream
-                arrivals.append(_arrival(each, sequence.stream, queue))
+                arrivals.append(_arrival(each, Place(sequence.stream, self._made_at), queue))
         if not arrivals and self._must_acknowledge:
             await self.done()
         return arrivals
@@ -276,18 +326,19 @@ class NatsSource:
         await self._connection.close()
 
 
-def _arrival(message: Any, sequence: int, queue: str) -> Arrival:
+def _arrival(message: Any, place: Place, queue: str) -> Arrival:
     headers = {
         name: text
         for name, text in (message.headers or {}).items()
         if not name.lower().startswith(_OWN)
     }
-    message_id = headers.get(ID, str(sequence))
+    position = msgspec.to_builtins(place)
+    message_id = headers.get(ID, str(place.sequence))
     try:
         new = message_of(headers, message.data, queue)
     except Unusable as error:
-        return Arrival(message_id, None, sequence, message.data, str(error))
-    return Arrival(message_id, new, sequence, message.data)
+        return Arrival(message_id, None, position, message.data, str(error))
+    return Arrival(message_id, new, position, message.data)
 
 
 def _unreachable(error: BaseException) -> Unreachable:
