@@ -41,6 +41,8 @@ class Part:
     extras: tuple[str, ...]
     units: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    #: Small libraries that several other parts need: a file belongs to one package.
+    common: tuple[str, ...] = ()
 
 
 PARTS = {
@@ -52,6 +54,7 @@ PARTS = {
             *("qmd-bridge.service", "qmd-door-srmp.service", "qmd-trigger.service"),
             *("qmd.sysusers", "qmd.tmpfiles"),
         ),
+        common=("urllib3",),
     ),
     "console": Part(("console",), units=("qmd-console.service",)),
     "metrics": Part(
@@ -59,6 +62,8 @@ PARTS = {
     ),
     "amqp": Part(("amqp",), units=("qmd-door-amqp.service",)),
     "traces": Part(("traces",), units=("qmd-traces.service",)),
+    # Bridges to brokers of AMQP need the part "amqp".
+    "bridge": Part(("bridge-kafka", "bridge-nats", "bridge-s3")),
 }
 
 # -I: neither the caller's environment nor a user's site folder can change what runs.
@@ -213,10 +218,12 @@ def _libraries(part: str, *, needed: bool) -> list[str]:
 
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     found: set[str] = set()
-    for extra in PARTS[part].extras:
-        for requirement in project["optional-dependencies"][extra]:
-            if not _add_library(requirement, found) and needed:
-                raise InstallError(f"{requirement} is not in this environment")
+    requirements = [
+        each for extra in PARTS[part].extras for each in project["optional-dependencies"][extra]
+    ]
+    for requirement in (*requirements, *PARTS[part].common):
+        if not _add_library(requirement, found) and needed:
+            raise InstallError(f"{requirement} is not in this environment")
     return sorted(found - set(map(_normalized, _locked())))
 
 

@@ -32,14 +32,14 @@ class Installed:
             **{f"QMD_{name.upper()}_PORT": str(port) for name, port in self.ports.items()},
         }
 
-    def run(self, *words: str, input: str | None = None) -> str:
+    def run(self, *words: str, input: str | None = None, fails: bool = False) -> str:
         """Run a command; return its output."""
         done = subprocess.run(
             [*self.command, "--config", str(self.config), *words],
             cwd="/", env=self.environment, input=input,
             capture_output=True, text=True, check=False, timeout=END_S,
         )  # fmt: skip
-        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
+        assert (done.returncode != 0) is fails, (words, done.stdout[-2000:], done.stderr[-2000:])
         return done.stdout
 
     def init(self) -> None:

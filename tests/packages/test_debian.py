@@ -6,6 +6,7 @@ shorter form, without compression, lintian and the second build (QMD_PACKAGES=fa
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from tests.packages.life import Installed, exchange_messages, open_doors
 FORM = os.environ.get("QMD_PACKAGES", "")
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OLDER = "0.0.9"
-NAMES = {"qmd", "qmd-amqp", "qmd-console", "qmd-metrics", "qmd-traces"}
+NAMES = {"qmd", "qmd-amqp", "qmd-bridge", "qmd-console", "qmd-metrics", "qmd-traces"}
 
 pytestmark = [
     pytest.mark.process,
@@ -84,6 +85,7 @@ def test_the_packages_live_in_a_minimal_debian(
         exchange_messages(service)
         service.environment["QMD_CONSOLE_USERS"] = "/var/lib/qmd/console-users"
         open_doors(service)
+        check_bridges(service, chroot)
     check_files(chroot)
 
     # Removal leaves the configuration and the messages, and a new installation goes on with them.
@@ -137,6 +139,50 @@ def check_files(chroot: Chroot) -> None:
         assert list(chroot.path(f"{folder}/__pycache__").glob(f"{name}.*.pyc")), module
     chroot.run("/usr/bin/python3", "-I", "-c", _PROTON)
 
+
+def check_bridges(service: Installed, chroot: Chroot) -> None:
+    """Check that the command finds the libraries of each kind: the other ends do not answer."""
+    chroot.path("/etc/qmd/bridges.toml").write_text(_BRIDGES)
+    said = service.run("bridge", "check", "--json", fails=True)
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert [row["name"] for row in rows] == ["amqp", "kafka", "nats", "s3"]
+    for row in rows:
+        assert not row["ok"]
+        assert "not installed" not in row["text"], row
+    chroot.path("/etc/qmd/bridges.toml").unlink()
+
+
+_BRIDGES = """
+[bridge.amqp]
+kind = "amqp"
+direction = "out"
+queue = "kept"
+url = "amqp://127.0.0.1:9"
+address = "x"
+
+[bridge.kafka]
+kind = "kafka"
+direction = "out"
+queue = "kept"
+servers = "127.0.0.1:9"
+topic = "x"
+
+[bridge.nats]
+kind = "nats"
+direction = "out"
+queue = "kept"
+url = "nats://127.0.0.1:9"
+stream = "x"
+subject = "x"
+
+[bridge.s3]
+kind = "s3"
+direction = "out"
+queue = "kept"
+endpoint = "http://127.0.0.1:9"
+region = "x"
+bucket = "x"
+"""
 
 _PROTON = "import sys; sys.path.insert(0, '/usr/lib/qmd'); import proton, opentelemetry.sdk.trace"
 

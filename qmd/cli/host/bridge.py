@@ -117,7 +117,11 @@ async def _checked(configuration: Configuration, name: str, given: Definition) -
 
 def _missing(error: ImportError) -> str:
     extra = _EXTRAS.get((error.name or "").partition(".")[0], "s3")
-    return f"its library is not installed: pip install 'qmd-msmq[bridge-{extra}]'"
+    package = "qmd-amqp" if extra == "amqp" else "qmd-bridge"
+    return (
+        f"its library is not installed: pip install 'qmd-msmq[bridge-{extra}]'; with the packages"
+        f" of Debian, apt install {package}"
+    )
 
 
 @bridge.command()
