@@ -470,7 +470,9 @@ CREATE TABLE tally (
     place     INTEGER PRIMARY KEY,               -- table and queue
     row_count INTEGER NOT NULL,
     digest    INTEGER NOT NULL,                  -- the sum of the keys, modulo 2**32
-    block     INTEGER NOT NULL                   -- the newest event block then
+    block     INTEGER NOT NULL,                  -- the newest event block then
+    bytes     INTEGER NOT NULL DEFAULT 0,        -- of their packets
+    transactional INTEGER NOT NULL DEFAULT 0     -- rows of `outgoing` in the queue's sequence
 );
 
 -- The blocks of events with outcomes, in groups, while these are kept; storage/tables/outcomes.py.

@@ -316,7 +316,9 @@ class Assembly(TransferLayer):
         self.housekeeping = Housekeeping(services)
         self.retention = retention.Retention(self._retention_tasks())
         self.disk_watch = DiskWatch(services, self.recorder)
-        self.row_watch = RowWatch(services, self.recorder, self.housekeeping)
+        self.row_watch = RowWatch(
+            services, self.recorder, self.housekeeping, self.queues, self.outgoing
+        )
         self.expiry = Expiry(
             services,
             self.confirmations,

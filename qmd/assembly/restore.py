@@ -31,6 +31,7 @@ from storage.tables import tls_peers as tls_rows
 from storage.tables import topics as topic_rows
 from storage.tables import ways_back as way_rows
 from storage.tables.pages import EMPTY, Totals
+from storage.tables.tally import NONE, Figures
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,8 +67,7 @@ async def restore(assembly: Assembly) -> None:
     for outgoing in state.outgoing_queues:
         assembly.outgoing.restore(
             outgoing,
-            state.outgoing.get(outgoing.id, EMPTY),
-            state.transactional.get(outgoing.id, 0),
+            state.outgoing.get(outgoing.id, NONE),
             state.awaiting.get(outgoing.id, EMPTY),
             awaited.get(outgoing.id, ()),
         )
@@ -105,8 +105,7 @@ class _State(NamedTuple):
     queues: list[queue_rows.QueueRow]
     messages: dict[int, Totals]
     outgoing_queues: list[outgoing_rows.OutgoingQueueRow]
-    outgoing: dict[int, Totals]
-    transactional: dict[int, int]
+    outgoing: dict[int, Figures]
     awaiting: dict[int, Totals]
     last_timestamp: int
     unconfirmed: set[int]
@@ -137,8 +136,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         queue_rows.list_all(db),
         message_rows.totals_by_queue(db),
         outgoing_rows.list_queues(db),
-        outgoing_rows.totals_by_queue(db),
-        outgoing_rows.transactional_by_queue(db),
+        outgoing_rows.figures_by_queue(db),
         awaiting_rows.totals_by_queue(db),
         outgoing_rows.last_timestamp(db),
         awaiting_rows.unconfirmed_queues(db),

@@ -1,8 +1,8 @@
 """The row watch: notices rows of messages that vanish from the database.
 
 A row that another program deletes leaves no trace in the database.  Each commit keeps the number of
-rows of each queue (storage/tables/tally.py).  The watch counts the rows at the start, when another
-program has written to the database, which SQLite shows at no cost, and every `COMPARE_S`.
+rows of each queue (storage/tables/tally.py).  The watch counts the rows soon after the start, when
+another program has written to the database, which SQLite shows at no cost, and every `COMPARE_S`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from qmd.events.recorder import Recorder
     from qmd.maintenance.housekeeping import Housekeeping
+    from qmd.queues.outgoing_queues import OutgoingQueues
+    from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
+    from storage.tables.tally import Difference
     from storage.tables.vanished import Vanished
 
 log = structlog.get_logger()
@@ -44,10 +47,19 @@ REMEDY = (
 class RowWatch:
     """The watch of one queue manager."""
 
-    def __init__(self, services: Services, recorder: Recorder, housekeeping: Housekeeping) -> None:
+    def __init__(
+        self,
+        services: Services,
+        recorder: Recorder,
+        housekeeping: Housekeeping,
+        queues: LocalQueues,
+        outgoing: OutgoingQueues,
+    ) -> None:
         self._services = services
         self._recorder = recorder
         self._housekeeping = housekeeping
+        self._queues = queues
+        self._outgoing = outgoing
         self._foreign_commits: int | None = None
         self._due = 0.0
         #: Rows that have ever vanished, and the last time, in seconds since 1970 (0: never).
@@ -58,8 +70,9 @@ class RowWatch:
         """Look in each interval until cancelled."""
         self.rows, self.at_s = await self._services.storage.read(_known)
         while True:
-            await self._housekeeping.attempt("look for vanished rows", self.look, otherwise=None)
+            # First the interval: to count a long queue must not delay the first requests.
             await asyncio.sleep(INTERVAL_S)
+            await self._housekeeping.attempt("look for vanished rows", self.look, otherwise=None)
 
     async def look(self) -> None:
         """Count the rows if that is due, or another program has written to the database."""
@@ -74,12 +87,29 @@ class RowWatch:
         """Count the rows, report and accept differences.  Raises StorageError."""
         found = await self._services.storage.compare()
         for each in found:
-            self._report(each)
+            self._adjust(each.difference)
+            if each.difference.rows or each.difference.digest:
+                self._report(each)
         if found:
             self.rows += sum(max(-each.difference.rows, 0) for each in found)
             self.at_s = int(self._services.environment.time())
             note = partial(_note, found=found, rows=self.rows, at_s=self.at_s)
             await self._services.storage.batch.run(note)
+
+    def _adjust(self, difference: Difference) -> None:
+        """Let the counts in memory, which began with those of the tally, agree with the rows."""
+        rows, _, size, transactional = difference.figures
+        if difference.table == "message":
+            queue = self._queues.by_id.get(difference.queue_id)
+            if queue is not None:
+                queue.count_in(max(rows, -queue.messages), max(size, -queue.own_bytes))
+        elif difference.table == "outgoing":
+            for each in self._outgoing.queues:
+                if each.id == difference.queue_id:
+                    each.others = max(0, each.others + rows - transactional)
+                    gone = min(each.sequence.outstanding, max(0, -transactional))
+                    each.sequence.released(gone)
+                    each.grow(max(size, -each.bytes))
 
     def _report(self, found: Vanished) -> None:
         table, rows = found.difference.table, found.difference.rows

@@ -41,6 +41,7 @@ from storage.engine.batch import Batch
 from storage.tables import outgoing as outgoing_rows
 from storage.tables.keys import LOOKUP_BITS
 from storage.tables.pages import Totals
+from storage.tables.tally import Figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,15 +120,14 @@ class OutgoingQueues:
     def restore(
         self,
         row: outgoing_rows.OutgoingQueueRow,
-        totals: Totals,
-        transactional: int,
+        stored: Figures,
         awaiting: Totals,
         sequences_awaited: Iterable[int] = (),
     ) -> None:
         """Create the outgoing queue of a row; all its messages count as sent once.
 
-        `totals` counts its stored messages, `transactional` those of its sequence, and `awaiting`
-        those that wait for their final acks; `sequences_awaited` are the sequences of the latter.
+        `stored` counts its stored messages, and `awaiting` those that wait for their final acks;
+        `sequences_awaited` are the sequences of the latter.
         """
         name, via, for_others = parse_queue_name(row.destination)
         # The row of a queue that names a public queue contains its queue manager.
@@ -136,7 +136,7 @@ class OutgoingQueues:
             row.sequence_id,
             row.base,
             row.next_number,
-            transactional,
+            stored.transactional,
             resend_intervals_s=self._services.settings.delivery.resend_s,
             unproven_from=max(0, row.unproven_from - row.base),
         )
@@ -147,11 +147,11 @@ class OutgoingQueues:
             sequence=sequence,
             usage=self._usage,
             others_usage=self.others_usage if for_others else None,
-            stored=StoredContents(totals.messages - transactional, totals.bytes, awaiting),
+            stored=StoredContents(stored.rows - stored.transactional, stored.bytes, awaiting),
         )
         if row.redirect is not None:
             self._redirects.restored(queue)
-        queue.may_be_misdated = totals.messages > 0
+        queue.may_be_misdated = stored.rows > 0
         queue.is_stored = True
         if sequence.is_unproven:
             position = sequence.base + sequence.first_unproven

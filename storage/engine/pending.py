@@ -13,7 +13,7 @@ from storage.errors import NoRoomForIt, StorageError
 from storage.tables import awaiting, events
 from storage.tables.awaiting import Arrived, Kept
 from storage.tables.events import Event
-from storage.tables.tally import Recount, tally_of
+from storage.tables.tally import tally_of
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Unit(Generic[T]):
         try:
             self._result = self._work(db)
         except Exception as failure:
-            if isinstance(failure, MemoryError | Recount):
+            if isinstance(failure, MemoryError):
                 raise  # memory may be available when the batch is retried
             if isinstance(failure, sqlite3.Error) and not _is_units_own(failure):
                 raise

@@ -34,7 +34,6 @@ from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
 from storage.errors import StorageError
 from storage.options import PAGE_BYTES, StorageOptions
-from storage.tables.tally import Recount, tally_of
 
 #: Pages that a commit on a full disk frees at once: 2 MiB, some 10 ms.
 VACUUM_PAGES = 256
@@ -342,12 +341,6 @@ def _write_without_room(
 def _write(db: sqlite3.Connection, batch: Batch, marker: Marker) -> None:
     try:
         batch.write(db, marker.begin)
-    except Recount:
-        db.execute("ROLLBACK")
-        tally = tally_of(db)
-        assert tally is not None
-        tally.be_careful()
-        _write(db, batch, marker)
     except BaseException:
         # On a full disk SQLite has often done so itself.
         if db.in_transaction:

@@ -85,11 +85,8 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     if not kept:
         return kept
     numbers = key_list([each.number for each in kept])
-    replaced = db.execute(
-        "SELECT number FROM awaiting WHERE number IN (SELECT value FROM json_each(?))", (numbers,)
-    ).fetchall()
-    tally.deleted(db, "awaiting", [number for (number,) in replaced], len(replaced))
-    tally.inserted(db, "awaiting", [each.number for each in kept])
+    among = "number IN (SELECT value FROM json_each(?))"
+    tally.leaving(db, "awaiting", among, (numbers,))
     db.execute(
         # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
@@ -106,6 +103,7 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
             *keys,
         ),
     )
+    tally.arrived(db, "awaiting", among, (numbers,))
     if vault_of(db) is not None:
         _seal_again(db, waiting, keys)
     return kept
@@ -179,10 +177,9 @@ def expired(
 
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
     among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
-    going = tally.to_delete(db, "awaiting", numbers, among, listed)
+    tally.leaving(db, "awaiting", among, listed)
     with shared_parts.leaving(db, "awaiting", among, listed):
-        count = db.execute(f"DELETE FROM awaiting WHERE {among}", listed).rowcount
-    tally.deleted(db, "awaiting", going, count)
+        db.execute(f"DELETE FROM awaiting WHERE {among}", listed)
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:

@@ -55,9 +55,9 @@ def set_aside(db: sqlite3.Connection, table: str, key: int, at_s: int) -> bool:
     packet, _ = open_row(db, table, key, packet, seal, None, part_id)
     part = None if part_id is None else shared_parts.find(db, part_id)
     keep(db, table, key, packet if part is None else packet + part[0], at_s)
+    tally.leaving(db, table, "key = ?", (key,))
     with shared_parts.leaving(db, table, "key = ?", (key,)):
         db.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
-    tally.deleted(db, table, [key], 1)
     return True
 
 

@@ -43,7 +43,7 @@ COLUMNS = "number, clock, due_ms, queue, bytes, owner, sent_at_ms, data, checksu
 
 def add(db: sqlite3.Connection, rows: Sequence[DelayedRow]) -> None:
     """Store delayed messages."""
-    tally.inserted(db, "delayed", [row.number for row in rows])
+    tally.inserted(db, "delayed", [row.number for row in rows], [row.size for row in rows])
     vault = writing_vault(db)
     db.executemany(
         f"INSERT INTO delayed ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -64,10 +64,9 @@ def add(db: sqlite3.Connection, rows: Sequence[DelayedRow]) -> None:
 def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
     """Delete the messages with these first numbers; return the number of those that existed."""
     among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
-    going = tally.to_delete(db, "delayed", numbers, among, listed)
-    count = db.execute(f"DELETE FROM delayed WHERE {among}", listed).rowcount
-    tally.deleted(db, "delayed", going, count)
-    return count
+    going = tally.leaving(db, "delayed", among, listed)
+    db.execute(f"DELETE FROM delayed WHERE {among}", listed)
+    return going.messages
 
 
 def set_aside(db: sqlite3.Connection, *, number: int, at_s: int) -> None:

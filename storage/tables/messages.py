@@ -45,7 +45,7 @@ COLUMNS = ", ".join(MessageRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
-    tally.inserted(db, "message", [row[0] for row in rows])
+    tally.inserted(db, "message", [row[0] for row in rows], [len(row[4]) for row in rows])
     vault = writing_vault(db)
     if vault is not None:
         db.executemany(
@@ -62,7 +62,8 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
 
 
 def insert_copies(db: sqlite3.Connection, rows: Sequence[NewCopy]) -> None:
-    tally.inserted(db, "message", [row[0] for row in rows])
+    sizes = [len(row[4]) + row[5][1] for row in rows]
+    tally.inserted(db, "message", [row[0] for row in rows], sizes)
     for (arrived_at_ms, expires_at_s, reason, part), copies in groupby(rows, _alike):
         alike = arrived_at_ms, expires_at_s, *part
         # As in outgoing.py: values that all copies share are literals of the statement.
@@ -93,10 +94,9 @@ def _alike(row: NewCopy) -> tuple[int, int | None, str | None, PartOf]:
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     """Delete messages in one statement: SQLite sorts the keys and scans the table once."""
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
-    going = tally.to_delete(db, "message", keys, among, listed)
+    tally.leaving(db, "message", among, listed)
     with shared_parts.leaving(db, "message", among, listed):
-        count = db.execute(f"DELETE FROM message WHERE {among}", listed).rowcount
-    tally.deleted(db, "message", going, count)
+        db.execute(f"DELETE FROM message WHERE {among}", listed)
 
 
 def count_abort(db: sqlite3.Connection, keys: Sequence[int]) -> None:
@@ -129,13 +129,13 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
         )
     }
     present = [each for each in moves if each.key in found]
+    among = "key IN (SELECT value FROM json_each(?))"
+    tally.leaving(db, "message", among, (key_list(list(found)),))
     db.executemany(
         "UPDATE message SET key = ?, move_count = move_count + 1, last_move_at_ms = ?"
         " WHERE key = ?",
         [(each.to_key, at_ms, each.key) for each in present],
     )
-    tally.deleted(db, "message", [each.key for each in present], len(present))
-    tally.inserted(db, "message", [each.to_key for each in present])
     vault = writing_vault(db)
     changed: list[tuple[bytes, int, bytes | None, int]] = []
     for each in present:
@@ -149,14 +149,13 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], at_ms: int) -> set[int]:
         _seal_again(db, [each for each in present if each.packet is None])
     if changed:
         keys = key_list([key for *_, key in changed])
-        with shared_parts.leaving(
-            db, "message", "key IN (SELECT value FROM json_each(?))", (keys,)
-        ):
+        with shared_parts.leaving(db, "message", among, (keys,)):
             db.executemany(
                 "UPDATE message SET packet = ?, checksum = ?, seal = ?, part_id = NULL,"
                 " part_bytes = 0, reason = NULL, expires_at_s = NULL WHERE key = ?",
                 changed,
             )
+    tally.arrived(db, "message", among, (key_list([each.to_key for each in present]),))
     return found
 
 
@@ -280,8 +279,11 @@ def totals(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    """Return the totals of all queues that are not empty; used at start."""
-    return pages.by_queue(pages.totals_by_level(db, "message"))
+    """Return the totals of all queues that are not empty, without counting; used at start."""
+    return {
+        queue_id: Totals(figures.rows, figures.bytes)
+        for queue_id, figures in tally.totals(db, "message").items()
+    }
 
 
 def purge(db: sqlite3.Connection, queue_id: int, rows_max: int) -> Totals:
@@ -303,8 +305,7 @@ def delete_all(db: sqlite3.Connection, queue_id: int) -> Totals:
 
 
 def _delete_range(db: sqlite3.Connection, first: int, last: int) -> Totals:
-    deleted = pages.totals_between(db, "message", first, last)
-    tally.leaving(db, "message", first, last)
+    deleted = tally.leaving(db, "message", "key BETWEEN ? AND ?", (first, last))
     with shared_parts.leaving(db, "message", "key BETWEEN ? AND ?", (first, last)):
         db.execute("DELETE FROM message WHERE key BETWEEN ? AND ?", (first, last))
     return deleted

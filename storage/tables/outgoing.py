@@ -8,7 +8,6 @@ from storage.errors import NoSuchQueue
 from storage.tables import counters, damaged, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import (
-    OUTGOING_TRANSACTIONAL_LEVEL,
     level_range,
     lookup_id_of,
     queue_range,
@@ -16,6 +15,7 @@ from storage.tables.keys import (
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Head, Totals, key_list
 from storage.tables.sequences import decode_sequence_id, encode_sequence_id
 from storage.tables.shared_parts import PartOf
+from storage.tables.tally import Figures
 from storage.vault import open_row, vault_of, writing_vault
 
 
@@ -94,7 +94,7 @@ COLUMNS = ", ".join(OutgoingRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
-    tally.inserted(db, "outgoing", [row[0] for row in rows])
+    tally.inserted(db, "outgoing", [row[0] for row in rows], [len(row[2]) for row in rows])
     vault = writing_vault(db)
     if vault is not None:
         db.executemany(
@@ -112,8 +112,9 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
 
 def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
     for each in copies:
-        tally.inserted(db, "outgoing", [key for key, _ in each.rows])
         part_id, part_bytes = each.part or (None, 0)
+        heads = [(key, len(head) + part_bytes) for key, head in each.rows]
+        tally.inserted(db, "outgoing", [key for key, _ in heads], [size for _, size in heads])
         alike = each.expires_at_s, each.confirm_by_s, int(each.discard), part_id, part_bytes
         # Values that all rows share are literals of the statement: binding a value costs up to a
         # third of the insert.
@@ -138,20 +139,15 @@ def insert_copies(db: sqlite3.Connection, copies: Iterable[NewCopies]) -> None:
 
 def delete(db: sqlite3.Connection, keys: Sequence[int]) -> None:
     among, listed = "key IN (SELECT value FROM json_each(?))", (key_list(keys),)
-    going = tally.to_delete(db, "outgoing", keys, among, listed)
+    tally.leaving(db, "outgoing", among, listed)
     with shared_parts.leaving(db, "outgoing", among, listed):
-        count = db.execute(f"DELETE FROM outgoing WHERE {among}", listed).rowcount
-    tally.deleted(db, "outgoing", going, count)
+        db.execute(f"DELETE FROM outgoing WHERE {among}", listed)
 
 
 def delete_ranges(db: sqlite3.Connection, ranges: Sequence[tuple[int, int]]) -> None:
     """Delete ranges of rows, given as first and last key, both included."""
-    if not shared_parts.any_there(db):
-        tally.delete_ranges(db, "outgoing", ranges)
-        return
-    for each in ranges:
-        with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", each):
-            tally.delete_ranges(db, "outgoing", [each])
+    for each in ranges:  # one after the other: they may overlap
+        release(db, *each)
 
 
 def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
@@ -161,8 +157,7 @@ def identities(db: sqlite3.Connection, first: int, last: int) -> list[Head]:
 
 def release(db: sqlite3.Connection, first: int, last: int) -> Totals:
     """Delete the rows of a range, both ends included; return their totals."""
-    released = pages.totals_between(db, "outgoing", first, last)
-    tally.leaving(db, "outgoing", first, last)
+    released = tally.leaving(db, "outgoing", "key BETWEEN ? AND ?", (first, last))
     with shared_parts.leaving(db, "outgoing", "key BETWEEN ? AND ?", (first, last)):
         db.execute("DELETE FROM outgoing WHERE key BETWEEN ? AND ?", (first, last))
     return released
@@ -301,22 +296,9 @@ def totals(db: sqlite3.Connection, outgoing_id: int) -> Totals:
     return pages.totals_between(db, "outgoing", *queue_range(outgoing_id))
 
 
-def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    return pages.by_queue(totals_by_level(db))
-
-
-def totals_by_level(db: sqlite3.Connection) -> dict[tuple[int, int], Totals]:
-    """Return the totals by outgoing queue and level, of those that are not empty."""
-    return pages.totals_by_level(db, "outgoing")
-
-
-def transactional_by_queue(db: sqlite3.Connection) -> dict[int, int]:
-    """Return the number of transactional messages by outgoing queue, of those that have some."""
-    return {
-        outgoing_id: total.messages
-        for (outgoing_id, level), total in totals_by_level(db).items()
-        if level == OUTGOING_TRANSACTIONAL_LEVEL
-    }
+def figures_by_queue(db: sqlite3.Connection) -> dict[int, Figures]:
+    """Return the figures of all queues with messages, without counting; used at start."""
+    return tally.totals(db, "outgoing")
 
 
 def redirect(db: sqlite3.Connection, outgoing_ids: Sequence[int], address: str | None) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from storage.tables import shared_parts
-from storage.tables.keys import key_parts, level_range
 
 PAGE_ROWS_MAX = 256
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -49,23 +48,6 @@ def totals_between(db: sqlite3.Connection, table: str, first: int, last: int) ->
     return Totals(count, size)
 
 
-def totals_by_level(db: sqlite3.Connection, table: str) -> dict[tuple[int, int], Totals]:
-    """Return totals by queue id and level, of those that are not empty.
-
-    Finds each level by a seek.  GROUP BY would sort all packets in memory first: SQLite does not
-    detect that the table is in the order of `key >> 44`.
-    """
-    found: dict[tuple[int, int], Totals] = {}
-    last = -1
-    while True:
-        (first,) = db.execute(f"SELECT min(key) FROM {table} WHERE key > ?", (last,)).fetchone()
-        if first is None:
-            return found
-        queue_id, level, _ = key_parts(first)
-        _, last = level_range(queue_id, level)
-        found[queue_id, level] = totals_between(db, table, first, last)
-
-
 class Head(NamedTuple):
     """The identity of the message in a row, at fixed offsets of its packet.  [MS-MQMQ] 2.2.19.2"""
 
@@ -107,12 +89,3 @@ def heads_between(db: sqlite3.Connection, table: str, first: int, last: int) -> 
 def key_list(keys: Sequence[int]) -> str:
     """Return a list of integers as one parameter, for `json_each`."""
     return f"[{','.join(map(str, keys))}]"
-
-
-def by_queue(totals: dict[tuple[int, int], Totals]) -> dict[int, Totals]:
-    """Return the sum of the levels of each queue."""
-    added: dict[int, Totals] = {}
-    for (queue_id, _), (count, size) in totals.items():
-        before = added.get(queue_id, EMPTY)
-        added[queue_id] = Totals(before.messages + count, before.bytes + size)
-    return added

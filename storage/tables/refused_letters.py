@@ -28,7 +28,8 @@ def remove(db: sqlite3.Connection, keys: Sequence[int]) -> None:
 def remove_gone(db: sqlite3.Connection) -> list[int]:
     """Delete the rows of dead letters that have left their queue; return their keys."""
     rows = db.execute(
-        "DELETE FROM refused_letter WHERE key NOT IN (SELECT key FROM message) RETURNING key"
+        "DELETE FROM refused_letter WHERE NOT EXISTS"
+        " (SELECT 1 FROM message WHERE message.key = refused_letter.key) RETURNING key"
     )
     return [key for (key,) in rows.fetchall()]
 
@@ -37,6 +38,8 @@ def list_all(db: sqlite3.Connection) -> list[RefusedLetter]:
     """Return the rows of dead letters that are still there, the oldest first."""
     rows = db.execute(
         "SELECT key, host, bytes, at_s FROM refused_letter"
-        " WHERE key IN (SELECT key FROM message) ORDER BY at_s, key"
+        # Not IN: that would collect the keys of all messages first.
+        " WHERE EXISTS (SELECT 1 FROM message WHERE message.key = refused_letter.key)"
+        " ORDER BY at_s, key"
     )
     return list(map(RefusedLetter._make, rows))

@@ -1,14 +1,15 @@
 """The tally: how many rows of messages each queue must have, kept in the commit that changes them.
 
-SQLite cannot show that another program has deleted a row.  So each commit that inserts or deletes
-messages records the number of rows of each queue that it changed, and the sum of their keys, in its
-block of events (column `tally`): no page more is written.  Table `tally` has the same for the
-queues that changed before the block in its column `block`, so that some hundred blocks are read
-at most.  Later the rows are counted and compared: `differences`.
+SQLite cannot show that another program has deleted a row, and it counts rows by reading them all.
+So each commit that inserts or deletes messages records the figures of each queue that it changed
+(`Figures`), in its block of events (column `tally`): no page more is written.  Table `tally` has
+the same for the queues that changed before the block in its column `block`, so that some hundred
+blocks are read at most.  A start takes its counts from here, however long the queues are.  Later
+the rows are counted and compared: `differences`.
 
 The functions of the tables report their changes to the tally of the connection; other connections
-have none.  Deletions are counted by SQLite: if it has deleted other rows than expected, the commit
-is undone, and written again with a look at each row first (`Recount`).
+have none.  Rows that are to be deleted are looked at before: a row that another program has deleted
+is not counted out a second time.
 """
 
 import sqlite3
@@ -17,32 +18,66 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from storage.tables import counters
-from storage.tables.keys import LOOKUP_BITS, queue_range
+from storage.tables.keys import (
+    ARRIVAL_BITS,
+    LEVEL_MAX,
+    LOOKUP_BITS,
+    OUTGOING_TRANSACTIONAL_LEVEL,
+    level_of,
+    queue_range,
+)
+from storage.tables.pages import Totals
 
 #: The counter of the block before which table `tally` has everything.
 COUNTER = "tally"
+#: The same of schema 40, whose tally had neither bytes nor transactional rows.
+COUNTER_OF_ROWS = "tally_of_rows"
 #: Blocks after which the table is brought up to date.
 BLOCKS_MAX = 512
-#: Commits that look at each row first, after one that had to be written again.
-CAREFUL_COMMITS = 64
 
-#: The tables, with the column of their keys, and whether they are counted by queue.
+#: The tables: number, column of the keys, bytes of a row, and whether they are counted by queue.
 TABLES = {
-    "message": (0, "key", True),
-    "outgoing": (1, "key", True),
-    "awaiting": (2, "number", False),
-    "delayed": (3, "number", False),
+    "message": (0, "key", "length(packet) + part_bytes", True),
+    "outgoing": (1, "key", "length(packet) + part_bytes", True),
+    "awaiting": (2, "number", "length(packet) + part_bytes", False),
+    "delayed": (3, "number", "bytes", False),
 }
 _TABLE_BITS = 16
-_ENTRY = struct.Struct("<IQI")  # place, rows, digest
+_QUEUE_MASK = (1 << _TABLE_BITS) - 1
+_ENTRY = struct.Struct("<IQIQQ")  # place, and the figures
+_ENTRY_OF_ROWS = struct.Struct("<IQI")  # of schema 40: place, rows, digest
 _MASK = (1 << 32) - 1
 
-#: By place: rows, and the sum of their keys modulo 2**32.
-Counts = dict[int, tuple[int, int]]
+
+class Figures(NamedTuple):
+    """The rows of one queue in one table, or changes of them."""
+
+    rows: int
+    digest: int  # the sum of their keys, modulo 2**32
+    bytes: int  # of their packets
+    transactional: int  # rows of `outgoing` that are part of the queue's sequence
+
+    def plus(self, other: "Figures") -> "Figures":
+        return Figures(
+            self.rows + other.rows,
+            self.digest + other.digest & _MASK,
+            self.bytes + other.bytes,
+            self.transactional + other.transactional,
+        )
+
+    def minus(self, other: "Figures") -> "Figures":
+        return Figures(
+            self.rows - other.rows,
+            self.digest - other.digest & _MASK,
+            self.bytes - other.bytes,
+            self.transactional - other.transactional,
+        )
 
 
-class Recount(Exception):
-    """Rows that were to be deleted were not there: the commit has to be written again."""
+NONE = Figures(0, 0, 0, 0)
+
+#: By place.
+Counts = dict[int, Figures]
 
 
 class Difference(NamedTuple):
@@ -50,8 +85,15 @@ class Difference(NamedTuple):
 
     table: str
     queue_id: int  # 0: of a table that is counted as a whole
-    rows: int  # present rows minus expected ones: below 0 if rows have vanished
-    digest: int  # the same of the sums of keys, modulo 2**32
+    figures: Figures  # present rows minus expected ones: below 0 if rows have vanished
+
+    @property
+    def rows(self) -> int:
+        return self.figures.rows
+
+    @property
+    def digest(self) -> int:
+        return self.figures.digest
 
 
 def place_of(table: str, queue_id: int) -> int:
@@ -84,13 +126,7 @@ class Tally:
         self._stored_at = known.since  # table `tally` is complete up to this block
         self._in_blocks = known.in_blocks  # places that have changed since
         self._block = block
-        self._careful = 0
         self.begin()
-
-    @property
-    def is_careful(self) -> bool:
-        """Whether deletions look at the rows first."""
-        return self._careful > 0
 
     # A commit.
 
@@ -113,27 +149,10 @@ class Tally:
         """
         self._changes, self._unwritten, self._new_block, self._trimmed = saved
 
-    def changed(self, table: str, keys: Sequence[int], sign: int) -> None:
-        """Count rows that were inserted (`sign` 1) or deleted (-1)."""
-        if not keys:
-            return
-        number, _, by_queue = TABLES[table]
-        first = min(keys) >> LOOKUP_BITS if by_queue else 0
-        if not by_queue or first == max(keys) >> LOOKUP_BITS:
-            self._add(number << _TABLE_BITS | first, sign * len(keys), sign * sum(keys))
-            return
-        for key in keys:
-            self._add(number << _TABLE_BITS | key >> LOOKUP_BITS, sign, sign * key)
-
-    def changed_range(self, table: str, first: int, last: int) -> None:
-        """Count the deletion of all rows of a range of keys of one queue."""
-        count = last - first + 1
-        place = place_of(table, first >> LOOKUP_BITS)
-        self._add(place, -count, -((first + last) * count // 2))
-
-    def _add(self, place: int, rows: int, digest: int) -> None:
-        before = self._changes.get(place) or self._counts.get(place, (0, 0))
-        self._changes[place] = before[0] + rows, (before[1] + digest) & _MASK
+    def add(self, place: int, change: Figures) -> None:
+        """Count rows in; a change below 0 counts them out."""
+        before = self._changes.get(place) or self._counts.get(place, NONE)
+        self._changes[place] = before.plus(change)
         self._unwritten.add(place)
 
     def for_block(self) -> bytes | None:
@@ -158,7 +177,7 @@ class Tally:
             return
         counts = self._counts | self._changes
         db.executemany(
-            "INSERT OR REPLACE INTO tally (place, row_count, digest, block) VALUES (?, ?, ?, ?)",
+            _STORE,
             [(place, *counts[place], self._new_block) for place in places],
         )
         if due:
@@ -174,18 +193,17 @@ class Tally:
             self._stored_at, self._in_blocks = self._block, set()
         else:
             self._in_blocks |= self._changes.keys()
-        self._careful = max(0, self._careful - 1)
-
-    def be_careful(self) -> None:
-        self._careful = CAREFUL_COMMITS
-
-    def adjust(self, table: str, queue_id: int, rows: int, digest: int) -> None:
-        """Accept a difference, in a unit: it is not reported again."""
-        self._add(place_of(table, queue_id), rows, digest)
 
 
-def _entry(place: int, counted: tuple[int, int]) -> bytes:
-    return _ENTRY.pack(place, max(counted[0], 0), counted[1])
+_STORE = (
+    "INSERT OR REPLACE INTO tally (place, row_count, digest, bytes, transactional, block)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+
+
+def _entry(place: int, counted: Figures) -> bytes:
+    rows, digest, size, transactional = counted
+    return _ENTRY.pack(place, max(rows, 0), digest, max(size, 0), max(transactional, 0))
 
 
 # For the functions of the tables.
@@ -196,58 +214,84 @@ def tally_of(db: sqlite3.Connection) -> Tally | None:
     return getattr(db, "tally", None)
 
 
-def inserted(db: sqlite3.Connection, table: str, keys: Sequence[int]) -> None:
-    """Count rows that were inserted."""
-    if (tally := tally_of(db)) is not None:
-        tally.changed(table, keys, 1)
-
-
-def to_delete(
-    db: sqlite3.Connection, table: str, keys: Sequence[int], among: str, listed: Sequence[object]
-) -> Sequence[int]:
-    """Return the keys that a deletion will delete: those given, or those that exist."""
+def inserted(db: sqlite3.Connection, table: str, keys: Sequence[int], sizes: Sequence[int]) -> None:
+    """Count rows that were inserted, by their keys and the bytes of their packets."""
     tally = tally_of(db)
-    if tally is None or not tally.is_careful:
-        return keys
-    column = TABLES[table][1]
-    return [key for (key,) in db.execute(f"SELECT {column} FROM {table} WHERE {among}", listed)]
-
-
-def deleted(db: sqlite3.Connection, table: str, keys: Sequence[int], count: int) -> None:
-    """Count rows that were deleted: `count`, of `keys`.  Raises Recount."""
-    tally = tally_of(db)
-    if tally is None:
+    if tally is None or not keys:
         return
-    if count != len(keys):
-        raise Recount
-    tally.changed(table, keys, -1)
+    number, _, _, by_queue = TABLES[table]
+    first, last = min(keys), max(keys)
+    levels = first >> ARRIVAL_BITS, last >> ARRIVAL_BITS
+    if not by_queue or levels[0] == levels[1]:  # nearly always: of one queue, and of one level
+        queue_id = first >> LOOKUP_BITS if by_queue else 0
+        transactional = len(keys) if by_queue and _is_transactional(table, first) else 0
+        change = Figures(len(keys), sum(keys), sum(sizes), transactional)
+        tally.add(number << _TABLE_BITS | queue_id, change)
+        return
+    for key, size in zip(keys, sizes, strict=True):
+        change = Figures(1, key, size, int(_is_transactional(table, key)))
+        tally.add(number << _TABLE_BITS | key >> LOOKUP_BITS, change)
 
 
-def delete_ranges(db: sqlite3.Connection, table: str, ranges: Sequence[tuple[int, int]]) -> int:
-    """Delete rows by ranges of keys, both ends included; return their number.  Raises Recount."""
+def arrived(db: sqlite3.Connection, table: str, among: str, values: Sequence[object]) -> None:
+    """Count the rows that a condition selects, which are new."""
     tally = tally_of(db)
-    delete = f"DELETE FROM {table} WHERE key BETWEEN ? AND ?"
-    if tally is not None and tally.is_careful:
-        # One after the other: ranges may overlap, and a row is counted once.
-        count = 0
-        for each in ranges:
-            leaving(db, table, *each)
-            count += db.execute(delete, each).rowcount
-        return count
-    count = db.executemany(delete, ranges).rowcount
     if tally is not None:
-        if count != sum(last - first + 1 for first, last in ranges):
-            raise Recount
-        for first, last in ranges:
-            tally.changed_range(table, first, last)
-    return count
+        for place, figures in _selected(db, table, among, values):
+            tally.add(place, figures)
 
 
-def leaving(db: sqlite3.Connection, table: str, first: int, last: int) -> None:
-    """Count rows of a range of keys that are deleted next; keys may be missing in it."""
-    if (tally := tally_of(db)) is not None:
-        keys = db.execute(f"SELECT key FROM {table} WHERE key BETWEEN ? AND ?", (first, last))
-        tally.changed(table, [key for (key,) in keys], -1)
+def leaving(db: sqlite3.Connection, table: str, among: str, values: Sequence[object]) -> Totals:
+    """Count the rows that a condition selects, which are deleted next; return their totals."""
+    tally = tally_of(db)
+    messages = size = 0
+    for place, figures in _selected(db, table, among, values):
+        if tally is not None:
+            tally.add(place, NONE.minus(figures))
+        messages += figures.rows
+        size += figures.bytes
+    return Totals(messages, size)
+
+
+def _selected(
+    db: sqlite3.Connection, table: str, among: str, values: Sequence[object]
+) -> list[tuple[int, Figures]]:
+    """Return the figures of rows by place.  Reads the head of each row, not its packet."""
+    number, column, _, by_queue = TABLES[table]
+    figures = _figures_of(table)
+    if not by_queue:
+        row = db.execute(f"SELECT {figures} FROM {table} WHERE {among}", values).fetchone()
+        return [(number << _TABLE_BITS, _made(row))] if row[0] else []
+    first, last, *row = db.execute(
+        f"SELECT min({column}), max({column}), {figures} FROM {table} WHERE {among}", values
+    ).fetchone()
+    if first is None:
+        return []
+    if first >> LOOKUP_BITS == last >> LOOKUP_BITS:
+        return [(number << _TABLE_BITS | first >> LOOKUP_BITS, _made(row))]
+    rows = db.execute(
+        f"SELECT {column} >> {LOOKUP_BITS}, {figures} FROM {table} WHERE {among} GROUP BY 1", values
+    )
+    return [(number << _TABLE_BITS | queue_id, _made(row)) for queue_id, *row in rows]
+
+
+def _figures_of(table: str) -> str:
+    """Return the columns of a query for the figures of all selected rows."""
+    _, column, size, _ = TABLES[table]
+    transactional = "0"
+    if table == "outgoing":
+        level = f"{column} >> {ARRIVAL_BITS} & {LEVEL_MAX}"
+        transactional = f"sum({level} = {OUTGOING_TRANSACTIONAL_LEVEL})"
+    return f"count(*), sum({column} & {_MASK}), sum({size}), {transactional}"
+
+
+def _made(row: Iterable[int | None]) -> Figures:
+    rows, digest, size, transactional = (value or 0 for value in row)
+    return Figures(rows, digest & _MASK, size, transactional)
+
+
+def _is_transactional(table: str, key: int) -> bool:
+    return table == "outgoing" and level_of(key) == OUTGOING_TRANSACTIONAL_LEVEL
 
 
 # Reading.
@@ -256,61 +300,93 @@ def leaving(db: sqlite3.Connection, table: str, first: int, last: int) -> None:
 def load(db: sqlite3.Connection) -> Tally:
     """Return the tally of a database, with what it should contain.
 
-    A database without one, from an earlier version or a repair, gets that of its present rows.
+    A database without one, from an earlier version or a repair, gets that of its present rows: its
+    next start reads them all, once.
     """
     known, block = expected(db), _newest_block(db)
     if known is None:
         db.execute("BEGIN IMMEDIATE")
-        known = Known(counted(db), block, set())
+        known = Known(_counts_of_rows(db), block, set())
         db.execute("DELETE FROM tally")
-        db.executemany(
-            "INSERT INTO tally (place, row_count, digest, block) VALUES (?, ?, ?, ?)",
-            [(place, *each, block) for place, each in known.counts.items()],
-        )
+        db.executemany(_STORE, [(place, *each, block) for place, each in known.counts.items()])
+        db.execute("DELETE FROM counter WHERE name = ?", (COUNTER_OF_ROWS,))
         counters.set_following(db, COUNTER, block)
         db.execute("COMMIT")
     return Tally(known, block)
 
 
+def totals(db: sqlite3.Connection, table: str) -> dict[int, Figures]:
+    """Return the figures of a table by queue, of those that have rows.  For a start."""
+    known = expected(db)
+    assert known is not None, "the storage has loaded it"
+    number = TABLES[table][0]
+    return {
+        place & _QUEUE_MASK: figures
+        for place, figures in known.counts.items()
+        if place >> _TABLE_BITS == number and figures.rows > 0
+    }
+
+
 def expected(db: sqlite3.Connection) -> Known | None:
     """Return the rows that the database should have; None if it does not know."""
-    since = db.execute("SELECT value FROM counter WHERE name = ?", (COUNTER,)).fetchone()
+    known = _expected(db, COUNTER, "row_count, digest, bytes, transactional", _ENTRY)
+    if known is None:
+        return None
+    counts = {place: Figures._make(each) for place, each in known[0].items()}
+    return Known(counts, known[1], known[2])
+
+
+def _expected(
+    db: sqlite3.Connection, counter: str, columns: str, entry: struct.Struct
+) -> tuple[dict[int, tuple[int, ...]], int, set[int]] | None:
+    since = db.execute("SELECT value FROM counter WHERE name = ?", (counter,)).fetchone()
     if since is None:
         return None
-    counts: Counts = {}
+    counts: dict[int, tuple[int, ...]] = {}
     blocks: dict[int, int] = {}
     in_blocks: set[int] = set()
-    for place, rows, digest, block in db.execute("SELECT * FROM tally"):
-        counts[place], blocks[place] = (rows, digest), block
+    for place, block, *figures in db.execute(f"SELECT place, block, {columns} FROM tally"):
+        counts[place], blocks[place] = tuple(figures), block
     later = db.execute("SELECT id, tally FROM event_block WHERE id > ? ORDER BY id", since)
     for block, entries in later:
-        for place, rows, digest in _ENTRY.iter_unpack(entries or b""):
+        for place, *figures in entry.iter_unpack(entries or b""):
             if block > blocks.get(place, -1):
-                counts[place] = rows, digest
+                counts[place] = tuple(figures)
             in_blocks.add(place)
-    return Known(counts, since[0], in_blocks)
+    return counts, since[0], in_blocks
+
+
+def _counts_of_rows(db: sqlite3.Connection) -> Counts:
+    """Count the rows.  Numbers that schema 40 has recorded stay: `differences` compares them."""
+    counts = counted(db)
+    before = _expected(db, COUNTER_OF_ROWS, "row_count, digest", _ENTRY_OF_ROWS)
+    if before is not None:
+        for place, (rows, digest) in before[0].items():
+            counts[place] = counts.get(place, NONE)._replace(rows=rows, digest=digest)
+        for place in counts.keys() - before[0].keys():
+            counts[place] = counts[place]._replace(rows=0, digest=0)
+    return counts
 
 
 def counted(db: sqlite3.Connection) -> Counts:
     """Count the rows of all tables: reads the head of each row, not its packet."""
     counts: Counts = {}
-    for table, (_, column, by_queue) in TABLES.items():
-        figures = f"SELECT count(*), coalesce(sum({column} & {_MASK}), 0) FROM {table}"
+    for table, (_, column, _, by_queue) in TABLES.items():
+        figures = f"SELECT {_figures_of(table)} FROM {table}"
         if not by_queue:
-            rows, digest = db.execute(figures).fetchone()
-            counts[place_of(table, 0)] = rows, digest & _MASK
+            counts[place_of(table, 0)] = _made(db.execute(figures).fetchone())
             continue
         last = -1
         while True:
-            (key,) = db.execute(f"SELECT min(key) FROM {table} WHERE key > ?", (last,)).fetchone()
+            (key,) = db.execute(
+                f"SELECT min({column}) FROM {table} WHERE {column} > ?", (last,)
+            ).fetchone()
             if key is None:
                 break
             queue_id = key >> LOOKUP_BITS
             first, last = queue_range(queue_id)
-            rows, digest = db.execute(
-                f"{figures} WHERE key BETWEEN ? AND ?", (first, last)
-            ).fetchone()
-            counts[place_of(table, queue_id)] = rows, digest & _MASK
+            row = db.execute(f"{figures} WHERE {column} BETWEEN ? AND ?", (first, last)).fetchone()
+            counts[place_of(table, queue_id)] = _made(row)
     return counts
 
 
@@ -329,27 +405,21 @@ def differences(db: sqlite3.Connection) -> list[Difference]:
     names = {number: table for table, (number, *_) in TABLES.items()}
     found = []
     for place in sorted(wanted.counts.keys() | present.keys()):
-        rows, digest = present.get(place, (0, 0))
-        other_rows, other_digest = wanted.counts.get(place, (0, 0))
-        if (rows, digest) != (other_rows, other_digest):
-            queue_id = place & ((1 << _TABLE_BITS) - 1)
-            found.append(
-                Difference(
-                    names[place >> _TABLE_BITS],
-                    queue_id,
-                    rows - other_rows,
-                    (digest - other_digest) & _MASK,
-                )
-            )
+        figures, other = present.get(place, NONE), wanted.counts.get(place, NONE)
+        if figures != other:
+            table, queue_id = names[place >> _TABLE_BITS], place & _QUEUE_MASK
+            found.append(Difference(table, queue_id, figures.minus(other)))
     return found
 
 
 def accept(db: sqlite3.Connection, found: Iterable[Difference]) -> None:
-    """Let the tally agree with the present rows, as a unit of the writer."""
+    """Let the tally agree with the present rows, as a unit of the writer: they are not reported
+    again.
+    """
     tally = tally_of(db)
     assert tally is not None
     for each in found:
-        tally.adjust(each.table, each.queue_id, each.rows, each.digest)
+        tally.add(place_of(each.table, each.queue_id), each.figures)
 
 
 def _newest_block(db: sqlite3.Connection) -> int:

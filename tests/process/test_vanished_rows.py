@@ -42,10 +42,11 @@ def test_a_deleted_row_is_reported_while_the_daemon_runs_and_at_its_start(hosts:
 
     delete(daemon, sent[1])
     assert vanished(daemon, 1)["vanished_at_s"]
+    assert vanished(daemon, 1)["messages"] == 4, "the counts in memory follow"
     daemon.terminate()  # compares the log of events with the tables
     delete(daemon, sent[3])
     daemon.start()
-    vanished(daemon, 2)
+    assert vanished(daemon, 2)["messages"] == 3, "the start took its counts from the tally"
 
     events = daemon.json("events", "tail", "--kind", "vanished")
     assert [each["message_id"] for each in events] == [sent[1], sent[3]]

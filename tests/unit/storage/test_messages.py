@@ -103,7 +103,6 @@ def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> N
 
     assert messages.totals(db, Q) == Totals(4, 23_000)
     assert messages.totals(db, Q - 1) == Totals(0, 0)
-    assert messages.totals_by_queue(db) == {Q: Totals(4, 23_000), Q + 1: Totals(1, 20_000)}
 
 
 def test_reading_a_page_seeks_and_does_not_scan(db: sqlite3.Connection) -> None:

@@ -156,13 +156,6 @@ def test_totals_count_messages_and_bytes_of_packets(db: sqlite3.Connection) -> N
     put(db, message_key(3, 7, 1), message_key(3, 8, 1), message_key(3, 8, 2), message_key(4, 0, 1))
 
     assert outgoing.totals(db, 3) == Totals(3, 18)
-    assert outgoing.totals_by_queue(db) == {3: Totals(3, 18), 4: Totals(1, 6)}
-    assert outgoing.totals_by_level(db) == {
-        (3, 7): Totals(1, 6),
-        (3, 8): Totals(2, 12),
-        (4, 0): Totals(1, 6),
-    }
-    assert outgoing.transactional_by_queue(db) == {3: 2}
 
 
 def test_a_message_is_found_by_its_key(db: sqlite3.Connection) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage import Storage
-from storage.tables import awaiting, delayed, events, messages, outgoing, tally
+from storage.tables import awaiting, delayed, events, messages, outgoing, pages, tally
 from storage.tables.events import Event
-from storage.tables.keys import message_key
+from storage.tables.keys import OUTGOING_TRANSACTIONAL_LEVEL, level_range, message_key
+from storage.tables.pages import Totals
 from tests.unit.storage.support import (
     NOW_S,
     SOURCE,
@@ -88,7 +90,6 @@ def test_no_change_of_the_storage_itself_is_a_difference(
     folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tally, "BLOCKS_MAX", 3)
-    monkeypatch.setattr(tally, "CAREFUL_COMMITS", 2)
     chance = random.Random(seed)
 
     async def scenario() -> None:
@@ -102,8 +103,21 @@ def test_no_change_of_the_storage_itself_is_a_difference(
                         trim = partial(events.trim, size_max=0, before_ms=9, blocks_max=5)
                         await storage.batch.run(trim)
                     assert await storage.compare() == []
+                    await storage.read(has_totals_of_rows)
 
     asyncio.run(scenario())
+
+
+def has_totals_of_rows(db: sqlite3.Connection) -> None:
+    """Compare the totals that a start uses with the rows."""
+    for queue_id, total in messages.totals_by_queue(db).items():
+        assert total == messages.totals(db, queue_id)
+    for queue_id, figures in outgoing.figures_by_queue(db).items():
+        assert Totals(figures.rows, figures.bytes) == outgoing.totals(db, queue_id)
+        first, last = level_range(queue_id, OUTGOING_TRANSACTIONAL_LEVEL)
+        assert figures.transactional == pages.totals_between(db, "outgoing", first, last).messages
+    (rows,) = db.execute("SELECT count(*) FROM message").fetchone()
+    assert rows == sum(total.messages for total in messages.totals_by_queue(db).values())
 
 
 def make_queue(db: sqlite3.Connection) -> None:
@@ -177,3 +191,41 @@ def test_a_database_without_a_tally_gets_one(folder: Path) -> None:
             assert await storage.compare() == []
 
     asyncio.run(scenario())
+
+
+def test_rows_that_vanish_before_an_upgrade_are_noticed_after_it(folder: Path) -> None:
+    """Schema 40 had rows and digests only: the numbers stay, and bytes are counted once."""
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            insert(storage, 1, 2, 3)
+            await durable(storage)
+        with other_connection(folder) as db:
+            as_schema_40(db)
+            db.execute("DELETE FROM message WHERE key = ?", (key(2),))
+            (size,) = db.execute("SELECT sum(length(packet)) FROM message").fetchone()
+        db.close()
+        async with opened(folder) as storage:
+            (each,) = await storage.compare()
+            assert each.difference.figures == tally.Figures(-1, -key(2) & 0xFFFFFFFF, 0, 0)
+            totals = await storage.read(messages.totals_by_queue)
+            assert totals == {16: Totals(3, size)}
+            await storage.batch.run(partial(tally.accept, found=[each.difference]))
+        async with opened(folder) as storage:
+            assert await storage.compare() == []
+
+    asyncio.run(scenario())
+
+
+def as_schema_40(db: sqlite3.Connection) -> None:
+    """Make the tally what schema 40 had, with the same numbers."""
+    known = tally.expected(db)
+    assert known is not None
+    db.execute("UPDATE counter SET name = ? WHERE name = ?", (tally.COUNTER_OF_ROWS, tally.COUNTER))
+    entry = struct.Struct("<IQI")
+    blocks = db.execute("SELECT id, tally FROM event_block WHERE tally IS NOT NULL").fetchall()
+    for block, entries in blocks:
+        counts = tally._ENTRY.iter_unpack(entries)
+        older = b"".join(entry.pack(*each[:3]) for each in counts)
+        db.execute("UPDATE event_block SET tally = ? WHERE id = ?", (older, block))
+    db.execute("UPDATE tally SET bytes = 0, transactional = 0")
