@@ -45,13 +45,15 @@ class BodyType(IntEnum):
     VT_CLSID = 72
 
 
+_NAMES = {each.value: each.name for each in BodyType}
+
+
 def body_type_name(value: int) -> str:
     """Return `VT_LPWSTR`, `VT_VECTOR|VT_UI1`, or `0x00000063` for a code without a name."""
-    names = {each.value: each.name for each in BodyType}
-    if value in names:
-        return names[value]
-    if value & VECTOR and value & ~VECTOR in names:
-        return f"VT_VECTOR|{names[value & ~VECTOR]}"
+    if value in _NAMES:
+        return _NAMES[value]
+    if value & VECTOR and value & ~VECTOR in _NAMES:
+        return f"VT_VECTOR|{_NAMES[value & ~VECTOR]}"
     return f"0x{value:08x}"
 
 

@@ -23,6 +23,9 @@ VERSION = 1
 TEXT_CHARACTERS_MAX = 1000  # of a text body, shown beside the packet that contains it
 
 
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
+
+
 class BrokenLine(ValueError):
     """A line that is not an exported message; the text says why."""
 
@@ -46,9 +49,8 @@ def line_of(message: Message, queue: str, clock_s: int) -> str:
         "body_text": _text(message.body),
         **shown,
     }
-    return json.dumps(
-        {name: value for name, value in fields.items() if value is not None and value != []},
-        separators=(",", ":"),
+    return _encoded(
+        {name: value for name, value in fields.items() if value is not None and value != []}
     )
 
 
