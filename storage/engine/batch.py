@@ -1,6 +1,6 @@
 """A batch: the changes that are collected during a commit and written by the next commit.
 
-Frequent changes are rows, each kind written by one `executemany`.  Rare changes are units: plain
+Frequent changes are rows, each kind written by few statements.  Rare changes are units: plain
 functions of the connection, each under a savepoint, so that a unit that fails does not affect the
 others.  `Batch.outgoing` and `Batch.incoming` collect the rows of outgoing queues and of incoming
 sequences.  All are written in this order, independent of the order of the calls:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.tables import damaged, pages, shared_parts, tally
+from storage.tables import damaged, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import queue_range
 from storage.tables.pages import PAGE_BYTES_MAX, PAGE_ROWS_MAX, Totals, key_list
@@ -45,19 +45,22 @@ COLUMNS = ", ".join(MessageRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
-    tally.inserted(db, "message", [row[0] for row in rows], [len(row[4]) for row in rows])
+    sizes = [len(row[4]) for row in rows]
+    tally.inserted(db, "message", [row[0] for row in rows], sizes)
     vault = writing_vault(db)
     if vault is not None:
-        db.executemany(
-            "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum, seal)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        many_rows.insert(
+            db,
+            "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum, seal)",
             ((*row[:4], *vault.stored("message", row[0], row[4])) for row in rows),
+            sum(sizes),
         )
         return
-    db.executemany(
-        "INSERT INTO message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
+    many_rows.insert(
+        db,
+        "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)",
         ((*row, checksum_of(row[4])) for row in rows),
+        sum(sizes),
     )
 
 

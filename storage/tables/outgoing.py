@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from storage.errors import NoSuchQueue
-from storage.tables import counters, damaged, pages, shared_parts, tally
+from storage.tables import counters, damaged, many_rows, pages, shared_parts, tally
 from storage.tables.damaged import checksum_of
 from storage.tables.keys import (
     level_range,
@@ -94,19 +94,22 @@ COLUMNS = ", ".join(OutgoingRow._fields)
 
 
 def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
-    tally.inserted(db, "outgoing", [row[0] for row in rows], [len(row[2]) for row in rows])
+    sizes = [len(row[2]) for row in rows]
+    tally.inserted(db, "outgoing", [row[0] for row in rows], sizes)
     vault = writing_vault(db)
     if vault is not None:
-        db.executemany(
-            "INSERT INTO outgoing (key, expires_at_s, confirm_by_s, discard, packet, checksum,"
-            " seal) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        many_rows.insert(
+            db,
+            "outgoing (key, expires_at_s, confirm_by_s, discard, packet, checksum, seal)",
             ((*row[:2], *row[3:], *vault.stored("outgoing", row[0], row[2])) for row in rows),
+            sum(sizes),
         )
         return
-    db.executemany(
-        "INSERT INTO outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
+    many_rows.insert(
+        db,
+        "outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)",
         ((*row, checksum_of(row[2])) for row in rows),
+        sum(sizes),
     )
 
 
