@@ -373,6 +373,10 @@ class PeerConnection(asyncio.BufferedProtocol):
         if self._closed or self.session is None:
             return
         now = self._loop.time()
+        due = self.session.next_timer()
+        if due is None or due > now:
+            self._arm()  # it was set for an acknowledgment that has left since
+            return
         if not self._reader.is_read:
             self.session.note_arrival()  # acknowledgments may be among the bytes that are not read
         self._handle(self.session.handle_timer(now), now)
