@@ -57,10 +57,16 @@ async def send(
         return {"first_ns": first_ns, "cpu_s": _cpu_s() - cpu_s}
 
 
-async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -> dict[str, Any]:
-    """Take, check and remove; a message counts as received when its removal is on the disk."""
+async def receive(
+    socket: Path, queue: str, *, messages: int, body_bytes: int, times: Path | None = None
+) -> dict[str, Any]:
+    """Take, check and remove; a message counts as received when its removal is on the disk.
+
+    `times` gets, for each message, when it was sent and given, in ns.
+    """
     rest = _rest(body_bytes)
     given_ms: list[float] = []  # from its sending until the application has the message
+    given_ns: list[tuple[int, int]] = []  # when it was sent, and when the application had it
     removed_ms: list[float] = []  # from its sending until its removal is durable
 
     async def remove(taken: Taken, sent_ns: list[int]) -> None:
@@ -84,6 +90,7 @@ async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -
                 if number != len(given_ms) or body[_HEAD.size :] != rest:
                     raise RuntimeError(f"message {number} came, {len(given_ms)} was the next")
                 given_ms.append((now_ns - at_ns) / 1e6)
+                given_ns.append((at_ns, now_ns))
                 sent_ns.append(at_ns)
             removals.append(asyncio.create_task(remove(taken, sent_ns)))
             while len(removals) > TAKES_AHEAD:
@@ -91,6 +98,8 @@ async def receive(socket: Path, queue: str, *, messages: int, body_bytes: int) -
         for removal in removals:
             await removal
         last_ns = time.monotonic_ns()
+        if times is not None:
+            times.write_text(json.dumps(given_ns))  # noqa: ASYNC240 - the measurement is over
         return {
             "last_ns": last_ns,
             "cpu_s": _cpu_s() - cpu_s,
@@ -124,13 +133,18 @@ def main() -> None:
     parser.add_argument("--body-bytes", type=int, required=True)
     parser.add_argument("--delivery", default="transactional")
     parser.add_argument("--rate-per-s", type=float, default=0.0)
+    parser.add_argument("--times", type=Path, help="a file for the times of each message")
     given = vars(parser.parse_args())
     role, socket, queue = given.pop("role"), given.pop("socket"), given.pop("queue")
     if role == "send":
+        del given["times"]
         report = uvloop.run(send(socket, queue, **given))
     else:
         messages, body_bytes = given["messages"], given["body_bytes"]
-        report = uvloop.run(receive(socket, queue, messages=messages, body_bytes=body_bytes))
+        times = given["times"]
+        report = uvloop.run(
+            receive(socket, queue, messages=messages, body_bytes=body_bytes, times=times)
+        )
     print(json.dumps(report), flush=True)
 
 

@@ -58,7 +58,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C comes to the benchmark, which ends its servers
+                process_group=0,  # Ctrl-C comes to the benchmark, which ends its servers
             )
         try:
             self._wait_for(port)

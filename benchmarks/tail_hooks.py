@@ -1,0 +1,116 @@
+"""A daemon that notes when it commits, checkpoints, vacuums and collects garbage.
+
+    python -m benchmarks.tail_hooks FILE -m qmd --config CONFIG serve
+
+It replaces a few functions of the storage by ones that note the time around them, so the product
+itself has no hook.  When the daemon stops, FILE gets one line of JSON for each commit and each
+other span.  Times are those of CLOCK_MONOTONIC in ns, which all processes of a host share; the time
+in which a thread wanted a processor and had none is from /proc/thread-self/schedstat.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from storage.engine import connection, writer
+from storage.tables import events
+from storage.vault import VaultConnection
+
+_now = time.monotonic_ns
+_local = threading.local()
+_spans: list[dict[str, Any]] = []
+_current: dict[str, Any] | None = None  # the commit that the writer's thread is at
+
+
+def usage() -> tuple[int, int]:
+    """Return for this thread the time on a processor, and the time of waiting for one, in ns."""
+    file = getattr(_local, "file", None)
+    if file is None:
+        file = _local.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+    on, waited, _ = os.pread(file, 100, 0).split()
+    return int(on), int(waited)
+
+
+def noted(part: str, call: Callable[..., Any], *values: Any) -> Any:
+    """Call, and add the wall, processor and waiting time to a part of the present commit."""
+    began, (on, waited) = _now(), usage()
+    try:
+        return call(*values)
+    finally:
+        if _current is not None:
+            on_after, waited_after = usage()
+            spent = _current.setdefault(part, [0, 0, 0])
+            for at, more in enumerate((_now() - began, on_after - on, waited_after - waited)):
+                spent[at] += more
+
+
+def submit(where: Any, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    """Submit as `storage.engine.connection.submit`, and note each step."""
+    name = getattr(getattr(work, "func", work), "__name__", "")
+    span: dict[str, Any] = {"name": name.strip("_"), "queued": _now()}
+
+    def on_thread(db: sqlite3.Connection) -> Any:
+        global _current
+        span["begun"], _current = _now(), span
+        try:
+            return noted("all", work, db)
+        finally:
+            span["ended"], _current = _now(), None
+
+    def heard(_: Any) -> None:
+        span["heard"] = _now()
+        _spans.append(span)
+
+    future = connection.submit(where, on_thread)
+    future.add_done_callback(heard)
+    return future
+
+
+def install() -> None:
+    """Replace the functions that are noted."""
+    execute, make_room, insert = VaultConnection.execute, writer._make_room, events.insert
+
+    def timed_execute(db: sqlite3.Connection, sql: str, *values: Any) -> Any:
+        if sql == "COMMIT":
+            return noted("disk", execute, db, sql)
+        return execute(db, sql, *values)
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            _local.began = _now()
+        else:
+            name = f"collection of generation {info['generation']}"
+            _spans.append({"name": name, "begun": _local.began, "ended": _now()})
+
+    VaultConnection.execute = timed_execute  # type: ignore[assignment, method-assign]
+    writer._make_room = lambda *values: noted("vacuum", make_room, *values)
+    events.insert = lambda *values: noted("history", insert, *values)
+    writer.submit = submit  # type: ignore[assignment]
+    gc.callbacks.append(collected)
+
+
+def main() -> None:
+    file, _, module, *rest = sys.argv[1:]
+    install()
+
+    def write() -> None:
+        with open(file, "w") as out:
+            out.writelines(json.dumps(span) + "\n" for span in _spans)
+
+    atexit.register(write)
+    sys.argv = [module, *rest]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
