@@ -51,6 +51,7 @@ class QueueManager:
             settings.queue_manager.data,
             StorageOptions(
                 commit_rows_max=settings.storage.commit_rows_max,
+                page_bytes=settings.storage.page_bytes,
                 wal_autocheckpoint_pages=settings.storage.checkpoint_pages,
                 disk_reserve_bytes=settings.quotas.disk_reserve_bytes,
                 disk_watermark_bytes=settings.quotas.disk_reserve_bytes,

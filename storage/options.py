@@ -7,9 +7,10 @@ from storage.vault import StorageKey, Vault
 
 MIB = 1024 * 1024
 
-#: Fixed when the database is created.  Five packets of 1.5 KiB fit into a page; 30 % more rows per
-#: second than with 4 KiB; larger pages gain nothing.
+#: The size of the pages of a new database: docs/decisions/0077.
 PAGE_BYTES = 8192
+#: The unit of `wal_autocheckpoint_pages`, whatever the pages of the database are.
+_CHECKPOINT_UNIT_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,10 @@ class StorageOptions:
     #: 7 to 15 µs per row, a batch of this size takes 30 to 60 ms.
     commit_rows_max: int = 4096
     commit_bytes_max: int = 32 * MIB
-    #: A checkpoint copies the write-ahead log into the database beyond this many pages.  1000 cost
-    #: 10 % of the throughput; 16,000 gain nothing, and make the next start slower.
+    #: The size of the pages, fixed when the database is created.
+    page_bytes: int = PAGE_BYTES
+    #: A checkpoint copies the write-ahead log into the database beyond this many pages of 8 KiB.
+    #: 1000 cost 10 % of the throughput; 16,000 gain nothing, and make the next start slower.
     wal_autocheckpoint_pages: int = 4000
     #: The size to which the log file is truncated when it restarts from its beginning.
     wal_size_limit_bytes: int = 64 * MIB
@@ -59,9 +62,12 @@ class StorageOptions:
             return self.commit_bytes_max
         return min(self.commit_bytes_max, self.disk_reserve_bytes // 4)
 
-    @property
-    def log_pages_max(self) -> int:
-        """The limit of log pages: at most half of the reserve (reserve.py), if there is one."""
+    def log_pages_max(self, page_bytes: int) -> int:
+        """Return the limit of log pages: at most half of the reserve (reserve.py), if any.
+
+        `page_bytes` is the size of the pages of the database, which may be an older one.
+        """
+        pages = self.wal_autocheckpoint_pages * _CHECKPOINT_UNIT_BYTES // page_bytes
         if self.disk_reserve_bytes == 0:
-            return self.wal_autocheckpoint_pages
-        return min(self.wal_autocheckpoint_pages, self.disk_reserve_bytes // 2 // PAGE_BYTES + 1)
+            return pages
+        return min(pages, self.disk_reserve_bytes // 2 // page_bytes + 1)

@@ -258,8 +258,11 @@ def _prepare(
     must_check: bool,
     now_s: int,
     new_id: bytes,
-) -> tuple[Identity, int]:
-    """Migrate and set up the database for writing; return the identity and the last stretch."""
+) -> tuple[Identity, int, int]:
+    """Migrate and set up the database for writing.
+
+    Returns the identity, the last stretch, and the size of the pages.
+    """
     migrations = schema.read_migrations()
     schema.recognize(db, migrations)
     sealing.require_keys(db, vault)
@@ -272,7 +275,8 @@ def _prepare(
     db.execute("PRAGMA wal_autocheckpoint = 0")
     if isinstance(db, VaultConnection):
         db.tally = tally.load(db)
-    return identity, counters.following(db, COUNTER) - 1
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    return identity, counters.following(db, COUNTER) - 1, page_bytes
 
 
 async def _open(
@@ -307,7 +311,9 @@ async def _open(
     writing = await open_connection(connect, str(path))
     resources.push_async_callback(_close, writing)
     prepare = partial(_prepare, options=options, vault=vault, must_check=must_check)
-    identity, stretch = await submit(writing, partial(prepare, now_s=now_ms // 1000, new_id=new[0]))
+    identity, stretch, page_bytes = await submit(
+        writing, partial(prepare, now_s=now_ms // 1000, new_id=new[0])
+    )
     identity = await _with_key(identity, writing, folder, disk, new[1])
 
     async def open_reader() -> aiosqlite.Connection:
@@ -330,7 +336,7 @@ async def _open(
     return Storage(
         identity=identity,
         recovery=Recovery(was_clean, log_bytes, database_bytes, must_check),
-        writer=Writer(writing, reserve, log, marker, options),
+        writer=Writer(writing, reserve, log, marker, options, page_bytes),
         reading=reading,
         reserve=reserve,
         lock=lock,

@@ -334,6 +334,25 @@ class Whole(Kind[int]):
 
 
 @dataclass(frozen=True, slots=True)
+class WholeOf(Kind[int]):
+    """One of these whole numbers."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join(map(str, self.numbers))
+
+    def parse(self, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value not in self.numbers:
+            raise ValueError
+        return value
+
+    def from_environment(self, text: str) -> object:
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else text
+
+
+@dataclass(frozen=True, slots=True)
 class Duration(Kind[float]):
     """A duration in seconds; the resolution is one millisecond."""
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
+from storage.engine.page_size import PAGE_SIZES
 from storage.errors import BackupFailed
 from storage.vault import KEY_ID_BYTES, StorageKey
 
@@ -234,6 +235,11 @@ class ArchiveReader:
                 f"{self.path} has format {contents.format}, and this version of qmd knows {FORMAT}:"
                 " use the version that made it, or a later one",
                 code="backup_newer",
+            )
+        if contents.page_bytes not in PAGE_SIZES:
+            raise BackupFailed(
+                f"{self.path} has pages of {contents.page_bytes} bytes, which qmd never writes",
+                code="backup_damaged",
             )
         return contents
 

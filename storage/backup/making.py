@@ -35,7 +35,6 @@ from storage.engine import missing
 from storage.engine.hindrance import explain
 from storage.engine.recovery import sync_folder
 from storage.errors import BackupFailed, CannotStart, FolderInUse
-from storage.options import PAGE_BYTES
 from storage.rescue.check import locked
 from storage.vault import StorageKey
 
@@ -118,7 +117,7 @@ def _make(
             part.unlink(missing_ok=True)
         raise
     pieces = -(-contents.pages // PIECE_PAGES)
-    size = contents.pages * PAGE_BYTES
+    size = contents.pages * contents.page_bytes
     return Made(path, number, writer.bytes, size, pieces, new, is_served, left_out)
 
 
@@ -206,7 +205,7 @@ def _write(
             progress(1)
             if len(pieces) % CHECK_PIECES == 0:
                 _check_room(request)
-        pages = snapshot.pages
+        pages, page_bytes = snapshot.pages, snapshot.page_bytes
     files, left_out = _small_files(request)
     contents = Contents(
         format=FORMAT,
@@ -215,7 +214,7 @@ def _write(
         release=request.release,
         made_at_ms=request.now_ms,
         schema=schema,
-        page_bytes=PAGE_BYTES,
+        page_bytes=page_bytes,
         pages=pages,
         counters=counters,
         sources=sources,

@@ -37,7 +37,6 @@ from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE
 from storage.engine.recovery import check, sync_folder
 from storage.errors import BackupFailed, CannotStart, StorageError
-from storage.options import PAGE_BYTES
 from storage.tables import counters
 from storage.tables.outgoing import SEQUENCE_TIMESTAMP
 from storage.vault import StorageKey
@@ -200,7 +199,7 @@ def _pieces(
             )
         readers.append(reader)
     for piece in backup.contents.piece_list():
-        yield readers[piece.file].piece(piece, PIECE_PAGES * PAGE_BYTES)
+        yield readers[piece.file].piece(piece, PIECE_PAGES * backup.contents.page_bytes)
 
 
 def _fill(
@@ -217,7 +216,7 @@ def _fill(
         for data in _pieces(backup, keys, resources):
             out.write(data)
             progress(1)
-        if out.tell() != contents.pages * PAGE_BYTES:
+        if out.tell() != contents.pages * contents.page_bytes:
             raise BackupFailed(f"{backup.path} is not complete", code="backup_damaged")
         out.flush()
         os.fsync(out.fileno())

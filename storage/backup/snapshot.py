@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE, LOG
+from storage.engine.page_size import PAGE_SIZES
 from storage.errors import BackupFailed
-from storage.options import PAGE_BYTES
 
 INDEX = "queues.db-shm"
 ATTEMPTS_MAX = 10_000
@@ -66,6 +66,7 @@ class Snapshot:
         self._in_log: dict[int, int] = {}  # by page: the offset of its newest state
         self.db: sqlite3.Connection
         self.pages = 0
+        self.page_bytes = 0
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as resources:
@@ -78,16 +79,16 @@ class Snapshot:
 
     def read(self, first: int, count: int) -> bytes:
         """Return the bytes of `count` pages from page `first`, counted from 0.  Raises OSError."""
-        count = min(count, self.pages - first)
-        found = os.pread(self._file, count * PAGE_BYTES, first * PAGE_BYTES)
-        data = bytearray(found.ljust(count * PAGE_BYTES, b"\0"))
+        count, page_bytes = min(count, self.pages - first), self.page_bytes
+        found = os.pread(self._file, count * page_bytes, first * page_bytes)
+        data = bytearray(found.ljust(count * page_bytes, b"\0"))
         for number in range(count):
             offset = self._in_log.get(first + number + 1)
             if offset is not None:
-                page = os.pread(self._log, PAGE_BYTES, offset)
-                if len(page) < PAGE_BYTES:
+                page = os.pread(self._log, page_bytes, offset)
+                if len(page) < page_bytes:
                     raise BackupFailed("the write-ahead log became shorter during the backup")
-                data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES] = page
+                data[number * page_bytes : (number + 1) * page_bytes] = page
         return bytes(data)
 
     def _open(self, resources: contextlib.ExitStack) -> None:
@@ -104,13 +105,13 @@ class Snapshot:
             # Opens the log and its index, and creates them after a clean stop.
             self.db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             self._log = _open_file(resources, self._folder / LOG)
+            (self.page_bytes,) = self.db.execute("PRAGMA page_size").fetchone()
+            if self.page_bytes not in PAGE_SIZES:
+                raise BackupFailed(f"{path} has pages of {self.page_bytes} bytes")
             self._begin(resources)
-            (page_bytes,) = self.db.execute("PRAGMA page_size").fetchone()
             (self.pages,) = self.db.execute("PRAGMA page_count").fetchone()
         except sqlite3.Error as error:
             raise BackupFailed(f"{path} cannot be read: {explain(error)}") from error
-        if page_bytes != PAGE_BYTES:
-            raise BackupFailed(f"{path} has pages of {page_bytes} bytes instead of {PAGE_BYTES}")
 
     def _begin(self, resources: contextlib.ExitStack) -> None:
         """Begin the transaction at a commit of which the frames are known."""
@@ -140,7 +141,7 @@ class Snapshot:
         memory.close()
 
     def _find_frames(self, frames: int) -> None:
-        size = _FRAME_HEADER_BYTES + PAGE_BYTES
+        size = _FRAME_HEADER_BYTES + self.page_bytes
         for number in range(frames):
             offset = _LOG_HEADER_BYTES + number * size
             header = os.pread(self._log, _FRAME_HEADER.size, offset)

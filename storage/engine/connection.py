@@ -15,7 +15,7 @@ from typing import TypeVar
 import aiosqlite
 
 from storage.errors import CannotStart
-from storage.options import PAGE_BYTES, StorageOptions
+from storage.options import StorageOptions
 from storage.vault import Vault, VaultConnection, attach
 
 THREAD_END_S = 1.0
@@ -56,7 +56,7 @@ def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
     _set_up(db, options)
     if db.execute("PRAGMA page_count").fetchone() == (0,):
         # These cannot be changed later.  INCREMENTAL: the file can be shrunk on request.
-        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute(f"PRAGMA page_size = {options.page_bytes}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
     # One sync per commit, and readers that do not wait for the writer.
     mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -67,7 +67,8 @@ def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:
         )
     # Durability: COMMIT returns when the log is on disk.  NORMAL would sync at checkpoints only.
     db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA wal_autocheckpoint = {options.log_pages_max}")
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    db.execute(f"PRAGMA wal_autocheckpoint = {options.log_pages_max(page_bytes)}")
     db.execute(f"PRAGMA journal_size_limit = {options.wal_size_limit_bytes}")
     # Debian's SQLite overwrites deleted data with zeros, which costs 10 to 19 % of a long queue's
     # speed.

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from storage.engine import page_size
 from storage.options import PAGE_BYTES
 
 INDEX_HEAD_BYTES = 48
@@ -24,7 +25,7 @@ _INDEX_VERSION = 3_007_000
 
 _HEADER_BYTES = 32
 _FRAME_HEADER = struct.Struct(">4xI8s8s")  # pages after a commit or 0, salts, checksum
-_FRAME_BYTES = 24 + PAGE_BYTES
+_FRAME_HEADER_BYTES = 24
 _BIG_ENDIAN_MAGIC = 0x377F0683
 
 
@@ -106,8 +107,8 @@ def lacks_only_padding(log: Readable, end: LogPosition, wanted: LogPosition) -> 
 def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
     """Yield (number, pages after a commit or 0, checksum) of frames with the header's salts."""
     wanted = log_salts(log)
-    number = first
-    while len(header := log.read(_HEADER_BYTES + number * _FRAME_BYTES, 24)) == 24:
+    number, page_bytes = first, _page_bytes(log)
+    while len(header := log.read(_place(number, page_bytes), 24)) == 24:
         pages, salts, checksum = _FRAME_HEADER.unpack(header)
         if salts == wanted:
             yield number, pages, checksum
@@ -116,13 +117,23 @@ def _frames(log: Readable, first: int) -> Iterator[tuple[int, int, bytes]]:
 
 def _stored_checksum(log: Readable, number: int) -> bytes:
     """Return the checksum in a frame's header, or, for number -1, in the header of the log."""
-    return log.read(_HEADER_BYTES + number * _FRAME_BYTES + 16 if number >= 0 else 24, 8)
+    return log.read(_place(number, _page_bytes(log)) + 16 if number >= 0 else 24, 8)
 
 
 def _frame(log: Readable, number: int) -> bytes:
     """Return the bytes that a frame's checksum covers: page number, commit size and the page."""
-    offset = _HEADER_BYTES + number * _FRAME_BYTES
-    return log.read(offset, 8) + log.read(offset + 24, PAGE_BYTES)
+    page_bytes = _page_bytes(log)
+    offset = _place(number, page_bytes)
+    return log.read(offset, 8) + log.read(offset + _FRAME_HEADER_BYTES, page_bytes)
+
+
+def _place(number: int, page_bytes: int) -> int:
+    return _HEADER_BYTES + number * (_FRAME_HEADER_BYTES + page_bytes)
+
+
+def _page_bytes(log: Readable) -> int:
+    """Return the size of the pages; without a valid header no frame is valid for SQLite."""
+    return page_size.in_log(log.read(0, 12)) or PAGE_BYTES
 
 
 def _checksum_after(log: Readable, number: int, before: bytes) -> bytes:
@@ -131,7 +142,7 @@ def _checksum_after(log: Readable, number: int, before: bytes) -> bytes:
     See 4.2, Checksum Algorithm.
     """
     data = _frame(log, number)
-    if len(data) < 8 + PAGE_BYTES or len(before) < 8:
+    if len(data) < 8 + _page_bytes(log) or len(before) < 8:
         return b""
     order = ">" if log.read(0, 4) == _BIG_ENDIAN_MAGIC.to_bytes(4, "big") else "<"
     first, second = struct.unpack(">2I", before)

@@ -33,7 +33,7 @@ from storage.engine.hindrance import can_wait, cause, explain, is_full, is_short
 from storage.engine.mark import Marker
 from storage.engine.reserve import Reserve
 from storage.errors import StorageError
-from storage.options import PAGE_BYTES, StorageOptions
+from storage.options import StorageOptions
 
 #: Pages that a commit on a full disk frees at once: 2 MiB, some 10 ms.
 VACUUM_PAGES = 256
@@ -60,13 +60,14 @@ class Writer:
         log: LogFile,
         marker: Marker,
         options: StorageOptions,
+        page_bytes: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._reserve = reserve
         self._log = log
         self._marker = marker
-        self._log_pages_max = options.log_pages_max
+        self._log_pages_max = options.log_pages_max(page_bytes)
         self._is_checkpointing = False
         # the connection's thread detects it first
         self._checkpoint_failure: BaseException | None = None
@@ -352,7 +353,7 @@ def _make_room(db: sqlite3.Connection, reserve: Reserve, marker: Marker) -> None
     """Checkpoint the log and return free pages to the file system, as far as the disk allows."""
     if reserve.held and _pragma(db, "freelist_count") == 0:
         return
-    if not reserve.lets_grow(_pragma(db, "page_count") * PAGE_BYTES):
+    if not reserve.lets_grow(_pragma(db, "page_count") * _pragma(db, "page_size")):
         return  # a partial checkpoint would use the space that deletions need
     pages = VACUUM_PAGES_MAX if reserve.was_refused else VACUUM_PAGES
     marker.checkpoint_begins()

@@ -11,8 +11,6 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import NamedTuple
 
-from storage.options import PAGE_BYTES
-
 Value = int | float | str | bytes | None
 
 INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE = 2, 5, 10, 13
@@ -24,11 +22,6 @@ DATABASE_HEADER_BYTES = 100  # before the first page's own header
 _PAGE_HEADER = struct.Struct(">B3HB")
 _FREE_BLOCK = struct.Struct(">2H")
 _CELL_BYTES_MIN = 4
-
-# The part of a long row that its page holds.
-_LOCAL_MAX = PAGE_BYTES - 35
-_LOCAL_MAX_INDEX = (PAGE_BYTES - 12) * 64 // 255 - 23
-_LOCAL_MIN = (PAGE_BYTES - 12) * 32 // 255 - 23
 
 
 class Unreadable(Exception):
@@ -53,16 +46,16 @@ class Page(NamedTuple):
 
 
 def read_page(data: bytes, number: int) -> Page:
-    """Parse a page of a tree.  Raises Unreadable if it is not one."""
+    """Parse a page of a tree, all of its bytes.  Raises Unreadable if it is not one."""
     start = DATABASE_HEADER_BYTES if number == 1 else 0
-    if len(data) < PAGE_BYTES or data[start] not in KINDS:
+    if len(data) <= start or data[start] not in KINDS:
         raise Unreadable("it is not a page of a tree")
     kind, free_block, count, cells_start, loose = _PAGE_HEADER.unpack_from(data, start)
     cells_start = cells_start or 65536
     is_interior = kind in INTERIORS
     pointers = start + (12 if is_interior else 8)
     pointers_end = pointers + 2 * count
-    if pointers_end > PAGE_BYTES:
+    if pointers_end > len(data):
         raise Unreadable(f"it states {count} rows")
     last_child = struct.unpack_from(">I", data, start + 8)[0] if is_interior else 0
     faults: list[str] = []
@@ -81,7 +74,7 @@ def read_page(data: bytes, number: int) -> Page:
     if not are_sound:
         faults.append("its free blocks contradict each other")
         cells = [cell._replace(doubt="the free blocks of its page are not known") for cell in cells]
-    elif used + loose != PAGE_BYTES - cells_start and not faults:
+    elif used + loose != len(data) - cells_start and not faults:
         faults.append("its rows and free blocks do not add up to its size")
     for which in _misplaced(extents, blocks, max(pointers_end, cells_start)):
         cell = cells[which]
@@ -108,22 +101,25 @@ def _cell(data: bytes, offset: int, index: int, kind: int) -> tuple[Cell, int]:
         rowid -= (rowid >> 63) << 64
     if kind == INTERIOR_TABLE:
         return Cell(index, child, rowid, 0, b"", 0, None), offset
-    local = _local_bytes(size, _LOCAL_MAX if kind == LEAF_TABLE else _LOCAL_MAX_INDEX)
+    local = _local_bytes(size, len(data), in_table=kind == LEAF_TABLE)
     end = offset + local
     overflow = 0
     if local < size:
         (overflow,) = struct.unpack_from(">I", data, end)
-    if end + 4 * (local < size) > PAGE_BYTES:
+    if end + 4 * (local < size) > len(data):
         raise Unreadable("it is longer than its page")
     cell = Cell(index, child, rowid, size, data[offset:end], overflow, None)
     return cell, end + 4 * (local < size)
 
 
-def _local_bytes(size: int, local_max: int) -> int:
+def _local_bytes(size: int, page_bytes: int, *, in_table: bool) -> int:
+    """Return how much of a record its page holds.  1.6, the bytes of the payload."""
+    local_max = page_bytes - 35 if in_table else (page_bytes - 12) * 64 // 255 - 23
     if size <= local_max:
         return size
-    surplus = _LOCAL_MIN + (size - _LOCAL_MIN) % (PAGE_BYTES - 4)
-    return surplus if surplus <= local_max else _LOCAL_MIN
+    local_min = (page_bytes - 12) * 32 // 255 - 23
+    surplus = local_min + (size - local_min) % (page_bytes - 4)
+    return surplus if surplus <= local_max else local_min
 
 
 def _free_blocks(data: bytes, first: int, start: int) -> tuple[list[tuple[int, int, int]], bool]:
@@ -131,11 +127,11 @@ def _free_blocks(data: bytes, first: int, start: int) -> tuple[list[tuple[int, i
     found: list[tuple[int, int, int]] = []
     end = start
     while first:
-        if first < end or first + _FREE_BLOCK.size > PAGE_BYTES:
+        if first < end or first + _FREE_BLOCK.size > len(data):
             return found, False
         following, size = _FREE_BLOCK.unpack_from(data, first)
         end = first + size
-        if size < _FREE_BLOCK.size or end > PAGE_BYTES:
+        if size < _FREE_BLOCK.size or end > len(data):
             return found, False
         found.append((first, end, -1))
         first = following

@@ -9,18 +9,17 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.options import PAGE_BYTES
+from storage.engine import page_size
 from storage.rescue.write_ahead_log import read_log
 
 _HEADER_PAGES = struct.Struct(">28xI")  # 1.3.7, In-header database size
 _HEADER_FREELIST = struct.Struct(">32x2I")  # the first trunk page, and the number of free pages
 _CHANGE_COUNTERS = (24, 92)  # the size in the header is valid if these two are equal
 _POINTER_ENTRY = struct.Struct(">BI")
-_LOCK_PAGE = 0x4000_0000 // PAGE_BYTES + 1  # 1.2: never used
+_LOCK_BYTE = 0x4000_0000  # 1.2: its page is never used
 
 # 1.8, Pointer Map or Ptrmap Pages.
 ROOT, FREE, FIRST_OVERFLOW, LATER_OVERFLOW, TREE = range(1, 6)
-_ENTRIES = PAGE_BYTES // 5  # of one pointer map page; it precedes the pages that it maps
 
 
 class Freelist(NamedTuple):
@@ -31,17 +30,21 @@ class Freelist(NamedTuple):
 class DatabaseFile:
     """A database file, without SQLite.
 
-    Pages are numbered from 1 and have PAGE_BYTES: qmd creates no other databases.
+    Pages are numbered from 1 and have `page_bytes`.
     """
 
     def __init__(self, path: Path) -> None:
         """Open the file and its log.  Raises OSError."""
+        self.page_bytes = page_size.of_database(path)
+        #: Of one page of the pointer map, which precedes the pages that it maps.
+        self._entries = self.page_bytes // _POINTER_ENTRY.size
+        self._lock_page = _LOCK_BYTE // self.page_bytes + 1
         self._file = path.open("rb")
         self._log_file = None
         log = path.with_name(f"{path.name}-wal")
         if log.exists():
             self._log_file = log.open("rb")
-        found = read_log(path)
+        found = read_log(path, self.page_bytes)
         self._log = found.frames
         #: Pages with a damaged newest state: `page` returns an older one, with former rows.
         self.former = found.former
@@ -49,7 +52,7 @@ class DatabaseFile:
         self.findings = list(found.findings)
         #: The log has lost commits, or parts of them.
         self.is_outdated = bool(found.findings)
-        file_pages = path.stat().st_size // PAGE_BYTES
+        file_pages = path.stat().st_size // self.page_bytes
         self.page_count = found.page_count or self._page_count(file_pages)
         missing = sum(
             number not in self._log for number in range(file_pages + 1, self.page_count + 1)
@@ -72,12 +75,12 @@ class DatabaseFile:
 
     def page(self, number: int) -> bytes:
         """Return a page; fewer bytes, or b"", at the end of the file or after a read error."""
-        file, offset = self._file, (number - 1) * PAGE_BYTES
+        file, offset = self._file, (number - 1) * self.page_bytes
         if number in self._log:
             assert self._log_file is not None
             file, offset = self._log_file, self._log[number]
         try:
-            return os.pread(file.fileno(), PAGE_BYTES, offset)
+            return os.pread(file.fileno(), self.page_bytes, offset)
         except OSError:
             return b""
 
@@ -88,14 +91,14 @@ class DatabaseFile:
         if number in self.former or not 1 <= number <= self.page_count:
             return b""
         data = self.page(number)
-        return data if len(data) == PAGE_BYTES else b""
+        return data if len(data) == self.page_bytes else b""
 
     def pointer(self, number: int) -> tuple[int, int]:
         """Return the kind of the page by its pointer map, and its parent; (0, 0) if unknown."""
         if number < 3:
             return 0, 0
-        map_page = (number - 2) // (_ENTRIES + 1) * (_ENTRIES + 1) + 2
-        if map_page == _LOCK_PAGE:
+        map_page = (number - 2) // (self._entries + 1) * (self._entries + 1) + 2
+        if map_page == self._lock_page:
             map_page += 1
         entry = _POINTER_ENTRY.size * (number - map_page - 1)
         if map_page not in self._maps:
@@ -108,8 +111,8 @@ class DatabaseFile:
 
     def is_content(self, number: int) -> bool:
         """Return whether it is neither a page of the pointer map nor the unused lock page."""
-        is_map = number >= 2 and (number - 2) % (_ENTRIES + 1) == 0
-        return not is_map and number != _LOCK_PAGE
+        is_map = number >= 2 and (number - 2) % (self._entries + 1) == 0
+        return not is_map and number != self._lock_page
 
     def freelist(self) -> Freelist:
         """Return the free pages, as far as the list can be read.  1.5, The Freelist."""
@@ -126,7 +129,7 @@ class DatabaseFile:
             if not data:
                 break
             trunk, leaves = struct.unpack_from(">2I", data)
-            if leaves <= PAGE_BYTES // 4 - 2:
+            if leaves <= self.page_bytes // 4 - 2:
                 found += struct.unpack_from(f">{leaves}I", data, 8)
         pages = frozenset(found)
         is_within = not pages or (min(pages) > 1 and max(pages) <= self.page_count)
@@ -139,7 +142,7 @@ class DatabaseFile:
         and the pages before its end are still valid.
         """
         header = self.page(1)
-        if len(header) < PAGE_BYTES:
+        if len(header) < self.page_bytes:
             return file_pages
         pages = int(_HEADER_PAGES.unpack_from(header)[0])
         changed, valid_for = (header[place : place + 4] for place in _CHANGE_COUNTERS)

@@ -84,7 +84,7 @@ class Rescue:
         try:
             path = unfinished / DATABASE
             with closing(sqlite3.connect(path, factory=VaultConnection)) as db:
-                set_up_writer(db, StorageOptions())
+                set_up_writer(db, StorageOptions(page_bytes=survey.page_bytes))
                 attach(db, self._vault)
                 self._begin(db, survey, now_s, new_id)
                 yield from self._messages(db, survey)

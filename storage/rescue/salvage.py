@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
-from storage.options import PAGE_BYTES
 from storage.rescue.cells import (
     INTERIOR_INDEX,
     INTERIOR_TABLE,
@@ -76,7 +75,7 @@ def salvage(file: DatabaseFile) -> Iterator[FoundRow | Fault]:
 class Salvage:
     """The rows of one database file; each iteration yields them in the same order."""
 
-    def __init__(self, file: DatabaseFile, layout: Callable[[], Layout] = dict) -> None:
+    def __init__(self, file: DatabaseFile, layout: Callable[[int], Layout] = lambda _: {}) -> None:
         """Walk the trees; `layout` returns the roots of a new database, for a damaged schema."""
         self._file = file
         self._trees = Trees(file)
@@ -88,7 +87,7 @@ class Salvage:
             if use.table == SCHEMA and use.doubt is None:
                 has_all &= self._add_roots(number, use, roots)
         if not has_all:
-            roots |= self._lost_roots(roots, layout())
+            roots |= self._lost_roots(roots, layout(file.page_bytes))
         for root, table in roots.items():
             self._trees.walk(root, table)
         self._named: list[int] = []
@@ -150,7 +149,7 @@ class Salvage:
     def _kind(self, number: int) -> int:
         data = self._file.page(number)
         start = 100 if number == SCHEMA_ROOT else 0
-        return data[start] if len(data) == PAGE_BYTES else -1
+        return data[start] if len(data) == self._file.page_bytes else -1
 
     def _is_lost(self, number: int) -> bool:
         """Return whether the map assigns the page to a table, but its content does not fit."""
@@ -248,14 +247,14 @@ class Salvage:
 
         1.6.1: the rest of a long row is in a chain of pages.  Raises Unreadable.
         """
-        if cell.size > self._file.page_count * PAGE_BYTES:
+        if cell.size > self._file.page_count * self._file.page_bytes:
             raise Unreadable(f"it states {cell.size} bytes")
         payload = bytearray(cell.local)
         following, before, kind = cell.overflow, number, FIRST_OVERFLOW
         doubt: str | None = None
         while len(payload) < cell.size:
             data = self._file.page(following) if following <= self._file.page_count else b""
-            if following < 2 or len(data) < PAGE_BYTES:
+            if following < 2 or len(data) < self._file.page_bytes:
                 raise Unreadable(f"it continues in page {following}, which cannot be read")
             doubt = doubt or self._doubt_of_overflow(following, (kind, before))
             before, kind = following, LATER_OVERFLOW

@@ -21,7 +21,6 @@ from protocol import parse_user_message
 from protocol.errors import ProtocolError
 from storage.engine import schema
 from storage.errors import KeyMissing
-from storage.options import PAGE_BYTES
 from storage.rescue.database_file import DatabaseFile
 from storage.rescue.salvage import INDEX, UNKNOWN, Fault, FoundRow, Layout, Salvage, Value
 from storage.tables import outcomes
@@ -125,6 +124,7 @@ class Survey:
         self._vault = vault
         self._file = DatabaseFile(path)
         self.pages = self._file.page_count
+        self.page_bytes = self._file.page_bytes
         #: Commits are lost, or parts of them: rows may be older than the acknowledged state.
         self.is_outdated = self._file.is_outdated
         #: Faults, as sentences.
@@ -348,10 +348,10 @@ class Survey:
         return None
 
 
-def _layout() -> Layout:
+def _layout(page_bytes: int) -> Layout:
     """Return the roots of a new database: they are assigned in the order of the schema."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        db.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        db.execute(f"PRAGMA page_size = {page_bytes}")
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         schema.prepare(db, schema.read_migrations(), now_s=0, new_id=bytes(16))
         rows = db.execute("SELECT type, name, rootpage FROM sqlite_master WHERE rootpage > 0")

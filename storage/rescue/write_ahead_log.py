@@ -18,11 +18,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.options import PAGE_BYTES
-
 _HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
-_FRAME_BYTES = _FRAME_HEADER.size + PAGE_BYTES
 _MAGIC = 0x377F0682  # with the last bit set, checksums are of big-endian words
 _CHECKSUMMED_BYTES = 24  # of the header
 
@@ -50,10 +47,7 @@ class _Frame(NamedTuple):
     size_after_commit: int  # in pages; 0: the frame does not end a commit
     salts: tuple[int, int]
     sums: Sums
-
-    @property
-    def content(self) -> int:
-        return _HEADER.size + (self.number - 1) * _FRAME_BYTES + _FRAME_HEADER.size
+    content: int  # the offset of the page
 
 
 class Index(NamedTuple):
@@ -70,21 +64,26 @@ _NO_INDEX = Index((0, 0), 0, 0, ())
 _BLOCK_BYTES, _BLOCK_PAGES_END, _BLOCKS_BEGIN = 32_768, 16_384, 136
 
 
-def read_log(path: Path) -> Log:
-    """Read the log of the database `path`; empty if there is none.  Raises OSError."""
+def read_log(path: Path, page_bytes: int) -> Log:
+    """Read the log of the database `path` with pages of this size; empty if there is none.
+
+    Raises OSError.
+    """
     log = path.with_name(f"{path.name}-wal")
     data = log.read_bytes() if log.exists() else b""
     index = read_index(path.with_name(f"{path.name}-shm"))
-    return _Reader(data, index).read()
+    return _Reader(data, index, page_bytes).read()
 
 
 class _Reader:
     """The reader of one log, which is in memory: some tens of MiB."""
 
-    def __init__(self, data: bytes, index: Index) -> None:
+    def __init__(self, data: bytes, index: Index, page_bytes: int) -> None:
         self._data = data
+        self._page_bytes = page_bytes
+        self._frame_bytes = _FRAME_HEADER.size + page_bytes
         self._index = index
-        self.count = max(0, len(data) - _HEADER.size) // _FRAME_BYTES
+        self.count = max(0, len(data) - _HEADER.size) // self._frame_bytes
         self.salts = (0, 0)
         self.last_commit = 0  # the number of its frame
         self._order = "<"
@@ -124,7 +123,7 @@ class _Reader:
         salts, stored = (rest[0], rest[1]), (rest[2], rest[3])
         self._order = ">" if magic & 1 else "<"
         sums = self._checksum(0, _CHECKSUMMED_BYTES, (0, 0))
-        if magic & ~1 == _MAGIC and page_bytes == PAGE_BYTES and sums == stored:
+        if magic & ~1 == _MAGIC and page_bytes == self._page_bytes and sums == stored:
             self.salts = salts
             return sums
         return self._begin_without_header(stored)
@@ -166,9 +165,8 @@ class _Reader:
         """Return the checksum before a frame that is assumed valid, calculated backwards."""
         first, second = frame.sums
         place = frame.content - _FRAME_HEADER.size
-        data = (
-            self._data[place : place + 8] + self._data[frame.content : frame.content + PAGE_BYTES]
-        )
+        end = frame.content + self._page_bytes
+        data = self._data[place : place + 8] + self._data[frame.content : end]
         words = struct.unpack(f"{self._order}{len(data) // 4}I", data)
         for index in range(len(words) - 2, -1, -2):
             second = (second - words[index + 1] - first) & 0xFFFFFFFF
@@ -290,14 +288,15 @@ class _Reader:
             )
 
     def _frame(self, number: int) -> _Frame:
-        offset = _HEADER.size + (number - 1) * _FRAME_BYTES
+        offset = _HEADER.size + (number - 1) * self._frame_bytes
         page, size, *rest = _FRAME_HEADER.unpack_from(self._data, offset)
-        return _Frame(number, page, size, (rest[0], rest[1]), (rest[2], rest[3]))
+        content = offset + _FRAME_HEADER.size
+        return _Frame(number, page, size, (rest[0], rest[1]), (rest[2], rest[3]), content)
 
     def _sums_of(self, frame: _Frame, sums: Sums) -> Sums:
         header = frame.content - _FRAME_HEADER.size
         sums = self._checksum(header, header + 8, sums)
-        return self._checksum(frame.content, frame.content + PAGE_BYTES, sums)
+        return self._checksum(frame.content, frame.content + self._page_bytes, sums)
 
     def _checksum(self, start: int, end: int, sums: Sums) -> Sums:
         """Continue the checksum `sums` over these bytes.  4.2, Checksum Algorithm."""

@@ -239,7 +239,7 @@ def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
 
     A harmed log as a whole counts as well.
     """
-    log = read_log(folder / DATABASE)
+    log = read_log(folder / DATABASE, PAGE_BYTES)
     harmed = {
         number + 1
         for number in _differences(folder, wounded, DATABASE, 0, PAGE_BYTES)
@@ -275,7 +275,7 @@ def _last_commit(folder: Path) -> tuple[int, int]:
     data = path.read_bytes() if path.exists() else b""
     salts = data[16:24]
     commits = [0]
-    newest = max(read_log(folder / DATABASE).frames.values(), default=0)
+    newest = max(read_log(folder / DATABASE, PAGE_BYTES).frames.values(), default=0)
     for frame in range((len(data) - LOG_HEADER_BYTES) // FRAME_BYTES if data else 0):
         header = LOG_HEADER_BYTES + frame * FRAME_BYTES
         if header >= newest or data[header + 8 : header + 16] != salts:

@@ -287,6 +287,7 @@ class DrawnWorld:
         source = self.random
         routing = self.topology.configurations[name] if self.topology is not None else ""
         resend = source.choice(('"1s", "2s", "5s"', '"3s"', '"30s"', '"1s", "10s", "60s", "30s"'))
+        page_bytes = random.Random(f"pages {self.seed} {name}").choice((4096, 8192))
         if self.is_slow_to_relay:
             resend = '"60s"'  # otherwise resends and their answers exceed the network's capacity
         return f"""
@@ -303,6 +304,7 @@ class DrawnWorld:
             {"insecure_nacks = true" if self.has_acknowledgments else ""}
             [storage]
             checkpoint_pages = {source.choice((100, 4000))}
+            page_bytes = {page_bytes}
             commit_rows_max = {source.choice((4, 2048, 2048))}
             {routing}
         """

@@ -19,6 +19,7 @@ from qmd.config.value_types import (
     SecretFiles,
     Size,
     Whole,
+    WholeOf,
 )
 
 
@@ -52,6 +53,12 @@ class StorageSettings:
     commit_rows_max: int = setting(Whole(1, 100_000), 2048, "Rows that one commit may write.")
     checkpoint_pages: int = setting(
         Whole(100, 1_000_000), 4000, "Pages of 8 KiB in the write-ahead log before a checkpoint."
+    )
+    page_bytes: int = setting(
+        WholeOf((4096, 8192)),
+        8192,
+        "Bytes of a page of a new database. With 4096, a message that is sent alone costs two"
+        " thirds of the bytes written, and a batch nearly twice the write calls.",
     )
     key_files: tuple[Path, ...] = setting(
         SecretFiles(),

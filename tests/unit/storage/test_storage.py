@@ -94,9 +94,11 @@ def test_the_pragmas_are_those_that_durability_needs(folder: Path) -> None:
 
 
 def test_removing_the_reserve_is_enough_to_empty_the_log() -> None:
-    assert OPTIONS.log_pages_max == 4000
-    assert type(OPTIONS)().log_pages_max == 4000
-    assert type(OPTIONS)(disk_reserve_bytes=2**20).log_pages_max == 65
+    assert OPTIONS.log_pages_max(8192) == 4000
+    assert type(OPTIONS)().log_pages_max(8192) == 4000
+    assert type(OPTIONS)().log_pages_max(4096) == 8000
+    assert type(OPTIONS)(disk_reserve_bytes=2**20).log_pages_max(8192) == 65
+    assert type(OPTIONS)(disk_reserve_bytes=2**20).log_pages_max(4096) == 129
 
 
 def test_the_private_attributes_of_aiosqlite_are_as_expected(folder: Path) -> None:

@@ -97,11 +97,11 @@ def is_same(found: Log, before: Log) -> bool:
 def test_a_damaged_frame_does_not_hide_later_frames(killed: Path, is_known: bool) -> None:
     if not is_known:
         without_index(killed)
-    before = read_log(killed)
+    before = read_log(killed, PAGE_BYTES)
     assert before.findings == ()
 
     flip(log_of(killed), HEADER_BYTES + frames(killed) // 2 * FRAME_BYTES + 2000)
-    found = read_log(killed)
+    found = read_log(killed, PAGE_BYTES)
 
     # A later frame has its page as well.
     assert is_same(found, before)
@@ -113,13 +113,13 @@ def test_a_damaged_frame_does_not_hide_later_frames(killed: Path, is_known: bool
 
 def test_a_lost_frame_leaves_an_older_state_of_its_page(killed: Path) -> None:
     without_index(killed)
-    log = read_log(killed)
+    log = read_log(killed, PAGE_BYTES)
     last = max(log.frames.values())
     page, content = min(log.frames.items(), key=lambda each: each[1])
     assert content < last
 
     flip(log_of(killed), content + 100)
-    found = read_log(killed)
+    found = read_log(killed, PAGE_BYTES)
 
     assert found.former == {page}
     assert found.page_count == log.page_count
@@ -132,11 +132,11 @@ def test_the_page_of_a_lost_frame_is_identified_or_narrowed_down(
 ) -> None:
     if not is_known:
         without_index(killed)
-    log = read_log(killed)
+    log = read_log(killed, PAGE_BYTES)
     page, content = min(log.frames.items(), key=lambda each: each[1])
 
     change(log_of(killed), content - 24, bytes(FRAME_BYTES - 500))
-    found = read_log(killed)
+    found = read_log(killed, PAGE_BYTES)
 
     assert page in found.former
     assert is_known == (found.former == {page})
@@ -144,12 +144,14 @@ def test_the_page_of_a_lost_frame_is_identified_or_narrowed_down(
 
 @pytest.mark.parametrize("place", [4, 9, 17, 20, 25, 31])
 def test_a_damaged_header_does_not_hide_frames(killed: Path, place: int) -> None:
-    before = read_log(killed)
+    before = read_log(killed, PAGE_BYTES)
 
     flip(log_of(killed), place)
 
-    assert is_same(read_log(killed), before)
-    assert any("the header of the log is damaged" in each for each in read_log(killed).findings)
+    assert is_same(read_log(killed, PAGE_BYTES), before)
+    assert any(
+        "the header of the log is damaged" in each for each in read_log(killed, PAGE_BYTES).findings
+    )
     assert queues(killed) == set(range(100, 100 + QUEUES))
 
 
@@ -157,12 +159,14 @@ def test_the_index_reveals_a_truncated_or_removed_log(killed: Path) -> None:
     content = log_of(killed).read_bytes()
 
     log_of(killed).write_bytes(content[: len(content) // 2])
-    assert any("the end of the log is missing" in each for each in read_log(killed).findings)
+    assert any(
+        "the end of the log is missing" in each for each in read_log(killed, PAGE_BYTES).findings
+    )
     assert any("the last commits are lost" in each for each in check.check(killed.parent).findings)
     log_of(killed).unlink()
-    assert any("the log is missing" in each for each in read_log(killed).findings)
+    assert any("the log is missing" in each for each in read_log(killed, PAGE_BYTES).findings)
     log_of(killed).write_bytes(b"")
-    assert any("the log is missing" in each for each in read_log(killed).findings)
+    assert any("the log is missing" in each for each in read_log(killed, PAGE_BYTES).findings)
 
 
 def test_reading_does_not_change_the_index(killed: Path) -> None:
@@ -183,7 +187,7 @@ def test_checkpointed_pages_are_not_lost_with_the_log(tmp_path: Path) -> None:
     log_of(killed).write_bytes(content[: len(content) // 2])
 
     assert queues(killed) == set(range(100, 100 + QUEUES))
-    assert any("a daemon would return" in each for each in read_log(killed).findings)
+    assert any("a daemon would return" in each for each in read_log(killed, PAGE_BYTES).findings)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its index", "without"])
@@ -196,7 +200,7 @@ def test_a_torn_commit_does_not_count(killed: Path, is_known: bool) -> None:
     log_of(killed).write_bytes(content[:-1])
 
     assert queues(killed) == set(range(100, 100 + QUEUES - 1))
-    assert bool(read_log(killed).findings) == is_known
+    assert bool(read_log(killed, PAGE_BYTES).findings) == is_known
 
 
 def test_frames_of_an_older_generation_do_not_count(tmp_path: Path) -> None:
@@ -205,12 +209,12 @@ def test_frames_of_an_older_generation_do_not_count(tmp_path: Path) -> None:
         db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         db.execute("DELETE FROM queue WHERE id BETWEEN 100 AND 120")
         killed = copied(path, tmp_path / "killed")
-        assert frames(killed) > 2 * len(read_log(killed).frames)
+        assert frames(killed) > 2 * len(read_log(killed, PAGE_BYTES).frames)
 
-        assert read_log(killed).findings == ()
+        assert read_log(killed, PAGE_BYTES).findings == ()
         assert queues(killed) == set(range(121, 100 + QUEUES))
         flip(log_of(killed), log_of(killed).stat().st_size - 5000)
-        assert read_log(killed).findings == ()
+        assert read_log(killed, PAGE_BYTES).findings == ()
 
 
 def test_an_index_of_another_generation_is_ignored(tmp_path: Path) -> None:
@@ -222,7 +226,7 @@ def test_an_index_of_another_generation_is_ignored(tmp_path: Path) -> None:
         shutil.copy(f"{path}-wal", f"{killed}-wal")
         shutil.copy(path, killed)
 
-        assert read_log(killed).findings == ()
+        assert read_log(killed, PAGE_BYTES).findings == ()
         (salt,) = struct.unpack_from(">I", log_of(killed).read_bytes(), 16)
         assert salt > 0
         assert queues(killed) == set(range(100, 101 + QUEUES))
