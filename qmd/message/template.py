@@ -14,19 +14,24 @@ from typing import Any
 
 from protocol import parse_user_message, properties_offset, transaction_offset
 from protocol.headers import USER_FLAGS_OFFSET
+from qmd.control_protocol.messages import NewMessage
 from qmd.message.build import LABEL_CHARACTERS_MAX, TRANSACTION_INDEX_MASK
 
 #: An encoded `NewMessage`, in the order of its fields.
 Row = tuple[Any, ...]
+#: Sequence id and number of a transactional message, and the number before it.
+Place = tuple[int, int, int]
 
 # Indexes of fields in a row.
 _DESTINATION, _BODY, _LABEL, _BODY_TYPE, _CORRELATION_ID, _TAG, _EXTENSION = 0, 1, 2, 9, 10, 11, 12
 # Headers after the body; packets with them have no template. [MS-MQMQ] 2.2.19.1, .2
 _DEBUG, _MULTI_QUEUE = 1 << 5, 1 << 23
+_SHARED = (None,) * 6  # fields of a shape, which its template has
 _INDEX_BIT = 4
 _FIRST, _LAST = 1 << 2, 1 << 3  # of a transaction, [MS-MQMQ] 2.2.20.5
 _BOUNDS = _FIRST | _LAST
 _NO_CORRELATION = bytes(20)
+_PLACE = struct.Struct("<QII")
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
@@ -55,33 +60,49 @@ class Template:
             & _MULTI_QUEUE
         )
         self.fits = self.fits and not _is_protected(model)
-        # Fields: packet size; message number; transaction index; the properties.
+        # Fields: packet size; message number; the transaction; the properties.
+        self._place: tuple[int, ...] = ()
         if transaction is None:
             between = f"{properties + 1 - 60}s"
             self._between: tuple[bytes, ...] = (model[60 : properties + 1],)
             self._transaction_flags = None
         else:
-            between = f"{transaction - 60}sI{properties + 1 - transaction - 4}s"
+            between = f"{transaction - 60}sIQII{properties + 1 - transaction - 20}s"
             flags = int.from_bytes(model[transaction : transaction + 4], "little")
             self._transaction_flags = flags & ~(TRANSACTION_INDEX_MASK << _INDEX_BIT)
-            self._between = model[60:transaction], model[transaction + 4 : properties + 1]
+            self._place = _PLACE.unpack_from(model, transaction + 4)
+            self._between = model[60:transaction], model[transaction + 20 : properties + 1]
         self._head = struct.Struct(f"<8sI44sI{between}B2s20sIIII12sI")
         self._first, self._second = model[:8], model[12:56]
         self._class = model[properties + 2 : properties + 4]
         self._security = model[properties + 40 : properties + 52]
 
+    def packet(self, new: NewMessage, number: int, index: int, place: Place | None) -> bytes | None:
+        """Return the packet of one message, as `packets`; `place` is that in its sequence."""
+        own = new.body_type, new.correlation_id, new.application_tag, new.extension
+        row = ("", new.body, new.label, *_SHARED, *own)
+        packets = self.packets((row,), (number,), index, place=place)
+        return None if packets is None else packets[0]
+
     def packets(
-        self, rows: Sequence[Row], numbers: Sequence[int], first_index: int, *, step: int = 1
+        self,
+        rows: Sequence[Row],
+        numbers: Sequence[int],
+        first_index: int,
+        *,
+        step: int = 1,
+        place: Place | None = None,
     ) -> list[bytes] | None:
         """Return a packet for each row; None if `compose` would refuse one of them.
 
         Each transactional message is a transaction of its own: their indexes begin with
         `first_index`.  With a `step` of 0 they are messages in the middle of one transaction.
+        Their place in a sequence is `place`, or that of the model.
         """
         head = self._head.pack
         head_bytes = self._head.size
         first, second, class_, security = self._first, self._second, self._class, self._security
-        flags, between = self._transaction_flags, self._between
+        flags, between, where = self._transaction_flags, self._between, place or self._place
         if flags is not None and not step:
             flags &= ~_BOUNDS
         label_bytes_max = 2 * LABEL_CHARACTERS_MAX + 2
@@ -97,7 +118,7 @@ class Template:
             middle: tuple[Any, ...] = between
             if flags is not None:
                 index = first_index + step * at & TRANSACTION_INDEX_MASK
-                middle = between[0], flags | index << _INDEX_BIT, between[1]
+                middle = between[0], flags | index << _INDEX_BIT, *where, between[1]
             try:
                 headers = head(
                     first,
