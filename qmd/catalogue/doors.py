@@ -354,7 +354,7 @@ ENTRIES = (
         "srmp_not_accepted",
         "Another host has not accepted a message over HTTP (in the log).",
         "It does not answer, or answers with an error; the reason has the status.",
-        "The message is sent again, unless the status is 400: the host will never accept it.",
+        "The message is sent again; after a final status, such as 400, it is a dead letter.",
     ),
     Entry(
         9258,
@@ -368,7 +368,7 @@ ENTRIES = (
         "srmp_dropped",
         "A message cannot be sent over HTTP (in the log).",
         "Its destination is no URL after the rules of the section [srmp].",
-        "Correct the rule; the message is lost.",
+        "Correct the rule, and send the message again: it is a dead letter.",
     ),
     Entry(
         9260,

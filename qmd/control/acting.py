@@ -39,14 +39,7 @@ def act_for(connection: ControlConnection, texts: Sequence[str]) -> dict[str, st
     The messages that the connection has taken return to their queues, and its transactions are
     aborted: it continues as a new connection would.  Raises Refusal.
     """
-    if not connection.is_local or isinstance(connection.rights, DoorRights):
-        raise Refusal(
-            "acting_not_allowed",
-            "the connection cannot act for a user: it has a user already, or is not one to the"
-            " control socket",
-            "Open a new connection to the control socket for each user.",
-        )
-    principals = [_principal(text) for text in texts]
+    principals = proven_principals(connection, texts)
     main = principals[0]
     if main.kind == HOST:
         raise _bad(main, "an address alone is no user")
@@ -63,6 +56,18 @@ def act_for(connection: ControlConnection, texts: Sequence[str]) -> dict[str, st
     caller = Caller(str(main), frozenset(principals), is_remote=True)
     connection.rights = DoorRights(components.access_checks, caller, main)
     return {"principal": str(main)}
+
+
+def proven_principals(connection: ControlConnection, texts: Sequence[str]) -> list[Principal]:
+    """Return the principals that a door has proven for its user.  Raises Refusal."""
+    if not connection.is_local or isinstance(connection.rights, DoorRights):
+        raise Refusal(
+            "acting_not_allowed",
+            "the connection cannot act for a user: it has a user already, or is not one to the"
+            " control socket",
+            "Open a new connection to the control socket for each user.",
+        )
+    return [_principal(text) for text in texts]
 
 
 def _principal(text: str) -> Principal:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qmd.control import validate as checked
-from qmd.control.acting import act_for
+from qmd.control.acting import act_for, proven_principals
 from qmd.control_protocol import doors as frames
 from qmd.control_protocol import links as link_frames
 from qmd.control_protocol.access import ActFor
 from qmd.core.principals import ALL_LOCAL
+from qmd.core.url_links import address_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
 from qmd.operations.receive_selected import THIS
+from qmd.peers.announced import Announced
+from qmd.transfer.url_answers import RefusedMessage, reject
 
 if TYPE_CHECKING:
     from qmd.control.handler import Handler
     from qmd.control.server import ControlConnection
+    from qmd.peers.link import Link
     from qmd.queues.local_queue import LocalQueue
 
 
@@ -89,6 +93,44 @@ async def _noted(
     return count
 
 
+def _announce_session(connection: ControlConnection, request: frames.AnnounceSession) -> None:
+    announced = Announced(
+        checked.address(request.host),
+        frozenset(proven_principals(connection, request.principals)),
+        request.is_encrypted,
+    )
+    now = connection.components.services.loop.time()
+    place = (request.address, request.port)
+    connection.components.peers.announced.announce(place, announced, now)
+    connection.done(request.number)
+
+
+def _reject_outgoing(connection: ControlConnection, request: frames.RejectOutgoing) -> None:
+    reason = checked.reason(request.reason)
+    refused = RefusedMessage(request.source, request.message_number, request.message_class, reason)
+    components = connection.components
+    link = _link(connection, request.link)
+    work = reject(refused, link, components.undeliverable, components.services.storage)
+    connection.change(request.number, work)
+
+
+def _end_link_session(connection: ControlConnection, request: frames.EndLinkSession) -> None:
+    reason = checked.reason(request.reason)
+    link = _link(connection, request.link)
+    session = None if link is None else link.connection or link.attempt
+    if session is not None:
+        session.close(reason)
+    connection.done(request.number, session is not None)
+
+
+def _link(connection: ControlConnection, text: str) -> Link | None:
+    try:
+        address = address_of(text)
+    except ValueError as error:
+        raise Refusal("bad_address", str(error), "Use http://HOST:PORT or https://...") from error
+    return connection.components.peers.find_link(address)
+
+
 HANDLERS: dict[type, Handler] = {
     ActFor: _act_for,
     frames.StopWaiting: _stop_waiting,
@@ -96,4 +138,7 @@ HANDLERS: dict[type, Handler] = {
     link_frames.ResumeLink: _resume_link,
     link_frames.ForgetLink: _forget_link,
     frames.Note: _note,
+    frames.AnnounceSession: _announce_session,
+    frames.RejectOutgoing: _reject_outgoing,
+    frames.EndLinkSession: _end_link_session,
 }

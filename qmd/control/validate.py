@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from qmd.errors import Refusal
 from storage.tables.keys import LOOKUP_MASK
 
@@ -24,6 +26,16 @@ def reason(reason: str) -> str:
             "Put the rest into a log.",
         )
     return reason
+
+
+def address(text: str) -> str:
+    """Return an IP address.  Raises Refusal."""
+    try:
+        return str(ipaddress.ip_address(text.removeprefix("::ffff:")))
+    except ValueError:
+        raise Refusal(
+            "bad_address", f"{text[:80]!r} is no IP address", "Give an address, not a name."
+        ) from None
 
 
 def wait_s(wait_s: float) -> float:

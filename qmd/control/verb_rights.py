@@ -192,6 +192,7 @@ _STATUS = _host(READ, access.SEE_STATUS)
 _ALL_READ = _open(READ)
 _ACCESS = _host(ADMIN, access.ADMINISTER_ACCESS)
 _DIRECTORY = _host(ADMIN, access.MANAGE_DIRECTORY)
+_DOOR = _host(ADMIN, access.ACT_FOR)
 _PEERS = _host(ADMIN, access.MANAGE_PEERS)
 _RECEIVE = Need(TO_RECEIVE, _named("queue"), "the queue")
 _PEEK = Need(TO_PEEK, _named("queue"), "the queue")
@@ -228,6 +229,8 @@ TABLE: dict[type, Row] = {
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
     **_rows((_RECEIVE,), door_frames.StopWaiting),
+    **_rows((_DOOR,), door_frames.RejectOutgoing, door_frames.EndLinkSession),
+    **_rows((_DOOR,), door_frames.AnnounceSession, inside="on the socket only"),
     **_rows(
         (_TAKE_AWAY, Need(Demand(ADMIN, (access.SEND,)), _named("target"), "the target")),
         frames.Move,

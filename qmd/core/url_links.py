@@ -15,6 +15,14 @@ def url_address(scheme: str, host: str, port: int) -> Address:
     return f"{scheme}://{name}".casefold(), port
 
 
+def address_of(text: str) -> Address:
+    """Return the address of a text such as `http://hostb:80`.  Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if "://" not in host:
+        raise ValueError(f"{text[:80]!r} is no address of a URL")
+    return host.casefold(), int(port)
+
+
 def is_url(address: Address | None) -> bool:
     """Return whether an address is one of a URL."""
     return address is not None and "://" in address[0]

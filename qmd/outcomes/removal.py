@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol import patch_class
+from qmd.core.disposition import SYSTEM_CLASSES
 from qmd.core.packet_fields import (
     is_kept_as_dead,
     is_transactional,
+    message_class_of,
     message_number,
     source_of,
     wants_dead_letter,
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
     from qmd.outcomes.dead_letter import SystemQueues
     from storage.tables.events import Event
     from storage.tables.outgoing import OutgoingRow
+
+
+def is_of_application(packet: bytes) -> bool:
+    """Return whether an application has sent a message, and not a queue manager."""
+    return message_class_of(packet) not in SYSTEM_CLASSES
 
 
 class Dying(NamedTuple):
@@ -84,6 +91,7 @@ class Removal:
     system_queues: SystemQueues
     wall_ms: int
     now_s: int  # by the queue manager's own clock
+    is_kept_here: bool = False  # no other computer keeps it: a dead letter without a request, too
 
     def run(self, db: sqlite3.Connection) -> list[Found]:
         """Remove the messages in the open transaction; return each as it was found."""
@@ -97,7 +105,7 @@ class Removal:
             [
                 owed_rows.Owed(each.dying.place, self.message_class, self.for_others, each.packet)
                 for each in removed
-                if is_owed(each.packet, self.message_class, for_others=self.for_others)
+                if self.is_owed(each.packet)
             ],
         )
         base = self.queue_id << LOOKUP_BITS
@@ -114,6 +122,15 @@ class Removal:
         )
         return found
 
+    def is_owed(self, packet: bytes) -> bool:
+        """Return whether an acknowledgment may be due that only this computer sends."""
+        return is_owed(
+            packet,
+            self.message_class,
+            for_others=self.for_others,
+            is_found_here=self.is_kept_here,
+        )
+
     def _find(self, db: sqlite3.Connection, dying: Dying) -> Found:
         row = outgoing_rows.find(db, self.queue_id << LOOKUP_BITS | dying.key)
         if row is None:
@@ -129,6 +146,8 @@ class Removal:
         if self.for_others:
             # The source of a transactional message has it, and keeps it as a dead letter.
             return wants_dead_letter(row.packet) and not is_transactional(row.packet)
+        if self.is_kept_here and not row.discard and is_of_application(row.packet):
+            return True
         return is_kept_as_dead(row.packet, discard=row.discard)
 
     def _with_dead_letter_queues(self, db: sqlite3.Connection, found: list[Found]) -> list[Found]:

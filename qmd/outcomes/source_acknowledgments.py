@@ -61,15 +61,22 @@ class SourceAcknowledgments:
             original,
             message_class,
             at_source=True,
-            insecure_nacks=self._services.settings.delivery.insecure_nacks,
+            # An application here may learn which queues its messages have not reached.
+            insecure_nacks=self._services.settings.delivery.insecure_nacks or not for_others,
         )
         if result.acknowledgment is not None:
             self._acknowledgments.to_application(original, result.acknowledgment, batch)
 
 
-def is_owed(packet: bytes, message_class: int, *, for_others: bool) -> bool:
-    """Return whether an acknowledgment of this end may be due that only this computer sends."""
+def is_owed(
+    packet: bytes, message_class: int, *, for_others: bool, is_found_here: bool = False
+) -> bool:
+    """Return whether an acknowledgment of this end may be due that only this computer sends.
+
+    `is_found_here`: the destination has not reported the end, whatever the class says.
+    """
     if for_others and is_transactional(packet):
         # A message that expires here expires at its source as well, without an acknowledgment.
         return message_class != MessageClass.NACK_REACH_QUEUE_TIMEOUT
-    return message_class in _FOUND_HERE and has_admin_queue(packet)
+    is_found_here = is_found_here or message_class in _FOUND_HERE
+    return is_found_here and has_admin_queue(packet)

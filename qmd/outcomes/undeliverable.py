@@ -21,7 +21,7 @@ from qmd.core.disposition import reason_text
 from qmd.core.packet_fields import wants_dead_letter
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
-from qmd.outcomes.removal import Dying, Found, Removal
+from qmd.outcomes.removal import Dying, Found, Removal, is_of_application
 from qmd.outcomes.source_acknowledgments import is_owed
 from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
 from qmd.queues.quarantine import log_damaged
@@ -99,6 +99,24 @@ class Undeliverable:
         )
         self.kill(queue, keys, MessageClass.NACK_DELETED, reason, kind=Kind.PURGED)
 
+    def refused(
+        self, queue: OutgoingQueue, key: int, number: int, message_class: int, reason: str
+    ) -> None:
+        """End a message that the other end will never accept, and that it does not keep.
+
+        It becomes a dead letter even if none was requested, because no other computer has it
+        (docs/decisions/0010).
+        """
+        self.kill(
+            queue,
+            [key],
+            message_class,
+            reason,
+            message_number=number,
+            kind=Kind.UNROUTABLE if queue.for_others else Kind.FINAL_ACK_RECEIVED,
+            is_kept_here=True,
+        )
+
     async def purge(self, queue: OutgoingQueue) -> int:
         """End all messages of a queue, waiting or not acknowledged; return their count.
 
@@ -153,9 +171,11 @@ class Undeliverable:
         *,
         message_number: int | None = None,
         kind: Kind = Kind.EXPIRED,
+        is_kept_here: bool = False,
     ) -> int:
         """End the messages at `keys`; with `message_number`, only the message with that number.
 
+        With `is_kept_here` those of applications here become dead letters without a request, too.
         A message that was released, acknowledged or is being removed is skipped. Returns how many
         removals have begun.
         """
@@ -167,7 +187,7 @@ class Undeliverable:
             packet = queue.forget_express(key)
             if packet is not None:
                 ended += 1
-                self._end_express(queue, packet, message_class, reason, kind, wall_ms)
+                self._end_express(queue, packet, message_class, reason, kind, wall_ms, is_kept_here)
             elif queue.begin_removal(key):
                 place = self._services.ids.next_lookup_id(TRANSACTIONAL_LEVEL)
                 dying.append(Dying(key, place, queue.forget_in_flight(key)))
@@ -190,6 +210,7 @@ class Undeliverable:
             self._dead_letters.system_queues(),
             wall_ms,
             self._services.clock.now_s,
+            is_kept_here,
         )
         done = self._services.storage.batch.run(removal.run)
         done.add_done_callback(partial(self._removed, queue, removal))
@@ -203,16 +224,18 @@ class Undeliverable:
         reason: str,
         kind: Kind,
         wall_ms: int,
+        is_kept_here: bool,
     ) -> None:
         """End an express message that has left memory; its consequences go to the open batch."""
-        if is_owed(packet, message_class, for_others=queue.for_others):
+        if is_owed(packet, message_class, for_others=queue.for_others, is_found_here=is_kept_here):
             self._source_acknowledgments.send(packet, message_class, for_others=queue.for_others)
         self._recorder.record(
             EventHeader(kind, queue=queue.destination, message_class=message_class, reason=reason),
             [packet],
             lazily=True,
         )
-        if wants_dead_letter(packet):
+        is_kept_here = is_kept_here and not queue.for_others and is_of_application(packet)
+        if is_kept_here or wants_dead_letter(packet):
             self._dead_letters.dead_letter(
                 packet, message_class, reason, wall_ms, queue.destination
             )
@@ -272,7 +295,7 @@ class Undeliverable:
         packet, message_class, place = found.packet, removal.message_class, found.dying.place
         if queue.for_others:
             self._gone_for_others(queue, packet)
-        owed = is_owed(packet, message_class, for_others=queue.for_others)
+        owed = removal.is_owed(packet)
         if owed:
             self._source_acknowledgments.send(packet, message_class, for_others=queue.for_others)
         if found.is_kept:

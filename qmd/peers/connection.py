@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from qmd.core.peer_instance import Instance
+    from qmd.core.principals import Principal
     from qmd.core.retry import Retry
     from qmd.peers.admission import Admission
+    from qmd.peers.announced import Announced, AnnouncedSessions
     from qmd.peers.dial_gate import QueuesOfLink
     from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -78,6 +80,7 @@ class Sessions(Protocol):
     """The table of all sessions: `Peers` of qmd/peers/sessions.py."""
 
     admission: Admission
+    announced: AnnouncedSessions
 
     def packet_bytes_max(self, *hosts: str) -> int: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
@@ -137,6 +140,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.is_upgraded = False  # it has proven a key for an origin that was an address
         self.goes_to_tls = False  # it ends, because the peer offers TLS
         self.proof: Proof | None = None  # of a session over TLS: the certificate of the other end
+        self.principals: frozenset[Principal] = frozenset()  # that a door has proven
+        self.is_encrypted = False  # between the host and the door that has announced it
         self.port = 0
         self.is_qmd = False  # according to its handshake
         self.own_host = ""  # the address of this computer that the peer uses
@@ -168,6 +173,8 @@ class PeerConnection(asyncio.BufferedProtocol):
             return
         # A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6 addresses.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
+        if self.link is None:
+            self._speak_for(self._sessions.announced.take((self.host, self.port), self.opened_at))
         own = transport.get_extra_info("sockname")
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.own_port = int(own[1]) if own else 0
@@ -195,6 +202,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._transport.write(preface(self.link.address))
             self.session.start(self._loop.time())
         self._flush()
+
+    def _speak_for(self, announced: Announced | None) -> None:
+        """Count as a session of the host for which a door has announced it."""
+        if announced is not None:
+            self.host = announced.host
+            self.principals = announced.principals
+            self.is_encrypted = announced.is_encrypted
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.get_buffer(sizehint)

@@ -14,6 +14,7 @@ from qmd.core.identity_proof import NONCE_BYTES, Prover
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER, USUAL_WINDOW
 from qmd.peers.admission import Admission
+from qmd.peers.announced import AnnouncedSessions
 from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
 from qmd.peers.origins import Bound, is_proof
@@ -81,6 +82,7 @@ class Peers:
         self._origins_of: dict[bytes, dict[str, None]] = {}  # with open sessions
         self._known_hosts = known_hosts
         self.admission = Admission(services, known_hosts)
+        self.announced = AnnouncedSessions()
         self.connections: dict[PeerConnection, None] = {}
         #: Called when a session has opened.
         self.on_change: Callable[[], None] = lambda: None

@@ -257,7 +257,7 @@ class TlsPeers:
         rule = self._rule((connection.host, *_hosts_of(connection)), guid)
         if rule.wanted is Wanted.NEVER:
             return None
-        if rule.wanted is Wanted.REQUIRED:
+        if rule.wanted is Wanted.REQUIRED and not connection.is_encrypted:
             reason = TlsNeeded("TLS is required of it ([tls] policy)")
         elif self._is_pinned(guid) or guid_text(guid) in self._met:
             reason = TlsNeeded(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from qmd.core.principals import Principal
     from qmd.core.session import Session
     from qmd.queues.incoming_stream import IncomingStream
 
@@ -15,6 +16,8 @@ class PeerSession(Protocol):
     host: str
     #: What is known about the other end: its address, or more if that is proven (decision 0031).
     origin: str
+    #: Those that a door has proven which has opened the session for the host: announced.py.
+    principals: frozenset[Principal]
     port: int
     peer: str  # the GUID of the queue manager; its address while that is not known
     is_qmd: bool

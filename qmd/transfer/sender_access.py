@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 KEPT_MAX = 10_000  # decisions, of all queues and senders
 
-#: Queue, source, address of the session, whether it is proven to be the source, verified signers.
-_Key = tuple[int, bytes, str, bool, tuple[str, ...]]
+#: Queue, source, address of the session, whether it is proven to be the source, verified signers,
+#: principals that a door has proven.
+_Key = tuple[int, bytes, str, bool, tuple[str, ...], frozenset[Principal]]
 
 
 class Origins(Protocol):
@@ -80,7 +81,7 @@ class SenderAccess:
         source = message.user.source_queue_manager
         signers = principals(message) if security and security.is_authenticated else ()
         is_source = self._is_proven_source(connection, source)
-        key = (queue.id, source, connection.host, is_source, signers)
+        key = (queue.id, source, connection.host, is_source, signers, connection.principals)
         verdict = self._kept.get(key)
         if verdict is None:
             verdict = decide(
@@ -132,7 +133,7 @@ def _caller(
     The GUID of the source is proven if `is_source`.
     """
     peer = Principal(PEER, guid_text(source))
-    proven = set(map(parse_principal, signers)) or {UNPROVEN}
+    proven = {*map(parse_principal, signers), *connection.principals} or {UNPROVEN}
     with contextlib.suppress(ValueError):  # an address with a zone: no entry can name it
         proven.add(Principal(HOST, str(ipaddress.ip_network(connection.host))))
     if is_source:

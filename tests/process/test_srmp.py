@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import DEADXACT, Hosts, body, empty_queues
+from tests.process.harness import DEADLETTER, DEADXACT, Hosts, body, empty_queues
 from tests.process.srmp_door import SrmpDoor, host
 from tests.process.test_remote_control import make_certificates
 from tests.process.web_receiver import Call, Receiver
@@ -162,6 +162,129 @@ def test_a_message_for_no_queue_holds_up_no_other(pair: Pair) -> None:
 
     assert [body(each) for each in arrived(pair, "loose", 1)] == [b"2"]
     assert "srmp_not_accepted" in pair.a.tail()
+
+
+@pytest.mark.parametrize("delivery", ["express", "recoverable", "transactional"])
+def test_a_refused_message_becomes_a_dead_letter_with_the_reason(pair: Pair, delivery: str) -> None:
+    """No dead letter was requested: but no other computer has the message."""
+    queue = DEADXACT if delivery == "transactional" else DEADLETTER
+    acks = ("--admin-queue", pair.a.format_name("acks"), "--acknowledge", "negative-arrival")
+    options = (f"--{delivery}", "--no-dead-letter", *acks)
+    if delivery == "transactional":  # which is kept unless its sender wants it discarded
+        options = options[:1] + acks
+    sent = pair.a.daemon.send(pair.b.format_name("nowhere"), b"1", *options)
+
+    (letter,) = until(pair, lambda: pair.a.daemon.peek(queue))
+    assert (letter["id"], body(letter)) == (sent, b"1")
+    assert letter["class"] == "nack_bad_destination_queue"
+    assert "has answered 400: there is no queue" in letter["reason"]
+    (nack,) = until(pair, lambda: pair.a.daemon.receive("acks"))
+    assert (nack["class"], nack["correlation_id"]) == ("nack_bad_destination_queue", sent)
+    assert waiting(pair) == 0
+    events = pair.a.daemon.json("events", "tail", "--lines", "100")
+    kinds = [each["kind"] for each in events if each["message_id"] == sent]
+    assert kinds.count("dead_lettered") == 1
+    assert "session_acknowledged" not in kinds
+    pair.a.daemon.receive(queue)
+
+
+def test_a_refused_message_of_a_stream_is_left_out_of_it(pair: Pair) -> None:
+    """The host refuses the second message; the others arrive in order, around its place."""
+    there = Receiver()
+    there.statuses = [200, 400, 200]
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send_all(to, [b"1", b"2", b"3"], "--transactional")
+
+    (letter,) = until(pair, lambda: pair.a.daemon.peek(DEADXACT))
+    assert body(letter) == b"2"
+
+    def around() -> bool:
+        return any(
+            b"<current>3</current><previous>1</previous>" in each.body for each in there.calls
+        )
+
+    until(pair, around)
+    there.close()
+    pair.a.daemon.cli("outgoing", "purge", to, "--yes")
+    pair.a.daemon.receive(DEADXACT)
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (401, "nack_access_denied"),
+        (403, "nack_access_denied"),
+        (404, "nack_bad_destination_queue"),
+        (413, "nack_deleted"),
+        (415, "nack_deleted"),
+    ],
+)
+def test_each_final_answer_makes_a_dead_letter(pair: Pair, status: int, name: str) -> None:
+    there = Receiver()
+    there.statuses = [status]
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"refused")
+    pair.a.daemon.send(to, b"taken")
+
+    (letter,) = until(pair, lambda: pair.a.daemon.receive(DEADLETTER))
+    assert (body(letter), letter["class"]) == (b"refused", name)
+    assert f"has answered {status}" in letter["reason"]
+    there.wait_for(2)
+    there.close()
+    until(pair, lambda: waiting(pair) == 0)
+
+
+@pytest.mark.parametrize("status", [302, 429, 503])
+def test_a_message_is_sent_again_after_an_answer_of_the_moment(pair: Pair, status: int) -> None:
+    there = Receiver()
+    there.statuses = [status]
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"x")
+
+    first, again = there.wait_for(2)
+    ids = [re.findall(rb"<id>.*?</id>", each.body) for each in (first, again)]
+    assert ids[0] == ids[1]
+    there.close()
+    until(pair, lambda: waiting(pair) == 0)
+    assert pair.a.daemon.count(DEADLETTER) == 0
+
+
+def test_a_host_that_fails_until_the_time_is_over_is_named_in_the_dead_letter(pair: Pair) -> None:
+    there = Receiver()
+    there.statuses = [500] * 1000
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"x", "--time-to-reach-queue", "2s", "--dead-letter")
+
+    def reason() -> bool:
+        rows = pair.a.daemon.json("outgoing", "list")
+        return any("has answered 500" in str(row) for row in rows)
+
+    until(pair, reason)
+    (letter,) = until(pair, lambda: pair.a.daemon.receive(DEADLETTER))
+    assert letter["class"] == "nack_reach_queue_timeout"
+    assert "has answered 500" in letter["reason"]
+    there.close()
+
+
+def test_rights_and_limits_count_for_the_host_that_sends(pair: Pair) -> None:
+    """Two addresses of this computer are two hosts, whose door is the same."""
+    door, queue = pair.b, "private$\\guarded"
+    door.daemon.create("guarded")
+    door.daemon.cli("acl", "deny", "host:127.0.0.2", "send", queue)
+    sent = request(door, "guarded")
+    for source in ("127.0.0.2", "127.0.0.3"):
+        at = ("127.0.0.1", door.port)
+        connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
+        media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
+        connection.request("POST", "/msmq/private$/guarded", sent, {"Content-Type": media})
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    assert len(arrived(pair, "guarded", 1)) == 1
+    refused = [each for each in door.daemon.json("events", "tail", "--kind", "refused")]
+    assert any("127.0.0.2" in each["reason"] for each in refused)
+    rows = door.daemon.json("session", "list")
+    assert {"127.0.0.2", "127.0.0.3"} <= {row["address"].rpartition(":")[0] for row in rows}
 
 
 def test_a_response_queue_is_a_url_there(pair: Pair) -> None:

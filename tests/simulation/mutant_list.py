@@ -1255,8 +1255,7 @@ MUTANTS = (
     Mutant(
         "an owed acknowledgment of a dead message is not stored",
         "qmd/outcomes/removal.py",
-        "                if is_owed(each.packet, self.message_class, for_others=self.for_others)\n"
-        "            ],",
+        "                if self.is_owed(each.packet)\n            ],",
         "                if False\n            ],",
         "tests/unit/outcomes/test_removal.py",
     ),

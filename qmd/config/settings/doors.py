@@ -172,6 +172,11 @@ class SrmpSettings:
         OptionalLocation(), "", "The certificate (PEM) for HTTPS. Empty: HTTP only."
     )
     key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
+    client_ca: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "Authorities (PEM) of certificates of senders: the rights of `cert:` apply. Empty: none.",
+    )
     ca: Path | None = setting(
         OptionalLocation(),
         "",

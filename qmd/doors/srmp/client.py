@@ -12,6 +12,7 @@ import httptools
 from qmd.doors.http.webhook import Target, target_of
 
 RESPONSE_BYTES_MAX = 64 * 1024
+TEXT_BYTES_MAX = 300  # of the body of an answer, for people
 TIMEOUT_S = 30.0
 
 
@@ -28,6 +29,16 @@ class _Response:
 
     def __init__(self) -> None:
         self.is_complete = False
+        self._text = b""
+
+    def on_body(self, data: bytes) -> None:
+        self._text += data[: TEXT_BYTES_MAX - len(self._text)]
+
+    @property
+    def text(self) -> str:
+        """The beginning of its body in one line, if it is plain text."""
+        text = " ".join(self._text.decode("utf-8", "replace").split())
+        return "" if text.startswith("<") else "".join(filter(str.isprintable, text))
 
     def on_message_complete(self) -> None:
         self.is_complete = True
@@ -55,9 +66,10 @@ class HttpClient:
         """Return when the host has answered with 2xx.  Raises NotAccepted."""
         target = target_of(url)
         async with self._lock, self._explained(target):
-            status = await self._exchange(target, body, content_type)
+            status, text = await self._exchange(target, body, content_type)
         if not 200 <= status < 300:
-            raise NotAccepted(f"{target.authority} has answered {status}", status)
+            why = f": {text}" if text else ""
+            raise NotAccepted(f"{target.authority} has answered {status}{why}", status)
 
     @contextlib.asynccontextmanager
     async def _explained(self, target: Target) -> AsyncIterator[None]:
@@ -83,7 +95,7 @@ class HttpClient:
                 self._writer.transport.abort()
         self._reader = self._writer = self._at = None
 
-    async def _exchange(self, target: Target, body: bytes, content_type: str) -> int:
+    async def _exchange(self, target: Target, body: bytes, content_type: str) -> tuple[int, str]:
         head = (
             f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\n"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
@@ -114,7 +126,7 @@ class HttpClient:
         peer = self._writer.get_extra_info("peername")
         self.address = str(peer[0]).removeprefix("::ffff:") if peer else ""
 
-    async def _try(self, target: Target, data: bytes) -> int:
+    async def _try(self, target: Target, data: bytes) -> tuple[int, str]:
         await self._connect(target)
         assert self._writer is not None
         assert self._reader is not None
@@ -122,7 +134,8 @@ class HttpClient:
         await self._writer.drain()
         return await self._status()
 
-    async def _status(self) -> int:
+    async def _status(self) -> tuple[int, str]:
+        """Return the status of the response, and its text."""
         assert self._reader is not None
         response, size = _Response(), 0
         parser = httptools.HttpResponseParser(response)
@@ -137,4 +150,4 @@ class HttpClient:
         status = int(parser.get_status_code())
         if not parser.should_keep_alive():
             self.close()
-        return status
+        return status, response.text

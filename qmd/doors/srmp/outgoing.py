@@ -2,6 +2,7 @@
 
     daemon ──"QMD-SRMP 1 http://hostb:80"──► door     one session for each host
            ── message ─────────────────────► POST ──► 200: counts as received, and is acknowledged
+                                                 ├──► 400 and the like: the daemon ends the message
                                                  └──► else: the session ends; the daemon tries later
 
 A message counts as received only after the other host has answered, so the daemon keeps it until
@@ -23,14 +24,19 @@ import structlog
 
 from protocol import PacketKind, packet_kind
 from protocol.acknowledgments import FINAL_ACK_CLASS_MIN, build_final_ack
+from protocol.message_class import MessageClass
 from protocol.records import FinalAckBody
+from qmd.client.errors import ClientError
+from qmd.control_protocol.doors import EndLinkSession, RejectOutgoing
 from qmd.core.acknowledgment import order_ack_packet, order_queue_of
+from qmd.core.packet_fields import message_number, source_of
 from qmd.core.sequence import Position
 from qmd.doors.srmp.client import HttpClient, NotAccepted
 from qmd.doors.srmp.envelope import Envelope, NotSrmp
 from qmd.doors.srmp.messages import envelope_of, write_request
 from qmd.doors.srmp.redirection import Redirection, is_among, redirected
 from qmd.doors.srmp.session import BinarySession, SessionEnded
+from qmd.doors.srmp.source import Ask
 
 log = structlog.get_logger()
 
@@ -40,8 +46,24 @@ PREFACE_S = 5.0
 SESSIONS_MAX = 1000
 STREAMS_MAX = 100_000
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.25, 30.0  # after an error of a host that answers
-NOT_UNDERSTOOD = 400  # the other host will never accept this message
+#: Answers of 4xx after which a message is sent again: of proxies, or for the moment.
+AGAIN = frozenset({407, 408, 421, 423, 425, 429})
+UNSTATED = MessageClass.NACK_BAD_DESTINATION_QUEUE
+_CLASSES = {
+    400: MessageClass.NACK_BAD_DESTINATION_QUEUE,  # or no such queue, or not one of its kind
+    401: MessageClass.NACK_ACCESS_DENIED,
+    403: MessageClass.NACK_ACCESS_DENIED,
+    404: MessageClass.NACK_BAD_DESTINATION_QUEUE,
+    410: MessageClass.NACK_BAD_DESTINATION_QUEUE,
+}
 _NAMESPACE = uuid.UUID("6f1f3c1e-6a57-4b8e-9f0e-2d9a7c64a2c1")
+
+
+def class_of(status: int) -> int | None:
+    """Return the class with which a message ends after an answer; None: it is sent again."""
+    if not 400 <= status < 500 or status in AGAIN:
+        return None
+    return _CLASSES.get(status, MessageClass.NACK_DELETED)
 
 
 class Outgoing:
@@ -53,8 +75,11 @@ class Outgoing:
         rules: Sequence[Redirection],
         context: ssl.SSLContext | None,
         receipts_from: Sequence[object] = (),
+        *,
+        ask: Ask,
     ) -> None:
         """`receipts_from` are networks of hosts that send receipts for others."""
+        self._ask = ask
         self._receipts_from = receipts_from
         self._receipts_to = receipts_to
         self._rules = rules
@@ -85,6 +110,7 @@ class Outgoing:
             await client.open(redirected(f"{host}/msmq/", self._rules))
         except NotAccepted as error:
             log.warning("srmp_not_accepted", url=host, message_id="", reason=str(error))
+            await self._end(host, str(error))
             writer.transport.abort()
             return
         session = BinarySession(
@@ -115,6 +141,7 @@ class Outgoing:
                 raise NotSrmp(f"{url[:200]!r} is no URL")
         except NotSrmp as error:
             log.warning("srmp_dropped", reason=str(error))
+            await self._reject(host, packet, UNSTATED, f"It cannot be sent over HTTP: {error}.")
             return
         stream = posted.envelope.stream
         if stream is not None:
@@ -131,14 +158,35 @@ class Outgoing:
             reason = str(error)
             log.warning("srmp_not_accepted", url=url, message_id=str(posted.envelope.id),
                         reason=reason)  # fmt: skip
-            if error.status == NOT_UNDERSTOOD:
-                # It would be refused again, and hold up all messages behind it.  One of a stream
-                # still waits for a receipt, and becomes a dead letter when it expires.
+            message_class = class_of(error.status)
+            if message_class is not None:
+                # It would be refused again, and hold up all messages behind it.
+                await self._reject(host, packet, message_class, f"{reason}.")
                 return
             pause_s = self._pauses.get(host, PAUSE_FIRST_S)
             self._pauses[host] = min(2 * pause_s, PAUSE_LAST_S)
             await asyncio.sleep(pause_s)
+            await self._end(host, reason)
             raise SessionEnded(reason) from error
+
+    async def _reject(self, host: str, packet: bytes, message_class: int, reason: str) -> None:
+        """Let the daemon end a message, durably.  Raises SessionEnded if it has not."""
+        identity = source_of(packet), message_number(packet)
+        try:
+            count = await self._ask(
+                RejectOutgoing, host, *identity, int(message_class), reason[:900]
+            )
+        except ClientError as error:
+            raise SessionEnded(f"the queue manager has not ended a message: {error}") from error
+        if not count:  # it has expired meanwhile, or is handed again
+            raise SessionEnded("a refused message is not in flight any more")
+
+    async def _end(self, host: str, reason: str) -> None:
+        """Let the daemon end the session of a host, so that it shows the reason."""
+        try:
+            await self._ask(EndLinkSession, host, reason[:900])
+        except ClientError as error:
+            log.warning("srmp_waits", reason=str(error))
 
     def receipt(self, envelope: Envelope, address: str) -> bool:
         """Pass the receipt of a stream to the daemon; return whether it is one of ours.

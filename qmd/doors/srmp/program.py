@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import ssl
+from functools import partial
 
 import structlog
 import uvloop
@@ -23,9 +24,10 @@ from qmd.doors.http.limits import Limits
 from qmd.doors.http.listening import CannotServe, shown
 from qmd.doors.http.server import HttpServer
 from qmd.doors.srmp.client import HttpClient
-from qmd.doors.srmp.incoming import Incoming, Starts
+from qmd.doors.srmp.incoming import Incoming
 from qmd.doors.srmp.outgoing import Outgoing
 from qmd.doors.srmp.redirection import Redirection, is_among
+from qmd.doors.srmp.source import Starts
 from qmd.doors.srmp.sources import Sources
 from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
@@ -49,11 +51,13 @@ class Door:
         self._allowed = chosen.allowed
         self._incoming: Incoming | None = None
         self._gateway: asyncio.Server | None = None
+        self._qm = connect(settings.control.socket)
         self.outgoing = Outgoing(
             _receipts_to(settings),
             _rules(chosen.outbound),
             self._client_context,
             chosen.receipts_from,
+            ask=self._qm.caller.ask,
         )
         limits = Limits(
             connections=chosen.connections_max,
@@ -62,8 +66,10 @@ class Door:
             bodies_bytes=max(chosen.bodies_bytes_max, chosen.request_bytes_max),
             body_s=chosen.body_timeout_s,
         )
-        self._servers = [HttpServer(self._handle, limits), HttpServer(self._handle, limits)]
-        self._qm = connect(settings.control.socket)
+        self._servers = [
+            HttpServer(partial(self._handle, is_encrypted=is_encrypted), limits)
+            for is_encrypted in (False, True)
+        ]
 
     async def start(self) -> list[str]:
         """Open the sockets and serve; return where.  Raises CannotServe, ClientError."""
@@ -110,11 +116,11 @@ class Door:
             await self._incoming.close()
         await self._qm.__aexit__(None)
 
-    async def _handle(self, request: Request) -> Response:
+    async def _handle(self, request: Request, *, is_encrypted: bool) -> Response:
         assert self._incoming is not None
         if self._allowed and not is_among(request.peer.address, self._allowed):
             return Response(403, b"this host is not allowed to send", "text/plain", closes=True)
-        return await self._incoming(request)
+        return await self._incoming(request, is_encrypted=is_encrypted)
 
 
 def main(settings: Settings) -> int:
@@ -191,6 +197,9 @@ def _server_context(chosen: SrmpSettings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(chosen.certificate, chosen.key)
+        if chosen.client_ca is not None:
+            context.load_verify_locations(chosen.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL  # most hosts have none
     except (OSError, ssl.SSLError) as error:
         raise CannotServe(
             f"the certificate cannot be used: {error}; see the section [{SECTION}]",

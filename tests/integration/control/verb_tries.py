@@ -481,6 +481,11 @@ TRIES: dict[type[Request], list[Try]] = {
     ],
     access.ExportAccess: [about(access.ExportAccess)],
     doors.StopWaiting: [about(doors.StopWaiting, SECRET)],
+    doors.RejectOutgoing: [
+        about(doors.RejectOutgoing, "http://hostb:80", bytes(16), 1, 0x8000, "refused")
+    ],
+    doors.EndLinkSession: [about(doors.EndLinkSession, "http://hostb:80", "no answer")],
+    doors.AnnounceSession: [about(doors.AnnounceSession, "127.0.0.1", 9, "10.0.0.1", [])],
     doors.Note: [about(doors.Note, SECRET, [1], "seen")],
     access.ActFor: [about(access.ActFor, ["sasl:ann"]), about(access.ActFor, ["anonymous"])],
     access.ImportAccess: [
