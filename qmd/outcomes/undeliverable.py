@@ -330,4 +330,7 @@ def _hindrance(queue: OutgoingQueue) -> str:
         return f"{queue.link.name}: {last.result}"
     if queue.link.connection is None:
         return f"no session with {queue.link.name}"
-    return f"{queue.link.name} did not acknowledge it"
+    failures = (each for each in reversed(queue.link.retry.history) if each.error)
+    failed = next(failures, None)
+    before = f"; the session before ended: {failed.result}" if failed is not None else ""
+    return f"{queue.link.name} did not acknowledge it{before}"

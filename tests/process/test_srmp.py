@@ -253,7 +253,7 @@ def test_a_host_that_fails_until_the_time_is_over_is_named_in_the_dead_letter(pa
     there = Receiver()
     there.statuses = [500] * 1000
     to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
-    pair.a.daemon.send(to, b"x", "--time-to-reach-queue", "2s", "--dead-letter")
+    pair.a.daemon.send(to, b"x", "--time-to-reach-queue", "10s", "--dead-letter")
 
     def reason() -> bool:
         rows = pair.a.daemon.json("outgoing", "list")

@@ -96,6 +96,8 @@ class Envelope:
     trace: bool = False
     application_tag: int = 0
     body_type: int = 0
+    is_first: bool = False  # of its transaction
+    is_last: bool = False
     reach_by: datetime | None = None
     is_signed: bool = False
 
@@ -230,7 +232,10 @@ class _Reader:
 
         correlation = self._text(msmq, MSMQ, "Correlation")
         reach_by = self._text(msmq, MSMQ, "TTrq")
+        eod = self._only(msmq, MSMQ, "Eod")
         return {
+            "is_first": eod is not None and self._only(eod, MSMQ, "First") is not None,
+            "is_last": eod is not None and self._only(eod, MSMQ, "Last") is not None,
             "message_class": number("Class", 0xFFFF),
             "priority": number("Priority", 7),
             "journal": self._only(msmq, MSMQ, "Journal") is not None,
@@ -336,11 +341,13 @@ def _written_msmq(it: Envelope) -> str:
         )
         if is_set
     )  # fmt: skip
+    ends = ("<First/>" if it.is_first else "") + ("<Last/>" if it.is_last else "")
+    eod = f"<Eod>{ends}</Eod>" if ends else ""
     correlation = base64.b64encode(it.correlation.ljust(20, b"\0")).decode()
     return (
         f'<Msmq xmlns="{MSMQ}"><Class>{it.message_class}</Class><Priority>{it.priority}</Priority>'
         f"{flags}<Correlation>{correlation}</Correlation><App>{it.application_tag}</App>"
-        f"<BodyType>{it.body_type}</BodyType><HashAlgorithm>32772</HashAlgorithm>"
+        f"<BodyType>{it.body_type}</BodyType><HashAlgorithm>32772</HashAlgorithm>{eod}"
         f"<SourceQmGuid>{it.id.source}</SourceQmGuid>"
         f"<TTrq>{time_text(it.reach_by or NO_LIMIT)}</TTrq></Msmq>"
     )

@@ -84,7 +84,7 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
     destination = it.destination
     if destination is None:
         raise NotSrmp("the packet has no direct name")
-    user, properties = it.packet.user, it.packet.properties
+    user, properties, transaction = it.packet.user, it.packet.properties, it.packet.transaction
     admin, acknowledge = url_of(it.admin_queue), properties.flags
     receipt = admin if acknowledge & POSITIVE_ARRIVAL and admin.startswith("http") else ""
     wants = acknowledge & (POSITIVE_RECEIVE | NEGATIVE_RECEIVE) and admin.startswith("http")
@@ -102,6 +102,8 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         positive=bool(acknowledge & POSITIVE_RECEIVE),
         negative=bool(acknowledge & NEGATIVE_RECEIVE),
         stream=_stream(it, receipts_to),
+        is_first=transaction is not None and bool(transaction.flags.first),
+        is_last=transaction is not None and bool(transaction.flags.last),
         message_class=properties.message_class,
         priority=it.priority,
         journal=it.journal,
@@ -188,6 +190,8 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
             delivery=delivery if stream is None else frames.TRANSACTIONAL,
             position=None if stream is None else (stream.id, stream.number, 0),
             dead_letter=envelope.dead_letter,
+            is_first=envelope.is_first,
+            is_last=envelope.is_last,
         )
     except ProtocolError as error:
         raise NotSrmp(f"no packet can state it: {error}") from error

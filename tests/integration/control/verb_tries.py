@@ -227,6 +227,7 @@ def to(destination: str, **more: Any) -> NewMessage:
     return NewMessage(destination, b"", **more)
 
 
+QUEUED = "ShowOutgoing PauseOutgoing ResumeOutgoing KickOutgoing PurgeOutgoing ListAwaiting"
 SEVERAL = f"{MINE},{SECRET}"
 TRIES: dict[type[Request], list[Try]] = {
     frames.Hello: [about(frames.Hello, code="")],
@@ -362,13 +363,6 @@ TRIES: dict[type[Request], list[Try]] = {
     operator.ListQueues: [about(operator.ListQueues)],
     operator.ShowQueue: [about(operator.ShowQueue, SECRET)],
     operator.ListOutgoing: [about(operator.ListOutgoing)],
-    operator.ShowOutgoing: [about(operator.ShowOutgoing, ELSEWHERE)],
-    operator.ListAwaiting: [about(operator.ListAwaiting, ELSEWHERE)],
-    operator.GiveUpAwaiting: [about(operator.GiveUpAwaiting, ELSEWHERE)],
-    operator.PauseOutgoing: [about(operator.PauseOutgoing, ELSEWHERE)],
-    operator.ResumeOutgoing: [about(operator.ResumeOutgoing, ELSEWHERE)],
-    operator.KickOutgoing: [about(operator.KickOutgoing, ELSEWHERE)],
-    operator.PurgeOutgoing: [about(operator.PurgeOutgoing, ELSEWHERE)],
     operator.ListSequences: [about(operator.ListSequences)],
     operator.ListSessions: [about(operator.ListSessions)],
     operator.Status: [about(operator.Status)],
@@ -481,9 +475,9 @@ TRIES: dict[type[Request], list[Try]] = {
     ],
     access.ExportAccess: [about(access.ExportAccess)],
     doors.StopWaiting: [about(doors.StopWaiting, SECRET)],
-    doors.RejectOutgoing: [
-        about(doors.RejectOutgoing, "http://hostb:80", bytes(16), 1, 0x8000, "refused")
-    ],
+    **{each: [about(each, ELSEWHERE)] for each in (getattr(operator, n) for n in QUEUED.split())},
+    operator.GiveUpAwaiting: [about(operator.GiveUpAwaiting, ELSEWHERE)],
+    doors.RejectOutgoing: [about(doors.RejectOutgoing, "http://b:80", bytes(16), 1, 0x8000, "")],
     doors.EndLinkSession: [about(doors.EndLinkSession, "http://hostb:80", "no answer")],
     doors.AnnounceSession: [about(doors.AnnounceSession, "127.0.0.1", 9, "10.0.0.1", [])],
     doors.Note: [about(doors.Note, SECRET, [1], "seen")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -50,7 +51,7 @@ def envelope(**changes: Any) -> Envelope:
     label=TEXTS,
     number=st.integers(0, 2**32 - 1),
     tag=st.integers(0, 2**32 - 1),
-    flags=st.tuples(*[st.booleans()] * 6),
+    flags=st.tuples(*[st.booleans()] * 8),
     correlation=st.binary(min_size=20, max_size=20),
     stream=st.none() | st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1)),
 )
@@ -62,7 +63,7 @@ def test_an_envelope_is_read_as_it_was_written(
     correlation: bytes,
     stream: tuple[int, int] | None,
 ) -> None:
-    durable, journal, dead_letter, trace, positive, negative = flags
+    durable, journal, dead_letter, trace, positive, negative, is_first, is_last = flags
     it = envelope(
         label=label,
         id=MessageId(GUID, number),
@@ -71,6 +72,8 @@ def test_an_envelope_is_read_as_it_was_written(
         journal=journal,
         dead_letter=dead_letter,
         trace=trace,
+        is_first=is_first,
+        is_last=is_last,
         commitment_receipt_to=URL if positive or negative else "",
         positive=positive,
         negative=negative,
@@ -190,6 +193,111 @@ def test_a_packet_keeps_its_content_on_its_way_over_http() -> None:
     assert again.envelope == _changed(
         it.envelope, priority=0, to="http://hostb/MSMQ/private$/orders"
     )
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_the_ends_of_a_transaction_are_kept(is_first: bool, is_last: bool) -> None:
+    stream = Stream(GUID, 7 << 32, 2, 1)
+    it = Posted(envelope(durable=True, stream=stream, is_first=is_first, is_last=is_last))
+    packet = packet_of(read_request(*write_request(it)), name_of(URL), GUID.bytes_le, 1)
+    parsed = parse_user_message(packet)
+
+    assert parsed.transaction is not None
+    flags = parsed.transaction.flags
+    assert (bool(flags.first), bool(flags.last)) == (is_first, is_last)
+    again = envelope_of(packet, URL).envelope
+    assert (again.is_first, again.is_last) == (is_first, is_last)
+
+
+LOOSE = write_envelope(
+    envelope(delivery_receipt_to=URL, commitment_receipt_to=URL, response_to=URL)
+).decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<rev>", "<fwd><via>x</via></fwd><from>a</from><rev>"),
+        ("<sentAt>", "<inReplyTo>uuid:1@x</inReplyTo><sentAt>"),
+        ("<se:Body></se:Body>", "<se:Body><any>thing</any></se:Body>"),
+        ("</se:Header>", '<other xmlns="urn:x" se:mustUnderstand="0"/></se:Header>'),
+        ("<App>0</App>", ""),
+        ("<rev><via>http://hostb/msmq/private$/orders</via></rev>", "<rev><via/></rev>"),
+    ],
+)
+def test_optional_and_unknown_elements_change_nothing(before: str, after: str) -> None:
+    assert before in LOOSE
+
+    found = read_envelope(LOOSE.replace(before, after).encode())
+
+    expected = read_envelope(LOOSE.encode())
+    assert replace(found, response_to="") == replace(expected, response_to="")
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        *("action", "to", "id", "expiresAt", "Class", "Priority", "BodyType", "sendTo"),
+        *("streamId", "current", "sendReceiptsTo"),
+    ],
+)
+def test_an_envelope_without_an_element_that_is_needed_is_refused(element: str) -> None:
+    text = re.sub(f"<{element}>.*?</{element}>", "", WHOLE, count=1)
+    assert text != WHOLE
+
+    with pytest.raises(NotSrmp):
+        read_envelope(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("needs", "lacks"),
+    [("<services.*?</services>", "durable"), ("<Msmq.*?</Msmq>", "Msmq")],
+)
+def test_a_stream_needs_what_makes_it_one(needs: str, lacks: str) -> None:
+    data = re.sub(needs, "", WHOLE).encode()
+
+    with pytest.raises(NotSrmp, match=lacks):
+        packet_of(Posted(read_envelope(data)), name_of(URL), GUID.bytes_le, 1)
+
+
+def test_a_written_envelope_has_the_elements_in_their_order() -> None:
+    names = re.findall(r"<([A-Za-z]+)[ >/]", write_envelope(FULL).decode().replace("se:", ""))
+
+    assert names == [
+        *("Envelope", "Header", "path", "action", "to", "rev", "via", "id", "properties"),
+        *("expiresAt", "sentAt", "services", "durable", "deliveryReceiptRequest", "sendTo"),
+        *("commitmentReceiptRequest", "sendTo", "positiveOnly", "negativeOnly", "stream"),
+        *("streamId", "current", "previous", "start", "sendReceiptsTo", "Msmq", "Class"),
+        *("Priority", "Journal", "DeadLetter", "Trace", "Correlation", "App", "BodyType"),
+        *("HashAlgorithm", "Eod", "First", "Last", "SourceQmGuid", "TTrq", "Body"),
+    ]
+    written = write_envelope(FULL).decode()
+    for text in (
+        '<path xmlns="http://schemas.xmlsoap.org/rp/" se:mustUnderstand="1"><action>MSMQ:a',
+        f"<id>uuid:26626@{GUID}</id>",
+        f"<streamId>uid:{GUID}\\7</streamId><current>1</current>",
+        "<sentAt>20260618T210654</sentAt>",
+        '<Msmq xmlns="msmq.namespace.xml"><Class>0</Class>',
+    ):
+        assert text in written
+
+
+FULL = envelope(
+    label="a",
+    response_to=URL,
+    durable=True,
+    delivery_receipt_to=URL,
+    commitment_receipt_to=URL,
+    positive=True,
+    negative=True,
+    stream=Stream(GUID, 7, 1, 0, URL),
+    journal=True,
+    dead_letter=True,
+    trace=True,
+    is_first=True,
+    is_last=True,
+)
 
 
 def _changed(it: Envelope, **changes: Any) -> Envelope:
