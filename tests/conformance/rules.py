@@ -1,7 +1,8 @@
 """Rules of the specification, their code and their tests: the source of docs/conformance.md.
 
-The files in `rules/` have one row for each sentence with MUST or SHOULD of [MS-MQQB] 2 and 3 and of
-[MS-MQMQ] 2.2.18 to 2.2.20, in the words of this project.  Their grammar, line by line:
+The files in `rules/` have one row for each sentence with MUST or SHOULD of [MS-MQQB] 2 and 3, of
+[MC-MQSRM] 2 and 3, and of [MS-MQMQ] 2.2.18 to 2.2.20, in the words of this project.
+Their grammar, line by line:
 
     # a comment
     alias NAME = a module, or a file of tests

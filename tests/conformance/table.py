@@ -11,8 +11,10 @@ PAGE = ROOT / "docs" / "conformance.md"
 _HEAD = """# Conformance
 
 Use this page to look up how qmd follows a sentence of the specification, and which test shows it.
-It has one row for each sentence with MUST or SHOULD of [MS-MQQB] sections 2 and 3 and of [MS-MQMQ]
-sections 2.2.18 to 2.2.20, in our own words and in the order of the text. The rows stand in
+It has one row for each sentence with MUST or SHOULD of [MS-MQQB] sections 2 and 3, of [MC-MQSRM]
+sections 2 and 3 (messages over HTTP) and of [MS-MQMQ] sections 2.2.18 to 2.2.20, in our own words
+and in the order of the text. Successive sentences about one matter share their words; the sentences
+of [MC-MQSRM] are numbered as its text is divided at the ends of sentences. The rows stand in
 `tests/conformance/rules/`; the command `python -m tests.conformance.table` writes this page. A test
 fails if a row has no test, if its code or its test is gone, or if this page is out of date.
 

@@ -9,7 +9,12 @@ import pytest
 from tests.conformance.rules import BadRules, Rule, faults, read_rules
 from tests.conformance.table import PAGE, page
 
-SENTENCES = {"MS-MQQB": 743, "MS-MQMQ": 231}  # with MUST or SHOULD, in the sections of the table
+#: Sentences with MUST or SHOULD, in the sections of the table.
+SENTENCES = {
+    "MS-MQQB": 743,
+    "MC-MQSRM": 723,
+    "MS-MQMQ": 231,
+}
 GOOD = Rule(
     "MS-MQQB",
     "1",

@@ -137,13 +137,14 @@ def test_kills_of_every_process_lose_double_and_reorder_nothing(pair: Pair) -> N
 def test_receipts_reach_the_administration_queue(pair: Pair) -> None:
     wanted = "positive-arrival,positive-receive"
     acks = ("--admin-queue", pair.a.format_name("acks"), "--acknowledge", wanted)
-    sent = pair.a.daemon.send(pair.b.format_name("loose"), b"x", *acks)
+    sent = pair.a.daemon.send(pair.b.format_name("loose"), b"x", "--label", "asked", *acks)
     arrived(pair, "loose", 1)
 
     until(pair, lambda: pair.a.daemon.count("acks") >= 2)
     found = pair.a.daemon.receive("acks")
     assert [each["class"] for each in found] == ["ack_reach_queue", "ack_receive"]
     assert {each["correlation_id"] for each in found} == {sent}
+    assert {each["label"] for each in found} == {"asked"}
 
 
 def test_a_purged_message_of_a_stream_becomes_a_dead_letter_of_its_sender(pair: Pair) -> None:

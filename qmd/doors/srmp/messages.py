@@ -86,7 +86,7 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         raise NotSrmp("the packet has no direct name")
     user, properties, transaction = it.packet.user, it.packet.properties, it.packet.transaction
     admin, acknowledge = url_of(it.admin_queue), properties.flags
-    receipt = admin if acknowledge & POSITIVE_ARRIVAL and admin.startswith("http") else ""
+    delivery_to = admin if acknowledge & POSITIVE_ARRIVAL and admin.startswith("http") else ""
     wants = acknowledge & (POSITIVE_RECEIVE | NEGATIVE_RECEIVE) and admin.startswith("http")
     envelope = Envelope(
         to=url_of(destination),
@@ -97,7 +97,7 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         label=it.label,
         response_to=url_of(it.response_queue),
         durable=it.delivery != "express",
-        delivery_receipt_to=receipt,
+        delivery_receipt_to=delivery_to,
         commitment_receipt_to=admin if wants else "",
         positive=bool(acknowledge & POSITIVE_RECEIVE),
         negative=bool(acknowledge & NEGATIVE_RECEIVE),
@@ -112,8 +112,10 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         trace=it.traced,
         application_tag=it.application_tag,
         body_type=it.body_type,
-        **_receipt(it),
+        **(receipt := _receipt(it)),
     )
+    if receipt:  # receipts have no attachments, 2.2.2
+        return Posted(envelope)
     return Posted(envelope, it.body, properties.extension)
 
 

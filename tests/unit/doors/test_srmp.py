@@ -210,6 +210,17 @@ def test_the_ends_of_a_transaction_are_kept(is_first: bool, is_last: bool) -> No
     assert (again.is_first, again.is_last) == (is_first, is_last)
 
 
+def test_a_receipt_has_no_attachment() -> None:
+    """An acknowledgment of the binary protocol may bring the body of its message."""
+    it = Posted(envelope(message_class=0xC001, correlation=GUID.bytes_le + b"\1\0\0\0"), b"body")
+    packet = packet_of(it, name_of(URL), GUID.bytes_le, 1)
+    again = envelope_of(packet, URL)
+
+    assert (again.envelope.decision, again.envelope.about) == ("negative", MessageId(GUID, 1))
+    assert (again.body, again.extension) == (b"", b"")
+    assert write_request(again)[1] == "text/xml"
+
+
 LOOSE = write_envelope(
     envelope(delivery_receipt_to=URL, commitment_receipt_to=URL, response_to=URL)
 ).decode()
