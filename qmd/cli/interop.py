@@ -15,7 +15,8 @@ from qmd.cli.program import ExitCode, Failure
 
 if TYPE_CHECKING:
     from qmd.interop.conversation import Seen
-    from qmd.interop.probe import Outcome, Probe
+    from qmd.interop.probe import Probe
+    from qmd.interop.probe_results import Outcome
     from qmd.interop.reading import Reading, Session
 
 PORT = 1801
@@ -103,6 +104,12 @@ def read(
 )
 @click.option("--well-formed", is_flag=True, help="Send no packets that break the protocol.")
 @click.option("--timeout", type=float, default=15.0, show_default=True, help="Of a step, seconds.")
+@click.option(
+    "--listen",
+    default="",
+    metavar="ADDRESS[:PORT]",
+    help="Accept connections of that host here; a port other than 1801 works with qmd only.",
+)
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Write it here.")
 @yes_option
 @json_option
@@ -112,6 +119,7 @@ def probe(
     transactional_queue: str,
     well_formed: bool,
     timeout: float,
+    listen: str,
     report: Path | None,
     yes: bool,
     as_json: bool,
@@ -129,7 +137,8 @@ def probe(
     from qmd.interop.probe import Probe, Target, plan
 
     name, port = _address(host)
-    target = Target(name, port, queue, transactional_queue, timeout)
+    here = _address(listen) if listen else ("", PORT)
+    target = Target(name, port, queue, transactional_queue, timeout, *here)
     for line in plan(target, with_broken=not well_formed):
         click.echo(f"- {printable(line)}", err=True)
     if not yes:

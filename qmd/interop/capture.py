@@ -21,6 +21,9 @@ _PCAP = {
     b"\x4d\x3c\xb2\xa1": ("<", 1_000_000_000),
     b"\xa1\xb2\x3c\x4d": (">", 1_000_000_000),
 }
+#: The same with longer heads of frames, as some kernels and probes write them.
+_MODIFIED = {b"\x34\xcd\xb2\xa1": "<", b"\xa1\xb2\xcd\x34": ">"}
+_MODIFIED_BYTES = 8
 _SECTION = b"\x0a\x0d\x0d\x0a"
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _PACKET = 1, 2, 3, 6
 _ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
@@ -57,7 +60,7 @@ class Capture:
         self._file = file
         magic = file.read(4)
         self._is_ng = magic == _SECTION
-        if not self._is_ng and magic not in _PCAP:
+        if not self._is_ng and magic not in _PCAP and magic not in _MODIFIED:
             raise BadCapture("it begins neither as pcap nor as pcapng")
         self._magic = magic
 
@@ -80,13 +83,16 @@ class Capture:
     # pcap.
 
     def _records(self) -> Iterator[Frame]:
-        order, parts = _PCAP[self._magic]
+        is_modified = self._magic in _MODIFIED
+        order, parts = _PCAP.get(self._magic) or (_MODIFIED[self._magic], 1_000_000)
         *_, link_type = struct.unpack(order + "HHiIII", self._read(20))
         head = struct.Struct(order + "IIII")
         while first := self._file.read(1):
             seconds, part, size, _ = head.unpack(first + self._read(head.size - 1))
             if size > FRAME_BYTES_MAX:
                 raise BadCapture(f"a frame of {size} bytes")
+            if is_modified:
+                self._read(_MODIFIED_BYTES)
             yield Frame(
                 seconds + part / parts, link_type & (1 << _FCS_BITS) - 1 & 0xFFFF, self._read(size)
             )

@@ -12,7 +12,11 @@ from qmd.interop.capture import Frame
 _TCP, _UDP = 6, 17
 _IPV6_MORE = {0, 43, 60, 135}  # extension headers with a length in units of eight bytes
 _IPV6_FRAGMENT, _IPV6_AUTHENTICATION = 44, 51
+_IPV4, _IPV6 = 0x0800, 0x86DD
 _VLANS = {0x8100, 0x88A8, 0x9100}
+_LABELS = {0x8847, 0x8848}
+_PPPOE, _OF_PPP = 0x8864, {0x0021: _IPV4, 0x0057: _IPV6}
+_TAGS_MAX = 16
 _EXTENSIONS_MAX = 16
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
@@ -127,19 +131,33 @@ def _payload(frame: Frame) -> bytes:
     """Return the IP packet of a frame.  Raises ValueError for other link types and protocols."""
     data, kind = frame.data, frame.link_type
     if kind == 1:  # Ethernet
-        at, ether_type = 14, int.from_bytes(data[12:14], "big")
-        while ether_type in _VLANS and at + 4 <= len(data):
-            ether_type = int.from_bytes(data[at + 2 : at + 4], "big")
-            at += 4
-        if ether_type not in (0x0800, 0x86DD):
-            raise ValueError("no IP")
-        return data[at:]
+        return _behind_tags(data, 14, int.from_bytes(data[12:14], "big"))
     if kind in (0, 108):  # loopback of BSD
         return data[4:]
     if kind in (12, 14, 101, 228, 229):  # IP alone
         return data
     if kind == 113:  # any interface of Linux
-        return data[16:]
+        return _behind_tags(data, 16, int.from_bytes(data[14:16], "big"))
     if kind == 276:
-        return data[20:]
+        return _behind_tags(data, 20, int.from_bytes(data[:2], "big"))
     raise ValueError("another link type")
+
+
+def _behind_tags(data: bytes, at: int, ether_type: int) -> bytes:
+    """Return the IP packet behind VLAN tags, labels of MPLS and PPPoE.  Raises ValueError."""
+    for _ in range(_TAGS_MAX):
+        if ether_type in _VLANS:
+            ether_type, at = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
+        elif ether_type in _LABELS:
+            is_last = data[at + 2] & 1
+            at += 4
+            if is_last:  # the label does not say what is behind it
+                return data[at:]
+        elif ether_type == _PPPOE:
+            ether_type = _OF_PPP.get(int.from_bytes(data[at + 6 : at + 8], "big"), 0)
+            at += 8
+        else:
+            break
+    if ether_type not in (_IPV4, _IPV6):
+        raise ValueError("no IP")
+    return data[at:]

@@ -9,43 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from protocol import packets as wire
 from protocol.acknowledgments import MessageKind, classify, final_ack_body, order_ack_body
 from protocol.errors import ProtocolError
 from protocol.identifiers import guid_text, sequence_id
 from protocol.message_class import MessageClass
+from protocol.names.direct_name import PORT
 from protocol.records import UserMessage
+from qmd.interop.answering import Answering
 from qmd.interop.conversation import Conversation, Seen, Streams
 from qmd.interop.probe_message import LABEL, LIFETIME_S, Wanted, build
+from qmd.interop.probe_results import Outcome, Talk, Verdict
 from qmd.interop.wire import ACK_TIMEOUT_MS, ClosedByPeer, Silent, Wire
 
 UNKNOWN_QUEUE = "private$\\qmd-interop-no-such-queue"
 _BATCH = 32  # messages that are acknowledged at once, [MS-MQQB] 3.1.5.8.7
-
-
-class Verdict(Enum):
-    """The result of a step."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOT_SEEN = "not seen"  # optional, or it may have gone another way
-
-
-class Outcome(NamedTuple):
-    """A step with its result."""
-
-    step: str
-    clause: str
-    verdict: Verdict
-    detail: str
 
 
 class Failed(Exception):
@@ -65,6 +51,8 @@ class Target:
     queue: str  # such as private$\interop
     transactional_queue: str
     timeout_s: float = 15.0
+    listen: str = ""  # the address for connections of the peer's own; "": none is accepted
+    listen_port: int = PORT
 
     @property
     def acknowledged_s(self) -> float:
@@ -80,16 +68,31 @@ class Probe:
     guid: bytes
     with_broken: bool = True  # also packets that break the protocol
     outcomes: list[Outcome] = field(default_factory=list)
-    conversations: list[tuple[str, Conversation, list[Seen]]] = field(default_factory=list)
+    conversations: list[Talk] = field(default_factory=list)
     streams: Streams = field(default_factory=Streams)
     _number: int = 0
     _sequence: int = 0
+    _answering: Answering | None = None
 
     def run(self, progress: Callable[[Outcome], None]) -> None:
         """Run all steps.  Raises OSError if there is no connection at all."""
         self._number = int(time.time()) & 0xFFFFFF
         self._sequence = sequence_id(int(time.time()), 1)
+        target = self.target
         peer = self._connect("main session")
+        try:
+            if target.listen:
+                self._answering = Answering(
+                    target.listen, target.listen_port, self.guid, self.streams, target.timeout_s
+                )
+                self._answering.start(frozenset({peer.peer_host}), self._keep_accepted)
+            self._script(progress, peer)
+        finally:
+            peer.close()
+            if self._answering is not None:
+                self._answering.close()
+
+    def _script(self, progress: Callable[[Outcome], None], peer: Wire) -> None:
         try:
             if self._step(progress, "handshake", "MS-MQQB 3.1.5.2", lambda: self._handshake(peer)):
                 for name, clause, act in _STEPS:
@@ -100,6 +103,27 @@ class Probe:
         if self.with_broken:
             for name, clause, break_rule in _BROKEN:
                 self._step(progress, name, clause, partial(self._alone, name, break_rule))
+        if self._answering is not None:
+            self._step(progress, "a connection of the peer's own", "MS-MQQB 3.1.5.3", self._own)
+
+    def _own(self) -> str:
+        """Judge the connections that the peer has opened."""
+        answering = self._answering
+        assert answering is not None
+        if answering.faults:
+            raise Failed(answering.faults[0])
+        count = sum(session.conversation.is_open for session in answering.sessions)
+        if not count:
+            raise NotSeen("it has opened none; a firewall, or another port, may be the reason")
+        return f"{count} sessions brought {len(answering.messages)} messages"
+
+    def _keep_accepted(self, name: str, conversation: Conversation, packets: list[Seen]) -> None:
+        self.conversations.append(Talk(name, conversation, packets, is_accepted=True))
+
+    def messages_of(self, peer: Wire) -> list[UserMessage]:
+        """Return the messages that came, over the session or a connection of the peer's own."""
+        own = self._answering.messages if self._answering is not None else []
+        return [*peer.messages, *own]
 
     @property
     def failures(self) -> int:
@@ -110,16 +134,17 @@ class Probe:
     def violations(self) -> list[tuple[str, Seen]]:
         """The packets of the peer that break a MUST, with the names of their sessions."""
         return [
-            (name, seen)
-            for name, _, packets in self.conversations
-            for seen in packets
-            if not seen.by_initiator and any(each.verb == "MUST" for each in seen.violations)
+            (talk.name, seen)
+            for talk in list(self.conversations)
+            for seen in talk.peer_packets
+            if any(each.verb == "MUST" for each in seen.violations)
         ]
 
     def _connect(self, name: str) -> Wire:
         target = self.target
-        peer = Wire(target.host, target.port, self.guid, self.streams, target.timeout_s)
-        self.conversations.append((name, peer.conversation, peer.seen))
+        connection = socket.create_connection((target.host, target.port), target.timeout_s)
+        peer = Wire(connection, self.guid, self.streams, target.timeout_s)
+        self.conversations.append(Talk(name, peer.conversation, peer.seen))
         return peer
 
     def _step(
@@ -170,12 +195,18 @@ class Probe:
         self._number += 1
         wanted = Wanted(
             destination=f"TCP:{self.target.host}\\{queue}",
-            admin_queue=f"TCP:{peer.own_host}\\private$\\qmd-interop-acks",
+            admin_queue=f"TCP:{peer.own_host}{self._own_port}\\private$\\qmd-interop-acks",
             number=self._number,
             sequence=self._sequence,
             **properties,
         )
         return build(self.guid, wanted)
+
+    @property
+    def _own_port(self) -> str:
+        """The port of the probe in a name, if it is not the usual one: qmd understands that."""
+        answering = self._answering
+        return "" if answering is None or answering.port == PORT else f":{answering.port}"
 
     def send(self, peer: Wire, message: UserMessage) -> int:
         """Send a message; return its number, or that among the recoverable ones."""
@@ -191,7 +222,7 @@ class Probe:
         """Return the numbers of the order acks of the sequence, in the order of their arrival."""
         return [
             body.sequence_number
-            for message in peer.messages
+            for message in self.messages_of(peer)
             if classify(message, self.guid) is MessageKind.ORDER_ACK
             and (body := order_ack_body(message)).sequence_id == self._sequence
         ]
@@ -315,7 +346,7 @@ def _refused(probe: Probe, peer: Wire) -> str:
         return any(
             classify(each, probe.guid) is MessageKind.FINAL_ACK
             and final_ack_body(each).message_number == message.user.message_number
-            for each in peer.messages
+            for each in probe.messages_of(peer)
         )
 
     try:
@@ -332,7 +363,7 @@ def _acknowledgment(probe: Probe, peer: Wire, message: UserMessage, wanted: Mess
     def classes() -> list[int]:
         return [
             each.properties.message_class
-            for each in peer.messages
+            for each in probe.messages_of(peer)
             if each.properties.correlation_id == about
         ]
 
@@ -445,4 +476,5 @@ def plan(target: Target, *, with_broken: bool) -> list[str]:
         f" with the label '{LABEL}', which live for {LIFETIME_S // 60} minutes",
         f"send 2 messages to {UNKNOWN_QUEUE}, which must not exist",
         *(f"{name} ({clause})" for name, clause, _ in steps),
+        *([f"accept connections of it at port {target.listen_port}"] if target.listen else ()),
     ]

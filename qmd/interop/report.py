@@ -8,7 +8,8 @@ from typing import Any
 
 from protocol.identifiers import guid_text
 from qmd.interop.conversation import Seen
-from qmd.interop.probe import Outcome, Probe
+from qmd.interop.probe import Probe
+from qmd.interop.probe_results import Outcome
 from qmd.interop.reading import moment, packet_json
 
 
@@ -46,16 +47,16 @@ def text(probe: Probe, version: str, started_at: float) -> str:
         "Violations in packets of the peer",
     ]
     found = [
-        (name, seen)
-        for name, _, packets in probe.conversations
-        for seen in packets
-        if seen.violations and not seen.by_initiator
+        (talk.name, seen)
+        for talk in probe.conversations
+        for seen in talk.peer_packets
+        if seen.violations
     ]
     for name, seen in found:
         lines += [f"  {packet_line(name, seen)}", *violation_lines(seen)]
     lines += ([] if found else ["  none"]) + ["", "Packets"]
-    for name, _, packets in probe.conversations:
-        lines += [f"  {packet_line(name, seen)}" for seen in packets]
+    for talk in probe.conversations:
+        lines += [f"  {packet_line(talk.name, seen)}" for seen in talk.packets]
     return "\n".join(lines) + "\n"
 
 
@@ -74,16 +75,16 @@ def as_json(probe: Probe, version: str, started_at: float) -> dict[str, Any]:
         "steps": [each._asdict() | {"verdict": each.verdict.value} for each in probe.outcomes],
         "sessions": [
             {
-                "name": name,
-                "violations": conversation.violations,
-                "packets": [packet_json(number, seen, with_bytes=True) for seen in packets],
+                "name": talk.name,
+                "begun_by_peer": talk.is_accepted,
+                "violations": talk.conversation.violations,
+                "packets": [packet_json(number, seen, with_bytes=True) for seen in talk.packets],
             }
-            for number, (name, conversation, packets) in enumerate(probe.conversations, 1)
+            for number, talk in enumerate(probe.conversations, 1)
         ],
     }
 
 
 def _peer(probe: Probe) -> str:
     """Return the GUID that the peer has stated in its first response."""
-    guids = (conversation.guids[1] for _, conversation, _ in probe.conversations)
-    return next(filter(None, guids), "unknown")
+    return next(filter(None, (talk.peer_guid for talk in probe.conversations)), "unknown")

@@ -6,6 +6,7 @@ It counts messages as the specification has it, and records all bytes of both en
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from protocol.errors import ProtocolError
 from protocol.flags import OperatingSystem
 from protocol.framing import BrokenStream, PacketBuffer
 from protocol.headers import SessionHeader
-from protocol.identifiers import NULL_GUID
+from protocol.identifiers import NULL_GUID, guid_text
 from protocol.packets import PacketKind, packet_kind
 from protocol.records import ConnectionParameters, EstablishConnection, UserMessage
 from qmd.interop.conversation import Conversation, Seen, Streams
@@ -24,6 +25,7 @@ from qmd.interop.conversation import Conversation, Seen, Streams
 WINDOW = 64
 ACK_TIMEOUT_MS, RECOVERABLE_ACK_MS = 20_000, 500
 READ_BYTES = 65_536
+LOOK_AGAIN_S = 0.2
 
 
 class ClosedByPeer(Exception):
@@ -46,18 +48,26 @@ class Counters(NamedTuple):
 
 
 class Wire:
-    """A connection to a queue manager, as its initiator."""
+    """A connection with a queue manager, as its initiator, or as its acceptor."""
 
-    def __init__(self, host: str, port: int, guid: bytes, streams: Streams, timeout_s: float):
-        """Connect.  Raises OSError."""
-        self._socket = socket.create_connection((host, port), timeout_s)
+    def __init__(
+        self,
+        connection: socket.socket,
+        guid: bytes,
+        streams: Streams,
+        timeout_s: float,
+        *,
+        accepted: bool = False,
+    ) -> None:
+        """`accepted`: the queue manager has opened the connection."""
+        self._socket = connection
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         own, other = self._socket.getsockname(), self._socket.getpeername()
-        self.own_host = str(own[0])
+        self.own_host, self.peer_host = str(own[0]), str(other[0]).removeprefix("::ffff:")
         self.guid, self.timeout_s = guid, timeout_s
-        self.conversation = Conversation(
-            f"{own[0]}:{own[1]}", f"{other[0]}:{other[1]}", streams=streams
-        )
+        self.is_accepted = accepted
+        ends = [f"{own[0]}:{own[1]}", f"{other[0]}:{other[1]}"]
+        self.conversation = Conversation(*(ends[::-1] if accepted else ends), streams=streams)
         self.seen: list[Seen] = []
         self._buffer = PacketBuffer()
         self._packets: list[bytes] = []
@@ -75,7 +85,7 @@ class Wire:
 
     def send(self, data: bytes) -> None:
         """Send bytes, whatever they are.  Raises ClosedByPeer."""
-        self.seen += self.conversation.feed(True, time.time(), data)
+        self.seen += self.conversation.feed(not self.is_accepted, time.time(), data)
         try:
             self._socket.settimeout(self.timeout_s)
             self._socket.sendall(data)
@@ -115,6 +125,32 @@ class Wire:
         self.peer_window = answer.window_size
         return answer
 
+    def answer(self) -> None:
+        """Answer a handshake.  Raises Silent, ClosedByPeer, ProtocolError."""
+        request = wire.parse_establish_connection(self.packet(PacketKind.ESTABLISH_CONNECTION))
+        self.peer_guid = request.client
+        is_for_us = request.server in (NULL_GUID, self.guid)
+        response = wire.establish_connection(
+            client=request.client,
+            server=self.guid,
+            timestamp=request.timestamp,
+            operating_system=OperatingSystem.of(
+                constant=0x10, no_ping=request.operating_system.no_ping, server=1
+            ),
+            refused=not is_for_us,
+        )
+        self.send(wire.build_establish_connection(response))
+        if not is_for_us:
+            raise Silent(f"it asks for {guid_text(request.server)}")
+        proposal = wire.parse_connection_parameters(self.packet(PacketKind.CONNECTION_PARAMETERS))
+        self.peer_window = proposal.window_size
+        answer = wire.connection_parameters(
+            recoverable_ack_timeout_ms=proposal.recoverable_ack_timeout,
+            ack_timeout_ms=proposal.ack_timeout,
+            window_size=WINDOW,
+        )
+        self.send(wire.build_connection_parameters(answer))
+
     def header(self, **changes: int) -> SessionHeader:
         """Return a SessionHeader that acknowledges all received messages."""
         first = self._acknowledged_received.recoverable + 1
@@ -138,17 +174,18 @@ class Wire:
             self.send(wire.build_session_ack(self.header()))
 
     def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """Read until `condition` holds, and acknowledge messages.  Raises Silent, ClosedByPeer."""
+        """Read until `condition` holds, and acknowledge messages.  Raises Silent, ClosedByPeer.
+
+        The condition is looked at again from time to time: it may depend on another connection.
+        """
         deadline = time.monotonic() + timeout_s
         while not condition():
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise Silent(f"no {what} within {timeout_s:g} s")
-            try:
-                self._take(self._next(left_s))
-            except Silent:
-                raise Silent(f"no {what} within {timeout_s:g} s") from None
-            self.acknowledge()
+            with contextlib.suppress(Silent):
+                self._take(self._next(min(left_s, LOOK_AGAIN_S)))
+                self.acknowledge()
 
     def is_closed_within(self, timeout_s: float) -> bool:
         """Return whether the peer closes the connection in time."""
@@ -210,7 +247,7 @@ class Wire:
                 raise ClosedByPeer(str(error)) from error
             if not data:
                 raise ClosedByPeer("the peer closed the connection")
-            self.seen += self.conversation.feed(False, time.time(), data)
+            self.seen += self.conversation.feed(self.is_accepted, time.time(), data)
             try:
                 self._packets += self._buffer.feed(data)
             except BrokenStream as broken:

@@ -15,7 +15,7 @@ from tests import captures
 from tests.dialogue import usual
 from tests.process import wire
 from tests.process.command_line import run
-from tests.process.harness import Daemon, Hosts
+from tests.process.harness import Daemon, Hosts, free_port
 
 
 def probe(daemon: Daemon, *more: str) -> tuple[int, dict[str, Any]]:
@@ -53,6 +53,24 @@ def test_a_probe_of_our_own_daemon_finds_nothing_wrong(hosts: Hosts, tmp_path: P
     for queue in ("plain", "tx"):
         labels = {row["label"] for row in daemon.json("peek", queue)}
         assert labels == {"qmd interop probe"}
+
+
+def test_connections_of_the_peer_are_accepted_and_judged(hosts: Hosts) -> None:
+    """The acknowledgments go to an address: the daemon opens a connection for them."""
+    daemon = hosts.daemon()
+    daemon.create("plain")
+    daemon.create("tx", transactional=True)
+
+    code, found = probe(daemon, "--well-formed", "--listen", f"127.0.0.1:{free_port()}")
+
+    assert [each for each in found["steps"] if each["verdict"] != "passed"] == []
+    assert found["steps"][-1]["step"] == "a connection of the peer's own"
+    own = [each for each in found["sessions"] if each["begun_by_peer"]]
+    kinds = [packet["kind"] for session in own for packet in session["packets"]]
+    assert kinds[:2] == ["connection request", "connection response"]
+    assert "acknowledgment" in kinds
+    assert found["failures"] == 0
+    assert code == 0
 
 
 def test_a_peer_that_breaks_rules_is_found(hosts: Hosts) -> None:

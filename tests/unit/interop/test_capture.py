@@ -41,6 +41,21 @@ def test_every_format_has_the_same_frames(file: bytes) -> None:
     assert note == ""
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_longer_heads_of_frames_are_skipped(order: str) -> None:
+    """The kind of file that some kernels write: eight bytes more in front of each frame."""
+    plain = captures.pcap(PACKETS, order=order)
+    file, at = struct.pack(order + "I", 0xA1B2CD34) + plain[4:24], 24
+    for packet in PACKETS:
+        end = at + 16 + len(packet)
+        file += plain[at : at + 16] + bytes(8) + plain[at + 16 : end]
+        at = end
+
+    found, note = frames(file)
+
+    assert ([frame.data for frame in found], note) == (PACKETS, "")
+
+
 @pytest.mark.parametrize("file", [captures.pcap(PACKETS), captures.pcapng(PACKETS)])
 def test_a_file_that_ends_early_is_read_up_to_there(file: bytes) -> None:
     for size in range(len(file) - 70, len(file)):
@@ -84,6 +99,11 @@ IPV6 = captures.tcp(True, 5, 6, captures.SYN | captures.ACK, b"data", ends=V6_EN
         (1, captures.ethernet(IPV4, vlan=True)),
         (0, b"\2\0\0\0" + IPV4),
         (101, IPV4),
+        (1, bytes(12) + b"\x88\xa8\0\7\x81\0\0\x08\x08\0" + IPV4),  # two tags
+        (1, bytes(12) + b"\x88\x64\x11\0\0\x05\0\x40\0\x21" + IPV4),  # PPPoE
+        (1, bytes(12) + b"\x88\x47\0\1\0\x40\0\2\1\x40" + IPV4),  # two labels of MPLS
+        (113, bytes(14) + b"\x81\0\0\7\x08\0" + IPV4),
+        (276, b"\x81\0" + bytes(18) + b"\0\7\x08\0" + IPV4),
         (113, bytes(14) + b"\x08\x00" + IPV4),
         (276, b"\x08\x00" + bytes(18) + IPV4),
     ],
