@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from protocol.errors import InvalidName
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from qmd.naming.destinations import Destinations
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.registry import LocalQueues
+
+
+KEPT_CHARACTERS, KEPT_NAMES = 256, 4096  # of parsed names: clients repeat few
+
+
+def _parse(text: str) -> FormatName:
+    return parse_destination(text, local_host=".")
+
+
+_parsed = lru_cache(KEPT_NAMES)(_parse)
 
 
 def thing_of(queue: LocalQueue) -> Thing:
@@ -42,7 +53,7 @@ class ThingFinder:
             yield Thing(f"{PREFIX}{topic_key(text)}", text)
             return
         try:
-            name = parse_destination(text, local_host=".")
+            name = _parsed(text) if len(text) <= KEPT_CHARACTERS else _parse(text)
         except InvalidName:
             yield from self._elements_of(text)
             return

@@ -51,12 +51,15 @@ class Arrived(NamedTuple):
 
     `once` is not empty if the message is to be sent once, however often the client repeats it.
     `bare` is where the part begins that no sender or intermediary may change (clause 3.2).
+    `body` is where the body begins, if everything before it means the same in each message; else
+    it is negative.
     """
 
     message: frames.NewMessage
     to: str
     once: bytes = b""
     bare: int = 0
+    body: int = -1
 
 
 class _Fields:
@@ -110,7 +113,9 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
     except BadProperty as error:
         raise BadMessage(str(error)) from None
     message = frames.NewMessage(destination, body, extension=extension, **fields.new)
-    return Arrived(message, fields.to, fields.once, bare)
+    is_own = bool(fields.once) or names.EXPIRES_AT in fields.standard
+    at = bodies[0].start if bodies and not is_own else -1
+    return Arrived(message, fields.to, fields.once, bare, at)
 
 
 # Sections.

@@ -7,7 +7,7 @@ three or four sections.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ import proton
 
 from qmd.doors.amqp import sections as parts
 
+NULL = b"\x40"
 _U32 = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
 
@@ -33,7 +34,8 @@ def _variable(short: int, long: int, data: bytes) -> bytes:
     return bytes((long,)) + _U32.pack(len(data)) + data
 
 
-def _text(value: str) -> bytes:
+def text(value: str) -> bytes:
+    """Return a text."""
     return _variable(0xA1, 0xB1, value.encode())
 
 
@@ -41,7 +43,12 @@ def _symbol(value: str) -> bytes:
     return _variable(0xA3, 0xB3, value.encode("ascii"))
 
 
-def _compound(short: int, long: int, items: list[bytes]) -> bytes:
+def compound_section(code: int, fields: Sequence[bytes]) -> bytes:
+    """Return a section that is a list of encoded fields."""
+    return b"\x00\x53" + bytes((code,)) + _compound(0xC0, 0xD0, fields)
+
+
+def _compound(short: int, long: int, items: Sequence[bytes]) -> bytes:
     data = b"".join(items)
     if len(data) < 255 and len(items) < 256:
         return bytes((short, len(data) + 1, len(items))) + data
@@ -67,10 +74,13 @@ def _packed(constructor: int, format: str) -> Callable[[Any], bytes]:
     return lambda value: pack(constructor, value)
 
 
+#: A time, in milliseconds since 1970.
+created = _packed(0x83, "q")
+
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda value: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
-    str: _text,
+    str: text,
     bytes: lambda value: _variable(0xA0, 0xB0, value),
     int: _packed(0x81, "q"),
     float: _packed(0x82, "d"),
@@ -78,7 +88,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     list: _list,
     dict: _map,
     proton.symbol: _symbol,
-    proton.timestamp: _packed(0x83, "q"),
+    proton.timestamp: created,
     proton.ubyte: _packed(0x50, "B"),
     proton.uint: _packed(0x70, "I"),
     proton.ulong: _packed(0x80, "Q"),

@@ -15,6 +15,7 @@ from cproton import ffi, lib
 from qmd.doors.amqp.attach_frames import AttachReader, with_unsettled
 
 OUTPUT_BYTES = 64 * 1024
+INPUT_BYTES = 64 * 1024
 RESUMED_BYTES = 1 << 62  # all that the engine has
 DELIVERY, FLOW = int(lib.PN_DELIVERY), int(lib.PN_LINK_FLOW)
 ACCEPTED, REJECTED = int(lib.PN_ACCEPTED), int(lib.PN_REJECTED)
@@ -23,6 +24,7 @@ DECLARED, TRANSACTIONAL = 0x33, 0x34
 TERMINAL = (ACCEPTED, REJECTED, RELEASED, MODIFIED)
 
 _output = ffi.new("char[]", OUTPUT_BYTES)  # the event loop has one thread
+_input = ffi.new("char[]", INPUT_BYTES)
 
 
 class Limits(NamedTuple):
@@ -130,7 +132,7 @@ def read(link: Any, delivery: Any) -> bytes:
     size = lib.pn_delivery_pending(delivery)
     if size <= 0:
         return b""
-    buffer = ffi.new("char[]", size)
+    buffer = _input if size <= INPUT_BYTES else ffi.new("char[]", size)
     count = lib.pn_link_recv(link, buffer, size)
     return bytes(ffi.unpack(buffer, count)) if count > 0 else b""
 

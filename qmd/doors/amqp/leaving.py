@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import Any
 
 import proton
 
 from protocol.body_type import BodyType
 from protocol.errors import MalformedPacket
+from protocol.identifiers import message_id_text
 from qmd.bodies.active_x import read_active_x
 from qmd.bodies.errors import UnreadableBody
 from qmd.client.message import Message
@@ -25,7 +27,7 @@ from qmd.doors.amqp.arriving import (
     SHOWN_PRIORITIES,
     STANDARD,
 )
-from qmd.doors.amqp.encoding import section
+from qmd.doors.amqp.encoding import NULL, compound_section, created, section, text
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, from_value, symbols
 from qmd.properties import values as names
 from qmd.properties.block import read_extension
@@ -41,7 +43,9 @@ _CORRELATION, _REPLY_TO = _INDEX[names.CORRELATION_ID], _INDEX[names.REPLY_TO]
 _CREATED = _INDEX[names.CREATED_AT]
 _NO_CORRELATION = bytes(20)
 PLAIN_MAX = 1000
-_PLAIN_FIELDS: dict[Any, dict[Any, Any]] = {}  # annotations of messages with the same fields
+#: Annotations of messages with the same fields: as values, and as a section.
+_PLAIN: dict[Any, tuple[dict[Any, Any], bytes]] = {}
+_NULLS = (NULL,) * (_CREATED - _SUBJECT - 1)  # the fields between the label and the time
 #: Errors of packets, and of properties with values that AMQP has not: any program can store them.
 NOT_ENCODABLE = (MalformedPacket, proton.ProtonException, ValueError, TypeError, OverflowError)
 
@@ -90,9 +94,16 @@ def _header(message: Message, properties: MessageProperties) -> bytes:
         None,
         proton.uint(count) if count else None,
     ]
-    while fields and fields[-1] is None:
-        fields.pop()
-    return section(parts.HEADER, fields)
+    return _header_section(tuple(fields))
+
+
+@lru_cache(1024)
+def _header_section(fields: tuple[Any, ...]) -> bytes:
+    """Return the section; messages have few different ones, unless their lifetime is limited."""
+    values = list(fields)
+    while values and values[-1] is None:
+        values.pop()
+    return section(parts.HEADER, values)
 
 
 def _left_ms(message: Message) -> int | None:
@@ -105,6 +116,33 @@ def _left_ms(message: Message) -> int | None:
 
 
 def _properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
+    packet = message.packet
+    user = packet.user
+    if (
+        not properties.standard
+        and not user.flags.response_type
+        and packet.properties.correlation_id == _NO_CORRELATION
+    ):
+        label = message.label
+        number = message_id_text(user.source_queue_manager, user.message_number)
+        plain_fields = (
+            text(number),
+            NULL,
+            _to(message.destination),
+            text(label) if label else NULL,
+            *_NULLS,
+            created(user.sent_time * 1000),
+        )
+        return compound_section(parts.PROPERTIES, plain_fields)
+    return _all_properties(message, properties, queue_manager)
+
+
+@lru_cache(1024)
+def _to(destination: str | None) -> bytes:
+    return NULL if destination is None else text(destination)
+
+
+def _all_properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
     fields: list[Any] = [None] * len(STANDARD)
     for name, value in properties.standard.items():
         if (index := _INDEX.get(name)) is not None:
@@ -143,6 +181,8 @@ def _standard(name: str, value: Value) -> Any:
 
 
 def _annotations(message: Message, properties: MessageProperties, extension: bytes) -> bytes:
+    if not (properties.annotations or properties.standard):
+        return _own_section(message, extension)
     found = symbols(properties.annotations)
     packet_properties = message.packet.properties
     if names.MESSAGE_ID in properties.standard:
@@ -153,8 +193,37 @@ def _annotations(message: Message, properties: MessageProperties, extension: byt
     return _map(parts.ANNOTATIONS, found)
 
 
+def _own_section(message: Message, extension: bytes) -> bytes:
+    """Return the section of a message without annotations of its sender."""
+    key = _plain_key(message, extension)
+    if key is None:
+        return _map(parts.ANNOTATIONS, _all_own_fields(message, extension))
+    if (found := _PLAIN.get(key)) is None:
+        found = _kept(key, message, extension)
+    return found[1]
+
+
 def _own_fields(message: Message, extension: bytes) -> dict[Any, Any]:
     """Return the annotations for fields of MSMQ; most messages have few, and the same."""
+    key = _plain_key(message, extension)
+    if key is None:
+        return _all_own_fields(message, extension)
+    if (found := _PLAIN.get(key)) is None:
+        found = _kept(key, message, extension)
+    return found[0]
+
+
+def _kept(key: Any, message: Message, extension: bytes) -> tuple[dict[Any, Any], bytes]:
+    """Keep the annotations of messages with the same fields, and their section."""
+    if len(_PLAIN) >= PLAIN_MAX:
+        _PLAIN.clear()
+    fields = _all_own_fields(message, extension)
+    found = _PLAIN[key] = fields, _map(parts.ANNOTATIONS, fields)
+    return found
+
+
+def _plain_key(message: Message, extension: bytes) -> tuple[Any, ...] | None:
+    """Return what determines the annotations of a message, for most; None for others."""
     packet = message.packet
     user, fields = packet.user, packet.properties
     is_plain = (
@@ -167,14 +236,8 @@ def _own_fields(message: Message, extension: bytes) -> dict[Any, Any]:
         and message.stored.reason is None
     )
     if not is_plain:
-        return _all_own_fields(message, extension)
-    key = user.flags, fields.flags, fields.body_type, fields.application_tag, message.transactional
-    found = _PLAIN_FIELDS.get(key)
-    if found is None:
-        if len(_PLAIN_FIELDS) >= PLAIN_MAX:
-            _PLAIN_FIELDS.clear()
-        found = _PLAIN_FIELDS[key] = _all_own_fields(message, extension)
-    return found
+        return None
+    return user.flags, fields.flags, fields.body_type, fields.application_tag, message.transactional
 
 
 def _all_own_fields(message: Message, extension: bytes) -> dict[Any, Any]:

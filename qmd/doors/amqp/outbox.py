@@ -227,6 +227,8 @@ class Outbox:
             item.error = error
             self.bytes -= item.size
             item.producer.finished(item)
+        for producer in {item.producer for item in items}:
+            producer.restore_credit()
         self._pass(len(items))
         self._conversation.flush()
 

@@ -29,6 +29,7 @@ from qmd.doors.amqp.conditions import (
 )
 from qmd.doors.amqp.outbox import BATCH_MESSAGES, Item
 from qmd.doors.amqp.resumption import LinkRecord, delivery_of, link_id
+from qmd.doors.amqp.same_heads import SameHeads
 from qmd.doors.amqp.sections import BadMessage
 from qmd.doors.amqp.served import ServedLink
 
@@ -46,6 +47,7 @@ class Producer(ServedLink):
         self.address = address
         self._pointer = link._impl
         self._partial = bytearray()
+        self._heads = SameHeads()
         self._under_way = 0
         self._window = conversation.limits.credit
         self._is_refused = False
@@ -82,14 +84,14 @@ class Producer(ServedLink):
         if lib.pn_delivery_aborted(delivery):
             self._drop_partial()
             engine.settle(delivery)
-            self._restore_credit()
+            self.restore_credit()
             return
         if not lib.pn_delivery_readable(delivery) and lib.pn_delivery_updated(delivery):
             if delivery in self._accepted and lib.pn_delivery_settled(delivery):
                 self._accepted.discard(delivery)
                 engine.settle(delivery)
                 self._under_way -= 1
-                self._restore_credit()
+                self.restore_credit()
             return
         data = engine.read(self._pointer, delivery)
         limit = self._conversation.limits.message_bytes
@@ -150,6 +152,7 @@ class Producer(ServedLink):
             self._conversation.outbox.add(item)
         else:
             self.finished(item)
+            self.restore_credit()
 
     def _is_known(self, delivery: Any, data: bytes, *, settled: bool) -> bool:
         """Answer a delivery that the client resumes, if it needs no commit any more."""
@@ -163,7 +166,7 @@ class Producer(ServedLink):
             engine.accept(delivery)
         else:
             return False
-        self._restore_credit()
+        self.restore_credit()
         return True
 
     def _was_committed(self, item: Item) -> bool:
@@ -174,7 +177,10 @@ class Producer(ServedLink):
 
     def _prepare(self, item: Item, delivery: Any, data: bytes, *, settled: bool) -> None:
         """Set the message of an item.  Raises BadMessage, AmqpFault."""
-        found = arrived(data, self.address, settled=settled, now_ms=int(time.time() * 1000))
+        found = self._heads.find(data, settled=settled)
+        if found is None:
+            found = arrived(data, self.address, settled=settled, now_ms=int(time.time() * 1000))
+            self._heads.keep(data, found, settled=settled)
         item.message = found.message
         if not self.address:
             if not found.to:
@@ -198,8 +204,7 @@ class Producer(ServedLink):
         self._under_way -= 1
         if self._conversation.is_over:
             return
-        if is_no_outcome(item.error):
-            assert item.error is not None
+        if item.error is not None and is_no_outcome(item.error):
             self._conversation.fail(item.error)
             return
         delivery = None if self.is_freed else item.delivery
@@ -220,9 +225,11 @@ class Producer(ServedLink):
                 engine.accept(delivery)
         elif item.error is not None:
             self._conversation.dropped(item, condition_of(item.error))
-        self._restore_credit()
 
-    def _restore_credit(self) -> None:
+    def restore_credit(self) -> None:
+        """Give the client credit for further messages, in large steps."""
+        if self._conversation.is_over or self.is_freed:
+            return
         left = lib.pn_link_credit(self._pointer) + self._under_way
         if left <= self._window // 2 and not self._is_refused:
             lib.pn_link_flow(self._pointer, self._window - left)
