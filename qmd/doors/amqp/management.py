@@ -22,9 +22,9 @@ from qmd.control_protocol import operations as operator_frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.arriving import STANDARD, arrived
-from qmd.doors.amqp.conditions import LIMIT, TOO_LARGE, AmqpFault, condition_of
+from qmd.doors.amqp.conditions import LIMIT, AmqpFault, condition_of
 from qmd.doors.amqp.sections import BadMessage
-from qmd.doors.amqp.served import ServedLink
+from qmd.doors.amqp.served import RequestLink, ServedLink
 from qmd.properties import values as names
 
 if TYPE_CHECKING:
@@ -106,35 +106,14 @@ class ManagementAnswers(ServedLink):
         self._bytes = 0
 
 
-class ManagementRequests(ServedLink):
+class ManagementRequests(RequestLink):
     """A link over which a client sends its requests."""
 
     def __init__(self, conversation: Context, link: Any) -> None:
-        self._conversation = conversation
-        self.link = link
-        self._pointer = link._impl
-        self._data = bytearray()
+        super().__init__(conversation, link, credit=CREDIT, request_bytes=REQUEST_BYTES)
         self._turn = asyncio.Lock()  # one request of the link at a time: an answer may be large
 
-    def start(self) -> None:
-        """Give the client its first credit."""
-        lib.pn_link_flow(self._pointer, CREDIT)
-
-    def updated(self, delivery: Any) -> None:
-        """Process a request, when it is complete."""
-        if not lib.pn_delivery_readable(delivery):
-            return
-        self._data += engine.read(self._pointer, delivery)
-        if len(self._data) > REQUEST_BYTES:
-            text = f"a request may have {REQUEST_BYTES} bytes"
-            self.link.condition = condition_of(AmqpFault(TOO_LARGE, text))
-            self.link.close()
-        elif not lib.pn_delivery_partial(delivery):
-            data, self._data = bytes(self._data), bytearray()
-            lib.pn_link_advance(self._pointer)
-            self._conversation.spawn(self._process(delivery, data))
-
-    async def _process(self, delivery: Any, data: bytes) -> None:
+    async def process(self, delivery: Any, data: bytes) -> None:
         async with self._turn:
             await self._process_next(delivery, data)
 

@@ -28,7 +28,7 @@ from qmd.doors.amqp.conditions import (
     is_no_outcome,
 )
 from qmd.doors.amqp.sections import BadMessage
-from qmd.doors.amqp.served import ServedLink
+from qmd.doors.amqp.served import RequestLink
 
 if TYPE_CHECKING:
     from qmd.doors.amqp.context import Context
@@ -162,35 +162,13 @@ class Transactions:
         return transaction, int(code) if isinstance(code, int) else OUTCOMES.get(str(code), OTHER)
 
 
-class Coordinator(ServedLink):
+class Coordinator(RequestLink):
     """The link over which a client begins and ends its transactions."""
 
     def __init__(self, conversation: Context, link: Any) -> None:
-        self._conversation = conversation
-        self.link = link
-        self._pointer = link._impl
-        self._data = bytearray()
+        super().__init__(conversation, link, credit=CREDIT, request_bytes=REQUEST_BYTES)
 
-    def start(self) -> None:
-        """Give the client its first credit."""
-        lib.pn_link_flow(self._pointer, CREDIT)
-
-    def updated(self, delivery: Any) -> None:
-        """Process a request of the client, when it is complete."""
-        if not lib.pn_delivery_readable(delivery):
-            return
-        self._data += engine.read(self._pointer, delivery)
-        if len(self._data) > REQUEST_BYTES:
-            self.link.condition = condition_of(AmqpFault(LIMIT, "the request is too large"))
-            self.link.close()
-            return
-        if lib.pn_delivery_partial(delivery):
-            return
-        data, self._data = bytes(self._data), bytearray()
-        lib.pn_link_advance(self._pointer)
-        self._conversation.spawn(self._answer(delivery, data))
-
-    async def _answer(self, delivery: Any, data: bytes) -> None:
+    async def process(self, delivery: Any, data: bytes) -> None:
         declared = b""
         failure: Exception | None = None
         try:
@@ -223,12 +201,6 @@ class Coordinator(ServedLink):
             engine.settle(delivery)
         else:
             engine.accept(delivery)
-
-    def flow(self) -> None:
-        """Ignore a flow of the client."""
-
-    def take(self) -> None:
-        """Do nothing: it has no queue."""
 
     def close(self) -> None:
         """Abort the transactions that the client has not discharged."""

@@ -1,21 +1,13 @@
-"""The program `qmd door http`: it serves until a signal stops it.
-
-Exit codes are those of the daemon: 0 stopped on request, 1 it failed, 78 the configuration must be
-changed first.
-"""
+"""The program `qmd door http`: its operations, and its periodic work."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import structlog
-import uvloop
 
 from qmd.client.errors import NotConnected
 from qmd.config.settings import Settings
@@ -30,19 +22,16 @@ from qmd.doors.http import (
 from qmd.doors.http.declarations import Answer, Call, Operation
 from qmd.doors.http.exchange import JSON, Response
 from qmd.doors.http.limits import Limits
-from qmd.doors.http.listening import CannotServe, listening, remove_socket, shown, tls_context
+from qmd.doors.http.listening import listening, remove_socket, shown, tls_context
 from qmd.doors.http.openapi import describe
+from qmd.doors.http.program import run
 from qmd.doors.http.pusher import Pusher
 from qmd.doors.http.pushes import PushFile
 from qmd.doors.http.routes import Router
 from qmd.doors.http.server import HttpServer
 from qmd.doors.http.sessions import Sessions
-from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
 
-log = structlog.get_logger()
-
-EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
 DRAIN_S = 5.0
 SECTION = "http"
 READY_S = 2.0  # how long the daemon may take to answer
@@ -151,32 +140,5 @@ class Door:
 
 def main(settings: Settings) -> int:
     """Serve until a signal stops the door; return the exit code."""
-    set_up_logging(settings.log.level, settings.log.format)
-    os.umask(0o077)
     gc.set_threshold(20_000, 50, 100)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings))
-    except CannotServe as error:
-        log.critical("door_not_started", door="http", reason=str(error), code=error.code)
-        return EXIT_CONFIGURATION if error.is_lasting else EXIT_FAILED
-
-
-async def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT.  Raises CannotServe."""
-    service = ServiceManager(os.environ)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    door = Door(settings)
-    places = await door.start(service)
-    log.info("door_started", door="http", listen=places, control=str(settings.control.socket))
-    service.notify("READY=1", f"STATUS=Serving {', '.join(places)}")
-    try:
-        await stop.wait()
-    finally:
-        service.notify("STOPPING=1")
-        await door.stop()
-    log.info("door_stopped", door="http")
-    return EXIT_OK
+    return run(settings, SECTION, Door)

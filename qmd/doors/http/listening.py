@@ -60,18 +60,35 @@ def tls_context(settings: Place, section: str) -> ssl.SSLContext | None:
                 lasting=True,
             )
         return None
+    # A client may have a token instead of a certificate.
+    return server_context(
+        settings.certificate, settings.key, settings.client_ca, section, verify=ssl.CERT_OPTIONAL
+    )
+
+
+def server_context(
+    certificate: Path,
+    key: Path,
+    client_ca: Path | None,
+    section: str,
+    *,
+    verify: ssl.VerifyMode = ssl.CERT_REQUIRED,
+) -> ssl.SSLContext:
+    """Return the context of a certificate; with `client_ca`, clients are verified.
+
+    Raises CannotServe.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(settings.certificate, settings.key)
-        if settings.client_ca is not None:
-            context.load_verify_locations(settings.client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL  # a client may have a token instead
+        context.load_cert_chain(certificate, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = verify
     except (OSError, ssl.SSLError) as error:
         raise CannotServe(
-            f"the certificate cannot be used: {error}; see certificate, key and client_ca in the"
-            f" section [{section}]",
+            f"the certificate cannot be used: {error}; see the section [{section}]",
             code="http_tls_files",
             lasting=True,
         ) from error
@@ -83,14 +100,19 @@ def listening(settings: Place, section: str) -> Iterator[socket.socket]:
     if settings.socket is not None:
         yield _unix_socket(settings, section)
         return
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
+    yield listening_at(settings.address, settings.port, section)
+
+
+def listening_at(address: str, port: int, section: str) -> socket.socket:
+    """Return a listening socket.  Raises CannotServe."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        yield socket.create_server((settings.address, settings.port), family=family)
+        return socket.create_server((address, port), family=family)
     except OSError as error:
         code = "port_in_use" if error.errno == errno.EADDRINUSE else "cannot_listen"
         raise CannotServe(
-            f"cannot listen at {settings.address} port {settings.port}: {error.strerror or error};"
-            f" see address and port in the section [{section}]",
+            f"cannot listen at {address} port {port}: {error.strerror or error}; see address and"
+            f" port in the section [{section}]",
             code=code,
             lasting=isinstance(error, PermissionError),
         ) from error

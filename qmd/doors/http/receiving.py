@@ -158,7 +158,8 @@ async def _peek(call: Call) -> Response:
     return of_json(shapes.Page(messages=list(map(shown, messages)), next=following))
 
 
-async def _look(call: Call) -> Response:
+async def _named(call: Call) -> Message:
+    """Return the message with the lookup id of the path.  Raises Problem, ClientError."""
     text = call.path["lookup_id"]
     if not text.isascii() or not text.isdigit() or len(text) > 15:
         raise Problem(400, "http_bad_parameter", "a lookup id is a number")
@@ -166,7 +167,11 @@ async def _look(call: Call) -> Response:
     found = frames.stored_messages(stored)
     if not found:
         raise Problem(404, "no_such_message", f"no message {text} is in {call.path['queue']}")
-    message = Message(found[0])
+    return Message(found[0])
+
+
+async def _look(call: Call) -> Response:
+    message = await _named(call)
     if "application/cloudevents+json" in call.request.headers.get("accept", ""):
         event = cloud_events.to_structured(message)
         return Response(200, encode_json(event), cloud_events.STRUCTURED)
@@ -174,14 +179,7 @@ async def _look(call: Call) -> Response:
 
 
 async def _body(call: Call) -> Response:
-    text = call.path["lookup_id"]
-    if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise Problem(400, "http_bad_parameter", "a lookup id is a number")
-    stored = await call.session.ask(frames.Look, call.path["queue"], "this", int(text))
-    found = frames.stored_messages(stored)
-    if not found:
-        raise Problem(404, "no_such_message", f"no message {text} is in {call.path['queue']}")
-    message = Message(found[0])
+    message = await _named(call)
     headers, media = cloud_events.to_binary(message)
     # A browser must not show a message as a page of this server.
     return Response(200, message.body, media, (*headers, ("content-disposition", "attachment")))

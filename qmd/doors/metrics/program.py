@@ -1,23 +1,13 @@
-"""The program `qmd door metrics`: it serves the figures to Prometheus until a signal stops it.
-
-Exit codes are those of the daemon: 0 stopped on request, 1 it failed, 78 the configuration must be
-changed first.
-"""
+"""The program `qmd door metrics`: it serves the figures to Prometheus."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import hmac
-import os
-import signal
-import socket
 import ssl
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import structlog
-import uvloop
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
@@ -25,31 +15,28 @@ from qmd.client.errors import ClientError
 from qmd.config.settings import MetricsSettings, Settings
 from qmd.doors.http.exchange import Request, Response
 from qmd.doors.http.limits import Limits
+from qmd.doors.http.listening import (
+    LOOPBACK,
+    CannotServe,
+    listening_at,
+    server_context,
+    shown,
+)
 from qmd.doors.http.problems import problem_response
+from qmd.doors.http.program import run
 from qmd.doors.http.server import HttpServer
 from qmd.doors.metrics.collection import Collector
 from qmd.doors.metrics.families import families, up
-from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
 
 log = structlog.get_logger()
 
-EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
-LOOPBACK = ("127.0.0.1", "::1")
+SECTION = "metrics"
 DRAIN_S = 2.0
 #: Scrapers are few, and their requests have no bodies.
 LIMITS = Limits(
     connections=64, connections_of_address=32, request_bytes=4096, bodies_bytes=64 * 1024
 )
-
-
-class CannotServe(Exception):
-    """A condition of this host or the configuration prevents the door from serving."""
-
-    def __init__(self, text: str, *, code: str, lasting: bool = False) -> None:
-        super().__init__(text)
-        self.code = code
-        self.is_lasting = lasting  # a restart does not help
 
 
 class Collected:
@@ -113,44 +100,34 @@ class MetricsDoor:
         )
 
 
+class Door:
+    """The server, and its connection to the daemon."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises CannotServe."""
+        self._chosen = chosen = settings.metrics
+        token = None if chosen.token_file is None else _token(chosen.token_file)
+        socket = settings.control.socket
+        self._collector = Collector(socket, chosen.queues_max, chosen.destinations_max)
+        self._server = HttpServer(MetricsDoor(self._collector, token), LIMITS)
+
+    async def start(self, service: ServiceManager) -> list[str]:
+        """Listen; return where.  Raises CannotServe."""
+        chosen = self._chosen
+        context = tls_context(chosen)
+        sockets = service.sockets() or [listening_at(chosen.address, chosen.port, SECTION)]
+        await self._server.start(sockets, context)
+        return [f"{shown(each, is_tls=context is not None)}/metrics" for each in sockets]
+
+    async def stop(self) -> None:
+        """End requests, and the connection to the daemon."""
+        await self._server.stop(DRAIN_S)
+        await self._collector.close()
+
+
 def main(settings: Settings) -> int:
     """Serve until a signal stops the door; return the exit code."""
-    set_up_logging(settings.log.level, settings.log.format)
-    os.umask(0o077)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings))
-    except CannotServe as error:
-        log.critical("door_not_started", door="metrics", reason=str(error), code=error.code)
-        return EXIT_CONFIGURATION if error.is_lasting else EXIT_FAILED
-
-
-async def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT.  Raises CannotServe."""
-    chosen = settings.metrics
-    service = ServiceManager(os.environ)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    token = None if chosen.token_file is None else _token(chosen.token_file)
-    context = tls_context(chosen)
-    collector = Collector(settings.control.socket, chosen.queues_max, chosen.destinations_max)
-    server = HttpServer(MetricsDoor(collector, token), LIMITS)
-    listening = service.sockets() or [_listening(chosen)]
-    await server.start(listening, context)
-    scheme = "http" if context is None else "https"
-    places = [f"{scheme}://{_shown(each)}/metrics" for each in listening]
-    log.info("door_started", door="metrics", listen=places, control=str(settings.control.socket))
-    service.notify("READY=1", f"STATUS=Serving {', '.join(places)}")
-    try:
-        await stop.wait()
-    finally:
-        service.notify("STOPPING=1")
-        await server.stop(DRAIN_S)
-        await collector.close()
-    log.info("door_stopped", door="metrics")
-    return EXIT_OK
+    return run(settings, SECTION, Door)
 
 
 def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
@@ -172,22 +149,7 @@ def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
             code="metrics_not_secret",
             lasting=True,
         )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(settings.certificate, settings.key)
-        if settings.client_ca is not None:
-            context.load_verify_locations(settings.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
-    except (OSError, ssl.SSLError) as error:
-        raise CannotServe(
-            f"the certificate cannot be used: {error}; see certificate, key and client_ca in the"
-            " section [metrics]",
-            code="http_tls_files",
-            lasting=True,
-        ) from error
-    return context
+    return server_context(settings.certificate, settings.key, settings.client_ca, SECTION)
 
 
 def _token(path: Path) -> bytes:
@@ -202,22 +164,3 @@ def _token(path: Path) -> bytes:
     if not token:
         raise CannotServe(f"{path} has no token", code="metrics_token", lasting=True)
     return token
-
-
-def _listening(settings: MetricsSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.address else socket.AF_INET
-    try:
-        return socket.create_server((settings.address, settings.port), family=family)
-    except OSError as error:
-        code = "port_in_use" if error.errno == errno.EADDRINUSE else "cannot_listen"
-        raise CannotServe(
-            f"cannot listen at {settings.address} port {settings.port}: {error.strerror or error};"
-            " see address and port in the section [metrics]",
-            code=code,
-            lasting=isinstance(error, PermissionError),
-        ) from error
-
-
-def _shown(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

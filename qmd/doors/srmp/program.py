@@ -1,27 +1,18 @@
-"""The program `qmd door srmp`: it serves until a signal stops it.
-
-Exit codes are those of the daemon: 0 stopped on request, 1 it failed, 78 the configuration must be
-changed first.
-"""
+"""The program `qmd door srmp`: the server for other hosts, and that for the daemon."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import socket
 import ssl
 from functools import partial
-
-import structlog
-import uvloop
 
 from qmd.client import connect
 from qmd.config.settings import Settings, SrmpSettings
 from qmd.doors.http.exchange import Request, Response
 from qmd.doors.http.limits import Limits
-from qmd.doors.http.listening import CannotServe, shown
+from qmd.doors.http.listening import CannotServe, listening_at, server_context, shown
+from qmd.doors.http.program import run
 from qmd.doors.http.server import HttpServer
 from qmd.doors.srmp.client import HttpClient
 from qmd.doors.srmp.incoming import Incoming
@@ -29,12 +20,8 @@ from qmd.doors.srmp.outgoing import Outgoing
 from qmd.doors.srmp.redirection import Redirection, is_among
 from qmd.doors.srmp.source import Starts
 from qmd.doors.srmp.sources import Sources
-from qmd.runtime.log import set_up_logging
 from qmd.runtime.systemd import ServiceManager
 
-log = structlog.get_logger()
-
-EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
 DRAIN_S = 5.0
 SECTION = "srmp"
 #: Receipts come to any queue of ours; this one is shown to people.
@@ -71,7 +58,7 @@ class Door:
             for is_encrypted in (False, True)
         ]
 
-    async def start(self) -> list[str]:
+    async def start(self, service: ServiceManager) -> list[str]:
         """Open the sockets and serve; return where.  Raises CannotServe, ClientError."""
         chosen = self._chosen
         await self._qm.__aenter__()
@@ -85,12 +72,18 @@ class Door:
             lambda: HttpClient(self._client_context),
             self.outgoing.receipt,
         )
-        plain = _listening(chosen.address, chosen.port)
+        plain = listening_at(chosen.address, chosen.port, SECTION)
         await self._servers[0].start([plain], None)
         places = [shown(plain, is_tls=False)]
-        context = _server_context(chosen)
-        if context is not None:
-            secure = _listening(chosen.address, chosen.tls_port)
+        if chosen.certificate is not None and chosen.key is not None:
+            context = server_context(
+                chosen.certificate,
+                chosen.key,
+                chosen.client_ca,
+                SECTION,
+                verify=ssl.CERT_OPTIONAL,  # most hosts have none
+            )
+            secure = listening_at(chosen.address, chosen.tls_port, SECTION)
             await self._servers[1].start([secure], context)
             places.append(shown(secure, is_tls=True))
         try:
@@ -125,34 +118,7 @@ class Door:
 
 def main(settings: Settings) -> int:
     """Serve until a signal stops the door; return the exit code."""
-    set_up_logging(settings.log.level, settings.log.format)
-    os.umask(0o077)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings))
-    except CannotServe as error:
-        log.critical("door_not_started", door=SECTION, reason=str(error), code=error.code)
-        return EXIT_CONFIGURATION if error.is_lasting else EXIT_FAILED
-
-
-async def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT.  Raises CannotServe."""
-    service = ServiceManager(os.environ)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    door = Door(settings)
-    try:
-        places = await door.start()
-        log.info("door_started", door=SECTION, listen=places, control=str(settings.control.socket))
-        service.notify("READY=1", f"STATUS=Serving {', '.join(places)}")
-        await stop.wait()
-    finally:
-        service.notify("STOPPING=1")
-        with contextlib.suppress(Exception):
-            await door.stop()
-    log.info("door_stopped", door=SECTION)
-    return EXIT_OK
+    return run(settings, SECTION, Door)
 
 
 def _rules(texts: tuple[str, ...]) -> list[Redirection]:
@@ -187,38 +153,6 @@ def _client_context(chosen: SrmpSettings) -> ssl.SSLContext:
             f"the authorities cannot be used: {error}; see ca in the section [{SECTION}]",
             code="http_tls_files",
             lasting=True,
-        ) from error
-
-
-def _server_context(chosen: SrmpSettings) -> ssl.SSLContext | None:
-    if chosen.certificate is None or chosen.key is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(chosen.certificate, chosen.key)
-        if chosen.client_ca is not None:
-            context.load_verify_locations(chosen.client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL  # most hosts have none
-    except (OSError, ssl.SSLError) as error:
-        raise CannotServe(
-            f"the certificate cannot be used: {error}; see the section [{SECTION}]",
-            code="http_tls_files",
-            lasting=True,
-        ) from error
-    return context
-
-
-def _listening(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        return socket.create_server((address, port), family=family)
-    except OSError as error:
-        raise CannotServe(
-            f"cannot listen at {address} port {port}: {error.strerror or error}; see address and"
-            f" port in the section [{SECTION}]",
-            code="cannot_listen",
-            lasting=isinstance(error, PermissionError),
         ) from error
 
 
