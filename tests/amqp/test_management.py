@@ -119,6 +119,14 @@ def test_a_selector_chooses_messages(hosts: Hosts) -> None:
         other = Filter({symbol("x"): proton.Described(symbol("example:filter"), "y")})
         with pytest.raises(LinkDetached, match="not-implemented"):
             connection.create_receiver("orders", name="other", options=other)
+        # A filter without effect must not be confirmed as one in place (clause 3.5.8).
+        plain = Filter({symbol("jms-selector"): "region = 'east'"})
+        with pytest.raises(LinkDetached, match="invalid-field"):
+            connection.create_receiver("orders", name="plain", options=plain)
+        code = symbol("apache.org:selector-filter:string")
+        two = Filter({symbol(each): proton.Described(code, "number > 1") for each in "ab"})
+        with pytest.raises(LinkDetached, match="not-implemented"):
+            connection.create_receiver("orders", name="two", options=two)
         connection.close()
         assert door.daemon.count("orders") == 4
 

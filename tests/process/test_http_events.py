@@ -83,6 +83,28 @@ def test_events_are_streamed_and_resumed_without_a_gap(door: HttpDoor, client: H
     resumed.close()
 
 
+def test_a_stream_is_resumed_after_the_door_and_the_daemon_were_killed(
+    door: HttpDoor, client: HttpClient
+) -> None:
+    start = client.json("GET", "/v1/events?last=1")["cursor"]
+    stream = Stream(door, f"/v1/events?cursor={start}&queue=orders")
+    client.send("orders", "1")
+    event = stream.next()
+    stream.close()
+    second = client.send("orders", "2")
+    door.close_clients()
+    door.kill()
+    door.daemon.kill()
+    door.daemon.start()
+    door.start()
+    third = door.client().send("orders", "3")
+
+    resumed = Stream(door, "/v1/events?queue=orders", last_id=event["id"])
+
+    assert [resumed.next()["data"]["message_id"] for _ in range(2)] == [second, third]
+    resumed.close()
+
+
 def test_an_error_of_a_stream_has_its_status(client: HttpClient) -> None:
     found = client.problem("GET", "/v1/events?cursor=nonsense", accept="text/event-stream")
 

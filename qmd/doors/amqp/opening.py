@@ -277,9 +277,15 @@ def _selector(source: Any) -> str:
         raise AmqpFault(INVALID, "the filters of the source are not a map of symbols") from None
     if not isinstance(found, dict):
         return ""
-    for each in found.values():
-        if isinstance(each, proton.Described):
-            if each.descriptor in SELECTOR_CODES and isinstance(each.value, str):
-                return str(each.value)
+    selectors = []
+    for name, each in found.items():
+        if each is None:
+            continue
+        if not isinstance(each, proton.Described):  # clause 3.5.8
+            raise AmqpFault(INVALID, f"the filter {name} is not a described value")
+        if each.descriptor not in SELECTOR_CODES or not isinstance(each.value, str):
             raise AmqpFault(NOT_IMPLEMENTED, f"the filter {each.descriptor} is not known")
-    return ""
+        selectors.append(str(each.value))
+    if len(selectors) > 1:
+        raise AmqpFault(NOT_IMPLEMENTED, "a link has one selector; join them with AND")
+    return selectors[0] if selectors else ""
