@@ -141,6 +141,8 @@ def parse_definitions(text: str, folder: Path) -> dict[str, Definition]:
             raise BadDefinition(
                 f"bridge.{name}: a name has small letters, digits and hyphens, up to 63"
             )
+        if isinstance(definition, Tls):
+            _check_url(name, definition)
         if isinstance(definition, S3) and definition.direction == "in" and not definition.prefix:
             raise BadDefinition(f"bridge.{name}: an inward bridge of S3 needs a prefix")
     _check_loops(found)
@@ -166,6 +168,23 @@ def _paths_from(folder: Path) -> Callable[[type, Any], Any]:
         raise TypeError(f"{value!r} is not a path")
 
     return convert
+
+
+_SCHEMES = {Nats: ("nats", "tls", "ws", "wss"), Amqp: ("amqp", "amqps")}
+
+
+def _check_url(name: str, definition: Tls) -> None:
+    try:
+        parts = urlsplit(definition.url)
+        _ = parts.port
+    except ValueError as error:
+        raise BadDefinition(f"bridge.{name}: url: {error}") from error
+    schemes = _SCHEMES[type(definition)]
+    if parts.scheme not in schemes or not parts.hostname:
+        expected = " or ".join(f"{each}://" for each in schemes)
+        raise BadDefinition(f"bridge.{name}: url: it must begin with {expected} and name a host")
+    if parts.password is not None:
+        raise BadDefinition(f"bridge.{name}: url: give a password in password_file, not here")
 
 
 def _check_loops(found: dict[str, Definition]) -> None:

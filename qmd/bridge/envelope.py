@@ -59,6 +59,7 @@ def message_of(headers: Mapping[str, str], body: bytes, queue: str) -> NewMessag
     fields: dict[str, Any] = {}
     properties: dict[str, Any] = {}
     for key, text in headers.items():
+        _check_text(key, text)
         lower = key.lower()
         name = lower.removeprefix(PREFIX).replace("-", "_")
         if lower == CONTENT_TYPE:
@@ -111,14 +112,22 @@ def _unquoted(text: str) -> str:
     if not text.startswith('"'):
         return text
     try:
-        value = json.loads(text)
-    except ValueError:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.MsgspecError, ValueError):
         return text
-    return value if isinstance(value, str) else text
 
 
 def _json(key: str, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Unusable(f"the header {key} is not JSON: {error}") from error
+
+
+def _check_text(key: str, text: str) -> None:
+    """Refuse what no message can have: parts of surrogate pairs.  Raises Unusable."""
+    try:
+        (key + text).encode()
+    except UnicodeEncodeError:
+        name = key.encode("ascii", "backslashreplace").decode()
+        raise Unusable(f"the header {name} is no valid text") from None

@@ -53,6 +53,23 @@ def refused_queue(name: str) -> str:
     return f"private$\\bridge.{name}.refused"
 
 
+def _text(text: str) -> str:
+    """Return a text that a message can have; ids and reasons may quote one that it cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def put_aside(name: str, arrival: Arrival) -> NewMessage:
+    """Return the message for the queue of a bridge that has what cannot be a message."""
+    reason = _text(arrival.reason)
+    return new_message(
+        refused_queue(name),
+        arrival.raw,
+        label=reason[:LABEL_CHARACTERS_MAX].replace("\0", " "),
+        delivery="transactional",
+        properties={"bridge": name, "id": _text(arrival.id), "reason": reason[:1000]},
+    )
+
+
 class Inward:
     """The loop of an inward bridge."""
 
@@ -192,13 +209,7 @@ class Inward:
         if not arrival.reason:
             return None
         log.warning("bridge_refused", bridge=self._name, id=arrival.id, reason=arrival.reason)
-        return new_message(
-            refused_queue(self._name),
-            arrival.raw,
-            label=arrival.reason[:LABEL_CHARACTERS_MAX].replace("\0", " "),
-            delivery="transactional",
-            properties={"bridge": self._name, "id": arrival.id, "reason": arrival.reason[:1000]},
-        )
+        return put_aside(self._name, arrival)
 
     async def close(self) -> None:
         await self._source.close()

@@ -6,6 +6,7 @@ import importlib.util
 
 from tests.fuzz import (
     bodies,
+    bridge,
     captures,
     control,
     directory,
@@ -35,6 +36,8 @@ TARGETS: dict[str, Target] = {
         *imports.TARGETS,
         *migration.TARGETS,
         *(amqp.TARGETS if HAS_PROTON else ()),
+        *bridge.TARGETS,
+        *(bridge.amqp_targets() if HAS_PROTON else ()),
         *captures.TARGETS,
         *http_requests.TARGETS,
         *bodies.TARGETS,
