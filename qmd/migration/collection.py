@@ -17,7 +17,7 @@ from qmd.migration.errors import BadSource
 from qmd.migration.security_descriptor import DESCRIPTOR_BYTES_MAX
 
 VERSION = 1
-FILE_BYTES_MAX = 64 * 1024 * 1024
+FILE_BYTES_MAX = 256 * 1024 * 1024  # a queue with its rights has about 800
 QUEUES_MAX = 100_000
 UNLIMITED_KB = 0xFFFFFFFF  # of Windows: no quota
 

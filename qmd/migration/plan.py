@@ -17,6 +17,7 @@ from qmd.migration.lists import plan_lists
 from qmd.migration.rights import Accounts, Gap, WantedRights, differences, wanted_rights
 from qmd.migration.security_descriptor import parse_descriptor
 from qmd.migration.steps import Plan, Step
+from qmd.migration.targets import target_of
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
@@ -40,13 +41,15 @@ async def make_plan(qm: QueueManager, collection: Collection, options: Options) 
     """Compare a collection with a queue manager.  Raises BadSource and ClientError."""
     present = {str(each["name"]).casefold(): each for each in await qm.list_queues()}
     directory = str((await qm.directory.status()).get("kind", "none"))
+    private = {queue.name.lower() for queue in collection.queues if not queue.public}
     plan = Plan([], [], 0)
     unchanged = 0
     for queue in collection.queues:
         if options.queues and queue.name.casefold() not in options.queues:
             continue
-        target = _target(queue, directory, options, plan.gaps)
-        if target is None:
+        target = target_of(queue, directory, as_private=options.public_as_private, private=private)
+        if isinstance(target, Gap):
+            plan.gaps.append(target)
             continue
         before = len(plan.steps)
         facts = present.get(target.casefold())
@@ -60,25 +63,6 @@ async def make_plan(qm: QueueManager, collection: Collection, options: Options) 
     await plan_lists(qm, plan, collection, directory)
     plan.gaps.extend(_gaps_of_collection(collection))
     return plan._replace(unchanged=unchanged)
-
-
-def _target(queue: WindowsQueue, directory: str, options: Options, gaps: list[Gap]) -> str | None:
-    """Return the name of the queue here, or None if it cannot be created."""
-    if not queue.public:
-        return queue.name.lower() if queue.name.lower().startswith("private$") else queue.name
-    if options.public_as_private:
-        return f"private$\\{queue.name}"
-    if directory == "none":
-        gaps.append(
-            Gap(
-                queue.name,
-                "a public queue",
-                "this queue manager has no directory",
-                "Configure one (docs/directory.md), or add --public-as-private.",
-            )
-        )
-        return None
-    return f".\\{queue.name}"
 
 
 def _creation(queue: WindowsQueue, target: str) -> Step:

@@ -15,6 +15,8 @@ from qmd.client import connect
 from qmd.migration.errors import BadSource
 from qmd.migration.import_copies import ImportLog, import_copies, messages_of
 from tests import windows_files
+from tests.patience import END_S
+from tests.process.command_line import environment_of_commands, warm_process
 from tests.process.harness import Daemon, Hosts, body
 from tests.windows_files import ANN, EVERYONE, FULL, PEEK, USUAL, WRITE, descriptor
 
@@ -137,6 +139,48 @@ def test_only_changes_are_made(daemon: Daemon, tmp_path: Path):
     migrate(daemon, "apply", str(file), *account, "--prune", "--yes")
     (rights,) = daemon.json("acl", "show", "parts")
     assert "group:staff" not in {each["principal"] for each in rights["entries"]}
+
+
+def test_an_import_with_odd_queues_that_is_killed_goes_on(daemon: Daemon, tmp_path: Path):
+    """Between two runs the source changes: a new queue, another quota, and one that is gone."""
+    file, log = tmp_path / "hostd.json", tmp_path / "log"
+    odd = [windows_files.queue(name) for name in ("ä", "a b", "a;b", "order_queue$", "d journal$")]
+    public = {**windows_files.queue("x"), "name": "D0", "public": True}
+
+    def collected(first: int, last: int, **changes: Any) -> str:
+        usual = [windows_files.queue(f"D{number}", **changes) for number in range(first, last)]
+        whole = windows_files.collection(*odd[:3], *usual, public, *odd[3:])
+        file.write_text(json.dumps({**whole, "computer": "HostD"}))
+        return str(file)
+
+    def present() -> dict[str, Any]:
+        prefix = "private$\\d"
+        rows = daemon.json("queue", "list")
+        return {row["name"]: row for row in rows if row["name"].startswith(prefix)}
+
+    options = ("--public-as-private", "--yes")
+    command = ["--config", str(daemon.config), "migrate", "windows", "apply"]
+    with log.open("ab") as output, open("/dev/null", "rb") as nothing:
+        process = warm_process().spawn(
+            [*command, collected(0, 40), *options],
+            environment_of_commands(),
+            nothing,
+            output,
+            output,
+        )
+    deadline = time.monotonic() + END_S
+    while not present():
+        assert time.monotonic() < deadline, log.read_text()
+    process.kill()
+    process.wait()
+
+    migrate(daemon, "apply", collected(1, 45, quota_kb=100), *options)
+    found = present()
+    assert {f"private$\\d{number}" for number in range(1, 45)} <= found.keys()
+    assert {row["quota_bytes"] for name, row in found.items() if name != "private$\\d0"} == {102400}
+    plan = migrate(daemon, "plan", str(file), "--public-as-private")
+    assert steps(plan) == []
+    assert {about for about, _ in gaps(plan)} >= {each["name"] for each in odd}
 
 
 def test_a_queue_of_another_kind_is_named(daemon: Daemon, tmp_path: Path):
