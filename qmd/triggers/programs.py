@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qmd.client.message import Message
 from qmd.triggers.arguments import values_of
@@ -22,6 +24,8 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 TERMINATE_S = 2.0  # between SIGTERM and SIGKILL
 ERRORS_BYTES = 4096  # of its error output, the last ones are kept
 CHUNK_BYTES = 64 * 1024
+TURNS, TURN_S = 4, 0.25  # the pipes of a program that has ended are read for so long
+ARGUMENT_BYTES_MAX = 32 * 4096 - 1  # of Linux (MAX_ARG_STRLEN), without the final zero
 EX_DATAERR = 65  # sysexits.h: the message is wrong, and will be wrong again
 _LAUNCH = str(Path(__file__).with_name("launch.py"))
 
@@ -55,6 +59,8 @@ async def run_program(program: Program, rule: Rule, trigger: Trigger, message: M
             start_new_session=True,
         )
     except OSError as error:  # too many or too long arguments, no such folder, no process left
+        if error.errno == errno.E2BIG:
+            raise ActionFailed(_too_long(arguments), is_final=True) from error
         raise ActionFailed(f"{program.path} cannot be run: {error.strerror}") from error
     body = message.body if program.body_as_input else b""
     try:
@@ -63,6 +69,17 @@ async def run_program(program: Program, rule: Rule, trigger: Trigger, message: M
         await _ended(process)
     _check_exit(process.returncode or 0, output)
     return output
+
+
+def _too_long(arguments: Sequence[str]) -> str:
+    """Return the reason why Linux takes these arguments for no program."""
+    sizes = [len(os.fsencode(each)) for each in arguments]
+    at, size = max(enumerate(sizes, 1), key=lambda each: each[1], default=(0, 0))
+    if size > ARGUMENT_BYTES_MAX:
+        text = f"argument {at} has {size} bytes, and Linux allows {ARGUMENT_BYTES_MAX}"
+    else:
+        text = f"its arguments have {sum(sizes)} bytes, more than Linux allows for all"
+    return f"{text}; the program can read the body as its standard input"
 
 
 def environment(program: Program, rule: Rule, trigger: Trigger, message: Message) -> dict[str, str]:
@@ -85,24 +102,43 @@ async def _served(process: asyncio.subprocess.Process, program: Program, body: b
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+    output, errors = bytearray(), bytearray()
+    pipes = asyncio.gather(
+        _write(process.stdin, body),
+        _read_all(process.stdout, output, program.output_bytes),
+        _read_last(process.stderr, errors),
+    )
+    end = asyncio.create_task(_wait(process))
     try:
         async with asyncio.timeout(program.timeout_s):
-            _, output, errors, _ = await asyncio.gather(
-                _write(process.stdin, body),
-                _read_all(process.stdout, program.output_bytes),
-                _read_last(process.stderr),
-                _wait(process),
-            )
+            both: list[asyncio.Future[Any]] = [pipes, end]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not end.done():
+                await pipes  # the output has ended, or has too many bytes
+                await end
+        for _ in range(TURNS):
+            # A child that has left the session may hold a pipe open.  What the program itself has
+            # written is in the pipe, and is read in one of these turns.
+            await asyncio.wait([pipes], timeout=TURN_S)
+        if pipes.done():
+            await pipes
     except TimeoutError:
         raise ActionFailed(f"it did not end within {program.timeout_s:g} s") from None
-    return Output(output, errors)
+    finally:
+        for each in (pipes, end):
+            each.cancel()
+        await asyncio.gather(pipes, end, return_exceptions=True)
+    return Output(bytes(output), bytes(errors))
 
 
 async def _wait(process: asyncio.subprocess.Process) -> None:
-    """Wait for the end of the program, then end children that hold its output open.
+    """Wait for the end of the program, then end children that hold its output open."""
+    await _exit(process)
+    _signal(process.pid, signal.SIGKILL)
 
-    `process.wait` alone would wait for them.
-    """
+
+async def _exit(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of the program; `process.wait` would wait for its pipes, too."""
     with contextlib.suppress(ProcessLookupError):  # it has ended already
         descriptor = os.pidfd_open(process.pid)
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -112,8 +148,8 @@ async def _wait(process: asyncio.subprocess.Process) -> None:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-    _signal(process.pid, signal.SIGKILL)
-    await process.wait()
+    while process.returncode is None:  # noqa: ASYNC110  (nothing else is notified of it)
+        await asyncio.sleep(0.01)
 
 
 async def _write(stream: asyncio.StreamWriter, body: bytes) -> None:
@@ -123,20 +159,17 @@ async def _write(stream: asyncio.StreamWriter, body: bytes) -> None:
     stream.close()
 
 
-async def _read_all(stream: asyncio.StreamReader, bytes_max: int) -> bytes:
-    found = bytearray()
+async def _read_all(stream: asyncio.StreamReader, found: bytearray, bytes_max: int) -> None:
     while chunk := await stream.read(CHUNK_BYTES):
         found += chunk
         if len(found) > bytes_max:
             raise ActionFailed(f"its output has more than {bytes_max} bytes")
-    return bytes(found)
 
 
-async def _read_last(stream: asyncio.StreamReader) -> bytes:
-    found = b""
+async def _read_last(stream: asyncio.StreamReader, found: bytearray) -> None:
     while chunk := await stream.read(CHUNK_BYTES):
-        found = (found + chunk)[-ERRORS_BYTES:]
-    return found
+        found += chunk
+        del found[:-ERRORS_BYTES]
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
@@ -145,8 +178,10 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TERMINATE_S):
-                await process.wait()
+                await _exit(process)
     _signal(process.pid, signal.SIGKILL)  # also children that it has left behind
+    # Pipes that a child in another session holds open: there is no public call for them.
+    process._transport.close()  # type: ignore[attr-defined]
     await process.wait()
 
 

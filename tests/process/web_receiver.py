@@ -21,6 +21,7 @@ class Receiver:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.statuses: list[int] = []
+        self.location = "http://127.0.0.1:1/"
         self._changed = threading.Condition()
         receiver = self
 
@@ -30,8 +31,8 @@ class Receiver:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 status = receiver._record(Call(self.path, headers, body))
                 self.send_response(status)
-                if status == 302:
-                    self.send_header("location", "http://127.0.0.1:1/")
+                if 300 <= status < 400:
+                    self.send_header("location", receiver.location)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
