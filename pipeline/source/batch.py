@@ -40,6 +40,7 @@ class QueueRange(InputPartition):
     queue: str  # its id
     after: int
     until: int
+    named: str = ""  # the queue, or the pattern, as the options have it
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,14 @@ class LiveReader(DataSourceReader):
         self.options = options
         self.kind = options.kind
         self.output = output_of(options, self.kind, given)
-        self.pushed = self._narrowed(pushed(self.output.where.filters()))
+        self._asked = pushed(self.output.where.filters())
+        self.pushed = self._narrowed("")
 
-    def _narrowed(self, found: PushedFilters) -> PushedFilters:
-        """Add the times at which the read begins and ends."""
-        first, last = self.options.starting.at_ms, self.options.ending.at_ms
+    def _narrowed(self, queue: str) -> PushedFilters:
+        """Return the filters with the times at which the read of a queue begins and ends."""
+        found = self._asked
+        first = self.options.starting.time_of(queue)
+        last = self.options.ending.time_of(queue)
         least, most = found.moments
         moments = (
             least if first is None else max(least, first),
@@ -118,7 +122,7 @@ class LiveReader(DataSourceReader):
                     )
                 )
             found += [
-                QueueRange(at.endpoint, place, split.queue, after, until)
+                QueueRange(at.endpoint, place, split.queue, after, until, named)
                 for after, until, _ in split.ranges
             ]
         return found
@@ -138,7 +142,7 @@ class LiveReader(DataSourceReader):
             batches = read_range(
                 partition,
                 self.output.decoded,
-                wanted=self.pushed.wanted,
+                wanted=self._narrowed(partition.named).wanted,
                 bodies=self.options.bodies,
             )
             return map(self.output.of, batches)

@@ -30,6 +30,10 @@ class Bound:
     general: Position
     queues: Mapping[str, int | str] = field(default_factory=dict)
     at_ms: int | None = None
+    times: Mapping[str, int] = field(default_factory=dict)  # of single queues, in ms
+
+    def time_of(self, queue: str) -> int | None:
+        return self.times.get(queue, self.at_ms)
 
     def of(self, queue: str) -> Position:
         return self.queues.get(queue, self.general)
@@ -54,6 +58,8 @@ def _bound(
     said, time = given.get(offsets.lower()), given.get(timestamp.lower())
     if said is not None and time is not None:
         raise option_error(offsets, f'and "{timestamp}" exclude each other; leave one of them out')
+    if time is not None and time.strip().startswith("{"):
+        return Bound(otherwise, times=_times(timestamp, time, queues))
     if time is not None:
         return Bound(otherwise, at_ms=moment_ms(timestamp, time))
     if said is None:
@@ -87,6 +93,27 @@ def _positions(option: str, text: str, queues: list[str]) -> dict[str, Position]
             f"has {position!r} for {queue!r}; it is a whole number from 0, {EARLIEST} or {LATEST}",
         )
     return found
+
+
+def _times(option: str, text: str, queues: list[str]) -> dict[str, int]:
+    wrong = f'is {text!r}; it is a time, or as {{"orders": "2026-01-31T08:00:00Z"}}'
+    try:
+        listed = json.loads(text)
+    except ValueError:
+        raise option_error(option, wrong) from None
+    if not isinstance(listed, dict) or not listed:
+        raise option_error(option, wrong)
+    for queue, time in listed.items():
+        if queue not in queues:
+            raise option_error(
+                option, f'names {queue!r}, and the option "queue" does not; it has {_list(queues)}'
+            )
+        if not _is_whole(time) and not isinstance(time, str):
+            raise option_error(option, wrong)
+    return {
+        queue: max(0, time) if _is_whole(time) else moment_ms(option, time)
+        for queue, time in listed.items()
+    }
 
 
 def moment_ms(option: str, text: str) -> int:

@@ -123,7 +123,9 @@ class OpenQueues:
         """
         bound = self._options.starting
         starts = {
-            name: start_text(bound, named) for name, named in names.items() if named in bound.queues
+            name: start_text(bound, named)
+            for name, named in names.items()
+            if named in bound.queues or named in bound.times
         }
         if any(map(is_pattern, names.values())):
             reader = self._options.reader_id
@@ -158,6 +160,7 @@ def start_text(bound: Bound, named: str) -> str:
     position = bound.of(named)
     if isinstance(position, int):
         return f"position:{position}"
-    if bound.at_ms is not None and named not in bound.queues:
-        return f"time:{bound.at_ms}"
+    at_ms = bound.time_of(named)
+    if at_ms is not None and named not in bound.queues:
+        return f"time:{at_ms}"
     return NEWEST if position == LATEST else OLDEST

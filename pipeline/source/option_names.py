@@ -68,8 +68,8 @@ KAFKA = {
     "subscribepattern": "queue (with * for any part of a name)",
     "assign": "queue",
     "topic": "destination",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
+    "startingoffsetsbytimestamp": "startingTimestamp, as JSON by queue",
+    "endingoffsetsbytimestamp": "endingTimestamp, as JSON by queue",
     "startingoffsetsbytimestampstrategy": "startingTimestamp, which waits for the first message of"
     " that time or later",
     "maxoffsetspertrigger": "maxRowsPerTrigger",

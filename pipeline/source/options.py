@@ -169,6 +169,8 @@ class ReadOptions(ConnectionOptions):
             raise option_error(f"{name}Timestamp", "is for queues; files have the option where")
         if self.kind == "events" and bound.queues:
             raise option_error(f"{name}Offsets", f"is for messages; events have {name}Timestamp")
+        if self.kind == "events" and bound.times:
+            raise option_error(f"{name}Timestamp", "is one time for events, and not one by queue")
 
     def _queue_names(self) -> list[str]:
         return [] if self.path else [name for one in self.sources() for name in one.queues]

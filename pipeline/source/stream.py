@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Reserved | None:
         """Reserve messages of one queue; None if it was deleted and that may be ignored."""
         last = self.options.ending
-        until = last.of(one.named)
+        until, end_ms = last.of(one.named), last.time_of(one.named)
         if until == 0:  # nothing lies before the first number of arrival
             return None
         try:
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     bytes_max=size,
                     one_always=one_always,
                     until=until - 1 if isinstance(until, int) else 0,
-                    until_ms=None if last.at_ms is None else max(0, last.at_ms - 1),
+                    until_ms=None if end_ms is None else max(0, end_ms - 1),
                 )
             )
         except SourceError as error:

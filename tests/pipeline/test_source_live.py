@@ -176,6 +176,16 @@ def test_a_read_begins_and_ends_where_the_options_say(place):
     assert labels(endingTimestamp=later.isoformat()) == orders(9)
     assert labels(startingOffsets="earliest", endingOffsets="latest") == orders(9)
 
+    other = place.queue("bounded.other")
+    place.send(other, 2, first=20)
+    both = sorted([queue, other])
+    by_queue = {"startingTimestamp": json.dumps({queue: later.isoformat()})}
+    found = rows(place, queue=",".join(both), **by_queue)
+    assert sorted(row["label"] for row in found) == orders(2, 20)
+    by_queue = {"endingTimestamp": json.dumps({other: 0, queue: later.isoformat()})}
+    found = rows(place, queue=",".join(both), **by_queue)
+    assert sorted(row["label"] for row in found) == orders(9)
+
 
 def test_bodies_are_decoded_by_an_option(place):
     queue = place.queue("decoded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -68,6 +69,22 @@ def test_a_stream_begins_and_ends_where_the_options_say(place):
     start = late.initialOffset()
     assert taken(late, start) == (start, [])
     late.stop()
+    other = place.queue("stream.other")
+    place.send(other, 2, first=20)
+    times = json.dumps({queue: later})
+    both = stream_reader(
+        place, queue=f"{queue},{other}", readerId="both", columns="label", startingTimestamp=times
+    )
+    assert taken(both, both.initialOffset())[1] == orders(2, 20)
+    both.stop()
+    third = place.queue("stream.third")
+    place.send(third, 1, first=30)
+    ends = json.dumps({third: later, queue: 1})
+    both = stream_reader(
+        place, queue=f"{queue},{third}", readerId="ends", columns="label", endingTimestamp=ends
+    )
+    assert taken(both, both.initialOffset())[1] == orders(1, 30)
+    both.stop()
     newest = stream_reader(place, queue=queue, readerId="new", startingOffsets="latest")
     start = newest.initialOffset()
     place.send(queue, 1, first=9)
