@@ -36,7 +36,7 @@ def archive(job: Job) -> None:
             f" archived already; would write to {job.output}",
         )
         return
-    with job.spark("archive") as spark:
+    with job.session_of_size("archive", archived.unread_bytes(lake, today=today)) as spark:
         done = archived.compact(spark, lake, today=today, progress=job.progress)
         job.progress("the report")
         queues = archived.contents(spark)
@@ -92,9 +92,10 @@ def replay(
     asked: dict[str, Any] = {
         "where": condition, "since": since, "until": until, "batch_rows": batch_rows,
     }  # fmt: skip
+    archive = Archive(_only(job))
     try:
-        with job.spark("replay") as spark:
-            work = Replay(spark, Archive(_only(job)), job_id, **asked)
+        with job.session_of_size("replay", archive.size(since, until)) as spark:
+            work = Replay(spark, archive, job_id, **asked)
             if job.dry_run:
                 count = work.count()
                 job.say(

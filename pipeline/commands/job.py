@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LOCK = ".lock"  # in the folder of results
 SAFE_PATH = "PYTHONSAFEPATH"  # set: Python does not put the working directory on its path
-_LIBRARIES = ("duckdb", "numpy", "pandas", "pyarrow", "matplotlib", "fsspec")
+_LIBRARIES = ("duckdb", "numpy", "pandas", "pyarrow", "matplotlib", "fsspec", "sqlglot")
 #: New files of this size, some ten million events, are read by the embedded engine.
 EMBEDDED_BYTES = 1 << 30
 
@@ -76,7 +76,7 @@ class Job:
     @contextmanager
     def engine_for(self, name: str, files: Sequence[Any]) -> Iterator[Any]:
         """Yield the engine for a job over `files`: the one asked for, or by their size."""
-        if self.uses_spark(files):
+        if self.uses_spark(sum(file.size for file in files)):
             from pipeline.engines.on_spark import SparkEngine
 
             require_java()
@@ -92,11 +92,15 @@ class Job:
             self.progress.done()
 
     @contextmanager
-    def session_for(self, name: str, files: Sequence[Any], *, needs_spark: bool) -> Iterator[Any]:
+    def session_for(self, name: str, files: Sequence[Any]) -> Iterator[Any]:
         """Yield what executes a job over `files`: a Spark session, or the embedded engine."""
-        if needs_spark and self.engine == "embedded":
-            raise Failure(ExitCode.USAGE, f"{name} needs Spark: --engine spark", "wrong_usage")
-        if needs_spark or self.uses_spark(files):
+        with self.session_of_size(name, sum(file.size for file in files)) as session:
+            yield session
+
+    @contextmanager
+    def session_of_size(self, name: str, size: int) -> Iterator[Any]:
+        """Yield what executes a job that reads `size` bytes."""
+        if self.uses_spark(size):
             if importlib.util.find_spec("pyspark") is None:
                 require(("pyspark",))
             require_java()
@@ -106,16 +110,15 @@ class Job:
         with self.engine_for(name, ()) as engine:
             yield engine
 
-    def uses_spark(self, files: Sequence[Any]) -> bool:
-        """Return whether Spark executes a job over `files`.  Raises Failure if Spark is missing."""
+    def uses_spark(self, size: int) -> bool:
+        """Return whether Spark executes a job.  Raises Failure if Spark is missing."""
         is_there = importlib.util.find_spec("pyspark") is not None
         asked = self.engine == "spark" or bool(self.master or self.settings)
         if self.engine != "embedded" and (asked or "PYSPARK_GATEWAY_PORT" in os.environ):
             if not is_there:
                 require(("pyspark",))
             return True
-        is_large = sum(file.size for file in files) > EMBEDDED_BYTES
-        return self.engine == "auto" and is_large and is_there and has_java()
+        return self.engine == "auto" and size > EMBEDDED_BYTES and is_there and has_java()
 
     @contextmanager
     def spark(self, name: str) -> Iterator[Any]:

@@ -380,10 +380,6 @@ def _run(
     return result
 
 
-#: Jobs that the embedded engine does not execute.
-_ON_SPARK = ("latency",)
-
-
 def _result(
     job: Job,
     draft: Any,
@@ -399,7 +395,7 @@ def _result(
     from pipeline.jobs.readable_files import NoReadableFile, over_readable_files
     from pipeline.report.outcome import write_tables
 
-    with job.session_for(draft.job, files, needs_spark=draft.job in _ON_SPARK) as spark:
+    with job.session_for(draft.job, files) as spark:
         try:
             result = over_readable_files(
                 spark, files, partial(work, spark, progress=job.progress), job.progress,

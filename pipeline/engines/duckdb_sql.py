@@ -16,6 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from typing import Any
+
+from pipeline.engines.engine import WrongQuery
 
 _CALL = re.compile(r"\b(exists|filter|transform|array|array_max|named_struct|struct|inline)\(")
 _INDEX = re.compile(r"\b(r)\[(\d+)\]")
@@ -28,6 +31,49 @@ def for_duckdb(query: str) -> str:
     """Return the query for DuckDB.  Raises ValueError if parentheses do not match."""
     query = _COMMENT.sub("", query)
     return _calls(_INDEX.sub(lambda found: f"{found[1]}[{int(found[2]) + 1}]", query))
+
+
+def condition_for_duckdb(condition: str) -> str:
+    """Return a condition that a user has written in Spark's SQL.  Raises WrongQuery.
+
+    Times of the rows have no zone there, and are UTC.
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    def as_here(node: Any) -> Any:
+        if isinstance(node, exp.Like | exp.ILike) and not isinstance(node.parent, exp.Escape):
+            # In patterns of Spark, a backslash takes the meaning of the next character away.
+            return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
+        if isinstance(node, exp.DataType) and node.this == exp.DataType.Type.TIMESTAMPTZ:
+            return exp.DataType.build("timestamp")
+        return node
+
+    try:
+        found = sqlglot.parse(condition, read="spark")
+        if len(found) != 1 or found[0] is None:
+            raise WrongQuery("it has to be one condition")
+        text = str(found[0].transform(as_here).sql(dialect="duckdb"))
+        # sqlglot drops what it does not know of some functions, and reports nothing.
+        again = sqlglot.parse_one(text, read="duckdb")
+        if found[0].find(exp.Lambda) or _names(found[0]) != _names(again):
+            raise WrongQuery("it needs Spark: give --engine spark")
+        return text
+    except (sqlglot.errors.SqlglotError, ValueError) as error:
+        # It underlines the place on a terminal.
+        plain = str(error).replace("\x1b[4m", "").replace("\x1b[0m", "")
+        raise WrongQuery(" ".join(plain.split())) from error
+
+
+def _names(condition: Any) -> list[str]:
+    """Return the columns and the texts of a condition."""
+    from sqlglot import exp
+
+    columns = [f"column {each.sql().casefold()}" for each in condition.find_all(exp.Column)]
+    return sorted(columns + [
+        f"text {each.this}" for each in condition.find_all(exp.Literal)
+        if each.is_string and each.this != "\\"
+    ])  # fmt: skip
 
 
 def _calls(text: str) -> str:

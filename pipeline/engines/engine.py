@@ -17,6 +17,10 @@ Batches = Iterator[Any]
 Task = Callable[[Iterator[Piece]], Batches]
 
 
+class WrongQuery(Exception):
+    """A query, or the condition in it, cannot be executed; the text gives the engine's reason."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """An engine; `close` ends only what the engine itself has started."""
@@ -45,6 +49,11 @@ class Engine(Protocol):
 
     def keep(self, name: str, query: str) -> None:
         """Create table `name` from a query; it is computed once."""
+
+    def keep_mapped(
+        self, name: str, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any
+    ) -> None:
+        """Create table `name`: `function` applied to each partition of a query's rows, once."""
 
     def view(self, name: str, query: str) -> None:
         """Give a query a name."""

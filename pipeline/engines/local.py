@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pipeline.engines.duckdb_sql import for_duckdb
-from pipeline.engines.engine import Batches, Piece, Task
+from pipeline.engines.engine import Batches, Piece, Task, WrongQuery
 
 MEMORY = "2GB"  # of DuckDB; more goes to the temporary folder
 
@@ -99,6 +99,17 @@ class LocalEngine:
         self._db.execute(f"CREATE TABLE {name} AS {for_duckdb(query)}")
         self._tables.append(name)
 
+    def keep_mapped(
+        self, name: str, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any
+    ) -> None:
+        self._drop(name)
+        self._insert(name, schema.empty_table(), is_new=True)
+        # A cursor of its own: the rows of its query are read while others are inserted.
+        with self._db.cursor() as rows:
+            for batch in function(rows.sql(for_duckdb(query)).to_arrow_reader()):
+                self._insert(name, _as_table(batch))
+        self._tables.append(name)
+
     def view(self, name: str, query: str) -> None:
         self._drop(name)
         self._db.execute(f"CREATE VIEW {name} AS {for_duckdb(query)}")
@@ -111,6 +122,22 @@ class LocalEngine:
 
     def query(self, query: str) -> Any:
         return self._db.sql(for_duckdb(query)).to_arrow_table()
+
+    def over(self, name: str, rows: Any, query: str) -> Any:
+        """Return a query in DuckDB's SQL over a stream of rows, as a stream that is to be closed.
+
+        The rows are read once, while the result is read.  Raises WrongQuery.
+        """
+        import duckdb
+
+        # A cursor of its own: several streams may be read by turns.
+        cursor = self._db.cursor()
+        cursor.register(name, rows)
+        try:
+            return _Stream(cursor, cursor.sql(query).to_arrow_reader())
+        except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as error:
+            cursor.close()
+            raise WrongQuery(str(error).splitlines()[0]) from error
 
     def mapped(self, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any) -> Any:
         import pyarrow as pa
@@ -142,6 +169,19 @@ class LocalEngine:
         with ThreadPoolExecutor(self.parallelism) as threads:
             for _ in threads.map(run, work):
                 pass
+
+
+class _Stream:
+    """Record batches of a query, whose cursor is closed with them."""
+
+    def __init__(self, cursor: Any, reader: Any) -> None:
+        self._cursor, self._reader = cursor, reader
+
+    def __enter__(self) -> Any:
+        return self._reader
+
+    def __exit__(self, *_: object) -> None:
+        self._cursor.close()
 
 
 def _as_table(batch: Any) -> Any:

@@ -66,6 +66,11 @@ class SparkEngine:
         self._kept.append(table)
         table.createOrReplaceTempView(name)
 
+    def keep_mapped(
+        self, name: str, query: str, function: Callable[[Iterable[Any]], Batches], schema: Any
+    ) -> None:
+        self._keep(name, self.session.sql(query).mapInArrow(function, types_of(schema)))
+
     def view(self, name: str, query: str) -> None:
         self.session.sql(query).createOrReplaceTempView(name)
 

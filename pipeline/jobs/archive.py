@@ -18,22 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-ORDER = ("queue_manager", "queue", "position")
-FILE_ROWS = 1_000_000
-#: Columns that identify a message of a journal; a restored backup reuses positions.
-_SAME = (*ORDER, "message_id")
-
-_CONTENTS = ("day", "queue_manager", "queue", "messages", "bytes", "first", "last")
-#: The contents of the archive, by the day on which messages arrived in the journal.
-CONTENTS = """
-SELECT date_format(arrived_at, 'yyyy-MM-dd') AS day, queue_manager, queue, count(*) AS messages,
-  sum(length(body)) AS bytes, min(arrived_at) AS first, max(arrived_at) AS last
-FROM {table} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-"""
+from pipeline.jobs.archived_rows import Rows, rows_of
+from pipeline.results.places import Place
 
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)/")
 
@@ -70,7 +59,7 @@ class Archive:
         return found
 
     def runs(self, since: str = "", until: str = "9999") -> list[str]:
-        """Return the folders of the days from `since` until `until`, for Spark."""
+        """Return the folders of the days from `since` until `until`."""
         return [
             f"{self._where}/{manifest['folder']}"
             for day, manifest in sorted(self.manifests().items())
@@ -85,6 +74,19 @@ class Archive:
             for day, names in _days(lake, today).items()
         }
 
+    def unread_bytes(self, lake: str, *, today: datetime.date) -> int:
+        """Return the size of all that `compact` will read."""
+        import fsspec
+
+        system, _ = fsspec.core.url_to_fs(lake)
+        known = self.manifests()
+        size = 0
+        for day, names in self.plan_days(lake, today=today).items():
+            size += sum(int(system.size(name) or 0) for name in names)
+            if names and day in known:
+                size += int(self._system.du(f"{self._root}/{known[day]['folder']}"))
+        return size
+
     def compact(
         self,
         spark: Any,
@@ -93,25 +95,34 @@ class Archive:
         today: datetime.date,
         progress: Callable[[str], None] = lambda text: None,
     ) -> list[Archived]:
-        """Archive all days before `today` of the journals that `qmd ship` wrote to `lake`."""
+        """Archive all days before `today` of the journals that `qmd ship` wrote to `lake`.
+
+        `spark` is a session, or the embedded engine.
+        """
         import fsspec
 
+        rows = rows_of(spark)
         system, _ = fsspec.core.url_to_fs(lake)
         known = self.manifests()
         done = []
         days = _days(lake, today)
         for number, (day, names) in enumerate(sorted(days.items())):
             progress(f"{day}, day {number + 1} of {len(days)}: {len(names)} files")
-            done.append(self._day(spark, day, names, system, known.get(day)))
+            done.append(self._day(rows, day, names, system, known.get(day)))
         return done
 
     def contents(self, spark: Any) -> Any:
-        """Return the archived amounts by day, host and queue, as a pandas table."""
-        runs = self.runs()
-        if not runs:
-            return pd.DataFrame(columns=_CONTENTS)
-        spark.read.option("mergeSchema", "true").parquet(*runs).createOrReplaceTempView("archived")
-        return spark.sql(CONTENTS.format(table="archived")).toPandas()
+        """Return the archived amounts by day, host and queue (`archived_rows.CONTENTS`)."""
+        return rows_of(spark).contents(self.runs())
+
+    def size(self, since: str = "", until: str = "9999") -> int:
+        """Return the size of the archived days in bytes."""
+        folders = [
+            f"{self._root}/{each['folder']}"
+            for day, each in self.manifests().items()
+            if since <= day <= until
+        ]
+        return sum(int(self._system.du(folder)) for folder in folders)
 
     def write_report(self, contents: Any, page: str) -> str:
         """Write the report beside the days, in a folder that is no day; return the page's path."""
@@ -123,7 +134,7 @@ class Archive:
 
     def _day(
         self,
-        spark: Any,
+        rows: Rows,
         day: str,
         names: list[str],
         system: Any,
@@ -133,40 +144,31 @@ class Archive:
         new = [name for name in names if _last(name) not in set(_sources(before))]
         broken = _broken(system, new, inside=False)
         try:
-            done = self._run(spark, day, _without(new, broken), system, before)
+            done = self._run(rows, day, _without(new, broken), system, before)
         except Exception:  # of any type: Spark's bridge to Java wraps the errors
             inside = _broken(system, _without(new, broken), inside=True)
             if not inside:
                 raise
             broken |= inside
-            done = self._run(spark, day, _without(new, broken), system, before)
+            done = self._run(rows, day, _without(new, broken), system, before)
         return replace(done, broken=tuple(sorted(broken.items())))
 
     def _run(
-        self, spark: Any, day: str, new: list[str], system: Any, before: dict[str, Any] | None
+        self, rows: Rows, day: str, new: list[str], system: Any, before: dict[str, Any] | None
     ) -> Archived:
         """Compact the day again if any of its files is `new`."""
         known = _sources(before)
         if not new:
-            rows = 0 if before is None else before["rows"]
-            return Archived(day, len(known), rows, was_done=True)
+            count = 0 if before is None else before["rows"]
+            return Archived(day, len(known), count, was_done=True)
         paths = [system.unstrip_protocol(name) for name in new]
         if before is not None:
             paths.append(f"{self._where}/{before['folder']}")
-        rows = spark.read.option("mergeSchema", "true").parquet(*paths)
-        # If notes are lost, messages are shipped again in other files; a replay sends each once.
-        rows = rows.dropDuplicates([name for name in _SAME if name in rows.columns])
         together = sorted({*map(_last, new), *known})
         fingerprint = hashlib.sha256("\n".join(together).encode()).hexdigest()[:16]
         folder = f"day={day}/run={fingerprint}"
-        (
-            rows.repartitionByRange(*ORDER)
-            .sortWithinPartitions(*ORDER)
-            .write.mode("overwrite")
-            .option("maxRecordsPerFile", FILE_ROWS)
-            .parquet(f"{self._where}/{folder}")
-        )
-        count = spark.read.parquet(f"{self._where}/{folder}").count()
+        # If notes are lost, messages are shipped again in other files; a replay sends each once.
+        count = rows.compact(paths, f"{self._where}/{folder}")
         manifest = {"day": day, "folder": folder, "rows": count, "sources": together}
         self._name(f"_manifest/day={day}.json", json.dumps(manifest).encode())
         for old in self._system.glob(f"{self._root}/day={day}/run=*"):
@@ -187,12 +189,8 @@ class Archive:
         self._name(f"_replays/{name}.json", json.dumps(plan).encode())
 
     def _name(self, name: str, data: bytes) -> None:
-        """Write one small file atomically."""
-        path = f"{self._root}/{name}"
-        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        part = f"{path}.part"
-        self._system.pipe_file(part, data)
-        self._system.mv(part, path)
+        """Write one small file; it is durable and complete, or not there."""
+        Place(self._where).write_bytes(name, data)
 
 
 def _days(lake: str, today: datetime.date) -> dict[str, list[str]]:

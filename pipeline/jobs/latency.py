@@ -18,12 +18,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.engines.engine import Engine, whole_numbers
+from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import coded, ids_of, is_local
 from pipeline.jobs.incremental.known_events import DAY_MS, Chains
 from pipeline.jobs.incremental.memory import Memory, joined
-from pipeline.jobs.incremental.new_events import each_once
+from pipeline.jobs.incremental.new_events import NewEvents, each_once
+from pipeline.jobs.latency_figures import day_of, durations, figures
 
 Frame = Any
 Array = Any
@@ -37,7 +40,6 @@ STAGES = {
     "confirmed": False,
 }
 SLOW_ROUTES = 25  # are listed hour by hour
-_POINTS = (0.5, 0.95, 0.99)
 
 #: How long an incomplete message is kept, by the newest event of a host that has logged it.
 WAIT_DAYS = 30
@@ -90,10 +92,8 @@ _OF_MESSAGE = {
     "gone_block": ("min", "block", _GONE),
 }
 _NAMES = ["source", "number", *_OF_MESSAGE, "bytes", "told_ms", "told_host"]
-_MESSAGE = ", ".join(f"{name} bigint" for name in _NAMES)
 
 _CELL = ["from_host", "to_host", "queue", "hour_ms", "stage", "raw_ms"]
-_CELL_SCHEMA = ", ".join(f"{name} bigint" for name in (*_CELL, "messages", "bytes"))
 
 
 def latency(
@@ -104,32 +104,26 @@ def latency(
 ) -> dict[str, Frame]:
     """Return tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`.
 
-    They cover `files` and the content of `memory`; the new content is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.  `spark` is a
+    session, or the embedded engine.
     """
-    from pyspark import StorageLevel
-
+    engine = engine_of(spark)
     progress(f"reading the messages of {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _EVENT, _events)
-    messages = None
     try:
         names = _names(fresh.names, memory)
-        chains = Chains(memory.see(fresh.stretches))
-        messages = _judged(spark, fresh, memory, chains).persist(StorageLevel.DISK_ONLY)
-        messages.createOrReplaceTempView("messages")
+        _judge(engine, fresh, memory, Chains(memory.see(fresh.stretches)))
         progress("comparing the clocks of the hosts")
-        offsets = _offsets(spark, memory)
-        shifts = _shifts(offsets, memory)
-        for name, frame in (("offsets", offsets), ("shifts", shifts)):
-            spark.createDataFrame(frame, _OFFSETS).createOrReplaceTempView(name)
+        offsets = _offsets(engine, memory)
+        for name, frame in (("offsets", offsets), ("shifts", _shifts(offsets, memory))):
+            engine.put(name, pa.Table.from_pandas(frame, _OFFSETS, preserve_index=False))
         progress("their stages")
-        cells = _cells(spark).persist(StorageLevel.DISK_ONLY)
-        _remember(cells, messages, memory)
-        tables = _tables(spark, cells, names, memory)
-        cells.unpersist()
+        _count(engine)
+        _remember(engine, memory)
+        tables = _tables(engine, names, memory)
     finally:
+        engine.release()
         fresh.close()
-        if messages is not None:
-            messages.unpersist()
     tables["clocks"] = _clocks(offsets, names)
     return tables
 
@@ -187,34 +181,35 @@ def _names(new: dict[int, str], memory: Memory) -> dict[int, str]:
     return names
 
 
-def _judged(spark: Any, fresh: Any, memory: Memory, chains: Chains) -> Any:
-    """Return a row for each message that was incomplete before, and whether it `is_over`."""
-    fresh.rows.createOrReplaceTempView("events")
+def _judge(engine: Engine, fresh: NewEvents, memory: Memory, chains: Chains) -> None:
+    """Create `messages`: each message that was incomplete before, and whether it `is_over`."""
+    fresh.view(engine, "events")
     parts = [
         f"{how}(CASE WHEN stage = {stage} THEN {column} END) AS {name}"
         for name, (how, column, stage) in _OF_MESSAGE.items()
     ]
-    found = spark.sql(
+    found = (
         f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes, min(at_ms) AS told_ms,"
         " min(host) AS told_host FROM events GROUP BY source, number"
     )
     if memory.parts("open"):
-        known = spark.createDataFrame(memory.table("open", _numbers(_NAMES)), _MESSAGE)
-        found.unionByName(known).createOrReplaceTempView("known")
+        engine.put("known", memory.table("open", _numbers(_NAMES)))
+        engine.view("fresh", found)
+        listed = ", ".join(_NAMES)
         parts = [f"min({name}) AS {name}" for name in (*_OF_MESSAGE, "told_ms", "told_host")]
-        found = spark.sql(
-            f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes FROM known"
+        found = (
+            f"SELECT source, number, {', '.join(parts)}, max(bytes) AS bytes FROM"
+            f" (SELECT {listed} FROM fresh UNION ALL SELECT {listed} FROM known)"
             " GROUP BY source, number"
         )
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
             over = pa.array(_is_over(batch, chains), pa.bool_())
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, over], names=[*batch.schema.names, "is_over"]
-            )
+            yield pa.RecordBatch.from_arrays([*batch.columns, over], schema=schema)
 
-    return found.select(*_NAMES).mapInArrow(each, f"{_MESSAGE}, is_over boolean")
+    schema = _numbers(_NAMES).append(pa.field("is_over", pa.bool_()))
+    engine.keep_mapped("messages", f"SELECT {', '.join(_NAMES)} FROM ({found})", each, schema)
 
 
 def _is_over(batch: Any, chains: Chains) -> Array:
@@ -250,14 +245,15 @@ def _is_over(batch: Any, chains: Chains) -> Array:
     return (is_known & is_complete) | is_old
 
 
-def _offsets(spark: Any, memory: Memory) -> Frame:
+def _offsets(engine: Engine, memory: Memory) -> Frame:
     """Return how far each host's clock is ahead on each day, from all known messages."""
-    new = spark.sql(
-        "SELECT from_host AS source, to_host AS host, sent_ms DIV 86400000 AS day,"
+    new = engine.query(
+        f"SELECT from_host AS source, to_host AS host, {day_of('sent_ms')} AS day,"
         " max(accepted_ms - acked_ms) AS at_from, min(accepted_ms - sent_ms) AS at_to"
         " FROM messages WHERE sent_ms IS NOT NULL AND accepted_ms IS NOT NULL"
         " AND from_host <> to_host GROUP BY 1, 2, 3"
-    ).toPandas()
+    )
+    new = whole_numbers(new)
     old = memory.read("bounds", pd.DataFrame(columns=clocks.BOUNDS))
     types = dict.fromkeys(clocks.BOUNDS, "Int64")
     old, new = old.astype(types), new.astype(types)
@@ -284,7 +280,7 @@ def _offsets(spark: Any, memory: Memory) -> Frame:
     return together
 
 
-_OFFSETS = "host bigint, day bigint, offset_ms double"
+_OFFSETS = pa.schema([("host", pa.int64()), ("day", pa.int64()), ("offset_ms", pa.float64())])
 
 
 def _no_offsets() -> Frame:
@@ -309,43 +305,57 @@ def _shifts(offsets: Frame, memory: Memory) -> Frame:
     return both
 
 
-def _cells(spark: Any) -> Any:
-    """Count the messages of each route, queue, hour and duration, by uncorrected clocks.
+def _count(engine: Engine) -> None:
+    """Create `cells`: messages of each route, queue, hour and duration, by uncorrected clocks.
 
     Stage 0 counts all messages.
     """
-    # `stack` makes a row for each known stage.
-    stages = ", ".join(
-        f"{n}, {name}_ms - sent_ms, {'shift' if there else '0D'}"
+    stages = [_stage("0", "0", "0")]
+    stages += [
+        _stage(str(n), f"{name}_ms - sent_ms", "shift" if there else "0")
         for n, (name, there) in enumerate(STAGES.items(), 1)
-    )
-    spark.sql(
+    ]
+    engine.view(
+        "counted",
         "SELECT /*+ BROADCAST(f, t) */ m.*, coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0)"
         " AS shift FROM messages m"
-        " LEFT JOIN shifts f ON m.from_host = f.host AND m.sent_ms DIV 86400000 = f.day"
-        " LEFT JOIN shifts t ON m.to_host = t.host AND m.sent_ms DIV 86400000 = t.day"
-        " WHERE sent_ms IS NOT NULL AND (to_host IS NOT NULL OR acked_ms IS NOT NULL)"
-    ).createOrReplaceTempView("counted")
-    spark.sql(
+        f" LEFT JOIN shifts f ON m.from_host = f.host AND {day_of('m.sent_ms')} = f.day"
+        f" LEFT JOIN shifts t ON m.to_host = t.host AND {day_of('m.sent_ms')} = t.day"
+        " WHERE sent_ms IS NOT NULL AND (to_host IS NOT NULL OR acked_ms IS NOT NULL)",
+    )
+    engine.view(
+        "differences",
         "SELECT from_host, coalesce(to_host, 0) AS to_host, coalesce(queue, destination) AS queue,"
         " sent_ms - sent_ms % 3600000 AS hour_ms, is_over, bytes,"
-        f" stack({len(STAGES) + 1}, 0, 0L, 0D, {stages}) AS (stage, raw, shift) FROM counted"
-    ).createOrReplaceTempView("differences")
-    near = "raw - CAST(shift AS bigint)"
+        f" inline(array({', '.join(stages)})) FROM counted",
+    )
+    near = "(raw - around)"
     step = (
-        f"CAST(shift AS bigint) + CAST(sign({near}) * round({EXACT_MS} * pow({STEP},"
-        f" 0.5 + floor(ln(abs({near}) / {EXACT_MS}) / ln({STEP})))) AS bigint)"
+        f"around + CAST(sign({near}) * round({EXACT_MS} * pow({STEP},"
+        f" 0.5 + floor(ln(abs({near}) / {EXACT_MS}.0) / ln({STEP})))) AS bigint)"
     )
-    return spark.sql(
-        "SELECT from_host, to_host, queue, hour_ms, CAST(stage AS bigint) AS stage,"
+    engine.keep(
+        "cells",
+        "SELECT from_host, to_host, queue, hour_ms, stage,"
         f" CASE WHEN abs({near}) < {EXACT_MS} THEN raw ELSE {step} END AS raw_ms, is_over,"
-        " count(*) AS messages, sum(if(stage = 0, bytes, 0)) AS bytes"
-        " FROM differences WHERE raw IS NOT NULL GROUP BY 1, 2, 3, 4, 5, 6, 7"
+        " count(*) AS messages,"
+        " CAST(sum(CASE WHEN stage = 0 THEN bytes ELSE 0 END) AS bigint) AS bytes"
+        " FROM differences WHERE raw IS NOT NULL GROUP BY 1, 2, 3, 4, 5, 6, 7",
     )
 
 
-def _remember(cells: Any, messages: Any, memory: Memory) -> None:
-    over = cells.where("is_over").drop("is_over").toArrow()
+def _stage(number: str, raw: str, around: str) -> str:
+    """Return a structure: a stage, its duration, and the whole ms around which steps are small."""
+    return (
+        f"named_struct('stage', CAST({number} AS bigint), 'raw', CAST({raw} AS bigint),"
+        f" 'around', CAST({around} AS bigint))"
+    )
+
+
+def _remember(engine: Engine, memory: Memory) -> None:
+    listed = ", ".join([*_CELL, "messages", "bytes"])
+    over = engine.query(f"SELECT {listed} FROM cells WHERE is_over")
+    over = over.cast(_numbers(over.schema.names))
     is_full = memory.parts("histogram") >= _PARTS_MAX
     if is_full:
         over = pa.concat_tables([over, memory.table("histogram", over.schema)])
@@ -354,7 +364,7 @@ def _remember(cells: Any, messages: Any, memory: Memory) -> None:
     # In this order most columns repeat, and compress well.
     over = over.sort_by([(name, "ascending") for name in _CELL])
     memory.stage_table("histogram", over, append=not is_full)
-    kept = messages.where("NOT is_over").drop("is_over").toArrow()
+    kept = engine.query(f"SELECT {', '.join(_NAMES)} FROM messages WHERE NOT is_over")
     memory.stage_table("open", kept.sort_by([("source", "ascending"), ("number", "ascending")]))
 
 
@@ -362,14 +372,19 @@ def _numbers(names: Sequence[str]) -> Any:
     return pa.schema([(name, pa.int64()) for name in names])
 
 
-def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> dict[str, Frame]:
-    histogram = memory.table("histogram", _numbers([*_CELL, "messages", "bytes"]))
-    known = spark.createDataFrame(histogram, _CELL_SCHEMA)
-    everything = known.unionByName(cells.where("NOT is_over").drop("is_over"))
-    everything.createOrReplaceTempView("cells")
-    _durations(spark, names).createOrReplaceTempView("took")
-    by_route, by_queue, by_hour = _figures(
-        spark, ("from_host", "to_host"), ("to_host", "queue"), ("hour",)
+def _tables(engine: Engine, names: dict[int, str], memory: Memory) -> dict[str, Frame]:
+    columns = [*_CELL, "messages", "bytes"]
+    listed = ", ".join(columns)
+    engine.put("histogram", memory.table("histogram", _numbers(columns)))
+    texts = {
+        "key": pa.array(list(names), pa.int64()),
+        "text": pa.array(names.values(), pa.string()),
+    }
+    engine.put("texts", pa.table(texts))
+    there = [n for n, is_there in enumerate(STAGES.values(), 1) if is_there]
+    engine.view("took", durations(listed, there))
+    by_route, by_queue, by_hour = figures(
+        engine, "took", list(STAGES), ("from_host", "to_host"), ("to_host", "queue"), ("hour_ms",)
     )
     result = {
         "by_route": _ranked(by_route, "accepted_p95_ms", "from_host", "to_host"),
@@ -377,68 +392,19 @@ def _tables(spark: Any, cells: Any, names: dict[int, str], memory: Memory) -> di
         "by_hour": by_hour.sort_values("hour", ignore_index=True),
     }
     slow = result["by_route"].dropna(subset=["accepted_p95_ms"]).head(SLOW_ROUTES)
-    spark.createDataFrame(
-        list(slow[["from_host", "to_host"]].itertuples(index=False, name=None)),
-        "from_host string, to_host string",
-    ).createOrReplaceTempView("slow")
-    spark.sql(
-        "SELECT /*+ BROADCAST(slow) */ took.* FROM took JOIN slow USING (from_host, to_host)"
-    ).createOrReplaceTempView("took")
-    (route_hours,) = _figures(spark, ("from_host", "to_host", "hour"))
+    pairs = pa.schema([("from_host", pa.string()), ("to_host", pa.string())])
+    engine.put("slow", pa.Table.from_pandas(slow[pairs.names], pairs, preserve_index=False))
+    engine.view(
+        "took_slowly",
+        "SELECT /*+ BROADCAST(slow) */ took.* FROM took JOIN slow USING (from_host, to_host)",
+    )
+    (route_hours,) = figures(
+        engine, "took_slowly", list(STAGES), ("from_host", "to_host", "hour_ms")
+    )
     result["route_hours"] = route_hours.sort_values(
         ["from_host", "to_host", "hour"], ignore_index=True
     )
     return result
-
-
-def _durations(spark: Any, names: dict[int, str]) -> Any:
-    """Return the view `cells` with names, and durations corrected by the offsets of clocks."""
-    texts = [(key, text) for key, text in names.items()]
-    spark.createDataFrame(texts, "key bigint, text string").createOrReplaceTempView("texts")
-    at_other = ", ".join(str(n) for n, there in enumerate(STAGES.values(), 1) if there)
-    return spark.sql(
-        "SELECT /*+ BROADCAST(f, t, a, b, q) */ a.text AS from_host, coalesce(b.text, '') AS"
-        " to_host, q.text AS queue, timestamp_millis(hour_ms) AS hour, stage, messages, bytes,"
-        f" raw_ms - if(stage IN ({at_other}),"
-        " coalesce(t.offset_ms, 0) - coalesce(f.offset_ms, 0), 0) AS took_ms FROM cells"
-        " LEFT JOIN offsets f ON from_host = f.host AND hour_ms DIV 86400000 = f.day"
-        " LEFT JOIN offsets t ON to_host = t.host AND hour_ms DIV 86400000 = t.day"
-        " LEFT JOIN texts a ON from_host = a.key LEFT JOIN texts b ON to_host = b.key"
-        " LEFT JOIN texts q ON queue = q.key"
-    )
-
-
-def _figures(spark: Any, *sets: tuple[str, ...]) -> list[Frame]:
-    """Return the figures of the view `took` by each set of columns, from one query."""
-    points = ", ".join(map(str, _POINTS))
-    figures = ", ".join(
-        f"percentile(took_ms, array({points}), messages) FILTER (WHERE stage = {n}) AS {name}"
-        for n, name in enumerate(STAGES, 1)
-    )
-    columns = list(dict.fromkeys(column for each in sets for column in each))
-    found = spark.sql(
-        f"SELECT {', '.join(columns)}, grouping_id({', '.join(columns)}) AS grouped,"
-        " sum(messages) FILTER (WHERE stage = 0) AS messages,"
-        f" sum(bytes) AS bytes, {figures},"
-        " coalesce(sum(messages) FILTER (WHERE stage = 2 AND took_ms < 0), 0) AS before_sent"
-        f" FROM took GROUP BY GROUPING SETS ({', '.join(map(_listed, sets))})"
-    ).toPandas()
-    for name in STAGES:
-        for at, point in enumerate(_POINTS):
-            found[f"{name}_p{int(point * 100)}_ms"] = [
-                None if each is None else each[at] for each in found[name]
-            ]
-    figures_of = [name for name in found.columns if name.endswith("_ms")]
-    found[figures_of] = found[figures_of].astype(np.float64)
-    found = found.drop(columns=list(STAGES))
-    tables = []
-    for each in sets:
-        left_out = [column not in each for column in columns]
-        mine = sum(bit << n for n, bit in enumerate(reversed(left_out)))
-        gone = ["grouped", *(column for column in columns if column not in each)]
-        table = found[found.grouped == mine].drop(columns=gone)
-        tables.append(table[[*each, *(name for name in table.columns if name not in each)]])
-    return tables
 
 
 def _ranked(frame: Frame, figure: str, *columns: str) -> Frame:
@@ -446,10 +412,6 @@ def _ranked(frame: Frame, figure: str, *columns: str) -> Frame:
     return frame.sort_values(
         [figure, *columns], ascending=[False, *[True] * len(columns)], ignore_index=True
     )
-
-
-def _listed(columns: tuple[str, ...]) -> str:
-    return f"({', '.join(columns)})"
 
 
 def _clocks(offsets: Frame, names: dict[int, str]) -> Frame:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.jobs.archive import CONTENTS, Archive
+from pipeline.engines.engine import WrongQuery
+from pipeline.jobs.archive import Archive
+from pipeline.jobs.archived_rows import rows_of
 from pipeline.source import schema
 from pipeline.source.sink import PROPERTIES, messages_of
 from qmd.client.blocking import Blocking
@@ -23,7 +25,7 @@ from qmd.control_protocol.bulk import Attempt
 
 BATCH_ROWS = 5000
 #: Rows in the order of arrival; rows of the same moment in the order of their queue.
-ORDER = ("arrived_at", "queue_manager", "queue", "position")
+ORDER = ("arrived_at", "queue_manager", "queue", "position", "id")
 REPLIES = ("admin_queue", "acknowledge", "response_queue", "report_queue")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
@@ -58,27 +60,26 @@ class Replay:
         until: str = "9999",
         batch_rows: int = BATCH_ROWS,
     ) -> None:
-        """Raise ReplayFailed for an invalid id."""
+        """Raise ReplayFailed for an invalid id.  `spark` is a session, or the embedded engine."""
         if not _NAME.fullmatch(job_id):
             raise ReplayFailed(
                 f"{job_id!r} is not an id of a job; use letters, digits, '.', '_' and '-'",
                 "bad_job_id",
             )
-        self._spark = spark
+        self._rows = rows_of(spark)
         self._archive = archive
         self._job_id = job_id
         self._request = {"where": where, "since": since, "until": until, "batch_rows": batch_rows}
 
     def count(self) -> int:
         """Return the number of messages in the slice."""
-        return int(self._slice(self._archive.runs(self._since, self._until)).count())
+        return self._count(self._archive.runs(self._since, self._until))
 
     def contents(self) -> Any:
         """Return the contents of the slice by day, host and queue, as a pandas table."""
         plan = self._archive.plan(self._job_id)
         runs = plan["runs"] if plan is not None else self._archive.runs(self._since, self._until)
-        self._slice(runs).createOrReplaceTempView("slice")
-        return self._spark.sql(CONTENTS.format(table="slice")).toPandas()
+        return self._rows.contents(runs, self._where)
 
     def run(
         self,
@@ -96,11 +97,11 @@ class Replay:
         ask for no acknowledgments, responses or reports.
         """
         plan = self._plan(destination)
-        rows = self._slice(plan["runs"]).sort(*ORDER)
+        rows = self._rows.ordered(plan["runs"], self._where, ORDER)
         done = Replayed(rows=plan["rows"])
         query = f"replay/{self._job_id}"
         began = time.monotonic()
-        for number, batch in enumerate(_batches(rows.toLocalIterator(), plan["batch_rows"])):
+        for number, batch in enumerate(_batches(rows, plan["batch_rows"])):
             if number < plan["done"]:
                 continue
             messages = self._messages(batch, destination, delivery, replies=replies)
@@ -144,16 +145,25 @@ class Replay:
             "asked": request,
             "runs": runs,
             "batch_rows": self._request["batch_rows"],
-            "rows": int(self._slice(runs).count()),
+            "rows": self._count(runs),
             "done": 0,
         }
         self._archive.write_plan(self._job_id, plan)
         return plan
 
-    def _slice(self, runs: list[str]) -> Any:
-        rows = self._spark.read.option("mergeSchema", "true").parquet(*runs)
-        where = self._request["where"]
-        return rows.where(where) if where else rows
+    def _count(self, runs: list[str]) -> int:
+        try:
+            return self._rows.count(runs, self._where) if runs else 0
+        except WrongQuery as wrong:
+            raise ReplayFailed(
+                f"--where {self._where!r} is no condition on the columns of messages: {wrong};"
+                " docs/pipeline.md lists the columns",
+                "wrong_condition",
+            ) from wrong
+
+    @property
+    def _where(self) -> str:
+        return str(self._request["where"])
 
     @property
     def _since(self) -> str:

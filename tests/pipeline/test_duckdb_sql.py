@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.engines.duckdb_sql import for_duckdb
+from pipeline.engines.duckdb_sql import condition_for_duckdb, for_duckdb
+from pipeline.engines.engine import WrongQuery
 from pipeline.jobs.audit.rules import places, plain, streams
 
 
@@ -43,3 +44,16 @@ def test_no_lambda_of_spark_is_left_in_any_rule() -> None:
 
     assert len(queries) >= 9
     assert not any("->" in for_duckdb(each) for each in queries)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "exists(acknowledge, a -> a = 'x')",
+        "label = 'a' AND exists(acknowledge, a -> a = 'x')",
+        "date_format(arrived_at, 'yyyy-MM') = '2038-01'",
+    ],
+)
+def test_a_condition_that_cannot_be_translated_whole_is_refused(condition: str) -> None:
+    with pytest.raises(WrongQuery, match="--engine spark"):
+        condition_for_duckdb(condition)

@@ -11,15 +11,21 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
+pytest.importorskip("duckdb")
+pytest.importorskip("sqlglot")
 
+import pyarrow as pa
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from pipeline.engines.engine import WrongQuery
+from pipeline.engines.local import LocalEngine
 from pipeline.jobs.archive import Archive
+from pipeline.jobs.archived_rows import rows_of
 from pipeline.jobs.replay import Replay, ReplayFailed
 from pipeline.ship.destination import Target
 from pipeline.ship.shipment import Notes, Ship
+from pipeline.source import schema
 from qmd.cli import main
 from qmd.client import blocking
 from tests.process.harness import Daemon
@@ -82,7 +88,7 @@ def die_after(batches: int) -> Callable[[int, int], None]:
 
 
 def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
-    spark: Any, daemon: Daemon, qm: blocking.Blocking, tmp_path: Path
+    engine: LocalEngine, daemon: Daemon, qm: blocking.Blocking, tmp_path: Path
 ) -> None:
     qm.create_queue("orders", journal=True)
     qm.create_queue("again", transactional=True)
@@ -97,16 +103,16 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
 
     bodies = journaled(qm, 0, 20)
     ship()
-    assert archive.compact(spark, lake, today=datetime.date(2000, 1, 1)) == []
-    assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 20
+    assert archive.compact(engine, lake, today=datetime.date(2000, 1, 1)) == []
+    assert sum(day.rows for day in archive.compact(engine, lake, today=tomorrow)) == 20
     bodies += journaled(qm, 20, 10)  # these messages are late
     ship()
-    assert sum(day.rows for day in archive.compact(spark, lake, today=tomorrow)) == 30
-    assert all(day.was_done for day in archive.compact(spark, lake, today=tomorrow))
+    assert sum(day.rows for day in archive.compact(engine, lake, today=tomorrow)) == 30
+    assert all(day.was_done for day in archive.compact(engine, lake, today=tomorrow))
     assert len(list((tmp_path / "archive").glob("day=*/run=*"))) == len(archive.manifests())
 
     def replay() -> Replay:
-        return Replay(spark, archive, "test-1", batch_rows=7)
+        return Replay(engine, archive, "test-1", batch_rows=7)
 
     for batches in (1, 3):
         with pytest.raises(Killed):
@@ -122,14 +128,17 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     assert {message.extension for message in messages} == {b"more"}
     assert all((message.label == "red") == (int(message.body) % 2) for message in messages)
 
-    green = Replay(spark, archive, "test-2", where="label = 'green'")
+    green = Replay(engine, archive, "test-2", where="label = 'green'")
     assert green.count() == 15
     assert green.run(qm, "green").sent == 15
     assert len(qm.peek("green", 0, 100)) == 15
     assert {each.priority for each in qm.peek("green", 0, 100)} == {0, 2, 4, 6}
     with pytest.raises(ReplayFailed) as other:
-        Replay(spark, archive, "test-2", where="label = 'red'").run(qm, "green")
+        Replay(engine, archive, "test-2", where="label = 'red'").run(qm, "green")
     assert other.value.code == "job_was_other"
+
+    with pytest.raises(ReplayFailed, match="no condition on the columns of messages"):
+        Replay(engine, archive, "test-4", where="labl = 'red'").run(qm, "green")
 
     # The same with jobs of the command line, with tables and pages.
     qm.create_queue("red")
@@ -151,3 +160,88 @@ def test_a_slice_is_replayed_in_order_and_once_with_all_properties(
     page = (tmp_path / "archive" / "_report" / "report.html").read_text()
     assert "30 messages of" in page
     assert sum(len(each) for each in archive.plan_days(lake, today=tomorrow).values()) == 0
+
+
+CONDITIONS = [
+    "", "label = 'red'", "label LIKE 'r\\\\_%' OR label == 'grün'", "label NOT LIKE '%e%'",
+    "queue = 'private$\\\\orders;journal' AND position BETWEEN 2 AND 7", "sequence.number > 3",
+    "array_contains(acknowledge, 'positive_arrival')", "sequence <=> NULL", "label RLIKE '^g.*n$'",
+    "arrived_at >= '2038-01-19 03:14:15'", "arrived_at < timestamp'2038-01-19 03:14:10'",
+    "cast(body AS string) = 'xxx'", 'label = "red" OR id IN (\'g\\\\2\')',
+]  # fmt: skip
+
+
+def journals(lake: Path) -> None:
+    """Write journals of one day: two files with rows in common, and one of an older release."""
+    names = schema.default_columns("messages")
+    of_rows = schema.arrow_schema("messages", names)
+    folder = lake / "journal" / "day=2038-01-19" / "host=a"
+    folder.mkdir(parents=True)
+    begin = datetime.datetime(2038, 1, 19, 3, 14, 7, tzinfo=datetime.UTC)
+    empty = {"string": "", "bool": False, "binary": b"", "list<element: string>": []}
+
+    def row(at: int, number: int) -> dict[str, Any]:
+        plain = {field.name: empty.get(str(field.type), 0) for field in of_rows}
+        return plain | {
+            "queue_manager": "g", "queue": "private$\\orders;journal", "position": at,
+            "id": f"g\\{number}", "label": ("red", "grün", "r_")[number % 3], "body": b"x" * at,
+            "sent_at": begin, "arrived_at": begin + datetime.timedelta(seconds=at),
+            "acknowledge": ["positive_arrival"] * (number % 2), "correlation_id": None,
+            "sequence": {"id": 2**64 - 1, "number": at, "previous": 0} if at % 2 else None,
+        }  # fmt: skip
+
+    def write(name: str, rows: list[dict[str, Any]], columns: list[str]) -> None:
+        table = pa.Table.from_pylist(rows, of_rows).select(columns)
+        parquet.write_table(table, folder / f"{name}.parquet", row_group_size=4)
+
+    write("a", [row(n, n) for n in range(10)], list(names))
+    # Positions that a restored backup has assigned again, to other messages.
+    write("b", [row(n, n) for n in range(5, 15)] + [row(3, 99), row(4, 98)], list(names))
+    write("c", [row(20, 20)], [name for name in names if name != "response_queues"])
+
+
+def test_positions_that_are_assigned_again_are_other_messages(
+    engine: LocalEngine, tmp_path: Path
+) -> None:
+    journals(tmp_path / "lake")
+    archive = Archive(str(tmp_path / "archive"))
+
+    [day] = archive.compact(engine, str(tmp_path / "lake"), today=datetime.date(2040, 1, 1))
+
+    assert (day.rows, day.files) == (18, 3)
+    rows = [*rows_of(engine).ordered(archive.runs(), "", ("position", "id"))]
+    assert [(each["position"], each["id"]) for each in rows[3:7]] == [
+        (3, "g\\3"), (3, "g\\99"), (4, "g\\4"), (4, "g\\98"),
+    ]  # fmt: skip
+    assert rows[3]["sequence"] == {"id": 2**64 - 1, "number": 3, "previous": 0}
+    assert rows[-1]["response_queues"] is None
+
+
+def test_spark_and_this_process_archive_and_select_the_same(
+    spark: Any, engine: LocalEngine, tmp_path: Path
+) -> None:
+    journals(tmp_path / "lake")
+    today, order = datetime.date(2040, 1, 1), ("arrived_at", "position", "id")
+    archives = [Archive(str(tmp_path / name)) for name in ("embedded", "spark")]
+    for archive, by in zip(archives, (engine, spark), strict=True):
+        archive.compact(by, str(tmp_path / "lake"), today=today)
+    assert archives[0].contents(engine).equals(archives[1].contents(spark))
+
+    for archive in archives:  # each reads what the other one has written
+        for where in CONDITIONS:
+            ours = [*rows_of(engine).ordered(archive.runs(), where, order)]
+            theirs = [*rows_of(spark).ordered(archive.runs(), where, order)]
+            assert [each["id"] for each in ours] == [each["id"] for each in theirs], where
+            assert rows_of(engine).count(archive.runs(), where) == len(ours)
+            assert 0 < len(ours) < 18 or not where, where
+            for mine, other in zip(ours, theirs, strict=True):
+                same = {name: value for name, value in mine.items() if not name.endswith("_at")}
+                assert {name: plain(other[name]) for name in same} == same
+    for wrong in ("labl = 1", "label = ", "label = 'a'; DROP TABLE b"):
+        for by in (engine, spark):
+            with pytest.raises(WrongQuery):
+                rows_of(by).count(archives[0].runs(), wrong)
+
+
+def plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value

