@@ -31,7 +31,7 @@ WITHOUT_SESSION = tuple(
         *("report", "ship", "source_remote", "stream_parts", "stream_reader"),
         *("bodies", "connect", "watch", "airflow", "first_audit", "pages_browser"),
         *("duckdb_sql", "jobs_parts", "jobs_dead_runs", "jobs_real", "results"),
-        *("nightly", "odd_messages", "s3", "slo", "dying_runs"),
+        *("nightly", "odd_messages", "s3", "slo", "dying_runs", "jobs_again", "jobs_broken"),
     )
 )
 

@@ -311,7 +311,7 @@ def test_the_order_of_files_makes_no_difference_to_any_fleet(
         assert result.open.messages.sum() == whole.open.messages.sum()
 
 
-def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
+def test_the_other_jobs_are_consistent(engine: Any, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     faults = "expired=9,discarded=4,refused=5,clock=1"
     truth = fleet(logs, faults, seed=16, hosts=6, streams=20, messages=3000)
@@ -323,7 +323,7 @@ def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
         for kind in parquet.read_table(file.path, columns=["kind"])["kind"].to_pylist()
     )
 
-    dead = dead_letters(spark, files, Memory(begun(tmp_path / "1", "job")))["groups"]
+    dead = dead_letters(engine, files, Memory(begun(tmp_path / "1", "job")))["groups"]
     assert dead[dead.to_queue != ""].messages.sum() == kinds["dead_lettered"] > 5
     assert dead[dead.to_queue == ""].messages.sum() == kinds["discarded"] > 0
     (example,) = (
@@ -333,22 +333,22 @@ def test_the_other_jobs_are_consistent(spark: Any, tmp_path: Path) -> None:
     )
     assert example.command.startswith("qmd dead-letter requeue --queue transactional-dead-letter")
 
-    tables = latency(spark, files, Memory(begun(tmp_path / "2", "job")))
+    tables = latency(engine, files, Memory(begun(tmp_path / "2", "job")))
     (wrong,) = truth["hosts"]
     assert tables["clocks"].iloc[0].host == wrong["host"]
     assert abs(tables["clocks"].iloc[0].offset_ms) > 4000
     assert tables["by_route"].before_sent.sum() <= 30  # the error of the clocks, of 3000
     assert tables["by_route"].messages.sum() == tables["by_hour"].messages.sum()
 
-    moved = traffic(spark, files, Memory(begun(tmp_path / "3", "job")), quota_bytes=1 << 40)
+    moved = traffic(engine, files, Memory(begun(tmp_path / "3", "job")), quota_bytes=1 << 40)
     assert moved["by_hour"].sent.sum() == kinds["sent"]
     shutil.copy(files[0].path, Path(files[0].path).with_name("again.parquet"))
-    twice = traffic(spark, find_files([str(logs)]), Memory(begun(tmp_path / "4", "job")))
+    twice = traffic(engine, find_files([str(logs)]), Memory(begun(tmp_path / "4", "job")))
     assert twice["by_hour"].equals(moved["by_hour"])
     assert twice["queues"].messages.sum() == moved["queues"].messages.sum()
 
     message = dead[dead.to_queue != ""].iloc[0].examples.split(", ")[0]
-    history = trace(spark, files, message)["events"]
+    history = trace(engine, files, message)["events"]
     assert history.iloc[0].kind == "sent"
     assert "dead_lettered" in set(history.kind)
 

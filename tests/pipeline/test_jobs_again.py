@@ -51,13 +51,13 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def work(
-    spark: Any, job: str, folder: Path, files: Sequence[LogFile], *, cut_off: bool = False
+    engine: Any, job: str, folder: Path, files: Sequence[LogFile], *, cut_off: bool = False
 ) -> dict[str, Any]:
     """Run the job over `files`; `cut_off` ends it before its state is valid."""
     draft = Results(folder).begin(job)
     memory = Memory.load(draft)
     fresh = memory.unseen(files)
-    tables = JOBS[job](spark, fresh, memory)  # type: ignore[operator]
+    tables = JOBS[job](engine, fresh, memory)  # type: ignore[operator]
     if not cut_off:
         memory.save(fresh)
         draft.commit()
@@ -73,23 +73,23 @@ def same(first: dict[str, Any], second: dict[str, Any]) -> None:
 
 
 def in_any_order(
-    spark: Any, logs: Path, out: Path, job: str, seed: int, runs: int, cut_off: float = 0.5
+    engine: Any, logs: Path, out: Path, job: str, seed: int, runs: int, cut_off: float = 0.5
 ) -> None:
     files = find_files([str(logs)])
-    one = work(spark, job, out / "one", files)
+    one = work(engine, job, out / "one", files)
     chance = random.Random(seed)
     chance.shuffle(files)
     for n in range(runs):
         some = sorted(files[n::runs])
         if n and chance.random() < cut_off:  # and a second time
-            work(spark, job, out / "many", some, cut_off=True)
-        many = work(spark, job, out / "many", some)
+            work(engine, job, out / "many", some, cut_off=True)
+        many = work(engine, job, out / "many", some)
     same(one, many)
     assert any(len(table) for table in one.values())
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path, job: str) -> None:
+def test_the_order_of_files_makes_no_difference(engine: Any, tmp_path: Path, job: str) -> None:
     faults = parse_faults(
         "expired=9,discarded=4,refused=5,received_dead=3,clock=1,twice=1,resent=5"
     )
@@ -97,14 +97,14 @@ def test_the_order_of_files_makes_no_difference(spark: Any, tmp_path: Path, job:
     generate(fleet, tmp_path / "logs")
 
     runs, cut_off = (2, 0.0) if job == "latency" else (3, 1.0)  # this is slow
-    in_any_order(spark, tmp_path / "logs", tmp_path, job, seed=31, runs=runs, cut_off=cut_off)
+    in_any_order(engine, tmp_path / "logs", tmp_path, job, seed=31, runs=runs, cut_off=cut_off)
 
 
 @pytest.mark.skipif(not os.environ.get("QMD_SOAK"), reason="takes minutes: make soak-pipeline")
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("seed", range(int(os.environ.get("QMD_SOAK_SEEDS", "6"))))
 def test_the_order_of_files_makes_no_difference_to_any_fleet(
-    spark: Any, tmp_path: Path, job: str, seed: int
+    engine: Any, tmp_path: Path, job: str, seed: int
 ) -> None:
     # A message that is stored twice is a fault, which the audit reports: its latency is that of the
     # copy that is read first.
@@ -114,7 +114,7 @@ def test_the_order_of_files_makes_no_difference_to_any_fleet(
     generate(fleet, tmp_path / "logs")
 
     for runs in (2, 3, 5):
-        in_any_order(spark, tmp_path / "logs", tmp_path / str(runs), job, seed, runs)
+        in_any_order(engine, tmp_path / "logs", tmp_path / str(runs), job, seed, runs)
 
 
 class Log:
@@ -143,7 +143,7 @@ def run(job: str, logs: Path, out: Path, *words: str) -> Result:
     return CliRunner().invoke(main, asked, standalone_mode=True)
 
 
-def test_a_read_file_is_not_opened_again(spark: Any, tmp_path: Path) -> None:
+def test_a_read_file_is_not_opened_again(engine: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
     for n in range(6):
@@ -172,7 +172,7 @@ def test_a_read_file_is_not_opened_again(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_message_received_days_later_counts_although_clocks_were_set(
-    spark: Any, tmp_path: Path
+    engine: Any, tmp_path: Path
 ) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a, b = Log("a", A), Log("b", B)
@@ -192,11 +192,11 @@ def test_a_message_received_days_later_counts_although_clocks_were_set(
     b.record(MIDNIGHT + 9 * DAY, "received", queue=place, message_id=f"{A}\\1")
     a.write(logs / "a.parquet", 0, 20)
     b.write(logs / "b.parquet", 0, 19)
-    first = work(spark, "latency", out, find_files([str(logs)]))
+    first = work(engine, "latency", out, find_files([str(logs)]))
     kept = Memory.load(Results(out).begin("latency")).read("open", pd.DataFrame())
     a.write(logs / "a2.parquet", 20)
     b.write(logs / "b2.parquet", 19)
-    both = work(spark, "latency", out, find_files([str(logs)]))
+    both = work(engine, "latency", out, find_files([str(logs)]))
 
     assert len(kept) <= 3  # the first message waits; the end of the last one is too recent
     assert first["by_route"].messages.to_list() == [10]
@@ -214,7 +214,7 @@ def test_a_message_received_days_later_counts_although_clocks_were_set(
 
 @pytest.mark.parametrize("events", [0, 4])
 def test_latency_reports_hosts_without_a_message_known_at_both_ends(
-    spark: Any, tmp_path: Path, events: int
+    engine: Any, tmp_path: Path, events: int
 ) -> None:
     a = Log("a", A)
     for n in range(2):
@@ -231,7 +231,7 @@ def test_latency_reports_hosts_without_a_message_known_at_both_ends(
     assert [(each["to_host"], each["messages"]) for each in routes] == [("", 2)][: events // 4]
 
 
-def test_a_resent_dead_letter_waits_no_longer(spark: Any, tmp_path: Path) -> None:
+def test_a_resent_dead_letter_waits_no_longer(engine: Any, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     a = Log("a", A)
     dead = {"queue": "DIRECT=OS:b\\private$\\q", "class": "nack_reach_queue_timeout",
@@ -239,7 +239,7 @@ def test_a_resent_dead_letter_waits_no_longer(spark: Any, tmp_path: Path) -> Non
     for n, place in enumerate(["system$;deadxact"] * 4 + ["private$\\mine"] * 2):
         a.record(MIDNIGHT + n, "dead_lettered", message_id=f"{A}\\{n}", to_queue=place, **dead)
     a.write(logs / "1.parquet")
-    first = work(spark, "dead-letters", out, find_files([str(logs)]))["groups"]
+    first = work(engine, "dead-letters", out, find_files([str(logs)]))["groups"]
     before = len(a.rows)
     a.record(MIDNIGHT + HOUR, "requeued", message_id=f"{A}\\0", queue="system$;deadxact")
     a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\1", queue="system$;deadxact")
@@ -247,7 +247,7 @@ def test_a_resent_dead_letter_waits_no_longer(spark: Any, tmp_path: Path) -> Non
         a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\{n}", queue="private$\\mine")
     a.record(MIDNIGHT + HOUR, "received", message_id=f"{A}\\77", queue="private$\\others")
     a.write(logs / "2.parquet", before)
-    second = work(spark, "dead-letters", out, find_files([str(logs)]))["groups"]
+    second = work(engine, "dead-letters", out, find_files([str(logs)]))["groups"]
 
     assert first.waiting.to_list() == [4, 2]
     assert second.waiting.to_list() == [2, 0]
@@ -327,7 +327,7 @@ def test_files_with_possibly_common_events_are_read_by_one_task() -> None:
     assert together([*boxes, [(None, 0, 99)]]) == [list(range(8))]
 
 
-def test_messages_that_were_shipped_twice_are_archived_once(spark: Any, tmp_path: Path) -> None:
+def test_messages_that_were_shipped_twice_are_archived_once(engine: Any, tmp_path: Path) -> None:
     day = tmp_path / "lake" / "journal" / "day=2026-01-02" / "host=a"
     day.mkdir(parents=True)
     archive, lake = Archive(str(tmp_path / "archive")), str(tmp_path / "lake")
@@ -339,7 +339,7 @@ def test_messages_that_were_shipped_twice_are_archived_once(spark: Any, tmp_path
                 "position": positions, "message_id": [f"{A}\\{n}" for n in positions],
                 "body": [b"x"] * count}  # fmt: skip
         parquet.write_table(pa.table(rows), day / f"orders-{first}-{last}.parquet")
-        (done,) = archive.compact(spark, lake, today=datetime.date(2026, 1, 5))
+        (done,) = archive.compact(engine, lake, today=datetime.date(2026, 1, 5))
         return done.rows
 
     assert [ship(1, 5), ship(6, 8), ship(1, 7)] == [5, 8, 8]

@@ -81,7 +81,7 @@ def run(job: str, logs: Path, out: Path, *words: str) -> Result:
 # The other jobs use the same function.
 @pytest.mark.parametrize("job", ["traffic", "trace"])
 def test_a_broken_file_is_named_and_the_others_are_read(
-    spark: Any, logs: Path, tmp_path: Path, job: str
+    engine: Any, logs: Path, tmp_path: Path, job: str
 ) -> None:
     table = parquet.read_table(of_host(logs, 1), columns=["kind", "message_id"])
     message = next(row["message_id"] for row in table.to_pylist() if row["kind"] == "sent")
@@ -122,7 +122,7 @@ def test_a_file_with_truncated_lines_is_broken(logs: Path) -> None:
             events.check(str(lines))
 
 
-def test_files_of_older_and_newer_releases(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_files_of_older_and_newer_releases(engine: Any, logs: Path, tmp_path: Path) -> None:
     old, more, newer = (of_host(logs, number) for number in (1, 2, 3))
     table = parquet.read_table(old)
     parquet.write_table(table.drop_columns(["schema", "label", "correlation_id", "peer"]), old)
@@ -133,7 +133,7 @@ def test_files_of_older_and_newer_releases(spark: Any, logs: Path, tmp_path: Pat
     parquet.write_table(table.set_column(at, "schema", pa.array([2] * len(table))), newer)
 
     done = run("dead-letters", logs, tmp_path / "out", "--json")
-    audited = audit(spark, find_files([str(logs)]), State(), AuditSettings(tasks=2))
+    audited = audit(engine, find_files([str(logs)]), State(), AuditSettings(tasks=2))
 
     assert json.loads(done.stdout)["broken_files"] == [str(newer)]
     assert "the events have version 2" in (tmp_path / "out" / "report.html").read_text()
@@ -144,7 +144,7 @@ def test_files_of_older_and_newer_releases(spark: Any, logs: Path, tmp_path: Pat
 
 
 def test_no_event_of_a_long_broken_file_is_used(
-    spark: Any, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Any, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SPLIT_BYTES", 20_000)  # several tasks read one file
     long, end = of_host(logs, 0), of_host(logs, 1)
@@ -157,10 +157,10 @@ def test_no_event_of_a_long_broken_file_is_used(
     state = State()
 
     files = find_files([str(logs)])
-    broken = audit(spark, files, state, AuditSettings(tasks=4)).findings
+    broken = audit(engine, files, state, AuditSettings(tasks=4)).findings
     long.write_bytes(good)
     os.utime(long, (1, 1))
-    mended = audit(spark, state.unseen(find_files([str(logs)])), state, AuditSettings(tasks=4))
+    mended = audit(engine, state.unseen(find_files([str(logs)])), state, AuditSettings(tasks=4))
 
     assert set(broken[broken.kind == "broken_file"].host) == {"host000", "host001"}
     assert set(broken.kind) <= {"broken_file", "no_log"}
@@ -168,7 +168,7 @@ def test_no_event_of_a_long_broken_file_is_used(
     assert set(mended.findings.kind) <= {"broken_file", "no_log"}
 
 
-def test_a_day_of_the_archive_is_made_without_the_broken_file(spark: Any, tmp_path: Path) -> None:
+def test_a_day_of_the_archive_is_made_without_the_broken_file(engine: Any, tmp_path: Path) -> None:
     day = tmp_path / "lake" / "journal" / "day=2026-01-02" / "host=a"
     day.mkdir(parents=True)
     for number in range(3):
@@ -182,10 +182,10 @@ def test_a_day_of_the_archive_is_made_without_the_broken_file(spark: Any, tmp_pa
     archive, lake = Archive(str(tmp_path / "archive")), str(tmp_path / "lake")
     from datetime import date
 
-    (first,) = archive.compact(spark, lake, today=date(2026, 1, 5))
+    (first,) = archive.compact(engine, lake, today=date(2026, 1, 5))
     broken.write_bytes(whole)
-    (second,) = archive.compact(spark, lake, today=date(2026, 1, 5))
-    (third,) = archive.compact(spark, lake, today=date(2026, 1, 5))
+    (second,) = archive.compact(engine, lake, today=date(2026, 1, 5))
+    (third,) = archive.compact(engine, lake, today=date(2026, 1, 5))
 
     assert [Path(file) for file, _ in first.broken] == [broken]
     assert (first.rows, second.rows, third.rows) == (2, 3, 3)
@@ -193,7 +193,7 @@ def test_a_day_of_the_archive_is_made_without_the_broken_file(spark: Any, tmp_pa
     assert not second.broken
 
 
-def test_a_job_without_files_reports_that(spark: Any, logs: Path, tmp_path: Path) -> None:
+def test_a_job_without_files_reports_that(engine: Any, logs: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for file in logs.rglob("*.parquet"):
         cut(file)
@@ -224,7 +224,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_last_results_as_they_were(
-    spark: Any, logs: Path, tmp_path: Path, small_disk: Path
+    engine: Any, logs: Path, tmp_path: Path, small_disk: Path
 ) -> None:
     out = small_disk / "out"
     out.mkdir()
