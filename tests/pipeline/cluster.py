@@ -103,6 +103,18 @@ class Cluster:
                 )
             )
 
+    def wait_until_busy(self, worker: int) -> None:
+        """Wait until an executor of a worker has a Python process, which executes a task."""
+        pid = self.pids[1 + worker]
+        self._wait(lambda: _is_busy(pid), "the worker gets no task")
+
+    def kill_worker(self, worker: int) -> None:
+        """Kill a worker with its executors; all that these had on their disks is lost."""
+        process = self._processes.pop(1 + worker)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.workers -= 1
+
     def executors(self) -> int:
         """Return how many executors the workers have started since the cluster began."""
         return self._log().count("Asked to launch executor")
@@ -127,3 +139,15 @@ class Cluster:
             ):
                 raise AssertionError(f"{failure}:\n{self._log()[-3000:]}")
             time.sleep(0.2)
+
+
+def _is_busy(worker: int) -> bool:
+    """Return whether an executor, a child of `worker`, has a child that is Python."""
+    parents: dict[int, tuple[int, str]] = {}
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            text = each.read_text()
+            name = text[text.index("(") + 1 : text.rindex(")")]
+            parents[int(each.parent.name)] = int(text[text.rindex(")") + 2 :].split()[1]), name
+    executors = {pid for pid, (parent, _) in parents.items() if parent == worker}
+    return any(parent in executors and "python" in name for parent, name in parents.values())

@@ -20,7 +20,12 @@ from click.testing import CliRunner
 from qmd.cli import main
 from tests.pipeline.dying_states import dies_at, forked
 
-TABLE = {"audit": "findings", "traffic": "queues"}
+TABLE = {
+    "audit": "findings",
+    "traffic": "queues",
+    "latency": "by_route",
+    "dead-letters": "groups",
+}
 
 
 def run(job: str, engine: str, logs: Path, out: Path) -> int:
@@ -39,12 +44,18 @@ def table(job: str, out: Path) -> list[str]:
     return sorted(frame.agg("|".join, axis=1)) if len(frame) else []
 
 
-def work(job: str, engine: str, logs: Path, folder: Path, numbers: list[int]) -> list[Any]:
-    first, rows = folder / "first", []
+def half_of(logs: Path, folder: Path) -> Path:
+    """Return a folder with half of the files."""
     half = folder / "half"
     half.mkdir(parents=True)
     for path in sorted(logs.rglob("*.parquet"))[::2]:
         shutil.copy(path, half / f"{path.parent.name}-{path.name}")
+    return half
+
+
+def work(job: str, engine: str, logs: Path, folder: Path, numbers: list[int]) -> list[Any]:
+    first, rows = folder / "first", []
+    half = half_of(logs, folder)
     assert forked(lambda: run(job, engine, half, first))[0] == 0
     for number in numbers:
         out = folder / str(number)

@@ -33,23 +33,25 @@ def run_on(cluster, *words):
 
 
 def submit(cluster, *words):
-    """Run a job by spark-submit, with its master and its options."""
+    """Return the command that runs a job by spark-submit, with its master and its options."""
     command = Path(cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
     settings = (f"--conf={name}={value}" for name, value in SETTINGS.items())
     options = ("--master", cluster.master, *settings)
-    return run(cluster, str(command), *options, str(ROOT / "pipeline" / "submit.py"), *words)
+    return [str(command), *options, str(ROOT / "pipeline" / "submit.py"), *words]
 
 
 def run(cluster, *command):
+    with started(cluster, *command) as process:
+        out, errors = process.communicate(timeout=360)
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def started(cluster, *command):
     kept = {key: each for key, each in os.environ.items() if "ASYNCIODEBUG" not in key}
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**kept, **cluster.environment},
-        capture_output=True,
-        text=True,
-        timeout=360,
-    )
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**kept, **cluster.environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +115,33 @@ def test_workers_that_share_only_a_bucket_audit_one_large_stream(cluster, bucket
         bucket.put(str(each), f"lake/qmd/{each.relative_to(tmp_path / 'logs')}")
     before = cluster.executors()
 
-    done = submit(
-        cluster, "audit", "--input", "s3://lake/qmd", "--output", "s3://lake/audit", "--json"
-    )
+    words = ("audit", "--input", "s3://lake/qmd", "--output", "s3://lake/audit", "--json")
+    done = run(cluster, *submit(cluster, *words))
 
     assert done.returncode == 1, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])["findings"]
     assert found == {"lost": 3, "duplicated": 2, "reordered": 2}
     assert b"<html" in bucket.cat_file("lake/audit/report.html")
     assert cluster.executors() - before == cluster.workers
+
+
+def test_an_audit_is_right_although_a_worker_dies_in_the_middle_of_it(cluster, tmp_path):
+    """The last test of the cluster, which has one worker less afterwards."""
+    faults = parse_faults("lost=3,duplicated=2,reordered=2")
+    fleet = Fleet(
+        hosts=4, streams=6, messages=8_000, days=2, seed=12, faults=faults, largest_share=0.9
+    )
+    generate(fleet, tmp_path / "logs")
+    words = ("audit", "--input", str(tmp_path / "logs"), "--output", str(tmp_path / "out"))
+
+    with started(cluster, *submit(cluster, *words, "--json", "--full")) as job:
+        cluster.wait_until_busy(0)
+        assert job.poll() is None
+        cluster.kill_worker(0)
+        out, errors = job.communicate(timeout=600)
+
+    assert job.returncode == 1, errors[-3000:]
+    assert json.loads(out.splitlines()[-1])["findings"] == {
+        "lost": 3, "duplicated": 2, "reordered": 2,
+    }  # fmt: skip
+    assert "lost" in errors.lower()  # Spark reports the executor

@@ -89,3 +89,32 @@ def test_of_two_runs_at_once_one_is_refused_and_the_other_is_right(
     assert third.returncode == 1
     found = [json.loads(each[0])["findings"] for each in ended if each[0].strip()]
     assert all(each == json.loads(out)["findings"] for each in found)
+
+
+@pytest.mark.parametrize("job", ["audit", "latency", *["traffic", "dead-letters"] * SOAK])
+def test_a_disk_that_is_full_at_any_write_leaves_the_last_results(
+    job: str, logs: Path, tmp_path: Path
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("only root can make a small disk")
+    free_kb = [*range(0, 1200, 4 if SOAK else 240), 100_000]
+    module = ("-m", "tests.pipeline.full_disks", job, str(logs), str(tmp_path))
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, *module, *map(str, free_kb)], cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    before, rows = json.loads(done.stdout)
+
+    wanted: list[Any] = rows[-1][2]
+    assert wanted
+    assert wanted != before
+    failed = 70 if job == "audit" else 1
+    for (code, said), then, after in rows:
+        if then == before:
+            assert (code, "cannot be written" in said) == (failed, True), said
+        else:  # it was published; only what other programs read may be of the run before
+            assert then == wanted
+        assert after == wanted
+    assert rows[0][1] == before
+    assert rows[-1][1] == wanted
