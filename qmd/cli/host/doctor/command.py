@@ -89,7 +89,7 @@ def _findings(
 
 
 def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[Finding]:
-    from qmd.cli.host.doctor import folder_checks, host_checks
+    from qmd.cli.host.doctor import folder_checks, host_checks, process_checks
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
     is_served = _is_served(settings)
@@ -106,6 +106,12 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
     )
     for check in checks:
         yield from _safely(check.__name__.removeprefix("check_"), check(settings))
+    if is_served:
+        silent = list(_safely("lock", process_checks.check_holder(settings)))
+        yield from silent
+        if silent:
+            return  # it would answer nothing
+        yield from _safely("process", process_checks.check_resources(settings))
     yield from _safely("port", host_checks.check_ports(settings, is_served=is_served))
     yield from _safely("socket", host_checks.check_socket(settings, is_served=is_served))
     yield from host_checks.check_service(is_served=is_served)

@@ -138,7 +138,29 @@ class PeerCheck:
                 "port",
                 f"The computer {address} answers, but no program listens at port {self.port}.",
                 "Start the queue manager there, and let it listen on that address: address in"
-                " [listen], which is the loopback address by default.",
+                " [listen], which is the loopback address by default. If it does, a packet filter"
+                f" rejects the connection: allow TCP {self.port} there.",
+            )
+        if error.errno in (errno.EPERM, errno.EACCES):
+            return fault(
+                "port",
+                f"A packet filter of this computer forbids connections to {address} port"
+                f" {self.port}.",
+                f"Allow TCP {self.port} to it here (nft list ruleset).",
+            )
+        if error.errno == errno.EHOSTUNREACH and _has_route(address, self.port):
+            return fault(
+                "port",
+                f"This computer has a route to {address}, and the connection to port {self.port} is"
+                f" refused on the way: {error.strerror}.",
+                "The computer is off, or a router or packet filter rejects the packets: allow TCP"
+                f" {self.port} there.",
+            )
+        if error.errno == errno.ENETUNREACH and _has_route(address, self.port):
+            return fault(
+                "route",
+                f"This computer has a route to {address}, and a router on the way has none.",
+                f"Correct the routes there: traceroute {address} shows the last router.",
             )
         if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN):
             return fault(
@@ -273,6 +295,17 @@ class PeerCheck:
             )
         else:
             yield ok("ping", f"{self.address} answers pings.")
+
+
+def _has_route(address: str, port: int) -> bool:
+    """Return whether the routing table has a way to an address; no packet is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect((address, port))
+        except OSError:
+            return False
+    return True
 
 
 def _judge_certificate(address: str, port: int, encoded: bytes) -> Finding:

@@ -7,13 +7,14 @@ the acknowledgment for the application must come back, too, over a connection fr
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 from protocol.identifiers import guid_text
-from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.cli.host.doctor.finding import Finding, Level, fault, note, ok, warning
 from qmd.cli.host.doctor.peer_checks import PORT, Met, PeerCheck
 from qmd.client import Acknowledge, Message, QueueManager
 from qmd.client.errors import ClientError
@@ -21,9 +22,13 @@ from qmd.client.errors import ClientError
 if TYPE_CHECKING:
     from qmd.config.file import Settings
 
+BODY = b"qmd doctor"
 QUEUE = "qmd-doctor-probe"  # that does not exist at the peer
 CLOCK_APART_S = 60.0
 STEP_S = 0.2
+# Some packets of every network, but few enough for any quota: one that is lost on the way for its
+# size shows with it.
+LARGE_BYTES = 16 * 1024
 DELIVERED = "delivered"  # the state of a message that a peer has taken
 NO_SUCH_QUEUE = "bad_destination_queue"
 
@@ -32,12 +37,7 @@ async def send_probe(
     qm: QueueManager, settings: Settings, check: PeerCheck, queue: str, timeout_s: float
 ) -> list[Finding]:
     """Send a message to a peer and wait for its acknowledgment; return the findings."""
-    destination = f"DIRECT=TCP:{check.address}"
-    if ":" in check.address:
-        destination = f"DIRECT=TCP:[{check.address}]"
-    if check.port != 1801:
-        destination += f":{check.port}"
-    destination += f"\\private$\\{queue or QUEUE}"
+    destination = _destination(check, queue or QUEUE)
     own = f"qmd-doctor-{os.getpid()}"
     found = await _route(qm, check, destination)
     try:
@@ -54,9 +54,46 @@ async def send_probe(
             )
         finally:
             await qm.delete_queue(own)
+        if all(each.level < Level.WARNING for each in found):
+            found += await _send_large(qm, check, timeout_s)
     except ClientError as error:
         found.append(fault("probe", f"The probe could not be sent: {error}.", ""))
     return found
+
+
+def _destination(check: PeerCheck, queue: str) -> str:
+    host = f"[{check.address}]" if ":" in check.address else check.address
+    port = "" if check.port == PORT else f":{check.port}"
+    return f"DIRECT=TCP:{host}{port}\\private$\\{queue}"
+
+
+async def _send_large(qm: QueueManager, check: PeerCheck, timeout_s: float) -> list[Finding]:
+    """Send a message of several packets of the network to the queue that does not exist.
+
+    A route that drops packets for their size, and does not say so, takes the small message only.
+    """
+    began = time.monotonic()
+    sent = await qm.send(
+        _destination(check, QUEUE),
+        BODY.ljust(LARGE_BYTES),
+        label="qmd doctor",
+        delivery="recoverable",
+        time_to_reach_queue_s=max(1, round(timeout_s)),
+    )
+    while time.monotonic() < began + timeout_s:
+        if (await qm.why(str(sent), ask=False))["state"] == DELIVERED:
+            return [ok("size", f"A message of {LARGE_BYTES // 1024} KiB was taken, too.")]
+        await asyncio.sleep(STEP_S)
+    return [
+        fault(
+            "size",
+            f"A short message was taken by {check.host}, and one of {LARGE_BYTES // 1024} KiB was"
+            f" not within {timeout_s:g} s: a router on the way drops large packets without saying"
+            " so.",
+            "Allow ICMP (fragmentation needed; packet too big) on the way, or lower the MTU of the"
+            f" interface: ping -M do -s 1472 {check.address}",
+        )
+    ]
 
 
 def _reached_at(settings: Settings, check: PeerCheck, queue: str) -> str:
@@ -86,7 +123,7 @@ async def _exchange(
     began = time.monotonic()
     sent = await qm.send(
         destination,
-        b"qmd doctor",
+        BODY,
         label="qmd doctor",
         delivery="recoverable",
         time_to_reach_queue_s=max(1, round(timeout_s)),
