@@ -78,6 +78,20 @@ def test_hostile_labels_and_bodies_stay_text(console, queues, text):
         assert not set("\u202e\u2066\x1b\x07") & set(inside), path
 
 
+def test_the_oldest_messages_include_those_for_other_hosts(console):
+    from qmd.client import blocking
+
+    destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\late"
+    with blocking.connect(console.daemon.folder / "qmd.sock") as qm:
+        qm.send(destination, b"1", delivery="recoverable")
+    client = console.client("vera")
+    end = time.monotonic() + END_S
+    while "private$\\late" not in (page := client.get("/oldest").text):  # answers are shared
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    assert "Messages wait until a session" in page
+
+
 def test_headers_of_a_service_bus_are_on_the_page_of_a_message(console, queues):
     from qmd.client import blocking
 

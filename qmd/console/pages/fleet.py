@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Any
 
-from qmd.client import ClientError, Message
+from qmd.client import ClientError, Message, NotConnected
 from qmd.console.fleet import Figures, Link
 from qmd.console.flow_map import draw, flows
 from qmd.console.render import address
 from qmd.console.visit import Answer, Redirect, Visit, page
+from qmd.control_protocol.figures import OLDEST_MAX, OldestMessages
 
-OLDEST_QUEUES_MAX = 500  # of one host that are looked at
 OLDEST_ROWS = 50
 FIND_S = 5.0
 DEAD_LETTER_QUEUES = ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", "DIRECT=OS:.\\SYSTEM$;DEADXACT")
@@ -85,7 +86,7 @@ def warnings_of(status: dict[str, Any]) -> list[str]:
 
 
 async def oldest(visit: Visit) -> Answer:
-    """Show the oldest messages that wait in queues of the fleet."""
+    """Show the oldest messages that wait in queues of the fleet, and for other hosts."""
     found = await visit.fleet.each(
         visit.identity, lambda link: link.shared("oldest", lambda: _oldest_of(link))
     )
@@ -95,7 +96,7 @@ async def oldest(visit: Visit) -> Answer:
         if isinstance(each, ClientError):
             problems.append((host, str(each)))
             continue
-        rows += [{"host": host, "queue": queue, **_facts(message)} for queue, message in each]
+        rows += [{"host": host, **row} for row in each]
     rows.sort(key=lambda row: row["at_ms"])
     return page("oldest", visit, rows=rows[:OLDEST_ROWS], problems=problems, now_s=time.time())
 
@@ -109,12 +110,18 @@ def _facts(message: Message) -> dict[str, Any]:
     }
 
 
-async def _oldest_of(link: Link) -> list[tuple[str, Message]]:
-    """Return the first message of each queue of a host; the fullest queues count."""
+async def _oldest_of(link: Link) -> list[dict[str, Any]]:
+    """Return the oldest messages of a host, of each queue and each destination one at most."""
     figures = await link.figures()
     full = [each for each in figures.queues if each["messages"]]
-    full.sort(key=lambda each: -each["messages"])
-    names = [each["format_name"] for each in full[:OLDEST_QUEUES_MAX]]
+    waiting = [each for each in figures.outgoing if each["messages"]]
+    arrived = await _times(link, "queues", [each["name"] for each in full])
+    sent = await _times(link, "destinations", [each["destination"] for each in waiting])
+    if arrived:
+        full.sort(key=lambda each: arrived.get(each["name"], math.inf))
+    else:  # without the right to the figures
+        full.sort(key=lambda each: -each["messages"])
+    names = [each["format_name"] for each in full[:OLDEST_ROWS]]
 
     async def first(name: str) -> Message | None:
         try:
@@ -124,10 +131,36 @@ async def _oldest_of(link: Link) -> list[tuple[str, Message]]:
 
     messages = await asyncio.gather(*map(first, names))
     return [
-        (each["name"], message)
+        {"queue": each["name"], "destination": "", **_facts(message)}
         for each, message in zip(full, messages, strict=False)
         if message is not None
+    ] + [
+        {
+            "queue": "",
+            "destination": each["destination"],
+            "label": each["explanation"],
+            "at_ms": sent[each["destination"]],
+        }
+        for each in waiting
+        if each["destination"] in sent
     ]
+
+
+async def _times(link: Link, kind: str, names: list[str]) -> dict[str, int]:
+    """Return when the oldest message of each name came, in ms; {} without the right to it."""
+    found: dict[str, int] = {}
+    for at in range(0, len(names), OLDEST_MAX):
+        part = names[at : at + OLDEST_MAX]
+        try:
+            asked = (part, []) if kind == "queues" else ([], part)
+            answer = await link.qm.caller.ask(OldestMessages, *asked)
+        except NotConnected:
+            raise
+        except ClientError:
+            return {}
+        times = zip(part, answer[kind], strict=True)
+        found |= {name: at_ms for name, at_ms in times if at_ms is not None}
+    return found
 
 
 async def find(visit: Visit) -> Answer:
