@@ -45,7 +45,7 @@ TOOLS := .venv/tools
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools run demo demo-pipeline test simulate mutants soak soak-pipeline folders routed fuzz model check audit dist deb image packages-test docs bench format clean install uninstall
+.PHONY: help setup tools run demo demo-pipeline test simulate mutants unprotected soak soak-pipeline folders routed fuzz model check audit dist deb image packages-test docs bench format clean install uninstall
 
 help: ## list these targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 24
@@ -91,6 +91,9 @@ simulate: tools ## queue managers in simulated worlds, SEEDS=1000 from FIRST=1 o
 
 mutants: tools ## inject faults into the code: the simulation must detect each
 	@$(PY) -m tests.simulation.mutants $(ARGS)
+
+unprotected: tools ## take protections of SECURITY.md out: the tests that it names must fail
+	@$(PY) -m tests.attack.removals $(ARGS)
 
 soak: tools ## hostile networks, crashes, power losses and new seeds, for HOURS=1
 	@$(PY) -m tests.soak --hours $(HOURS) $(ARGS)

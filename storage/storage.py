@@ -104,6 +104,10 @@ class Storage:
         """The open batch.  Get it anew for each change: it is replaced at each commit."""
         return self._writer.batch
 
+    def watch_outcomes(self, watch: Callable[[bytes], None]) -> None:
+        """Call `watch` with the token of each outcome that a batch gets."""
+        self._writer.on_outcome = watch
+
     async def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Read the durable state without delaying the writer.  Raises StorageError."""
         if self._is_closed:

@@ -15,6 +15,7 @@ from qmd.bulk.consume import Consumer
 from qmd.bulk.directory_answers import DirectoryAnswers
 from qmd.bulk.large_send import LargeSender
 from qmd.bulk.message_shapes import ShapeBuilder
+from qmd.bulk.prepared_messages import PreparedMessages
 from qmd.bulk.prepared_publication import PreparedPublication
 from qmd.bulk.publication_batch import PublicationWriter
 from qmd.bulk.publisher import Publisher
@@ -57,6 +58,7 @@ from qmd.operations.locks import Locks
 from qmd.operations.message_protection import MessageProtection
 from qmd.operations.move import Mover
 from qmd.operations.move_target import MoveTargets
+from qmd.operations.once_limit import OutcomeLimit
 from qmd.operations.packet_composer import PacketComposer
 from qmd.operations.purge import Purger
 from qmd.operations.queue_admin import QueueAdministration
@@ -202,6 +204,7 @@ class Assembly(TransferLayer):
         self.once_sender = OnceSender(
             services, self.message_sender, self.request_outcomes, self.sealed_tokens
         )
+        self.outcome_limit = OutcomeLimit(services)
         uniform_sender = UniformSender(
             services,
             self.message_sender,
@@ -280,6 +283,13 @@ class Assembly(TransferLayer):
             self.message_sender,
             self._new_answers,
             self._publication_with,
+            partial(
+                PreparedMessages,
+                services,
+                self.send_checks,
+                self.admission,
+                self.message_sender,
+            ),
         )
 
     def _make_history(self) -> None:

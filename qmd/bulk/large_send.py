@@ -3,9 +3,9 @@
     decode ──► check, make packets ──► send: one turn, one batch ──► (commit) ──► answer
     (parts, between which other work has its turn)
 
-The last turn assigns the places of the messages, so their order is that of their commits.  Requests
-with unusual messages (express, signed, to several queues …) are checked in parts too, with their
-signatures and encryption; the last turn makes the packets, by `MessageSender`.
+The last turn assigns the places of the messages, so their order is that of their commits.  Packets
+of uniform messages are made from templates (prepared_publication.py), those of all others (express,
+signed, to several queues …) one by one (prepared_messages.py).
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from qmd.bulk.message_shapes import NotUniform
+from qmd.bulk.prepared_messages import changed
 from qmd.control_protocol import parts as frames
+from qmd.naming.fan_out import Copies
+from qmd.operations.delayed import is_delayed
 
 if TYPE_CHECKING:
     from qmd.bulk.directory_answers import DirectoryAnswers
+    from qmd.bulk.prepared_messages import PreparedMessages
     from qmd.bulk.prepared_publication import PreparedPublication
     from qmd.control_protocol.messages import NewMessage
+    from qmd.naming.fan_out import Several
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import SendChecks
     from qmd.operations.transaction import Transaction
@@ -47,13 +52,8 @@ class Sender(NamedTuple):
 class PreparedSend:
     """A request that is ready to be sent in one turn of the event loop."""
 
-    services: Services
-    message_sender: MessageSender
     answers: DirectoryAnswers
-    messages: list[NewMessage]
-    publication: PreparedPublication | None  # None: the messages are not uniform
-    numbers: list[int]
-    ids: list[object]
+    prepared: PreparedMessages | UniformMessages
 
     async def send(
         self,
@@ -66,36 +66,22 @@ class PreparedSend:
 
         All of it is one turn of the loop.  Raises Refusal.
         """
-        await self.answers.complete(partial(self._send, check, token, done, owner))
+        await self.answers.complete(partial(self._send, check, token, done))
 
     def _send(
-        self,
-        check: Callable[[], None],
-        token: bytes,
-        done: Callable[[list[object]], None],
-        owner: str,
+        self, check: Callable[[], None], token: bytes, done: Callable[[list[object]], None]
     ) -> None:
         check()
-        try:
-            if self.publication is None:
-                raise NotUniform
-            self.publication.take_over()
-        except NotUniform:
-            self.message_sender.send_protected(self.messages, token, done, owner)
-            return
-        batch = self.services.storage.batch
-        if token:
-            result = msgspec.msgpack.encode(self.numbers)
-            batch.record_outcome(token, result, self.services.clock.now_s)
-        batch.when_durable(partial(done, self.ids))
+        if not self.prepared.check():
+            raise changed()
+        self.prepared.write(token, done)
 
 
 @dataclass(slots=True)
-class PreparedCommit:
-    """The messages of a transaction, ready for its commit."""
+class UniformMessages:
+    """The messages of a request or a transaction that are alike, ready for one turn."""
 
     services: Services
-    answers: DirectoryAnswers
     publication: PreparedPublication
     numbers: list[object]  # of the transaction, also of messages that it gets later
     ids: list[object]
@@ -114,8 +100,9 @@ class PreparedCommit:
         """Add them to the open batch, and the outcome `token`; `done(ids)` when it is durable."""
         self.publication.write()
         batch = self.services.storage.batch
-        result = msgspec.msgpack.encode(self.numbers)
-        batch.record_outcome(token, result, self.services.clock.now_s)
+        if token:
+            result = msgspec.msgpack.encode(self.numbers)
+            batch.record_outcome(token, result, self.services.clock.now_s)
         batch.when_durable(partial(done, self.ids))
 
 
@@ -131,8 +118,10 @@ class LargeSender:
         message_sender: MessageSender,
         new_answers: Callable[[], DirectoryAnswers],
         new_publication: Callable[[DirectoryAnswers, str], PreparedPublication],
+        new_messages: Callable[..., PreparedMessages],
     ) -> None:
-        """`new_publication(answers, transaction)` returns an empty one."""
+        """`new_publication(answers, transaction)` returns an empty one, and so does
+        `new_messages(in_transaction=..., owner=...)` for messages that are not uniform."""
         self._services = services
         self._parts = parts
         self.line = line
@@ -140,6 +129,7 @@ class LargeSender:
         self._message_sender = message_sender
         self._new_answers = new_answers
         self._new_publication = new_publication
+        self._new_messages = new_messages
 
     async def decode(
         self, request: frames.SendParts | frames.SendOnceParts, sender: Sender
@@ -150,20 +140,20 @@ class LargeSender:
             messages += frames.decode_messages(request.messages[some], some.start)
         return messages
 
-    async def prepare(self, messages: list[NewMessage], sender: Sender) -> PreparedSend:
-        """Check messages, and make their packets as far as possible.
+    async def prepare(
+        self, messages: list[NewMessage], sender: Sender, owner: str = ""
+    ) -> PreparedSend:
+        """Check messages, and make their packets; `owner` may cancel those that are delayed.
 
         Raises Refusal, InvalidName, StorageError.
         """
         answers = self._new_answers()
         publication: PreparedPublication | None = self._new_publication(answers, "")
-        numbers: list[int] = []
+        numbers: list[object] = []
         ids: list[object] = []
         protected: list[NewMessage] = []
         async for some in self.parts_of(len(messages), sender):
-            part = messages[some]
-            await answers.complete(partial(self._check, part, sender))
-            part = await answers.complete(partial(self._message_sender.protect, part))
+            part = await answers.complete(partial(self._checked, messages[some], sender))
             protected += part
             if publication is None:
                 continue
@@ -174,9 +164,14 @@ class LargeSender:
             else:
                 numbers += more
                 ids += self._message_sender.ids(more)
-        return PreparedSend(
-            self._services, self._message_sender, answers, protected, publication, numbers, ids
-        )
+        if publication is not None:
+            uniform = UniformMessages(self._services, publication, numbers, ids)
+            return PreparedSend(answers, uniform)
+        prepared = self._new_messages(owner=owner)
+        async for some in self.parts_of(len(protected), sender):
+            await self._compose(prepared, answers, protected[some])
+        await self._services.ids.ensure(prepared.copies)
+        return PreparedSend(answers, prepared)
 
     async def send_in_transaction(
         self,
@@ -209,7 +204,7 @@ class LargeSender:
         answers = self._new_answers()
         transaction.choosing += 1  # it is not idle
         try:
-            prepared = await self._prepare_commit(transaction, answers, sender)
+            prepared = await self._prepare_commit(transaction, answers, sender, owner)
         finally:
             transaction.choosing -= 1
         await answers.complete(
@@ -217,9 +212,9 @@ class LargeSender:
         )
 
     async def _prepare_commit(
-        self, transaction: Transaction, answers: DirectoryAnswers, sender: Sender
-    ) -> PreparedCommit | None:
-        """Make the packets of a transaction; None: they are not uniform."""
+        self, transaction: Transaction, answers: DirectoryAnswers, sender: Sender, owner: str
+    ) -> PreparedMessages | UniformMessages:
+        """Make the packets of a transaction.  Raises Refusal."""
         publication = self._new_publication(answers, transaction.id.hex())
         messages, numbers = transaction.messages, transaction.numbers
         ids: list[object] = []
@@ -228,12 +223,39 @@ class LargeSender:
                 await self._packets(publication, messages[some], numbers[some])
                 ids += self._message_sender.ids(numbers[some])
         except NotUniform:
-            return None
-        return PreparedCommit(self._services, answers, publication, numbers, ids)
+            pass
+        else:
+            return UniformMessages(self._services, publication, numbers, ids)
+        prepared = self._new_messages(in_transaction=True, owner=owner)
+        last = sum(not is_delayed(each) for each in messages) - 1
+        async for some in self.parts_of(len(messages), sender):
+            several = transaction.several[some]
+            await self._compose(prepared, answers, messages[some], numbers[some], several, last)
+        await self._services.ids.ensure(prepared.copies)
+        return prepared
 
-    def _check(self, part: list[NewMessage], sender: Sender) -> None:
+    def _checked(self, part: list[NewMessage], sender: Sender) -> list[NewMessage]:
+        """Return messages as they are to be sent: signatures are verified, bodies encrypted."""
         sender.admit(part)
+        part = self._message_sender.protect(part)
         self._checks.check(part)
+        return part
+
+    async def _compose(
+        self,
+        prepared: PreparedMessages,
+        answers: DirectoryAnswers,
+        part: list[NewMessage],
+        numbers: list[object] | None = None,
+        several: list[Several | None] | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Make the packets of a part, with a number for each copy if there are none yet."""
+        if numbers is None:
+            ways = await answers.complete(partial(self._checks.check, part, is_part=True))
+            copies = sum(len(each.routes) if isinstance(each, Copies) else 1 for each in ways)
+            await self._services.ids.ensure(copies)
+        await answers.complete(partial(prepared.add, part, numbers, several, last))
 
     async def _packets(
         self,

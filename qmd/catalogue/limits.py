@@ -127,4 +127,14 @@ ENTRIES = (
         "Receive or purge messages. `qmd ship` ships the events also without an inventory; an "
         "audit then cannot find messages that vanished from their queues.",
     ),
+    Entry(
+        1415,
+        "too_many_outcomes",
+        "A client has as many stored results as it may.",
+        "The result of each request with a token, and of each transaction, is kept for a while, so"
+        " that a client that lost the answer can ask for it.",
+        "Wait until older results are forgotten; send more messages in one request; or raise "
+        "outcomes_max in the section [transactions].",
+        "over_quota",
+    ),
 )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from qmd.operations.locks import Locks
     from qmd.operations.message_protection import MessageProtection
     from qmd.operations.move import Mover
+    from qmd.operations.once_limit import OutcomeLimit
     from qmd.operations.purge import Purger
     from qmd.operations.queue_admin import QueueAdministration
     from qmd.operations.queue_deletion import QueueDeletion
@@ -131,6 +132,7 @@ class Components:
     mover: Mover
     name_lookups: NameLookups
     once_sender: OnceSender
+    outcome_limit: OutcomeLimit
     link_records: LinkRecords
     outgoing: OutgoingQueues
     peers: Peers

@@ -119,7 +119,7 @@ class _Execution:
                 return await sender.send_in_transaction(messages, self._sender, self._give)
             if isinstance(self._request, SendOnceParts) or self._request.once:
                 return await self._send_once(messages)
-            prepared = await sender.prepare(messages, self._sender)
+            prepared = await sender.prepare(messages, self._sender, self._owner)
             durable = asyncio.get_running_loop().create_future()
             await prepared.send(
                 self._check, self._claimed.token, partial(settle, durable), self._owner
@@ -150,7 +150,7 @@ class _Execution:
         self._admit(messages[:1])  # to know the token
 
         async def prepare() -> Sending:
-            prepared = await components.large_sender.prepare(messages, self._sender)
+            prepared = await components.large_sender.prepare(messages, self._sender, self._owner)
             return partial(prepared.send, self._check)
 
         while True:

@@ -39,6 +39,7 @@ def status(components: Components) -> Value:
     return {
         **totals(components),
         "memory": memory(components),
+        "outcomes": components.outcome_limit.status(),
         "directory": directory(components),
         "tls": components.tls.status(),
         "consequences": {

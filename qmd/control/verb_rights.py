@@ -432,7 +432,9 @@ def admit(components: Components, rights: Rights, request: Request) -> Request:
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
         rights.require(need.demand, need.things(components, request), verb)
-    return rights.claim(request)
+    claimed = rights.claim(request)
+    components.outcome_limit.check(rights, claimed)
+    return claimed
 
 
 def reference() -> str:

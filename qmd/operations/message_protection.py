@@ -19,7 +19,12 @@ from protocol.signed_fields import SignatureStyle, signed_parts
 from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
 from qmd.message_security.algorithms import NotCheckable
-from qmd.operations.verified_signatures import VerifiedSignatures, signature_key
+from qmd.operations.verified_signatures import (
+    VerifiedSignatures,
+    list_key,
+    marked,
+    signature_key,
+)
 from qmd.queues.local_queue import LocalQueue
 
 if TYPE_CHECKING:
@@ -73,6 +78,7 @@ class MessageProtection:
         self._checker: Checker | None = None
         self._session_keys: KeyCache[tuple[bytes, bytes]] | None = None
         self._verified = VerifiedSignatures(lambda: services.loop.time())
+        self.checked_count = 0  # messages of which the signature was verified
 
     def protect(
         self, messages: list[NewMessage], *, in_transaction: bool = False
@@ -97,14 +103,20 @@ class MessageProtection:
     def authenticated(self, packet: bytes) -> bytes:
         """Return the signed packet of a message to a queue of this host, marked as authenticated.
 
-        A packet with a signature that is not valid is returned unmarked.
+        A packet with a signature that is not valid is returned unmarked.  A signature over a list
+        of queues is verified once for all of them: their packets have the same signed bytes.
         """
         message = parse_user_message(packet)
+        key = list_key(message)
+        if key is not None and self._verified.has(key):
+            return marked(message, SignatureStyle.MSMQ_3)
         sender = _sender(message)
         found = None if sender is None else self._answers.last_certificates(sender)
         registered = {} if sender is None or found is None else {sender: found}
         checked = self._run_check(message, packet, registered)
         is_valid = checked is not None and checked.message_class is None and not checked.ask
+        if is_valid and checked is not None:
+            self._keep_verdict(key, checked)
         return checked.packet if is_valid and checked is not None else packet
 
     def verified_style(self, new: NewMessage, queue: LocalQueue, delivery: int) -> int:
@@ -167,7 +179,9 @@ class MessageProtection:
         here = next((each for each in way.routes if isinstance(each, LocalQueue)), None)
         fault = ""
         if here is not None:
-            checked = self._check(self._trial(new, way, here))
+            trial = self._trial(new, way, here)
+            checked = self._check(trial)
+            self._keep_verdict(list_key(parse_user_message(trial)), checked)
             fault = "" if checked.message_class is None else checked.detail
             if _style(checked) == SignatureStyle.MSMQ_2 and not new.encryption_key:
                 self._verified.add(signature_key(new, here.id, way.delivery))
@@ -182,6 +196,11 @@ class MessageProtection:
                 f"the signature of the message to {new.destination} is not valid: {fault}",
                 "Sign it again: its properties, its destination or its delivery have changed.",
             )
+
+    def _keep_verdict(self, key: bytes | None, checked: Checked) -> None:
+        """Remember that a signature over a list of queues is valid."""
+        if key is not None and _style(checked) == SignatureStyle.MSMQ_3:
+            self._verified.add(key)
 
     def _signature_fault(self, new: NewMessage, way: _Way) -> str:
         """Return why a signature is not one of a message to other hosts, or "".
@@ -220,6 +239,7 @@ class MessageProtection:
         if self._checker is None:
             self._checker = self._make_checker()
         now, wall_s = self._services.loop.time(), self._services.environment.time()
+        self.checked_count += 1
         try:
             return self._checker.check(message, packet, now, wall_s, registered)
         except NotCheckable as error:

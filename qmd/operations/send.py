@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from protocol.identifiers import guid_text
 from qmd.control_protocol.messages import NewMessage
+from qmd.message.prepared import PreparedPackets
 from qmd.naming.fan_out import Copies
 from qmd.operations.delayed import is_delayed
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 Numbers = int | list[int]
-#: A message that was checked, its way, and its number or those of its copies.
-_Checked = tuple[NewMessage, "Chosen", object]
+#: A message that was checked, its way, its number or those of its copies, and its packets if made.
+_Checked = tuple[NewMessage, "Chosen", object, PreparedPackets | None]
 
 
 def _ignore(ids: list[object]) -> None:
@@ -118,32 +119,47 @@ class MessageSender:
         done: Callable[[list[object]], None],
         *,
         numbers: list[object] | None = None,
+        in_transaction: bool = False,
         owner: str = "",
+        prepared: Sequence[PreparedPackets] | None = None,
     ) -> None:
         """Send messages that `SendChecks.check` has accepted in the same turn of the event loop.
 
-        With `numbers`, which were allocated before, the messages are one transaction, and `token`
-        is its id.  Without them, each transactional message is a transaction of its own.  Delayed
-        messages are stored for their time, in the same batch.
+        `numbers` are set if they were allocated before.  With `in_transaction` the messages are
+        one transaction, and `token` is its id.  Otherwise each transactional message is a
+        transaction of its own.  Delayed messages are stored for their time, in the same batch.
+        `prepared` has the packets of all messages, if they were made before.
         """
         self._release()  # a new sequence begins where all messages are acknowledged
-        in_transaction = numbers is not None
         if numbers is None:
             numbers = self.numbers_of(chosen)
         transaction = token.hex() if in_transaction else ""
         batch_sender = self._begin_batch(token, transaction)
-        all_of_them: list[_Checked] = [*zip(messages, chosen, numbers, strict=True)]
+        packets: Sequence[PreparedPackets | None] = prepared or [None] * len(messages)
+        all_of_them: list[_Checked] = [*zip(messages, chosen, numbers, packets, strict=True)]
         if any(map(is_delayed, messages)):
             all_of_them = self._delay(batch_sender, all_of_them, transaction, owner)
         index, last = self._next_index(), len(all_of_them) - 1
         bounds = index, True, True
-        for place, (new, way, number) in enumerate(all_of_them):
+        for place, (new, way, number, packets_of_it) in enumerate(all_of_them):
             if in_transaction:
                 bounds = index, place == 0, place == last
-            elif place:  # each is a transaction of its own
+            elif place and packets_of_it is None:  # each is a transaction of its own
                 bounds = self._next_index(), True, True
-            self._put(batch_sender, new, way, number, bounds)
+            self._put(batch_sender, new, way, number, bounds, packets_of_it)
         batch_sender.end(self.ids(numbers), numbers, done)
+
+    def prepare(
+        self, new: NewMessage, way: Chosen, number: object, bounds: Bounds
+    ) -> PreparedPackets:
+        """Return the packets of a message that `take_over` will send."""
+        batch_sender = self._begin_batch(b"", "")
+        if isinstance(way, Copies):
+            assert isinstance(number, list)
+            return self._copies.prepare(batch_sender, new, way, number, bounds)
+        assert isinstance(number, int)
+        route, delivery = way
+        return {delivery: batch_sender.prepared(new, route, delivery, number, bounds)}
 
     def release(self, new: NewMessage, way: Chosen, number: object) -> None:
         """Send a delayed message, with the numbers that it got when it was delayed; it is a
@@ -163,14 +179,16 @@ class MessageSender:
         way: Chosen,
         number: object,
         bounds: Bounds,
+        packets: PreparedPackets | None = None,
     ) -> None:
         if isinstance(way, Copies):
             assert isinstance(number, list)
-            self._copies.send(batch_sender, new, way, number, bounds)
+            self._copies.send(batch_sender, new, way, number, bounds, packets)
             self.sent_count += len(number)
         else:
             assert isinstance(number, int)
-            batch_sender.one(new, *way, number, bounds)
+            prepared = None if packets is None else packets[way[1]]
+            batch_sender.one(new, *way, number, bounds, prepared)
             self.sent_count += 1
 
     def _delay(
@@ -178,14 +196,14 @@ class MessageSender:
     ) -> list[_Checked]:
         """Store the messages that are due later; return the others."""
         now, at_once, later = self._delayed.now, [], []
-        for new, way, number in messages:
+        for new, way, number, packets in messages:
             row = None
             if is_delayed(new):
                 row = self._delayed.keep(
                     new, way, cast(Numbers, number), transaction=transaction, owner=owner, now=now
                 )
             if row is None:
-                at_once.append((new, way, number))
+                at_once.append((new, way, number, packets))
             else:
                 later.append(row)
         if later:

@@ -19,6 +19,7 @@ from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s
 from qmd.events.recorder import add_correlation, add_trace
 from qmd.message.build import PRIORITY_MAX
+from qmd.message.prepared import UNPLACED, placed
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.packet_composer import Deadlines
 from qmd.properties.trace import trace_of
@@ -77,10 +78,42 @@ class BatchSender:
         self.deadlines = Deadlines(None, None, discard=False)
 
     def one(
-        self, new: NewMessage, route: Route, delivery: int, number: int, bounds: Bounds
+        self,
+        new: NewMessage,
+        route: Route,
+        delivery: int,
+        number: int,
+        bounds: Bounds,
+        prepared: bytes | None = None,
     ) -> None:
-        """Put a message to one queue into the batch."""
+        """Put a message to one queue into the batch; `prepared` is its packet, without a place."""
         key, position = self.position(new, route, delivery)
+        packet = (
+            self.packet(new, route, delivery, number, bounds, position)
+            if prepared is None
+            else placed(prepared, position)
+        )
+        self.put(new, route, delivery, number, packet, key, position)
+
+    def prepared(
+        self, new: NewMessage, route: Route, delivery: int, number: int, bounds: Bounds
+    ) -> bytes:
+        """Return the packet of a message to one queue, which gets its place later."""
+        position: Position | None = None
+        if delivery == TRANSACTIONAL:
+            position = UNPLACED if isinstance(route, OutgoingQueue) else (0, 0)
+        return self.packet(new, route, delivery, number, bounds, position)
+
+    def packet(
+        self,
+        new: NewMessage,
+        route: Route,
+        delivery: int,
+        number: int,
+        bounds: Bounds,
+        position: Position | None,
+    ) -> bytes:
+        """Return the packet of a message to one queue."""
         style = 0
         if new.signature and isinstance(route, LocalQueue):
             style = self._verified_style(new, route, delivery)
@@ -88,9 +121,7 @@ class BatchSender:
             *(new, self.wall_s, route.address, number, delivery, position, bounds),
             signature_type=style,
         )
-        if not style:
-            packet = self.marked(new, route, packet)
-        self.put(new, route, delivery, number, packet, key, position)
+        return packet if style else self.marked(new, route, packet)
 
     def marked(self, new: NewMessage, route: Route, packet: bytes) -> bytes:
         """Return a packet with the mark of its verified signature, if its queue is one of here."""

@@ -41,7 +41,7 @@ class _Needed:
         self.by_queue: dict[LocalQueue, int] = {}  # bytes
         self.bytes = 0
         self.stored_bytes = 0  # fewer where copies share their ends
-        self.express = False
+        self.express_bytes = 0
 
 
 class _CopySizes(NamedTuple):
@@ -82,18 +82,20 @@ class SendChecks:
         in_transaction: bool = False,
         is_part: bool = False,
         several: Sequence[Several | None] | None = None,
+        messages_in_all: int = 0,
     ) -> list[Chosen]:
         """Return the queue and the delivery of each message, or its copies; nothing is sent.
 
         With `is_part`, the messages are part of a transaction that will send them when it commits:
         they need no room yet.  `several` has, for each message to several queues of a transaction,
-        the queues that its destination stood for when the transaction accepted it.  Raises
-        Refusal when one of the messages cannot be sent, and MustAsk.
+        the queues that its destination stood for when the transaction accepted it.
+        `messages_in_all` is the number of messages that these stand for.  Raises Refusal when
+        one of the messages cannot be sent, and MustAsk.
         """
         if self._services.lifecycle.stopping:
             raise Refusal("stopping", "this queue manager is stopping", "Try again in a moment.")
         chosen: list[Chosen] = []
-        needed = _Needed(len(messages))
+        needed = _Needed(messages_in_all or len(messages))
         names, replies = self._destinations, self._replies
         body_bytes_max = self._services.settings.quotas.message_bytes_max
         for index, new in enumerate(messages):
@@ -128,8 +130,8 @@ class SendChecks:
                 chosen.append((aims, delivery))
         full = self._admission.is_full(
             0 if is_part else needed.bytes,
-            express=needed.express,
-            messages=needed.messages,
+            express_bytes=0 if is_part else needed.express_bytes,
+            messages=0 if messages_in_all else needed.messages,
             stored=0 if is_part else needed.stored_bytes,
         )
         if full is not None:
@@ -229,7 +231,6 @@ class SendChecks:
             else:
                 singly.append(index)
         if EXPRESS in usual:
-            needed.express = True
             singly = sorted([*singly, *usual.pop(EXPRESS)])
         alike = [*usual.values(), *here.values()]
         needed.stored_bytes += max(min(sizes) - HEAD_BYTES_MAX, 0) + HEAD_BYTES_MAX * len(routes)
@@ -306,7 +307,7 @@ class SendChecks:
                 "Wait until the destination has acknowledged the messages under way.",
             )
         if delivery == EXPRESS:
-            needed.express = True
+            needed.express_bytes += size
         needed.bytes += size
         if isinstance(route, LocalQueue):
             before = needed.by_queue.get(route, 0) + size
@@ -444,6 +445,8 @@ def _separate_usual(
         ):
             usual.setdefault(delivery, []).append(index)
             needed.bytes += by_delivery[delivery] + route.address.size
+            if delivery == EXPRESS:
+                needed.express_bytes += by_delivery[delivery] + route.address.size
         else:
             others.append(index)
     return usual, others

@@ -12,6 +12,7 @@ from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, St
 from qmd.core.packet_fields import receive_time_s
 from qmd.events.recorder import add_correlation, add_trace
 from qmd.message.build import PRIORITY_MAX
+from qmd.message.prepared import UNPLACED
 from qmd.message.shared_packet import (
     Held,
     Packet,
@@ -28,6 +29,7 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
+    from qmd.message.prepared import PreparedPackets
     from qmd.message.shared_packet import Parts
     from qmd.naming.destinations import Route
     from qmd.operations.packet_composer import Bounds, PacketComposer, Position
@@ -71,8 +73,12 @@ class CopySender:
         copies: Copies,
         numbers: Sequence[int],
         bounds: Bounds,
+        prepared: PreparedPackets | None = None,
     ) -> None:
-        """Put a copy into each of the queues, each with a number of its own."""
+        """Put a copy into each of the queues, each with a number of its own.
+
+        `prepared` are the packets that `prepare` has made.
+        """
         heads: dict[int, Heads] = {}  # by delivery
         events = sender.events
         events.begin_copies()
@@ -85,18 +91,15 @@ class CopySender:
             if delivery in heads:
                 head = heads[delivery].head(route.address, number, position)
             else:
-                packet = self._composer.compose_first(
-                    new,
-                    sender.wall_s,
-                    copies.several,
-                    route.address,
-                    number,
-                    delivery,
-                    position,
-                    bounds,
+                packet = (
+                    self._first(sender, new, copies, index, number, position, bounds)
+                    if prepared is None
+                    else prepared[delivery]
                 )
                 heads[delivery] = Heads(packet, route.address)
                 head = packet[: split(packet)]
+                if prepared is not None:
+                    head = heads[delivery].head(route.address, number, position)
                 if part is None:
                     size = len(packet) - len(head)
                     # Copies that are refused here become dead letters with the complete packet.
@@ -125,6 +128,49 @@ class CopySender:
                 if events.enabled:
                     self._record_alike(sender, new, targets, delivery, done)
         events.end_copies()
+
+    def prepare(
+        self,
+        sender: BatchSender,
+        new: NewMessage,
+        copies: Copies,
+        numbers: Sequence[int],
+        bounds: Bounds,
+    ) -> PreparedPackets:
+        """Return the packet of the first copy with each delivery; it gets its place later."""
+        packets: PreparedPackets = {}
+        for index in (*copies.others, *(each[0] for each in copies.alike)):
+            delivery = copies.deliveries[index]
+            if delivery not in packets:
+                position: Position | None = None
+                if delivery == TRANSACTIONAL:
+                    is_here = isinstance(copies.routes[index], LocalQueue)
+                    position = (0, 0) if is_here else UNPLACED
+                packets[delivery] = self._first(
+                    sender, new, copies, index, numbers[index], position, bounds
+                )
+        return packets
+
+    def _first(
+        self,
+        sender: BatchSender,
+        new: NewMessage,
+        copies: Copies,
+        index: int,
+        number: int,
+        position: Position | None,
+        bounds: Bounds,
+    ) -> bytes:
+        return self._composer.compose_first(
+            new,
+            sender.wall_s,
+            copies.several,
+            copies.routes[index].address,
+            number,
+            copies.deliveries[index],
+            position,
+            bounds,
+        )
 
     def _part(self, sender: BatchSender, packet: bytes, copies: Copies | None) -> Part:
         """Return the common end of the copies; `copies` are those that share it, or None."""

@@ -314,9 +314,7 @@ class Transactions:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
         `client` is the name of the client that may cancel its delayed messages; `prepared` are its
-        messages if their packets are made already.
-
-        Raises Refusal: then the transaction is aborted.  Raises MustAsk: then it stays open.
+        messages if their packets are made already.  Raises Refusal: then it is aborted.  Raises MustAsk: then it stays open.
         """
         transaction = self._find(transaction_id, owner)
         message_receiver, reader = self._message_receiver, transaction.reader
@@ -328,7 +326,7 @@ class Transactions:
         try:
             self._check_received(transaction)
             if prepared is not None and not prepared.check():
-                prepared = None
+                prepared = None  # its messages have changed, and are checked and made anew
             chosen = (
                 []
                 if prepared
@@ -360,6 +358,7 @@ class Transactions:
                 transaction.id,
                 committed,
                 numbers=transaction.numbers,
+                in_transaction=True,
                 owner=client,
             )
         assert batch is self._services.storage.batch, "a transaction is in one batch"

@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from protocol import build_user_message
+from protocol.signed_fields import SignatureStyle, signed_parts
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from protocol import UserMessage
     from qmd.control_protocol.messages import NewMessage
 
 #: An older one is verified again: its certificate may have been revoked meanwhile.
@@ -28,6 +32,41 @@ _encode = msgspec.msgpack.Encoder().encode
 def signature_key(new: NewMessage, queue: int, delivery: int) -> bytes:
     """Return the digest of a message with all of its properties, its queue and its delivery."""
     return hashlib.blake2b(_encode((new, queue, delivery)), digest_size=20).digest()
+
+
+def list_key(message: UserMessage) -> bytes | None:
+    """Return the digest of all that the verification of a signature over a list of queues reads.
+
+    None: the message has no such signature, or another one as well.
+    """
+    header, multi_queue = message.security, message.multi_queue
+    if header is None or multi_queue is None or header.signature or header.flags.body_encrypted:
+        return None
+    if not multi_queue.signature.signature:
+        return None
+    flags = header.flags.replace(signature_type=0, authenticated=0)
+    digest = hashlib.blake2b(digest_size=20)
+    for part in (
+        *signed_parts(message, SignatureStyle.MSMQ_3),
+        multi_queue.signature.signature,
+        header.certificate,
+        header.provider,
+        header.sender_id,
+        b"%d %d" % (int(flags), message.properties.hash_algorithm),
+    ):
+        digest.update(b"%d " % len(part))
+        digest.update(part)
+    return digest.digest()
+
+
+def marked(message: UserMessage, style: SignatureStyle) -> bytes:
+    """Return the packet of a message with the mark that its signature was verified."""
+    header = message.security
+    assert header is not None
+    flags = header.flags.replace(authenticated=0, body_encrypted=0, signature_type=int(style))
+    return build_user_message(
+        message._replace(security=header._replace(flags=flags, encryption_key=b""))
+    )
 
 
 class VerifiedSignatures:

@@ -123,7 +123,7 @@ class Reports:
         asked = None
         if source != self._services.id or connection is not None:
             asked = self._ways.asked(source, connection)
-        if self._admission.is_full(len(report), express=True) is not None:
+        if self._admission.is_full(len(report), express_bytes=len(report)) is not None:
             return  # reports are for information only, and peers can ask for any number of them
         if asked is not None and not self._limits.take_copies(asked.by, 1):
             self._limits.count_not_made(asked.by, "too many reports")

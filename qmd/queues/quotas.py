@@ -74,12 +74,18 @@ class Admission:
         self._usage = usage
 
     def is_full(
-        self, size: int, *, express: bool = False, messages: int = 1, stored: int | None = None
+        self,
+        size: int,
+        *,
+        express_bytes: int = 0,
+        messages: int = 1,
+        stored: int | None = None,
     ) -> Refusal | None:
         """Return the refusal of `messages` with `size` bytes in all, or None if they fit.
 
-        The disk space of messages that fit counts as used from now on. `stored` is the number of
-        bytes that will be stored, if it is less than `size` because copies share a part.
+        `express_bytes` of them are those of express messages.  The disk space of messages that fit
+        counts as used from now on. `stored` is the number of bytes that will be kept, if it is less
+        than `size` because copies share a part.
         """
         usage, services = self._usage, self._services
         quotas, storage = services.settings.quotas, services.storage
@@ -91,15 +97,16 @@ class Admission:
                 MORE_FOR_THE_COMPUTER,
             )
         kept = size if stored is None else stored
-        if express and usage.express_bytes + kept > quotas.express_bytes:
+        in_memory = min(express_bytes, kept)
+        if express_bytes and usage.express_bytes + in_memory > quotas.express_bytes:
             return Refusal(
                 "express_full",
                 f"express messages take {usage.express_bytes} of {quotas.express_bytes} bytes of"
-                f" memory, and {kept} more are needed",
+                f" memory, and {in_memory} more are needed",
                 "Receive some, send it with --recoverable, or set express in the section [quotas]"
                 " of the configuration higher.",
             )
-        if not storage.room(services.loop.time(), 0 if express else kept):
+        if not storage.room(services.loop.time(), kept - in_memory):
             return Refusal(
                 "disk_full",
                 f"the disk of the data folder is full: {storage.free_bytes / 1e6:.1f} MB are"

@@ -86,7 +86,9 @@ class Acceptance:
         ):
             return KNOWN
         size = len(packet)
-        full = self._admission.is_full(size, express=not user.flags & _EXPRESS_BITS)
+        full = self._admission.is_full(
+            size, express_bytes=0 if user.flags & _EXPRESS_BITS else size
+        )
         if full is not None:
             return self._decide_without_room(connection, message, full.text)
         left_s = time_left_s(packet, reach_time_s(packet), wall_ms // 1000)

@@ -32,6 +32,10 @@ from storage.tables.tally import tally_of
 _numbers = itertools.count(1)
 
 
+def _ignore(token: bytes) -> None:
+    """Ignore the token of an outcome."""
+
+
 class Batch:
     """The open batch: accepts changes until the writer takes it.
 
@@ -39,11 +43,17 @@ class Batch:
     it was passed to a method.
     """
 
-    def __init__(self, on_act: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        on_act: Callable[[], bool],
+        on_outcome: Callable[[bytes], None] = _ignore,
+    ) -> None:
         """Create an empty batch.
 
         Each change calls `on_act` until it returns True: the batch is then due for commit.
+        `on_outcome` is called with the token of each outcome.
         """
+        self._on_outcome = on_outcome
         #: Unique; identifies the batch to objects that must not keep a reference to it.
         self.number = next(_numbers)
         self.load = load = Load(on_act)
@@ -120,7 +130,9 @@ class Batch:
         self.load.count(len(keys))
 
     def record_outcome(self, token: bytes, result: bytes, at_s: int) -> None:
+        """Record the outcome of a request, by its token, at a second of our own clock."""
         self._outcomes.append((token, result, at_s))
+        self._on_outcome(token)
         self.load.count(1)
 
     def mention(self, event: Event) -> None:

@@ -20,6 +20,7 @@ space from being written, and after a restart its packets are rejected or sent a
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from functools import partial
 
 import aiosqlite
@@ -79,6 +80,8 @@ class Writer:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         #: New changes are not urgent: they join another commit, or are committed later.
         self.is_patient = False
+        #: Called with the token of each outcome that a batch gets.
+        self.on_outcome: Callable[[bytes], None] = lambda token: None
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
         self._patience_s = options.full_disk_patience_s
@@ -145,7 +148,10 @@ class Writer:
         self._failure = self._failure or StorageError("the storage is closed")
 
     def _new_batch(self) -> Batch:
-        return Batch(self._gather)
+        return Batch(self._gather, self._outcome)
+
+    def _outcome(self, token: bytes) -> None:
+        self.on_outcome(token)
 
     def _gather(self) -> bool:
         """Schedule a commit of the open batch; changes in the same turn of the loop join it.

@@ -412,6 +412,19 @@ def test_a_flood_of_guessed_tokens_does_not_disturb_the_daemon(remote: Remote) -
         qm.peek("orders")
 
 
+def test_a_connection_has_one_attempt_to_log_in(remote: Remote) -> None:
+    token = Path(remote.token("read", name="right")).read_text().strip()
+    with remote.raw() as connection:
+        for number, each in ((1, "guess"), (2, token)):
+            connection.sendall(frames.frame(frames.Login(number, frames.VERSION, each)))
+        answers = b""
+        while data := connection.recv(65536):
+            answers += data
+
+    assert b"token_refused" in answers
+    assert b"scopes" not in answers
+
+
 def test_without_tls_only_loopback_is_accepted_and_only_if_configured(tmp_path: Path) -> None:
     port = free_port()
     settings = {"remote": {"enabled": True, "port": port, "plain_on_loopback": True}}

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.attack.removals.catalogue import ALL, WITHOUT_REMOVAL
+from tests.attack.removals.removal import Removal
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = ["attack", "what it could do", "protection", "test"]
 ATTACKERS_MIN = 8
@@ -42,6 +45,12 @@ def rows_of(text: str) -> list[Row]:
 ROWS = rows_of((ROOT / "SECURITY.md").read_text())
 
 
+def rows_about(removal: Removal) -> list[Row]:
+    """Return the rows of the attack of a removal that name its test."""
+    named = tuple(removal.test.split("::"))
+    return [row for row in ROWS if row.cells[0].startswith(removal.attack) and named in row.tests()]
+
+
 @cache
 def functions(file: str) -> frozenset[str]:
     """Return the names of the tests in a file, those of classes included."""
@@ -74,6 +83,25 @@ def test_each_file_of_attacks_is_named() -> None:
     attacks = {f"tests/attack/{path.name}" for path in (ROOT / "tests/attack").glob("test_*.py")}
 
     assert not attacks - named, "enter the attacks in SECURITY.md, with their protections"
+
+
+@pytest.mark.parametrize("removal", ALL, ids=lambda each: f"{each.attack}: {each.test}"[-90:])
+def test_each_removal_belongs_to_a_row_and_can_be_applied(removal: Removal) -> None:
+    assert len(rows_about(removal)) == 1
+    for change in removal.changes:
+        assert (ROOT / change.file).read_text().count(change.old) == 1, change
+        assert change.new != change.old
+
+
+def test_each_row_has_a_removal_or_the_reason_why_it_has_none() -> None:
+    tried = {row.cells[0] for each in ALL for row in rows_about(each)}
+    excused = {
+        row.cells[0] for row in ROWS for text in WITHOUT_REMOVAL if row.cells[0].startswith(text)
+    }
+
+    assert not tried & excused
+    assert {row.cells[0] for row in ROWS} == tried | excused
+    assert all(WITHOUT_REMOVAL.values())
 
 
 def test_a_row_without_a_test_is_noticed() -> None:

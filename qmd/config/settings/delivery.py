@@ -134,6 +134,12 @@ class TransactionsSettings:
         "1h",
         "How long the result of a request or transaction is kept, for a client that asks again.",
     )
+    outcomes_max: int = setting(
+        Whole(1, 1_000_000_000),
+        10_000_000,
+        "Results of the requests and transactions of each client that are kept at once; further "
+        "requests that need one are refused. Administrators have no limit.",
+    )
     once_max: int = setting(
         Whole(1, 1_000_000_000),
         10_000_000,

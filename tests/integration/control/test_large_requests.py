@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from typing import Literal
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from protocol import parse_user_message
+from qmd.bulk.prepared_messages import PreparedMessages
 from qmd.client import QueueManager, QueueManagerError, Signer, connect, new_message
 from qmd.control_protocol.messages import Done, Import, ImportedMessage, NewMessage, Refused
 from qmd.control_protocol.parts import MANY
+from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.message_security.keyring import make_signer
+from qmd.operations.packet_composer import PacketComposer
 from tests.integration.control.test_local_users import user
 from tests.integration.managers import Host, Hosts, hosted, until
 from tests.process.control_client import ControlClient
@@ -110,6 +114,35 @@ async def test_others_are_served_while_signatures_are_verified(hosts: Hosts) -> 
 
 
 @hosted
+async def test_a_signature_over_many_queues_is_verified_once(hosts: Hosts) -> None:
+    a = await hosts.start()
+    names = [f"q{number}" for number in range(50)]
+    for name in names:
+        await a.create(name)
+    folder = a.socket.parent
+    make_signer("ann", folder / "ann.key", folder / "ann.crt", days=2)
+    signer = Signer(str(folder / "ann.key"), str(folder / "ann.crt"))
+    protection = a.message_protection
+    async with connect(a.socket) as qm:
+        one = await qm.sign(new_message(",".join(names), b"signed"), signer)
+        before = protection.checked_count
+        await qm.send_many([one])
+        assert protection.checked_count == before + 1
+        found = []
+        for name in names:
+            found += [each async for each in qm.peek_each(name)]
+        assert [each.authenticated for each in found] == [True] * len(names)
+        # Neither other bytes nor another list have a share in that verdict.
+        for changed in (
+            msgspec.structs.replace(one, body=b"another"),
+            msgspec.structs.replace(one, destination=",".join(names[1:])),
+        ):
+            with pytest.raises(QueueManagerError, match="signature"):
+                await qm.send_many([changed])
+    assert all(a.queue(name).messages == 1 for name in names)
+
+
+@hosted
 async def test_others_are_served_while_an_import_is_checked(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
@@ -162,6 +195,103 @@ async def test_unusual_messages_of_a_large_request_are_sent_too(hosts: Hosts) ->
         ids = await qm.send_many([*usual, express])
         assert len(set(ids)) == MESSAGES + 1
     assert a.queue("orders").messages == MESSAGES + 1
+
+
+@contextmanager
+def composed_in_the_last_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """Yield the packets that are composed while the messages of a request get their places."""
+    found: list[bytes] = []
+    is_last = False
+    compose, write = PacketComposer.compose, PreparedMessages.write
+
+    def watched(self: PacketComposer, *arguments: Any, **more: Any) -> bytes:
+        packet = compose(self, *arguments, **more)
+        if is_last:
+            found.append(packet)
+        return packet
+
+    def last(self: PreparedMessages, *arguments: Any) -> None:
+        nonlocal is_last
+        is_last = True
+        write(self, *arguments)
+        is_last = False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketComposer, "compose", watched)
+        patch.setattr(PreparedMessages, "write", last)
+        yield found
+
+
+@hosted
+async def test_packets_of_unusual_messages_are_made_in_parts(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await a.create("orders")
+    await a.create("copies")
+    await a.create("acks")
+    await b.create("orders", transactional=True)
+    there = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("orders", {"delivery": "express"}),
+        ("orders", {"admin_queue": "acks", "acknowledge": POSITIVE_ARRIVAL}),
+        ("orders,copies", {}),
+        (there, {"delivery": "transactional", "report_queue": "acks"}),
+    ]
+    async with connect(a.socket) as qm:
+        for destination, properties in kinds:
+            messages = [new_message(destination, each, **properties) for each in NUMBERED]
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                composed_in_the_last_turn(patch) as composed,
+            ):
+                ids = await qm.send_many(messages)
+            assert len(ids) == MESSAGES
+            assert not composed, destination
+    for queue, times in (("orders", 3), ("copies", 1)):
+        assert a.queue(queue).messages == times * MESSAGES
+    await until(lambda: b.queue("orders").messages == MESSAGES)
+    assert await all_of(b) == NUMBERED
+    assert await all_of(a) == NUMBERED * 3
+
+
+@hosted
+async def test_unusual_messages_of_a_transaction_are_one_transaction(hosts: Hosts) -> None:
+    a, b = await hosts.start("a"), await hosts.start("b")
+    await a.create("orders", transactional=True)
+    await b.create("orders", transactional=True)
+    there = f"DIRECT=TCP:127.0.0.1:{b.port}\\private$\\orders"
+    later = new_message("orders", b"later", delay_s=3600.0)
+    async with connect(a.socket) as qm, qm.transaction():
+        await qm.send_many([later])
+        await qm.send_many([new_message(f"orders,{there}", each) for each in NUMBERED])
+    await until(lambda: b.queue("orders").messages == MESSAGES)
+    for host in (a, b):
+        stored = await host.peek("orders")
+        stored += await host.peek("orders", stored[-1].lookup_id + 1)
+        headers = [parse_user_message(each.packet).transaction for each in stored]
+        flags = [each.flags for each in headers if each is not None]
+        assert [each.first for each in flags] == [1, *[0] * (MESSAGES - 1)]
+        assert [each.last for each in flags] == [*[0] * (MESSAGES - 1), 1]
+        assert len({each.index for each in flags}) == 1
+        assert await all_of(host) == NUMBERED
+
+
+@hosted
+async def test_a_queue_that_is_deleted_while_messages_are_prepared_gets_none(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    await a.create("copies")
+    async with connect(a.socket) as large, connect(a.socket) as other:
+        await other.send("orders", b"connected")
+        messages = [new_message("orders,copies", each) for each in NUMBERED]
+        sent = asyncio.create_task(large.send_many(messages))
+        await until(lambda: any(under_way(a)))
+        await other.delete_queue("copies")
+        assert not sent.done()
+        with pytest.raises(QueueManagerError, match=r"copies|changed"):
+            await sent
+    assert a.queue("orders").messages == 1
 
 
 @hosted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -21,13 +21,18 @@ def test_a_link_in_place_of_the_token_file_is_not_followed(tmp_path: Path) -> No
     assert victim.read_text() == "# precious\n"
 
 
-def test_a_link_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is random; here the attacker has guessed it."""
     folder, victim = tmp_path / "data", tmp_path / "victim"
     folder.mkdir()
     victim.write_text("precious\n")
-    (folder / f".tokens.{os.getpid()}").symlink_to(victim)
+    monkeypatch.setattr(secrets, "token_hex", lambda count: "a" * 2 * count)
+    (folder / f".tokens.{'a' * 16}").symlink_to(victim)
 
-    create(folder / "tokens", "archive", frozenset({"read"}), ())
+    with pytest.raises(FileExistsError):
+        create(folder / "tokens", "archive", frozenset({"read"}), ())
 
     assert victim.read_text() == "precious\n"
-    assert [grant.name for grant in read(folder / "tokens")] == ["archive"]
+    assert read(folder / "tokens") == []

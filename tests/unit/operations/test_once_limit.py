@@ -1,4 +1,4 @@
-"""The number of sends with a key is limited for each client."""
+"""The number of stored results is limited for each client."""
 
 from __future__ import annotations
 

@@ -1,0 +1,215 @@
+"""Messages of a request that is not uniform: checked and composed in parts, sent in one turn.
+
+    add (a part in each turn of the loop) ──► packets ──► check, write: one turn, one batch
+
+The last turn compares the queues with those that the parts found, adds the sizes up, and gives the
+packets their places.  Their rows are in one batch, so that the request is one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from qmd.control_protocol.messages import EXPRESS
+from qmd.errors import Refusal
+from qmd.naming.fan_out import Copies
+from qmd.operations.delayed import is_delayed
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.quotas import queue_refusal
+
+if TYPE_CHECKING:
+    from qmd.control_protocol.messages import NewMessage
+    from qmd.message.prepared import PreparedPackets
+    from qmd.naming.fan_out import Several
+    from qmd.operations.send import MessageSender
+    from qmd.operations.send_checks import Chosen, SendChecks
+    from qmd.queues.quotas import Admission
+    from qmd.runtime.services import Services
+
+
+class _Condition:
+    """Messages that differ in nothing that a check depends on but their size."""
+
+    __slots__ = ("bytes", "example", "several", "way")
+
+    def __init__(self, example: NewMessage, way: Chosen, several: Several | None) -> None:
+        self.example = example  # the largest one
+        self.bytes = _size(example)
+        self.way = way
+        self.several = several
+
+
+class PreparedMessages:
+    """The packets of one request, before they are sent."""
+
+    def __init__(
+        self,
+        services: Services,
+        checks: SendChecks,
+        admission: Admission,
+        sender: MessageSender,
+        *,
+        in_transaction: bool = False,
+        owner: str = "",
+    ) -> None:
+        """`owner` is the client that may cancel delayed messages."""
+        self._services = services
+        self._checks = checks
+        self._admission = admission
+        self._sender = sender
+        self._in_transaction = in_transaction
+        self._owner = owner
+        self._messages: list[NewMessage] = []
+        self._ways: list[Chosen] = []
+        self._numbers: list[object] = []
+        self._packets: list[PreparedPackets] = []
+        self._conditions: dict[Hashable, _Condition] = {}
+        self._index: int | None = None  # of the transaction
+        self._at_once = 0  # messages that are not delayed
+        self._by_queue: dict[LocalQueue, int] = {}  # bytes
+        self._bytes = self._express_bytes = self._stored_bytes = 0
+        self._copies = 0
+
+    @property
+    def numbers(self) -> list[object]:
+        """The numbers of the messages; of copies, lists of numbers."""
+        return self._numbers
+
+    @property
+    def copies(self) -> int:
+        """The number of packets in all."""
+        return self._copies
+
+    def add(
+        self,
+        part: Sequence[NewMessage],
+        numbers: Sequence[object] | None = None,
+        several: Sequence[Several | None] | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Check the next messages, and make their packets.
+
+        `numbers` and `several` are those of a transaction; `last` is the place of the last one of
+        its messages, of which delayed ones do not count.  Raises Refusal, MustAsk.
+        """
+        messages = list(part)
+        ways = self._checks.check(
+            messages, in_transaction=self._in_transaction, is_part=True, several=several
+        )
+        if numbers is None:
+            numbers = self._sender.numbers_of(ways)
+        for at, (new, way, number) in enumerate(zip(messages, ways, numbers, strict=True)):
+            if self._in_transaction:
+                if self._index is None:
+                    self._index = self._sender.next_indexes(1)
+                bounds = self._index, self._at_once == 0, self._at_once == last
+                self._at_once += not is_delayed(new)
+            else:
+                bounds = self._sender.next_indexes(1), True, True
+            packets = self._sender.prepare(new, way, number, bounds)
+            self._count(new, way, packets, several[at] if several else None)
+            self._messages.append(new)
+            self._ways.append(way)
+            self._numbers.append(number)
+            self._packets.append(packets)
+
+    def check(self) -> bool:
+        """Return True if all messages can be sent now as they were made.  Raises Refusal."""
+        conditions = list(self._conditions.values())
+        ways = self._checks.check(
+            [each.example for each in conditions],
+            in_transaction=self._in_transaction,
+            is_part=True,
+            several=[each.several for each in conditions],
+            messages_in_all=self._copies,
+        )
+        if not all(_is_same(each.way, way) for each, way in zip(conditions, ways, strict=True)):
+            raise changed()
+        for queue, size in self._by_queue.items():
+            if not queue.has_room(size):
+                raise queue_refusal(queue, size)
+        full = self._admission.is_full(
+            self._bytes,
+            express_bytes=self._express_bytes,
+            messages=self._copies,
+            stored=self._stored_bytes,
+        )
+        if full is not None:
+            raise full
+        return True
+
+    def write(self, token: bytes, done: Callable[[list[object]], None]) -> None:
+        """Send the messages in the turn of the loop of their `check`, as `MessageSender.send`.
+
+        `token` is that of the request, or the id of the transaction.
+        """
+        self._sender.take_over(
+            self._messages,
+            self._ways,
+            token,
+            done,
+            numbers=self._numbers,
+            in_transaction=self._in_transaction,
+            owner=self._owner,
+            prepared=self._packets,
+        )
+
+    def _count(
+        self, new: NewMessage, way: Chosen, packets: PreparedPackets, several: Several | None
+    ) -> None:
+        condition = (
+            *(new.destination, new.admin_queue, new.response_queue, new.report_queue),
+            *(new.dead_letter_queue, new.dead_letter, new.delivery, new.privacy_level),
+            *(bool(new.signature), bool(new.encryption_key), id(several) if several else 0),
+        )
+        known = self._conditions.get(condition)
+        if known is None:
+            self._conditions[condition] = _Condition(new, way, several)
+        elif _size(new) > known.bytes:
+            known.example, known.bytes = new, _size(new)
+        if not isinstance(way, Copies):
+            route, delivery = way
+            self._add(route, delivery, len(packets[delivery]))
+            return
+        for route, delivery in zip(way.routes, way.deliveries, strict=True):
+            self._add(route, delivery, len(packets[delivery]), is_copy=True)
+        self._stored_bytes += max(map(len, packets.values()))
+
+    def _add(self, route: object, delivery: int, size: int, *, is_copy: bool = False) -> None:
+        self._copies += 1
+        self._bytes += size
+        if delivery == EXPRESS:
+            self._express_bytes += size
+        if not is_copy:
+            self._stored_bytes += size
+        if isinstance(route, LocalQueue):
+            self._by_queue[route] = self._by_queue.get(route, 0) + size
+
+
+def changed() -> Refusal:
+    """Return the refusal of messages whose queues are others now than when they were prepared."""
+    return Refusal(
+        "busy",
+        "a queue of the request has changed while its messages were prepared, and none of them was"
+        " sent",
+        "Send them again.",
+    )
+
+
+def _size(new: NewMessage) -> int:
+    return len(new.body) + len(new.extension)
+
+
+def _is_same(before: Chosen, now: Chosen) -> bool:
+    """Return whether a message still goes the way that was found for it."""
+    if isinstance(before, Copies) and isinstance(now, Copies):
+        return (
+            len(before.routes) == len(now.routes)
+            and all(one is other for one, other in zip(before.routes, now.routes, strict=True))
+            and before.deliveries == now.deliveries
+            and before.misfits == now.misfits
+        )
+    if isinstance(before, Copies) or isinstance(now, Copies):
+        return False
+    return before[0] is now[0] and before[1] == now[1]

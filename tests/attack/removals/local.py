@@ -1,0 +1,191 @@
+"""Protections against another local user, and an application with the group of the socket."""
+
+from tests.attack.removals.removal import Removal
+
+_USERS = "tests/integration/control/test_local_users.py::"
+_LARGE = "tests/integration/control/test_large_requests.py::"
+_PLACES = "tests/attack/test_client_places.py::"
+_SOCKET = "tests/process/test_control_socket.py::"
+
+REMOVALS = (
+    Removal(
+        "requests of every kind about queues of others",
+        "qmd/control/server.py",
+        "        if not self.rights.are_all:\n            request = self._admitted(request)\n",
+        "",
+        "tests/attack/test_access.py::test_no_verb_of_another_local_user_has_an_effect",
+    ),
+    Removal(
+        "requests of every kind about queues of others",
+        "qmd/access/rights.py",
+        "        self._checks.require(self.caller, demand, things, verb)",
+        "        pass",
+        f"{_USERS}test_no_verb_of_another_user_has_an_effect_without_the_right",
+    ),
+    Removal(
+        "a guessed id of a transaction, or of a message",
+        "qmd/access/rights.py",
+        "            marked[field] = value + self._mark",
+        "            marked[field] = value",
+        f"{_USERS}test_outcomes_and_transactions_of_two_users_are_independent",
+    ),
+    Removal(
+        "requests about dead-letter queues, journals",
+        "qmd/core/access.py",
+        "    Kind.DEAD_LETTER: frozenset({GET_PERMISSIONS}),",
+        "    Kind.DEAD_LETTER: frozenset({GET_PERMISSIONS, PEEK, RECEIVE}),",
+        f"{_USERS}test_dead_letters_and_internal_queues_are_closed_to_other_users",
+    ),
+    Removal(
+        "the number or the name of an account that was removed",
+        "qmd/core/access.py",
+        "    if principal in caller.proven:\n        return True\n    return principal.kind",
+        "    if any((each.kind, each.number) == (principal.kind, principal.number)\n"
+        "           for each in caller.proven):\n        return True\n    return principal.kind",
+        "tests/unit/core/test_access.py"
+        "::test_an_id_that_was_given_to_another_account_gets_no_grant_of_the_old_one",
+    ),
+    Removal(
+        "a link in the place of the token file",
+        "qmd/access/tokens.py",
+        "    if not (stat.S_ISREG(owner.st_mode) or stat.S_ISDIR(owner.st_mode)):",
+        "    if False:",
+        "tests/unit/access/test_tokens.py::test_a_link_in_place_of_the_token_file_is_not_followed",
+    ),
+    Removal(
+        "a link in the place of the token file",
+        "qmd/access/tokens.py",
+        "flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
+        "tests/unit/access/test_tokens.py"
+        "::test_a_link_in_place_of_the_temporary_file_is_not_followed",
+    ),
+    Removal(
+        "frames that are no requests, or giant ones",
+        "qmd/control/server.py",
+        "        except msgspec.DecodeError as error:\n            self._refuse(",
+        "        except ZeroDivisionError as error:\n            self._refuse(",
+        f"{_SOCKET}test_a_frame_that_is_no_request_is_answered_and_the_connection_goes_on",
+    ),
+    Removal(
+        "requests as fast as possible",
+        "qmd/control/accounts.py",
+        "        return self._work_left(now) > BUSY_S and self._accounts.has_another(self, now)",
+        "        return False",
+        "tests/unit/control/test_accounts.py"
+        "::test_it_stays_behind_as_long_as_it_uses_more_than_its_share",
+    ),
+    Removal(
+        "requests with tens of thousands of messages",
+        "qmd/control/server.py",
+        "        if (large := request_in_parts(frame)) is not None:",
+        "        if (large := None) is not None:",
+        f"{_LARGE}test_others_are_served_while_a_large_request_is_prepared",
+    ),
+    Removal(
+        "requests with tens of thousands of messages",
+        "qmd/control/message_handlers.py",
+        "    large = transactions.with_many(request.transaction, connection, MANY)",
+        "    large = None",
+        f"{_LARGE}test_others_are_served_while_a_large_transaction_commits",
+    ),
+    Removal(
+        "requests with tens of thousands of messages",
+        "qmd/bulk/prepared_messages.py",
+        "            prepared=self._packets,\n",
+        "",
+        f"{_LARGE}test_packets_of_unusual_messages_are_made_in_parts",
+    ),
+    Removal(
+        "a signed message to a thousand queues of this host",
+        "qmd/operations/message_protection.py",
+        "        if key is not None and self._verified.has(key):",
+        "        if False:",
+        f"{_LARGE}test_a_signature_over_many_queues_is_verified_once",
+    ),
+    Removal(
+        "requests of which the results are stored",
+        "qmd/control/verb_rights.py",
+        "    components.outcome_limit.check(rights, claimed)\n",
+        "",
+        "tests/integration/control/test_outcome_limit.py"
+        "::test_a_client_has_no_more_stored_results_than_the_limit",
+    ),
+    Removal(
+        "all places, all waiting requests",
+        "qmd/control/places.py",
+        "        silent = self._silent.candidate()\n",
+        "        silent = None\n",
+        f"{_PLACES}test_silent_clients_make_room_for_others",
+    ),
+    Removal(
+        "all places, all waiting requests",
+        "qmd/control/places.py",
+        "        if active is None or not self._active.is_smaller(owner, active):",
+        "        if True:",
+        f"{_PLACES}test_a_user_with_all_places_gives_some_up_for_another_user_and_for_operators",
+    ),
+    Removal(
+        "all places, all waiting requests",
+        "qmd/access/local_users.py",
+        "bool(ids & self._operators) or bool(ids & self._checks.administrator_ids)",
+        "bool(ids & self._operators)",
+        f"{_PLACES}test_a_user_who_may_administer_access_has_a_place_of_the_operators",
+    ),
+    Removal(
+        "all places, all waiting requests",
+        "qmd/control/server.py",
+        'owner = Owner(("user", user), process)',
+        'owner = Owner(("user", self.serial), process)',
+        f"{_PLACES}test_a_user_cannot_make_others_leave_by_many_connections",
+    ),
+    Removal(
+        "all places, all waiting requests",
+        "qmd/control/server.py",
+        "if self.account is not None and self.account.under_way > REQUESTS_OF_ACCOUNT_MAX:",
+        "if False:",
+        f"{_PLACES}test_requests_of_a_user_that_wait_are_limited",
+    ),
+    Removal(
+        "reading the data folder or a core file",
+        "deploy/qmd.service",
+        "LimitCORE=1\n",
+        "",
+        "tests/unit/test_deploy.py::test_no_body_of_a_message_reaches_a_core_file_or_another_user",
+    ),
+    Removal(
+        "very many queues",
+        "qmd/access/owners.py",
+        "        if self._counts[name] >= queues_max:",
+        "        if False:",
+        "tests/integration/control/test_local_users.py::test_a_user_has_no_more_queues_than_the_limit",
+    ),
+    Removal(
+        "reading logs, errors, events, and the list of processes",
+        "qmd/daemon.py",
+        "    _prevent_core_dumps()\n    os.umask",
+        "    os.umask",
+        "tests/attack/test_secrets.py::test_no_core_of_the_daemon_can_be_made",
+    ),
+    Removal(
+        "odd values in a request",
+        "qmd/control/validate.py",
+        "    if not wait_s <= WAIT_S_MAX:  # this form refuses NaN too",
+        "    if False:",
+        "tests/process/test_control_socket.py::test_no_value_of_a_request_stops_the_daemon",
+    ),
+    Removal(
+        "hundreds of signed messages in one request",
+        "qmd/control_protocol/parts.py",
+        "SIGNED_AT_ONCE = 8\n",
+        "SIGNED_AT_ONCE = 8_000_000\n",
+        "tests/integration/control/test_large_requests.py::test_others_are_served_while_signatures_are_verified",
+    ),
+    Removal(
+        "thousands of messages in one import, or in its dry run",
+        "qmd/control/message_handlers.py",
+        "IMPORTED_AT_ONCE = 64\n",
+        "IMPORTED_AT_ONCE = 64_000_000\n",
+        "tests/integration/control/test_large_requests.py::test_others_are_served_while_an_import_is_checked",
+    ),
+)
