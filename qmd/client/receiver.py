@@ -170,6 +170,14 @@ class Taken:
         return [message.lookup_id for message in self.messages]
 
 
+class _Woken(Exception):
+    """Messages of a cancelled receive have become ready while this one waited for others."""
+
+
+#: The waits of receives that may be woken; True: one was.
+_Waits = dict[asyncio.Future[Any], bool]
+
+
 class Receiver:
     """The receives of one client, from any number of queues."""
 
@@ -181,10 +189,18 @@ class Receiver:
         self._background: set[asyncio.Task[Any]] = set()
         # Removals whose caller was cancelled, by the id of the deque that gets their messages.
         self._unattended: defaultdict[int, set[asyncio.Task[Any]]] = defaultdict(set)
+        # Receives that wait for the daemon, by the id of the deque from which they are served.
+        self._waits: defaultdict[int, _Waits] = defaultdict(dict)
 
     async def take(
-        self, queue: str, limit: int, timeout_s: float | None, choice: frames.Choice | None = None
+        self,
+        queue: str,
+        limit: int,
+        timeout_s: float | None,
+        choice: frames.Choice | None = None,
+        waits: _Waits | None = None,
     ) -> Taken:
+        """Take messages.  Raises ClientError, and _Woken if it is one of `waits` that is woken."""
         now = asyncio.get_running_loop().time
         deadline = None if timeout_s is None else now() + timeout_s
         patience = self._caller.patience()
@@ -196,8 +212,8 @@ class Receiver:
                     answer = connection.ask(frames.Take, queue, limit, wait_s)
                 else:
                     answer = connection.ask(frames.TakeChosen, queue, choice, limit, wait_s)
-                stored = frames.stored_messages(await asyncio.shield(answer))
-            except asyncio.CancelledError:
+                stored = frames.stored_messages(await _answered(answer, waits))
+            except (asyncio.CancelledError, _Woken):
                 # The caller that would settle the taken messages was cancelled.
                 answer.add_done_callback(partial(_give_back, connection, queue))
                 raise
@@ -232,7 +248,10 @@ class Receiver:
         patience = self._caller.patience()
         while not ready and not await self._attend(ready):
             left_s = None if deadline is None else max(0.0, deadline - now())
-            taken = await self.take(queue, limit, left_s)
+            try:
+                taken = await self.take(queue, limit, left_s, waits=self._waits[id(ready)])
+            except _Woken:
+                continue
             if not taken:
                 break
             if failure := await self._remove(taken, ready):
@@ -258,7 +277,11 @@ class Receiver:
                 if not taken and await self._attend(ready):
                     continue
                 if not taken:
-                    taken = await self.take(queue, batch, timeout_s, choice)
+                    try:
+                        waits = self._waits[id(ready)]
+                        taken = await self.take(queue, batch, timeout_s, choice, waits)
+                    except _Woken:
+                        continue
                 if not taken:
                     return
                 if prefetch:
@@ -300,11 +323,22 @@ class Receiver:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            if not work.done():
+            if work.done():
+                self._wake(ready)
+            else:
                 unattended = self._unattended[id(ready)]
                 unattended.add(work)
                 work.add_done_callback(unattended.discard)
+                work.add_done_callback(lambda _: self._wake(ready))
             raise
+
+    def _wake(self, ready: deque[Message]) -> None:
+        """Let receives that wait for other messages take those that are ready."""
+        waits = self._waits[id(ready)]
+        asleep = [wait for wait, is_woken in waits.items() if not is_woken]
+        for wait in asleep[: len(ready)]:
+            waits[wait] = True
+            wait.cancel()
 
     async def _attend(self, ready: deque[Message]) -> bool:
         """Wait for removals whose caller was cancelled; return whether messages are ready.
@@ -330,6 +364,25 @@ class Receiver:
         await asyncio.wait([ahead])
         if not ahead.cancelled() and ahead.exception() is None:
             await ahead.result().give_back()
+
+
+async def _answered(answer: asyncio.Future[Any], waits: _Waits | None) -> Any:
+    """Return an answer of the daemon.  Raises _Woken if this wait is ended by `Receiver._wake`."""
+    if waits is None:
+        return await asyncio.shield(answer)
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled_before = task.cancelling()
+    wait = asyncio.shield(answer)
+    waits[wait] = False
+    try:
+        return await wait
+    except asyncio.CancelledError:
+        if waits[wait] and task.cancelling() == cancelled_before:
+            raise _Woken from None
+        raise
+    finally:
+        del waits[wait]
 
 
 def _give_back(connection: Connection, queue: str, answer: asyncio.Future[Any]) -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from qmd.client import QueueManager, connect
+from qmd.client import ClientError, NotConnected, QueueManager, connect
 from tests.patience import END_S
+from tests.process.proxy import Proxy
 from tests.process.test_remote_control import Remote, pytestmark
 
 __all__ = ["pytestmark"]
+NAMES = x509.SubjectAlternativeName
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +126,107 @@ def test_a_cancelled_receive_loses_nothing(remote: Remote, token: Path, queue: s
             assert await qm.receive(queue) is None
 
     asyncio.run(run())
+
+
+def test_two_receives_of_one_client_of_which_one_is_cancelled(remote: Remote, token: Path):
+    """Whatever the cancelled one has removed goes to the one that waits, not to a later one."""
+
+    async def run() -> None:
+        async with client(remote, token) as qm:
+            for number in range(30):
+                first = asyncio.create_task(qm.receive("plain", timeout_s=None))
+                await asyncio.sleep(0.001 * (number % 3))
+                second = asyncio.create_task(qm.receive("plain", timeout_s=END_S))
+                await asyncio.sleep(0.002)
+                await qm.send("plain", b"%d" % number)
+                await asyncio.sleep(0.001 * (number % 7))
+                first.cancel()
+                found = None
+                with contextlib.suppress(asyncio.CancelledError):
+                    found = await first
+                if found is None:
+                    found = await second
+                else:
+                    second.cancel()
+                    await asyncio.wait([second])
+                assert found is not None
+                assert found.body == b"%d" % number
+            assert await qm.receive("plain") is None
+
+    asyncio.run(run())
+
+
+def test_a_host_that_is_cut_off_and_a_server_that_is_killed(remote: Remote, token: Path):
+    """A receive that waits goes on after both; what an open transaction held is received again."""
+
+    async def run(proxy: Proxy) -> None:
+        address = f"tls://localhost:{proxy.port}"
+        options = {"token_file": token, "ca_file": remote.ca_file, "reconnect_s": END_S}
+        async with connect(address, **options) as qm:  # type: ignore[arg-type]
+            waiting = asyncio.create_task(qm.receive("orders", timeout_s=END_S))
+            await asyncio.sleep(0.2)
+            proxy.cut()
+            fill(remote, b"after the cut")
+            found = await waiting
+            assert found is not None
+            assert found.body == b"after the cut"
+
+            fill(remote, b"1", b"2")
+            transaction = qm.transaction()
+            await transaction.begin()
+            first = await transaction.receive("orders")
+            assert first is not None
+            proxy.cut()
+            with pytest.raises(ClientError):
+                await transaction.commit()
+            remote.daemon.restart()
+            bodies = [
+                message.body
+                for message in [await qm.receive("orders", timeout_s=END_S) for _ in range(2)]
+                if message is not None
+            ]
+            assert bodies == [b"1", b"2"]
+            assert await qm.receive("orders") is None
+
+    proxy = Proxy(remote.port)
+    try:
+        asyncio.run(run(proxy))
+    finally:
+        proxy.close()
+
+
+def test_an_expired_certificate_is_named(tmp_path: Path):
+    """Clients refuse it with the reason; a new one counts after a restart."""
+    other = Remote(tmp_path)
+    try:
+        other.daemon.create("orders", transactional=True)
+        token = other.token("read", queues=("private$\\*",))
+        folder = tmp_path / "qmd"
+        valid = (folder / "remote.crt").read_bytes()
+        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        authority_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        old = x509.load_pem_x509_certificate(valid)
+        now = datetime.now(UTC)
+        expired = (
+            x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), 7)
+            .not_valid_before(now - timedelta(days=3))
+            .not_valid_after(now - timedelta(days=1))
+            .add_extension(old.extensions.get_extension_for_class(NAMES).value, critical=False)
+            .sign(authority_key, SHA256())  # type: ignore[arg-type]
+        )
+        assert expired.issuer == authority.subject
+        (folder / "remote.crt").write_bytes(expired.public_bytes(Encoding.PEM))
+        other.daemon.restart()
+
+        async def read() -> None:
+            async with client(other, token) as qm:
+                await qm.peek("orders")
+
+        with pytest.raises(NotConnected, match="expired") as refused:
+            asyncio.run(read())
+        assert refused.value.code == "remote_certificate_refused"
+        (folder / "remote.crt").write_bytes(valid)
+        other.daemon.restart()
+        asyncio.run(read())
+    finally:
+        other.daemon.kill()

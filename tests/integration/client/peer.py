@@ -82,9 +82,9 @@ class Peer:
         for connection in self.connections:
             connection.serve_waiting()
 
-    async def seen(self, verb: type[frames.Request]) -> None:
-        """Wait until a request of this kind was received and done."""
-        while not self.requests_of(verb):
+    async def seen(self, verb: type[frames.Request], count: int = 1) -> None:
+        """Wait until so many requests of this kind were received and done."""
+        while len(self.requests_of(verb)) < count:
             self._news.clear()
             await self._news.wait()
 

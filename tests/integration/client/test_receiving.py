@@ -9,6 +9,7 @@ from qmd.client import NotHandedOver, NotTaken, OutcomeUnknown, OverQuota, conne
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from tests.integration.client.peer import Peer
+from tests.patience import END_S
 
 
 def bodies(messages):
@@ -176,6 +177,34 @@ def test_a_message_removed_for_a_cancelled_receiver_goes_to_the_next_receiver(tm
             assert bodies([await qm.receive("orders")]) == [b"2"]
 
     asyncio.run(scenario())
+
+
+def test_a_receiver_that_waits_gets_the_message_removed_for_a_cancelled_one(tmp_path):
+    """It has asked the daemon for another message already, which comes only later, or never."""
+
+    async def scenario(each):
+        async with Peer(tmp_path / f"socket{each}") as peer, connect(peer.path) as qm:
+            receiving = asyncio.create_task(qm.receive("orders", timeout_s=None))
+            await peer.seen(frames.Take)
+            waiting = asyncio.create_task(
+                anext(qm.receive_each("orders", timeout_s=None))
+                if each
+                else qm.receive("orders", timeout_s=None)
+            )
+            await peer.seen(frames.Take, 2)
+            peer.put("orders", b"1")
+            await peer.seen(frames.Remove)
+            receiving.cancel()
+            await asyncio.wait([receiving])
+            assert receiving.cancelled()
+
+            message = await asyncio.wait_for(waiting, END_S)
+            assert message.stored.packet == b"1"
+            peer.put("orders", b"2")
+            assert bodies([await qm.receive("orders", timeout_s=END_S)]) == [b"2"]
+
+    for each in (False, True):
+        asyncio.run(scenario(each))
 
 
 def test_iteration_ends_after_a_while_without_messages(tmp_path):
