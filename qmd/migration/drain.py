@@ -7,6 +7,7 @@ from typing import Any
 
 Step = dict[str, Any]
 _JOURNAL = "\\journal$"
+_JOURNAL_KB = 8_000_000  # 8 GB
 
 
 def drain_plan(old: str, new: str, queues: Sequence[str]) -> list[Step]:
@@ -35,12 +36,17 @@ def _until_the_cut(old: str, new: str, queues: Sequence[str]) -> list[Step]:
         {
             "title": "Send to both",
             "text": "Turn on the journal of each queue on Windows: it shows later which messages"
-            " its programs received. Then let senders name both queues. No program receives here"
-            " yet.",
+            " its programs received. A journal that has reached its quota, or that of the computer,"
+            " takes no copies: then such messages would be received here again. So give both room"
+            " for all messages until the cut (in KB). Then let senders name both queues. No program"
+            " receives here yet.",
             "windows": [
-                f"Get-MsmqQueue -Name '{queue}' -QueueType Private | Set-MsmqQueue"
-                " -JournalEnabled $true"
-                for queue in queues
+                f"Set-MsmqQueueManager -JournalQuota {_JOURNAL_KB}",
+                *(
+                    f"Get-MsmqQueue -Name '{queue}' -QueueType Private | Set-MsmqQueue"
+                    f" -Journaling $true -JournalQuota {_JOURNAL_KB}"
+                    for queue in queues
+                ),
             ],
             "commands": [_both(old, new, queue) for queue in queues],
             "back": [
@@ -51,10 +57,11 @@ def _until_the_cut(old: str, new: str, queues: Sequence[str]) -> list[Step]:
         {
             "title": "Compare",
             "text": "Repeat until nothing is missing here: then the messages from before are"
-            " received, and each that is left on Windows is here too.",
+            " received, and each that is left on Windows is here too. Messages that only the new"
+            " queue has (--later) were received on Windows, or are later ones.",
             "windows": [f".\\Export-MsmqMessage.ps1 -Queue {listed} -Output {old}.messages.jsonl"],
             "commands": [
-                f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}'"
+                f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}' --later"
                 for queue in queues
             ],
             "back": ["As before: nothing was changed."],
@@ -93,7 +100,7 @@ def _the_cut(old: str, queues: Sequence[str]) -> list[Step]:
                 for command in (
                     f"qmd migrate windows align {old}.journals.jsonl 'private$\\{queue}' --dry-run",
                     f"qmd migrate windows align {old}.journals.jsonl 'private$\\{queue}'",
-                    f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}'",
+                    f"qmd migrate windows compare {old}.messages.jsonl 'private$\\{queue}' --later",
                 )
             ],
             "back": [f"qmd move 'private$\\{q};aligned' 'private$\\{q}'" for q in queues],
