@@ -314,7 +314,8 @@ class Transactions:
         """Commit the transaction in one batch; `done(ids of its messages)` when it is durable.
 
         `client` is the name of the client that may cancel its delayed messages; `prepared` are its
-        messages if their packets are made already.  Raises Refusal: then it is aborted.  Raises MustAsk: then it stays open.
+        messages if their packets are made already.  Raises Refusal: then it is aborted.  Raises
+        MustAsk: then it stays open.
         """
         transaction = self._find(transaction_id, owner)
         message_receiver, reader = self._message_receiver, transaction.reader
