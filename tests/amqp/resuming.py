@@ -20,9 +20,12 @@ UNSETTLED = 7  # the field of an attach
 class ResumingSender(threading.Thread):
     """Sends numbers to a queue; after a lost connection those again that are not committed."""
 
-    def __init__(self, door: AmqpDoor, queue: str, count: int) -> None:
+    def __init__(self, door: AmqpDoor, queue: str, count: int, port: int | None = None) -> None:
+        """`port`: that of a proxy before the door, instead of its own."""
         super().__init__(daemon=True)
         self._door, self._queue, self._count = door, queue, count
+        self._port = port
+        self.connections = 0
         self._next = 0
         self._pending: dict[bytes, str] = {}  # in their order
         self._is_begun = False
@@ -31,7 +34,8 @@ class ResumingSender(threading.Thread):
     def run(self) -> None:
         while self.accepted < self._count:
             try:
-                with RawClient(self._door.port) as client:
+                self.connections += 1
+                with RawClient(self._port or self._door.port) as client:
                     self._send(client)
             except (OSError, AssertionError):  # the end of the connection
                 time.sleep(PAUSE_S)

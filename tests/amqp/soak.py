@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import random
 import sys
 import threading
 import time
@@ -34,6 +35,8 @@ from tests.process.harness import Hosts
 SENDERS, TOGETHER = 2, 5  # messages of one transaction
 BETWEEN = 20  # messages of a sender from one kill to the next
 RESUMED_BETWEEN = 60  # the same, of the sender that resumes
+#: Of a connection that is cut while it sends, about; one outcome is that of several messages.
+MESSAGES_A_CUT, MESSAGE_BYTES, OUTCOME_BYTES, OPENING_BYTES = 60, 80, 8, 300
 CLOSE_S = 5.0
 PAUSE_S = 0.02  # before another attempt to connect
 
@@ -250,6 +253,33 @@ def cut_at(door: AmqpDoor, offsets: list[tuple[int, bool]]) -> None:
         cutter.close()
 
 
+def cut_while_sending(door: AmqpDoor, cuts: int, seed: int) -> int:
+    """Cut connections anywhere while several requests of each are under way; return their number.
+
+    Raises AssertionError unless each message of the sender, which resumes its link, is in the queue
+    "resumed" once and in its order.
+    """
+    chance, cutter = random.Random(seed), Cutter(door.port)
+    count = MESSAGES_A_CUT * cuts
+    sender = ResumingSender(door, "resumed", count, cutter.port)
+    deadline = time.monotonic() + END_S + cuts
+    try:
+        while sender.accepted < count:
+            assert time.monotonic() < deadline, f"{sender.accepted} of {count} are accepted"
+            answers = chance.random() < 0.5
+            last = OUTCOME_BYTES if answers else MESSAGE_BYTES
+            offset = chance.randrange(OPENING_BYTES, OPENING_BYTES + MESSAGES_A_CUT * last)
+            cutter.cut_at(offset, answers=answers)
+            if sender.ident is None:
+                sender.start()
+            sender.join(0.02)
+    finally:
+        cutter.close()
+    assert _texts(door.daemon.peek("resumed")) == [f"{each}" for each in range(count)]
+    door.daemon.cli("queue", "purge", "resumed", "--yes")
+    return sender.connections - 1
+
+
 def conversation_bytes(door: AmqpDoor) -> tuple[int, int]:
     """Return how many bytes the client and the door write in one exchange."""
     sizes = []
@@ -332,6 +362,8 @@ def main(arguments: list[str]) -> int:
             offsets += [(each, True) for each in range(1, others, chosen.step)]
             cut_at(door, offsets)
             print(f"{len(offsets)} connections cut: nothing lost", flush=True)
+            cuts = cut_while_sending(door, chosen.kills, seed=1)
+            print(f"{cuts} connections cut under load: each once, in order", flush=True)
             messages = kill_under_load(door, chosen.kills)
             print(f"{chosen.kills} kills, {messages} messages: each once, in order", flush=True)
     finally:

@@ -30,6 +30,11 @@ def test_connections_that_are_cut_anywhere_lose_and_double_nothing(hosts: Hosts)
         )
 
 
+def test_a_sender_that_is_cut_with_several_requests_under_way_resumes_exactly(hosts: Hosts) -> None:
+    with door_of(hosts, transactional=("resumed",)) as door:
+        assert soak.cut_while_sending(door, CUTS, seed=5) > 1
+
+
 def test_many_connections_at_once_are_served(hosts: Hosts) -> None:
     with door_of(hosts, "many") as door:
         soak.connect_many(door, CONNECTIONS)
