@@ -198,5 +198,7 @@ $collection = @{
     notes = @($notes)
 }
 $text = ConvertTo-Json -InputObject $collection -Depth 8 -Compress
-[System.IO.File]::WriteAllText([System.IO.Path]::GetFullPath($Output), $text)
+# The current folder of .NET is not that of PowerShell.
+$file = $ExecutionContext.SessionState.Path.GetUnresolvedProviderPathFromPSPath($Output)
+[System.IO.File]::WriteAllText($file, $text)
 Write-Output ('{0} queues, {1} notes: {2}' -f $queues.Count, $notes.Count, $Output)

@@ -84,8 +84,10 @@ function Get-Row($Message, [string]$From) {
     }
 }
 
+# The current folder of .NET is not that of PowerShell.
+$file = $ExecutionContext.SessionState.Path.GetUnresolvedProviderPathFromPSPath($Output)
 $encoding = New-Object System.Text.UTF8Encoding $false
-$writer = New-Object System.IO.StreamWriter ([System.IO.Path]::GetFullPath($Output)), $false, $encoding
+$writer = New-Object System.IO.StreamWriter $file, $false, $encoding
 try {
     foreach ($path in $Queue) {
         # Peek is all that this access mode allows.

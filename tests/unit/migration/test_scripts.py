@@ -21,7 +21,8 @@ COMMANDS = {
 }
 #: Methods that a script may call: of .NET, of queues opened for peeking, and of the output file.
 METHODS = {
-    *("Add", "Ceiling", "Close", "FindAll", "FromBase64String", "GetFullPath", "GetValue"),
+    *("Add", "Ceiling", "Close", "FindAll", "FromBase64String", "GetValue"),
+    "GetUnresolvedProviderPathFromPSPath",
     *("GetValueNames", "MoveNext", "Read", "ToBase64String", "ToLowerInvariant", "ToString"),
     *("ToUniversalTime", "Translate", "WriteAllText", "WriteLine"),
     *("GetMessageEnumerator2", "GetPrivateQueuesByMachine", "GetPublicQueuesByMachine", "SetAll"),
@@ -68,6 +69,14 @@ def test_a_script_is_valid_and_reads_only(name):
     assert "ToBase64String" in methods
     assert commands - own <= COMMANDS
     assert methods <= METHODS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_output_is_in_the_folder_of_powershell(name):
+    """That of .NET is another one: a relative name would be in the folder of the system."""
+    methods = {text(node).rpartition(".")[2] for node in called(tree_of(name))}
+
+    assert "GetUnresolvedProviderPathFromPSPath" in methods
 
 
 def test_queues_are_opened_for_peeking_only():
