@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from typing import Any
 
 import pytest
 
+from qmd.bodies.bus_headers import parse_headers
 from tests.amqp.door import AmqpDoor, door_of
 from tests.patience import END_S
 from tests.process.harness import Hosts
@@ -14,7 +16,7 @@ from tests.process.harness import Hosts
 proton = pytest.importorskip("proton")
 from proton import Message, symbol  # noqa: E402
 from proton.reactor import AtMostOnce, Copy  # noqa: E402
-from proton.utils import BlockingConnection, LinkDetached  # noqa: E402
+from proton.utils import BlockingConnection, LinkDetached, SendException  # noqa: E402
 
 VALUES: dict[str, Any] = {
     "null": None,
@@ -186,6 +188,35 @@ def test_properties_of_msmq_come_from_annotations_and_go_to_them(hosts: Hosts) -
         assert got.annotations[symbol("x-opt-msmq-application-tag")] == 42
         assert bytes(got.annotations[symbol("x-opt-msmq-extension")]) == b"\1\2"
         receiver.accept()
+        connection.close()
+
+
+HEADERS = {
+    "NServiceBus.MessageId": "6f1f3c1e-6a57-4b8e-9f0e-2d9a7c64a2c1",
+    "NServiceBus.EnclosedMessageTypes": "Shop.PlaceOrder, Shop",
+    "NServiceBus.ContentType": "text/xml",
+    "NServiceBus.ReplyToAddress": "answers@web1",
+}
+
+
+def test_headers_of_a_service_bus_are_application_properties_both_ways(hosts: Hosts) -> None:
+    with door_of(hosts, "orders") as door:
+        connection = connect(door)
+        sender = connection.create_sender("orders")
+        mark = {symbol("x-opt-msmq-service-bus"): "NServiceBus"}
+        sender.send(Message(body=b"<o/>", inferred=True, properties=HEADERS, annotations=mark))
+
+        [shown] = door.daemon.peek("orders")
+        extension = base64.b64decode(shown["extension_base64"])
+        assert parse_headers(extension) == HEADERS
+        assert extension.endswith(b"</ArrayOfHeaderInfo>"), "an endpoint of .NET reads all of it"
+        got = connection.create_receiver("orders").receive(timeout=END_S)
+        assert got.properties == HEADERS
+        assert got.annotations[symbol("x-opt-msmq-service-bus")] == "NServiceBus"
+        assert (got.content_type, got.reply_to) == ("text/xml", "DIRECT=OS:web1\\private$\\answers")
+
+        with pytest.raises(SendException):
+            sender.send(Message(body=b"", properties={"NServiceBus.Retries": 3}, annotations=mark))
         connection.close()
 
 

@@ -62,6 +62,22 @@ def test_a_message_arrives_with_all_of_its_properties(client: HttpClient) -> Non
     assert found["response_queue"] == given["response_queue"]
 
 
+def test_headers_of_a_service_bus_are_sent_and_shown(client: HttpClient) -> None:
+    headers = {"rbs2-msg-type": "Shop.PlaceOrder, Shop", "rbs2-return-address": "answers@web1"}
+    given = {"body": "{}", "service_bus": {"framework": "Rebus", "headers": headers}}
+
+    client.json("POST", messages("orders"), given, status=201)
+    (found,) = client.receive("orders")
+
+    assert json.loads(base64.b64decode(found["extension_base64"])) == headers
+    bus = found["service_bus"]
+    assert (bus["framework"], bus["headers"]) == ("Rebus", headers)
+    assert bus["return_address"] == "answers@web1"
+    client.json("POST", messages("orders"), {**given, "properties": {"a": 1}}, status=400)
+    other = {"service_bus": {"framework": "Other", "headers": {}}}
+    client.json("POST", messages("orders"), other, status=400)
+
+
 def test_any_bytes_are_a_body(client: HttpClient) -> None:
     content = bytes(range(256))
 

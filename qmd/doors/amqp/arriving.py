@@ -10,13 +10,15 @@ import hashlib
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from protocol.body_type import BodyType
 from protocol.errors import InvalidName
 from protocol.identifiers import guid_bytes, parse_correlation
 from protocol.names.format_name import parse_destination
 from protocol.security_id import parse_security_id
+from qmd.bodies.bus_headers import FRAMEWORKS, write_bus_headers
+from qmd.bodies.errors import UnreadableBody
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import sections as parts
 from qmd.doors.amqp.decoding import value_of
@@ -40,6 +42,7 @@ STANDARD = (
     names.CREATED_AT, names.GROUP, names.GROUP_SEQUENCE, names.REPLY_TO_GROUP,
 )  # fmt: skip
 OWN = "x-opt-msmq-"  # annotations that are fields of MSMQ
+SERVICE_BUS = f"{OWN}service-bus"
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 # Keys of `MessageProperties.more`.
 BODY, PRIORITY, DURABLE = "amqp-body", "amqp-priority", "amqp-durable"
@@ -73,6 +76,7 @@ class _Fields:
         self.footer: dict[Any, Value] = {}
         self.more: dict[str, Value] = {}
         self.extension = b""
+        self.service_bus = ""  # the framework whose headers the properties are
         self.lives_ms: int | None = None
         self.to = ""
         self.once = b""
@@ -99,8 +103,26 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
         else:
             fields.more[DURABLE] = False
     _set_lifetime(fields, now_ms)
+    extension = _extension_of(fields)
+    message = frames.NewMessage(destination, body, extension=extension, **fields.new)
+    is_own = bool(fields.once) or names.EXPIRES_AT in fields.standard
+    at = bodies[0].start if bodies and not is_own else -1
+    return Arrived(message, fields.to, fields.once, bare, at)
+
+
+def _extension_of(fields: _Fields) -> bytes:
+    """Return the extension with all properties that have no field.  Raises BadMessage."""
+    if fields.service_bus:
+        headers = dict(fields.application)
+        if not all(isinstance(value, str) for value in headers.values()):
+            raise BadMessage(f"headers of {fields.service_bus} are texts, and one property is none")
+        try:
+            # Only the headers: an endpoint of .NET reads nothing else there.
+            return write_bus_headers(fields.service_bus, cast("dict[str, str]", headers))
+        except UnreadableBody as error:
+            raise BadMessage(str(error)) from None
     try:
-        extension = with_properties(
+        return with_properties(
             MessageProperties(
                 fields.application,
                 fields.standard,
@@ -112,10 +134,6 @@ def arrived(raw: bytes, destination: str, *, settled: bool, now_ms: int) -> Arri
         )
     except BadProperty as error:
         raise BadMessage(str(error)) from None
-    message = frames.NewMessage(destination, body, extension=extension, **fields.new)
-    is_own = bool(fields.once) or names.EXPIRES_AT in fields.standard
-    at = bodies[0].start if bodies and not is_own else -1
-    return Arrived(message, fields.to, fields.once, bare, at)
 
 
 # Sections.
@@ -285,6 +303,12 @@ def _extension(fields: _Fields, value: Any) -> None:
     fields.extension = value
 
 
+def _service_bus(fields: _Fields, value: Any) -> None:
+    if value not in FRAMEWORKS:
+        raise BadMessage(f"the service bus is {value!r}; it is one of {', '.join(FRAMEWORKS)}")
+    fields.service_bus = value
+
+
 def _once(fields: _Fields, value: Any) -> None:
     """Set the token of a message that is sent once; texts and bytes of any length are allowed."""
     if not isinstance(value, str | bytes) or not value:
@@ -324,6 +348,7 @@ _OWN: dict[str, Callable[[_Fields, Any], None]] = {
     f"{OWN}delivery": _delivery,
     f"{OWN}extension": _extension,
     f"{OWN}once": _once,
+    SERVICE_BUS: _service_bus,
     DELIVERY_TIME: _deliver_at,
     DELIVERY_DELAY: _delay,
 }

@@ -12,6 +12,7 @@ from protocol.body_type import BodyType
 from protocol.errors import MalformedPacket
 from protocol.identifiers import message_id_text
 from qmd.bodies.active_x import read_active_x
+from qmd.bodies.bus_headers import BusHeaders, format_name
 from qmd.bodies.errors import UnreadableBody
 from qmd.client.message import Message
 from qmd.control_protocol import messages as frames
@@ -24,6 +25,7 @@ from qmd.doors.amqp.arriving import (
     DURABLE,
     OWN,
     PRIORITY,
+    SERVICE_BUS,
     SHOWN_PRIORITIES,
     STANDARD,
 )
@@ -37,10 +39,13 @@ _TEXTS = (BodyType.VT_LPWSTR, BodyType.VT_BSTR, BodyType.VT_LPSTR)
 _UINT_MAX = (1 << 32) - 1
 _MESSAGE_ID = proton.symbol(OWN + "message-id")
 _CORRELATION_ID = proton.symbol(OWN + "correlation-id")
+_SERVICE_BUS = proton.symbol(SERVICE_BUS)
+#: The beginnings of an extension that may have headers of a service bus: XML, or JSON.
+BUS_BEGINNINGS = (b"<", b"{", b"\xef\xbb\xbf", b"+AHs")
 _INDEX = {name: index for index, name in enumerate(STANDARD)}
 _ID, _SUBJECT, _TO = (_INDEX[name] for name in (names.MESSAGE_ID, names.SUBJECT, names.TO))
 _CORRELATION, _REPLY_TO = _INDEX[names.CORRELATION_ID], _INDEX[names.REPLY_TO]
-_CREATED = _INDEX[names.CREATED_AT]
+_CREATED, _TYPE = _INDEX[names.CREATED_AT], _INDEX[names.CONTENT_TYPE]
 _NO_CORRELATION = bytes(20)
 PLAIN_MAX = 1000
 #: Annotations of messages with the same fields: as values, and as a section.
@@ -57,23 +62,24 @@ def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
     """
     message = Message(stored)
     properties, extension = read_extension(message.packet.properties.extension)
+    bus = message.bus_headers if extension.startswith(BUS_BEGINNINGS) else None
     return b"".join(
         (
             _header(message, properties),
-            _annotations(message, properties, extension),
-            _properties(message, properties, queue_manager),
-            _application(properties),
+            _annotations(message, properties, extension, bus),
+            _properties(message, properties, queue_manager, bus),
+            _application(properties, bus),
             _body(message, properties),
             _map(parts.FOOTER, symbols(properties.footer)) if properties.footer else b"",
         )
     )
 
 
-def _application(properties: MessageProperties) -> bytes:
-    values = properties.application
-    if not values:
-        return b""
-    return _map(parts.APPLICATION, {key: from_value(each) for key, each in values.items()})
+def _application(properties: MessageProperties, bus: BusHeaders | None) -> bytes:
+    values = {key: from_value(each) for key, each in properties.application.items()}
+    if bus is not None:
+        values = {**bus.headers, **values}
+    return _map(parts.APPLICATION, values)
 
 
 def _map(code: int, values: dict[Any, Any]) -> bytes:
@@ -115,11 +121,14 @@ def _left_ms(message: Message) -> int | None:
     return max(0, ends_ms - int(time.time() * 1000))
 
 
-def _properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
+def _properties(
+    message: Message, properties: MessageProperties, queue_manager: str, bus: BusHeaders | None
+) -> bytes:
     packet = message.packet
     user = packet.user
     if (
         not properties.standard
+        and bus is None
         and not user.flags.response_type
         and packet.properties.correlation_id == _NO_CORRELATION
     ):
@@ -134,7 +143,7 @@ def _properties(message: Message, properties: MessageProperties, queue_manager: 
             created(user.sent_time * 1000),
         )
         return compound_section(parts.PROPERTIES, plain_fields)
-    return _all_properties(message, properties, queue_manager)
+    return _all_properties(message, properties, queue_manager, bus)
 
 
 @lru_cache(1024)
@@ -142,7 +151,9 @@ def _to(destination: str | None) -> bytes:
     return NULL if destination is None else text(destination)
 
 
-def _all_properties(message: Message, properties: MessageProperties, queue_manager: str) -> bytes:
+def _all_properties(
+    message: Message, properties: MessageProperties, queue_manager: str, bus: BusHeaders | None
+) -> bytes:
     fields: list[Any] = [None] * len(STANDARD)
     for name, value in properties.standard.items():
         if (index := _INDEX.get(name)) is not None:
@@ -157,6 +168,10 @@ def _all_properties(message: Message, properties: MessageProperties, queue_manag
     response = message.response_queue
     if response is not None and (fields[_REPLY_TO] is None or message.source != queue_manager):
         fields[_REPLY_TO] = response  # the sender's own spelling is one of its computer
+    if bus is not None:
+        if fields[_TYPE] is None and bus.content_type.isascii():
+            fields[_TYPE] = proton.symbol(bus.content_type) if bus.content_type else None
+        fields[_REPLY_TO] = fields[_REPLY_TO] or format_name(bus.return_address)
     if fields[_TO] is None:
         fields[_TO] = message.destination
     if fields[_CREATED] is None:
@@ -180,10 +195,14 @@ def _standard(name: str, value: Value) -> Any:
     return from_value(value)
 
 
-def _annotations(message: Message, properties: MessageProperties, extension: bytes) -> bytes:
-    if not (properties.annotations or properties.standard):
+def _annotations(
+    message: Message, properties: MessageProperties, extension: bytes, bus: BusHeaders | None
+) -> bytes:
+    if bus is None and not (properties.annotations or properties.standard):
         return _own_section(message, extension)
     found = symbols(properties.annotations)
+    if bus is not None:
+        found[_SERVICE_BUS] = bus.framework
     packet_properties = message.packet.properties
     if names.MESSAGE_ID in properties.standard:
         found[_MESSAGE_ID] = message.id

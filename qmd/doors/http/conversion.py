@@ -9,6 +9,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET
 
+from qmd.bodies.bus_headers import write_bus_headers
+from qmd.bodies.errors import UnreadableBody
 from qmd.client.choice import chosen
 from qmd.client.defined_properties import json_value
 from qmd.client.message import Message
@@ -45,14 +47,30 @@ def to_send(destination: str, given: shapes.NewMessage) -> frames.NewMessage:
         body = b"" if given.body_json is UNSET else msgspec.json.encode(given.body_json)
     if given.body_json is not UNSET and not given.content_type:
         given = msgspec.structs.replace(given, content_type=JSON)
+    extension = given.extension_base64
+    if given.service_bus is not None:
+        extension = _bus_extension(given, given.service_bus)
+        given = msgspec.structs.replace(given, content_type="")
     return with_properties(
         destination,
         body,
         given,
-        given.extension_base64,
+        extension,
         content_type=given.content_type,
         properties=given.properties,
     )
+
+
+def _bus_extension(given: shapes.NewMessage, bus: shapes.ServiceBus) -> bytes:
+    """Return the extension that an endpoint would write.  Raises Problem."""
+    if given.extension_base64 or given.properties or given.group:
+        raise Problem(
+            400, "http_bad_body", "service_bus stands in place of extension, properties and group"
+        )
+    try:
+        return write_bus_headers(bus.framework, bus.headers)
+    except UnreadableBody as error:
+        raise Problem(400, "http_bad_body", str(error)) from error
 
 
 def with_properties(
@@ -157,6 +175,9 @@ def _fields(message: Message) -> dict[str, Any]:
         "sender_id": message.sender_id_text,
         "principals": list(message.principals),
     }
+    bus = message.bus_headers
+    if bus is not None:
+        fields["service_bus"] = bus.to_json()
     text = text_of(message)
     if text is not None:
         fields["body"] = text

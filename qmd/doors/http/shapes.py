@@ -67,6 +67,13 @@ class MessageProperties(Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     ] = 0
 
 
+class ServiceBus(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Headers of a service bus, as its endpoints on Windows write them: docs/bodies.md."""
+
+    framework: Literal["NServiceBus", "Rebus", "MassTransit"]
+    headers: Annotated[dict[str, str], Meta(max_length=1000)]
+
+
 class NewMessage(MessageProperties, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A message to send.  Its body is text, base64 or JSON: at most one of the three."""
 
@@ -74,6 +81,9 @@ class NewMessage(MessageProperties, kw_only=True, forbid_unknown_fields=True, om
     body_base64: Annotated[bytes, Meta(description="Any bytes.")] | UnsetType = UNSET
     body_json: Annotated[Any, Meta(description="A value, sent as JSON text.")] | UnsetType = UNSET
     extension_base64: bytes = b""
+    service_bus: Annotated[
+        ServiceBus | None, Meta(description="In place of the extension and of properties.")
+    ] = None
     content_type: Annotated[str, Meta(max_length=1000, description="The type of the body.")] = ""
     properties: Annotated[
         dict[str, Any], Meta(description="Properties of the application; selectors read them.")
@@ -124,6 +134,10 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     correlation_id: str | None = None
     application_tag: int = 0
     extension_base64: bytes = b""
+    service_bus: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Headers of NServiceBus, Rebus or MassTransit, and their meaning."),
+    ] = None
     content_type: str = ""
     group: str = ""
     properties: dict[str, Any] = {}
