@@ -404,6 +404,37 @@ def changed(call: Call, number: int, content: bytes) -> tuple[bytes, str]:
     return data.replace(b"the 1st.", content), call.headers["content-type"]
 
 
+def test_receipts_go_to_the_address_of_the_sender_only(pair: Pair) -> None:
+    """A URL for receipts could otherwise lead to any service behind the firewall."""
+    inner, there = Receiver(), Receiver()
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send(to, b"the 1st.", "--transactional")
+    (call, *_) = there.wait_for(1)
+    pair.a.daemon.cli("outgoing", "purge", to, "--yes")
+    (url,) = re.findall(rb"<sendReceiptsTo>(.*?)</sendReceiptsTo>", call.body)
+    media = {"Content-Type": call.headers["content-type"]}
+
+    def send(stream: int, source: str) -> None:
+        data = re.sub(rb"(<streamId>uid:[^<]*\\)\d+", rb"\g<1>%d" % stream, call.body)
+        place = f"{inner.url}/msmq/private$/"
+        changed_url = place.ljust(len(url), "x")[: len(url)].encode()
+        data = data.replace(url, changed_url)
+        at = ("127.0.0.1", pair.b.port)
+        connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
+        connection.request("POST", "/msmq/private$/orders", data, media)
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    now = int(time.time())
+    send(now << 32 | 1, "127.0.0.2")
+    until(pair, lambda: "is not the address of the sender" in pair.b.tail())
+    assert not inner.calls
+    send(now << 32 | 2, "127.0.0.1")
+    inner.wait_for(1)
+    inner.close()
+    there.close()
+
+
 def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair) -> None:
     """Two addresses state one source: each has its own stream and its own history."""
     there = Receiver()

@@ -202,6 +202,12 @@ class SrmpSettings:
         "Networks of hosts whose receipts for streams are believed, besides the address to which"
         " the stream was sent: those behind a proxy.",
     )
+    receipts_to: tuple[Network | str, ...] = setting(
+        Hosts(),
+        [],
+        "Networks to which receipts for streams may be sent, besides the address of their sender:"
+        " those of hosts that send by a proxy.",
+    )
     inbound: tuple[str, ...] = setting(
         Texts(),
         [],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httptools
 
@@ -47,9 +48,13 @@ class _Response:
 class HttpClient:
     """A client of one host, for one request at a time."""
 
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        """`context` is for HTTPS."""
+    def __init__(
+        self, context: ssl.SSLContext | None, permits: Callable[[str], bool] | None = None
+    ) -> None:
+        """`context` is for HTTPS; `permits(address)` returns whether an address may be connected
+        to, None: any one."""
         self._context = context
+        self._permits = permits
         self._at: tuple[bool, str, int] | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -119,12 +124,31 @@ class HttpClient:
         if target.is_tls and context is None:
             context = ssl.create_default_context()
         self._reader, self._writer = await asyncio.open_connection(
-            target.host, target.port, ssl=context,
+            await self._place(target), target.port, ssl=context,
             server_hostname=target.host if context else None,
         )  # fmt: skip
         self._at = place
         peer = self._writer.get_extra_info("peername")
         self.address = str(peer[0]).removeprefix("::ffff:") if peer else ""
+
+    async def _place(self, target: Target) -> str:
+        """Return the name or the address to connect to.  Raises OSError.
+
+        The address is checked after the look-up, and is the one that is used: a name of another
+        host may lead anywhere.
+        """
+        if self._permits is None:
+            return target.host
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = [str(each[4][0]).partition("%")[0] for each in found]
+        for address in addresses:
+            if self._permits(address.removeprefix("::ffff:")):
+                return address
+        raise OSError(
+            f"{', '.join(addresses[:4])} is not the address of the sender, nor among receipts_to in"
+            " the section [srmp]"
+        )
 
     async def _try(self, target: Target, data: bytes) -> tuple[int, str]:
         await self._connect(target)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -35,6 +35,7 @@ log = structlog.get_logger()
 
 TEXT = "text/plain"
 SOURCES_MAX = 1000
+SOURCES_OF_ADDRESS_MAX = 200
 QUEUE_KNOWN_S = 5.0
 #: The source of messages without the element of MSMQ.
 _NAMESPACE = uuid.UUID("d1d0b8b5-4a52-4e12-9f0c-0f2b6f1f7e33")
@@ -51,7 +52,7 @@ class Incoming:
         known: Sources,
         rules: Sequence[Redirection],
         names: Sequence[str],
-        make_client: Callable[[], HttpClient],
+        make_client: Callable[[str], HttpClient],
         receipt: Callable[[Envelope, str], bool],
     ) -> None:
         """`receipt(envelope, address)` passes the receipt of a stream to the daemon."""
@@ -100,7 +101,7 @@ class Incoming:
         if envelope.stream is not None and envelope.stream.receipts_to:
             name_of(envelope.stream.receipts_to.partition("?")[0])
             stream = stream_name(identity.source, envelope.stream.id)
-            self._starts.keep(stream, envelope.stream.receipts_to)
+            self._starts.keep(stream, envelope.stream.receipts_to, sender.address)
         source = await self._source(identity.source, envelope.id.source, sender)
         await source.deliver(packet, recoverable=envelope.durable, daemon=self._daemon)
         self.received += 1
@@ -159,16 +160,27 @@ class Incoming:
         key = guid, sender
         source = self._sources.get(key)
         if source is None:
-            client = self._make_client()
+            await self._make_room(sender.address)
+            client = self._make_client(sender.address)
             source = Source(guid, stated, sender, self._starts, client, self._qm.caller.ask)
             self._sources[key] = source
         self._sources.move_to_end(key)
-        while len(self._sources) > SOURCES_MAX:
-            oldest = next((each for each, it in self._sources.items() if not it.is_busy), None)
-            if oldest is None or oldest == key:
-                break
-            await self._sources.pop(oldest).close()
         return source
+
+    async def _make_room(self, address: str) -> None:
+        """End a source if there are too many: of this address, or of the one with the most.
+
+        One with receipts to send may be ended too.  Its host sends its messages again, and the
+        daemon then acknowledges them again.
+        """
+        counts = Counter(each.sender.address for each in self._sources.values())
+        if counts[address] < SOURCES_OF_ADDRESS_MAX:
+            if len(self._sources) < SOURCES_MAX:
+                return
+            [(address, _)] = counts.most_common(1)
+        own = [key for key, each in self._sources.items() if each.sender.address == address]
+        idle = (key for key in own if not self._sources[key].is_busy)
+        await self._sources.pop(next(idle, own[0])).close()
 
     async def close(self) -> None:
         """End all sessions."""

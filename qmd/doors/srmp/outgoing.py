@@ -18,7 +18,7 @@ import ssl
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 
@@ -37,6 +37,7 @@ from qmd.doors.srmp.messages import envelope_of, write_request
 from qmd.doors.srmp.redirection import Redirection, is_among, redirected
 from qmd.doors.srmp.session import BinarySession, SessionEnded
 from qmd.doors.srmp.source import Ask
+from qmd.runtime.loopback_user import user_at_other_end
 
 log = structlog.get_logger()
 
@@ -77,8 +78,11 @@ class Outgoing:
         receipts_from: Sequence[object] = (),
         *,
         ask: Ask,
+        users: Collection[int] = (),
     ) -> None:
-        """`receipts_from` are networks of hosts that send receipts for others."""
+        """`receipts_from` are networks of hosts that send receipts for others; `users` those of
+        which a process may be the daemon."""
+        self._users = users
         self._ask = ask
         self._receipts_from = receipts_from
         self._receipts_to = receipts_to
@@ -92,7 +96,12 @@ class Outgoing:
         self.sent = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection of the daemon."""
+        """Serve one connection of the daemon; other users of this computer get none."""
+        user = user_at_other_end(writer.get_extra_info("socket"))
+        if self._users and user is not None and user not in self._users:
+            log.warning("srmp_not_the_daemon", user=user)
+            writer.transport.abort()
+            return
         try:
             async with asyncio.timeout(PREFACE_S):
                 preface = await reader.readuntil(b"\n")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from qmd.client import connect
 from qmd.config.settings import Settings, SrmpSettings
@@ -45,6 +48,7 @@ class Door:
             self._client_context,
             chosen.receipts_from,
             ask=self._qm.caller.ask,
+            users={os.geteuid(), 0, *_owner_of(settings.control.socket)},
         )
         limits = Limits(
             connections=chosen.connections_max,
@@ -69,7 +73,9 @@ class Door:
             Sources(chosen.streams.with_name(f"{chosen.streams.name}-sources")),
             _rules(chosen.inbound),
             (*map(str, chosen.names), self._qm.name),
-            lambda: HttpClient(self._client_context),
+            lambda address: HttpClient(
+                self._client_context, partial(_may_get_receipts, address, chosen.receipts_to)
+            ),
             self.outgoing.receipt,
         )
         plain = listening_at(chosen.address, chosen.port, SECTION)
@@ -119,6 +125,23 @@ class Door:
 def main(settings: Settings) -> int:
     """Serve until a signal stops the door; return the exit code."""
     return run(settings, SECTION, Door)
+
+
+def _may_get_receipts(sender: str, networks: Sequence[object], address: str) -> bool:
+    """Return whether receipts for messages of a sender may be sent to an address.
+
+    Only to its own one, or to a network of the configuration: a URL in a message would otherwise
+    make this computer send requests to any other.
+    """
+    return address == sender or is_among(address, networks)
+
+
+def _owner_of(path: Path) -> set[int]:
+    """Return the user that a socket belongs to: that of the daemon."""
+    try:
+        return {path.stat().st_uid}
+    except OSError:
+        return set()
 
 
 def _rules(texts: tuple[str, ...]) -> list[Redirection]:

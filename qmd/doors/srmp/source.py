@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ log = structlog.get_logger()
 
 STREAMS_MAX = 100_000  # of which the URL for receipts is kept
 STREAMS_OF_SOURCE_MAX = 1000
+STREAMS_OF_ADDRESS_MAX = 10_000
 RECEIPT_PAUSE_S = 0.2  # receipts of one stream within this time are one
 AGAIN_FIRST_S, AGAIN_LAST_S = 1.0, 300.0
 CONNECT_S = 10.0
@@ -59,6 +61,7 @@ class StreamStart(msgspec.Struct, frozen=True):
 
     name: str
     receipts_to: str
+    address: str = ""  # that has begun the stream
 
 
 class Starts:
@@ -72,22 +75,30 @@ class Starts:
         found = self._file.read().get(stream)
         return "" if found is None else found.receipts_to
 
-    def keep(self, stream: str, receipts_to: str) -> None:
+    def keep(self, stream: str, receipts_to: str, address: str) -> None:
         """Keep the first URL of a stream, durably: another host must not direct its receipts.
 
-        A source with too many streams loses its oldest one.  Raises OSError.
+        A source or an address with too many streams loses its oldest one, and so does the address
+        with the most when there are too many in all.  Raises OSError.
         """
         if self.receipts_to(stream):
             return
         source = stream.partition("\\")[0]
 
         def add(found: dict[str, StreamStart]) -> None:
-            own = [name for name in found if name.startswith(source)]
-            for name in own[: max(0, len(own) + 1 - STREAMS_OF_SOURCE_MAX)]:
-                del found[name]
-            found[stream] = StreamStart(stream, receipts_to)
+            for own, most in (
+                ([name for name in found if name.startswith(source)], STREAMS_OF_SOURCE_MAX),
+                (
+                    [name for name, each in found.items() if each.address == address],
+                    STREAMS_OF_ADDRESS_MAX,
+                ),
+            ):
+                for name in own[: max(0, len(own) + 1 - most)]:
+                    found.pop(name, None)
+            found[stream] = StreamStart(stream, receipts_to, address)
             while len(found) > STREAMS_MAX:
-                del found[next(iter(found))]
+                [(greedy, _)] = Counter(each.address for each in found.values()).most_common(1)
+                del found[next(name for name, each in found.items() if each.address == greedy)]
 
         self._file.change(add)
 
@@ -105,7 +116,7 @@ class Source:
         ask: Ask,
     ) -> None:
         """`guid` is that for the daemon, `stated` that for the other host: see sources.py."""
-        self._sender = sender
+        self.sender = sender
         self._ask = ask
         self.guid = guid
         self._stated = stated
@@ -149,7 +160,7 @@ class Source:
             connection.setblocking(False)
             connection.bind((daemon[0], 0))
             address, port = connection.getsockname()[:2]
-            sender = self._sender
+            sender = self.sender
             await self._ask(
                 AnnounceSession, address, port, sender.address, list(sender.principals),
                 sender.is_encrypted,

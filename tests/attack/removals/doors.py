@@ -89,6 +89,28 @@ REMOVALS = (
         f"{_SRMP}test_a_receipt_from_another_address_releases_nothing",
     ),
     Removal(
+        "a URL for receipts that leads to another computer",
+        "qmd/doors/srmp/program.py",
+        "    return address == sender or is_among(address, networks)",
+        "    return True",
+        f"{_SRMP}test_receipts_go_to_the_address_of_the_sender_only",
+    ),
+    Removal(
+        "a URL for receipts that leads to another computer",
+        "qmd/doors/srmp/source.py",
+        "[(greedy, _)] = Counter(each.address for each in found.values()).most_common(1)",
+        "greedy = next(iter(found.values())).address",
+        "tests/unit/doors/test_srmp_limits.py"
+        "::test_streams_of_one_address_displace_each_other_only",
+    ),
+    Removal(
+        "another local user at the port between daemon and door",
+        "qmd/runtime/loopback_user.py",
+        "                    return int(columns[_USER])",
+        "                    return 0",
+        "tests/unit/runtime/test_loopback_user.py::test_a_connection_of_another_user_belongs_to_it",
+    ),
+    Removal(
         "entities, deep or giant XML, odd numbers",
         "qmd/bodies/xml_formatter.py",
         "    parser.StartDoctypeDeclHandler = document_type\n",
