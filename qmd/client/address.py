@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from qmd.client.errors import NotConnected
 from qmd.control_protocol import messages as frames
+from qmd.control_protocol.keep_alive import keep_alive
 
 T = TypeVar("T", bound=asyncio.Protocol)
 
@@ -103,12 +104,13 @@ class RemoteAddress:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
+                transport, connection = await loop.create_connection(
                     factory,
                     self.host,
                     self.port,
                     ssl=None if self.is_plain else self._context(),
                 )
+            keep_alive(transport)
         except ssl.SSLCertVerificationError as error:
             raise NotConnected(
                 f"the certificate of {self} is not trusted: {error.verify_message}",

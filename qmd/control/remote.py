@@ -28,6 +28,7 @@ from qmd.control.token_login import unknown_token
 from qmd.control.token_watch import Holder
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.certificates import certificate_names
+from qmd.control_protocol.keep_alive import keep_alive
 from qmd.control_protocol.messages import FrameBuffer
 from qmd.core.access import Caller
 from qmd.core.principals import CERT, TOKEN, Principal
@@ -223,6 +224,7 @@ class RemoteConnection(ControlConnection):
         self._counted_at = self._used_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        keep_alive(transport)
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

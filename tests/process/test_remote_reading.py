@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -230,3 +231,32 @@ def test_an_expired_certificate_is_named(tmp_path: Path):
         asyncio.run(read())
     finally:
         other.daemon.kill()
+
+
+def timers(port: int) -> list[str]:
+    """Return the timers of the kernel for both ends of connections to a port of this host."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        row[5].partition(":")[0]
+        for row in rows
+        if f":{port:04X}" in row[1] + row[2] and row[3] == "01"
+    ]
+
+
+def test_both_ends_notice_a_host_that_is_gone(remote: Remote, token: Path):
+    """Timer 02 is that of keep-alive: without it, a host without power would hold its messages."""
+
+    async def run() -> None:
+        async with client(remote, token) as qm:
+            await qm.peek("orders")
+            assert await asyncio.to_thread(_quiet, remote.port) == {"02"}
+
+    asyncio.run(run())
+
+
+def _quiet(port: int) -> set[str]:
+    """Return the timers as soon as nothing is under way."""
+    deadline = time.monotonic() + END_S
+    while (found := set(timers(port))) != {"02"} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.triggers.definition import Condition, Foreign, Program, TriggerError
+from qmd.triggers.definition import ARGUMENTS, Condition, Foreign, Program, TriggerError
 from qmd.triggers.registry import read_registry
 from qmd.triggers.store import TriggerFile
 
@@ -73,3 +73,59 @@ def test_an_import_is_complete_or_nothing(tmp_path: Path) -> None:
     assert list(file.read()) == ["Old-one"]
     with pytest.raises(TriggerError, match="no counterpart"):
         file.enable("Old-one", enabled=True)
+
+
+def windows(**values: str) -> bytes:
+    """Return an export with one trigger of one rule, with these values of the rule."""
+    root = r"HKEY_LOCAL_MACHINE\SOFTWARE\Microsoft\MSMQ\Triggers\Data"
+    lines = ["Windows Registry Editor Version 5.00", "", rf"[{root}\Rules\{{1}}]"]
+    for name, value in {"Name": "r", **values}.items():
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'"{name}"="{escaped}"')
+    lines += ["", rf"[{root}\Triggers\{{2}}]", '"Name"="t"', r'"Queue"=".\\private$\\q"']
+    lines += ['"Enabled"=dword:00000001', '"MsgProcessingType"=dword:00000001']
+    lines += ["", rf"[{root}\Triggers\{{2}}\AttachedRules]", '"Rule1"="{1}"', ""]
+    return "\r\n".join(lines).encode("utf-16")
+
+
+def test_all_conditions_and_arguments_of_windows_are_imported() -> None:
+    guid = "6b7d7cf2-64a5-4f1b-9e5d-0f6c0d0f1c11"
+    numbers = ("EQUALS", "NOT_EQUAL", "GREATER_THAN", "LESS_THAN")
+    conditions = [
+        *(f"$MSG_{name}_{test}=3" for name in ("PRIORITY", "APPSPECIFIC") for test in numbers),
+        *(f"$MSG_{name}_CONTAINS=a=b;c \\" for name in ("LABEL", "BODY")),
+        *(f"$MSG_{name}_DOES_NOT_CONTAIN=ä" for name in ("LABEL", "BODY")),
+        *(f"$MSG_SRCMACHINEID_{test}={guid}" for test in numbers[:2]),
+    ]
+    arguments = [each for each in ARGUMENTS if not each.startswith("$QMD_")]
+    literals = ['"a b"', '"$MSG_ID"', '"c:\\x"', "7"]
+    action = "\t".join(["EXE", r"c:\tools\bill.exe", *arguments, *literals, ""])
+
+    imported = read_registry(
+        windows(Condition="\t".join([*conditions, ""]), Action=action), PROGRAMS
+    )
+    (trigger,) = imported.triggers
+    assert imported.remarks == []
+    assert trigger.enabled
+    (rule,) = trigger.rules
+    assert [str(each) for each in rule.conditions] == conditions
+    assert isinstance(rule.action, Program)
+    assert rule.action.arguments == [*arguments, "a b", "$$MSG_ID", "c:\\x", "7"]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "$MSG_LABEL_LIKE=a", "$MSG_PRIORITY_EQUALS=high", "$MSG_SRCMACHINEID_EQUALS=host",
+        "$MSG_LABEL_CONTAINS=", "order", "$MSG_PRIORITY_EQUALS=3;$MSG_LABEL_CONTAINS=x",
+    ],
+)  # fmt: skip
+def test_a_condition_that_is_not_understood_disables_its_trigger(condition: str) -> None:
+    """An import without it would run the program for messages that Windows passed over."""
+    (trigger,), remarks = read_registry(
+        windows(Condition=f"{condition}\t", Action=r"EXE" "\t" r"c:\tools\bill.exe"), PROGRAMS
+    )
+
+    assert not trigger.enabled
+    assert isinstance(trigger.rules[0].action, Foreign)
+    assert remarks
