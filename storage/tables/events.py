@@ -120,21 +120,19 @@ def insert(
     ranges = _ranges(events)
     data = _encoder.encode([_packed(event) for event in events])
     carried = outcome_rows.carry(db, outcomes)
-    (before,) = db.execute(
-        "SELECT coalesce((SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0)"
-    ).fetchone()
     tally = tally_of(db)
     size = len(data) + len(carried or b"") + _BLOCK_BYTES + _RANGE_BYTES * len(ranges)
     block = db.execute(
         "INSERT INTO event_block"
         " (first_at_ms, last_at_ms, events, data, end_bytes, tally, ranges, outcomes)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        " VALUES (?, ?, ?, ?, ? + coalesce("
+        "(SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0), ?, ?, ?)",
         (
             min(event.at_ms for event in events),
             max(event.at_ms for event in events),
             sum(len(event.numbers) for event in events),
             data,
-            before + size,
+            size,
             None if tally is None else tally.for_block(),
             event_index.encode(ranges),
             carried,
