@@ -6,7 +6,7 @@ The writer's thread does the work; the event loop then notifies the callers.
 import asyncio
 import sqlite3
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from storage.engine.connection import Work
 from storage.errors import NoRoomForIt, StorageError
@@ -66,8 +66,7 @@ class Arrival:
             self._future.set_result(self._kept)
 
     def fail(self, error: StorageError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+        _fail(self._future, error)
 
 
 class Unit(Generic[T]):
@@ -114,8 +113,7 @@ class Unit(Generic[T]):
             self._future.set_exception(self._failure)
 
     def fail(self, error: StorageError) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+        _fail(self._future, error)
 
 
 class Read(Generic[T]):
@@ -138,3 +136,14 @@ def _is_units_own(failure: sqlite3.Error) -> bool:
     """
     code = getattr(failure, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     return code & 0xFF in _UNITS_OWN_ERRORS
+
+
+def _fail(future: asyncio.Future[Any], error: StorageError) -> None:
+    """Report that the storage has failed, also to a caller that does not wait any more.
+
+    `Storage.failed` ends the daemon with this error.  Without the mark as retrieved, asyncio would
+    report the future of such a caller as an error that nobody handled, which is a bug.
+    """
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

@@ -1,12 +1,14 @@
 """Group commit: the contents of a batch, the time of its callbacks, and failures."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from storage import Batch, Storage, StorageError
 from storage.engine import writer
+from storage.tables.awaiting import Arrived
 from tests.unit.storage.support import (
     durable,
     insert,
@@ -145,6 +147,27 @@ def test_a_failed_commit_is_never_acknowledged_and_fails_all_callers(folder: Pat
             stranger.close()
 
     asyncio.run(scenario())
+
+
+def test_a_failed_commit_is_no_unhandled_error_of_a_caller_that_has_gone(folder: Path) -> None:
+    unhandled: list[dict[str, object]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
+        async with opened(folder) as storage:
+            insert(storage, 1)
+            await durable(storage)
+
+            insert(storage, 1)  # it is stored already
+            storage.batch.run(lambda db: None)
+            storage.batch.outgoing.await_confirmation(Arrived(1, 0, 1, 1, 0, 1), lambda kept: [])
+            with pytest.raises(StorageError, match="a commit failed: UNIQUE"):
+                await storage.failed
+
+    asyncio.run(scenario())
+    gc.collect()
+
+    assert unhandled == []
 
 
 def test_a_missing_sequence_row_stops_the_storage(folder: Path) -> None:
