@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import re
 import shutil
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,6 +25,7 @@ HAS_OPENSSL = shutil.which("openssl") is not None
 class Pair(NamedTuple):
     a: SrmpDoor
     b: SrmpDoor
+    folder: Path  # of the certificates
 
     def logs(self) -> str:
         return f"{self.a.tail()}\n-- b --\n{self.b.tail()}\n{self.a.daemon.tail()}"
@@ -33,12 +36,13 @@ def doors(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Yield two hosts; the second one serves HTTPS, too, if certificates can be made."""
     tls: dict[str, Any] = {}
     ca: dict[str, Any] = {}
+    folder = tmp_path_factory.mktemp("srmp")
     if HAS_OPENSSL:
-        folder = tmp_path_factory.mktemp("srmp")
         make_certificates(folder)
-        tls = {"certificate": str(folder / "remote.crt"), "key": str(folder / "remote.key")}
         ca = {"ca": str(folder / "ca.crt")}
-    pair = Pair(host(shared_hosts, **ca), host(shared_hosts, **tls))
+        files = {"certificate": "remote.crt", "key": "remote.key", "client_ca": "ca.crt"}
+        tls = {name: str(folder / file) for name, file in files.items()}
+    pair = Pair(host(shared_hosts, **ca), host(shared_hosts, **tls), folder)
     pair.b.daemon.create("orders", transactional=True)
     pair.b.daemon.create("loose")
     pair.a.daemon.create("acks")
@@ -50,7 +54,7 @@ def doors(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def pair(doors: Pair) -> Pair:
     """Return both hosts with empty queues."""
-    for door in doors:
+    for door in (doors.a, doors.b):
         empty_queues(door.daemon)
     return doors
 
@@ -465,3 +469,29 @@ def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair
     assert genuine == [b"the 1st.", b"the 2nd.", b"the 3rd."]
     assert b"a forged" not in ids
     assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"
+
+
+@pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
+def test_rights_of_a_certificate_apply_to_its_host_alone(pair: Pair) -> None:
+    """The same address sends with a certificate, which may not, and without one."""
+    door, queue = pair.b, "private$\\certified"
+    door.daemon.create("certified")
+    door.daemon.cli("acl", "deny", "cert:localhost", "send", queue)
+    place = f"localhost:{door.tls_port}"
+    sent = request(door, "certified").replace(f"127.0.0.1:{door.port}".encode(), place.encode())
+    sent = re.sub(rb"Content-Length: \d+\r\n\r\n<se", b"\r\n<se", sent)
+    for has_certificate in (True, False):
+        context = ssl.create_default_context(cafile=str(pair.folder / "ca.crt"))
+        if has_certificate:
+            context.load_cert_chain(pair.folder / "remote.crt", pair.folder / "remote.key")
+        connection = http.client.HTTPSConnection(
+            "localhost", door.tls_port, timeout=END_S, context=context
+        )
+        media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
+        connection.request("POST", "/msmq/private$/certified", sent, {"Content-Type": media})
+        assert connection.getresponse().status == 200
+        connection.close()
+
+    assert len(arrived(pair, "certified", 1)) == 1
+    refused = door.daemon.json("events", "tail", "--kind", "refused")
+    assert any("cert:localhost" in each["reason"] for each in refused)
