@@ -192,6 +192,14 @@ def test_a_batch_of_events_is_sent_together(client: HttpClient) -> None:
     assert received(client) == events
 
 
+def test_a_batch_of_no_events_is_valid(client: HttpClient) -> None:
+    sent = client.ask("POST", messages("orders"), b"[]", BATCH)
+    taken = client.ask("POST", "/v1/queues/orders/receive", {"limit": 5}, accept=BATCH)
+
+    assert (sent.status, json.loads(sent.content)) == (201, {"messages": []})
+    assert (taken.status, taken.content) == (200, b"[]")
+
+
 def test_any_message_is_an_event(client: HttpClient) -> None:
     sent = client.send("orders", "ten screws")
 

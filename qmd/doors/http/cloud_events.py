@@ -42,7 +42,8 @@ class Event(Struct, kw_only=True):
     type: Annotated[str, Meta(min_length=1)]
 
 
-Events = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=10_000)]
+#: A batch may be empty (JSON event format, clause 4).
+Events = Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
 
 
 def is_binary(headers: Mapping[str, str]) -> bool:

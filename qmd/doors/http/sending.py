@@ -46,6 +46,8 @@ async def send(call: Call) -> Response:
 
 async def _send_events(call: Call, destination: str) -> Response:
     new = [cloud_events.from_structured(destination, each, call.query) for each in call.body]
+    if not new:
+        return of_json(shapes.SentMessages(messages=[]), 201)
     return of_json(shapes.SentMessages(messages=await _sent(call, new)), 201)
 
 
