@@ -171,7 +171,8 @@ def test_pipx_installs_the_command_and_its_pages(wheel: Path, tmp_path: Path) ->
         env=environment, check=True,
     )  # fmt: skip
 
-    assert Installed([str(tmp_path / "bin" / "qmd")], tmp_path, tmp_path / "log").run("explain")
+    installed = Installed([str(tmp_path / "bin" / "qmd")], tmp_path, tmp_path / "log")
+    assert "QM-1619" in installed.run("explain", "QM-1619")
     assert (tmp_path / "man" / "man1" / "qmd-queue-create.1").exists()
     assert shutil.which("qmd", path=str(tmp_path / "bin"))
 
