@@ -49,6 +49,11 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
     **{kind.value: [row(kind.value)] for kind in KINDS},
     "all kinds": [row(kind.value, block=n, message_id=f"{GUID}\\{n}", queue="DIRECT=OS:b\\q")
                   for n, kind in enumerate(Kind, 1)],
+    "texts that are no ids": [
+        row("accepted", block=n, message_id=text)
+        for n, text in enumerate(("x", "", "\\", f"{GUID}\\9999999999999999999999", "é" * 37,
+                                  f"{GUID}\\x", f"{GUID}\\-1"), 1)
+    ],
 }  # fmt: skip
 
 

@@ -91,6 +91,7 @@ _GRADES = {"transactional": TRANSACTIONAL, "recoverable": RECOVERABLE, "express"
 
 ARRIVAL_MAX = (1 << 44) - 1  # of a lookup id: storage/tables/keys.py
 HALF = np.int64(32)
+_ID = r"^[0-9A-Fa-f-]{36}\\[0-9]{1,10}$"  # a GUID and a number of 32 bits
 _LOW = np.int64(0xFFFF_FFFF)
 
 
@@ -174,7 +175,20 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
 
 
 def ids_of(ids: Any, names: dict[int, str] | None = None) -> tuple[Array, Array, Array]:
-    """Return source and number of each message id, and whether there is an id."""
+    """Return source and number of each message id, and whether there is an id.
+
+    A text that is no id counts as none: another program may have written the file.
+    """
+    try:
+        return _ids_of(ids, names)
+    except pa.ArrowInvalid:
+        if pa.types.is_dictionary(ids.type):
+            ids = ids.dictionary_decode()
+        is_id = pc.match_substring_regex(ids, _ID)
+        return _ids_of(pc.if_else(is_id, ids, pa.scalar(None, ids.type)), names)
+
+
+def _ids_of(ids: Any, names: dict[int, str] | None) -> tuple[Array, Array, Array]:
     # As bytes: ids are ASCII, and searching for character boundaries takes five times as long.
     if pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_decode()
