@@ -158,6 +158,8 @@ TARGETS: tuple[Target, ...] = (
 
 def amqp_targets() -> tuple[Target, ...]:
     """Return the target for messages of brokers of AMQP; it needs Proton."""
+    import proton
+
     from qmd.bridge.kinds.amqp import _arrival, _id_of
     from tests.fuzz import amqp
 
@@ -167,4 +169,10 @@ def amqp_targets() -> tuple[Target, ...]:
             assert arrival.reason
         _sent(arrival.message, ValueError(arrival.reason), data)
 
-    return (Target("bridge_amqp", check, amqp.messages),)
+    def messages() -> Iterable[bytes]:
+        yield from amqp.messages()
+        yield bytes(proton.Message(id="identity", body="x").encode()).replace(
+            b"ide", b"\xff\xfe\xa3"
+        )
+
+    return (Target("bridge_amqp", check, messages),)

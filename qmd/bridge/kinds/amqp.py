@@ -291,9 +291,9 @@ def _id_of(raw: bytes) -> str:
     message = proton.Message()
     try:
         message.decode(raw)
-    except proton.ProtonException:
-        return ""
-    found = message.id
+        found = message.id
+    except (proton.ProtonException, ValueError, TypeError, LookupError):
+        return ""  # Proton checks little itself, such as texts that are no UTF-8
     return "" if found is None else f"{type(found).__name__}:{found}"
 
 
