@@ -415,4 +415,12 @@ ENTRIES = (
         " its messages would overtake those of that one.",
         "Send the messages of both again, in their order; the doors do so.",
     ),
+    Entry(
+        9266,
+        "srmp_not_the_daemon",
+        "A process of another user has connected to the port for the daemon (in the log).",
+        "Only the daemon's user, root and the door's own user may connect to gateway_port of the"
+        " section [srmp].",
+        "End that process, or run the daemon as one of these users.",
+    ),
 )
