@@ -459,9 +459,10 @@ def test_a_revoked_token_ends_its_transactions_and_gives_their_messages_back(
         assert local.receive("ledger") is None
 
         assert revoke(remote.tokens, "spending")
+        # Before any request of the client, which would be refused, and end its connection.
+        message = local.receive("ledger", timeout_s=PATIENCE_S)
         with pytest.raises((QueueManagerError, NotConnected, OutcomeUnknown, TransactionAborted)):
             transaction.commit()
-        message = local.receive("ledger", timeout_s=PATIENCE_S)
 
         assert message is not None
         assert message.body == b"first"

@@ -125,13 +125,6 @@ REMOVALS = (
         f"{_SRMP_UNIT}test_an_envelope_is_limited_before_it_is_parsed",
     ),
     Removal(
-        "attachments with wrong lengths",
-        "qmd/doors/srmp/mime.py",
-        "    if following < 0 or content_end < content_at:",
-        "    if False:",
-        f"{_SRMP_UNIT}test_wrong_parts_are_refused",
-    ),
-    Removal(
         "envelopes for other hosts or queues",
         "qmd/doors/srmp/incoming.py",
         '        if given.host.casefold() not in {*self._names, _host(request.headers.get("host", ""))}:',

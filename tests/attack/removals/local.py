@@ -135,13 +135,6 @@ REMOVALS = (
     Removal(
         "all places, all waiting requests",
         "qmd/control/server.py",
-        'owner = Owner(("user", user), process)',
-        'owner = Owner(("user", self.serial), process)',
-        f"{_PLACES}test_a_user_cannot_make_others_leave_by_many_connections",
-    ),
-    Removal(
-        "all places, all waiting requests",
-        "qmd/control/server.py",
         "if self.account is not None and self.account.under_way > REQUESTS_OF_ACCOUNT_MAX:",
         "if False:",
         f"{_PLACES}test_requests_of_a_user_that_wait_are_limited",

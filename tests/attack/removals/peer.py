@@ -143,31 +143,6 @@ REMOVALS = (
     ),
     Removal(
         "a forged, repeated or reflected proof of a key",
-        "qmd/core/identity_proof.py",
-        'prover.sign(_ACCEPTOR + b"".join(exchange._replace(response=unsigned)))',
-        "prover.sign(_ACCEPTOR + unsigned)",
-        "tests/unit/core/test_identity_proof.py"
-        "::test_a_challenge_cannot_be_reflected_to_its_own_sender",
-        (
-            Change(
-                "qmd/core/identity_proof.py",
-                'message = _ACCEPTOR + b"".join(exchange._replace(response=unsigned))',
-                "message = _ACCEPTOR + unsigned",
-            ),
-            Change(
-                "qmd/core/handshake.py",
-                "        if response.client != self._own_id:",
-                "        if False:",
-            ),
-            Change(
-                "qmd/core/handshake.py",
-                "        if self._expected_remote not in (None, response.server):",
-                "        if False:",
-            ),
-        ),
-    ),
-    Removal(
-        "a forged, repeated or reflected proof of a key",
         "qmd/core/handshake.py",
         "        if self.peer_key is None:\n            raise SessionOver(NOT_PROVEN)\n"
         "        return SessionState.WAITING_CP",
@@ -333,14 +308,6 @@ REMOVALS = (
         "            record = _without_stated(record, request.source)\n",
         "",
         f"{_STREAMS}test_why_does_not_report_the_message_of_a_program_as_that_of_the_source",
-    ),
-    Removal(
-        "messages of old, later or guessed sequences",
-        "qmd/queues/stream_claims.py",
-        '        if known in (origin, "") or not origin:\n            return Claim.CONTINUES\n'
-        "        if self._origins.is_proven(source, known):\n            return Claim.ANOTHER\n",
-        "",
-        f"{_STREAMS}test_a_known_sequence_id_of_a_qmd_does_not_open_its_stream",
     ),
     Removal(
         "messages of old, later or guessed sequences",
