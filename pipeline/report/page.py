@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 GOOD, BAD, UNSURE = "good", "bad", "unsure"
 ROWS_MAX = 200
+#: A picture of this width fits on a narrow screen, and is scaled to it.
+SMALL_PT = 400
 
 #: Colours follow the preference of the reader's browser; pictures use the same ones (`plots.py`).
 #: Each has a contrast of 4.5 to 1 or more to its background (WCAG AA).
@@ -56,7 +59,7 @@ code { font: 13px ui-monospace, monospace; background: var(--ground); padding: 1
 svg { max-width: 100%; height: auto; display: block; margin: 0 auto; }
 .scroll:focus-visible { outline: 3px solid var(--blue); outline-offset: 2px; }
 @media (max-width: 680px) { main { padding: 12px; } section, .verdict { padding: 12px; }
-  .picture svg { max-width: none; width: 680px; }
+  .picture svg { max-width: none; width: 680px; } .picture.small svg { width: 100%; }
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   table, tbody, tr, td { display: block; } tr { border-bottom: 1px solid var(--line);
   padding: 6px 0; } td, td:first-child { border: 0; padding: 2px 0; white-space: normal;
@@ -203,9 +206,11 @@ def table(
 
 
 def _picture(svg: str, title: str) -> str:
-    """Return a picture in a part of its own, which scrolls on narrow screens."""
+    """Return a picture in a part of its own; a wide one scrolls on narrow screens."""
+    width = re.search(r'\bwidth="([\d.]+)', svg)
+    small = " small" if width and float(width[1]) < SMALL_PT else ""
     return (
-        f'<div class="scroll picture" tabindex="0" role="group" aria-label="Picture:'
+        f'<div class="scroll picture{small}" tabindex="0" role="group" aria-label="Picture:'
         f' {_text(title)}">{svg}</div>'
     )
 

@@ -19,6 +19,7 @@ COLORS = {
     "violet": "#6b4e9b", "teal": "#1f7674", "brown": "#7c5c33", "ink": "#1c2430",
 }  # fmt: skip
 RED, AMBER, GREEN, GREY, BLUE, VIOLET, TEAL, BROWN, INK = COLORS.values()
+FEW_HOSTS = 8
 NAMED_MAX = 40  # hosts with names in a flow map
 KINDS_MAX = 8  # colours of bars
 WAYS_MAX = 400  # routes in a flow map, besides those with findings
@@ -78,7 +79,8 @@ def flow_map(streams: Frame) -> str:
     room = np.array([6.0 if host in named else 1.0 for host in hosts])
     turn = (np.cumsum(room) - room / 2) / max(room.sum(), 1.0) * 2 * np.pi
     at = {host: (np.cos(a), np.sin(a)) for host, a in zip(hosts, turn, strict=True)}
-    figure, axes = _figure(8.6, 7.4)
+    # A map of few hosts is small, so that a phone shows all of it with readable names.
+    figure, axes = _figure(*((4.6, 4.0) if len(hosts) <= FEW_HOSTS else (8.6, 7.4)))
     axes.set_aspect("equal")
     axes.axis("off")
     axes.set(xlim=(-1.45, 1.45), ylim=(-1.42, 1.42))
