@@ -24,6 +24,8 @@ from pyarrow import parquet
 from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
+from pipeline.jobs.audit.epochs import learned
+from pipeline.jobs.audit.state import State
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.known_events import (
     Chains,
@@ -40,6 +42,7 @@ from pipeline.jobs.traffic import traffic
 from pipeline.results.runs import Results
 from qmd.cli import main
 from qmd.cli.event_files import arrow_schema
+from tests.pipeline.test_odd_inputs import SCHEMA, row
 
 JOBS = {"latency": latency, "dead-letters": dead_letters, "traffic": traffic}
 
@@ -297,6 +300,20 @@ def test_the_same_blocks_of_two_histories_are_different_events() -> None:
 
     assert len(later) == 24
     assert earlier.column("block").to_pylist() == [4, 4, 5, 5, 6, 6, 7, 7]
+
+
+def test_a_block_of_two_days_in_two_files_is_no_other_history(tmp_path: Path) -> None:
+    def write(name: str, index: range, at_ms: int) -> None:
+        rows = [row("started", block=7, index=n, at_ms=at_ms) for n in index]
+        parquet.write_table(pa.Table.from_pylist(rows, SCHEMA), tmp_path / f"{name}.parquet")
+
+    write("monday", range(3), MIDNIGHT - 1)
+    write("tuesday", range(3, 6), MIDNIGHT)
+    assert len(learned(find_files([str(tmp_path)]), State().epochs)) == 0
+
+    write("restored", range(2), MIDNIGHT + DAY)
+    found = learned(find_files([str(tmp_path)]), State().epochs)
+    assert found[["epoch", "since"]].to_numpy().tolist() == [[2, MIDNIGHT + DAY]]
 
 
 def test_adjacent_ranges_are_joined() -> None:

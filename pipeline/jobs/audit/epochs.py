@@ -5,9 +5,9 @@ The audit orders messages by their arrival numbers, so numbers that an epoch ass
 above those of earlier epochs.  Numbers of messages that arrived before the backup was made are
 lower than all that the epoch assigns, and stay as they are.
 
-Other files do not name an epoch.  If two of them have different contents under the number of one
-block, they are of two histories, and the events from the later one of these blocks on are another
-epoch: its time separates the two.
+Other files do not name an epoch.  If two of them have different times for one event (of a block and
+a number in it), they are of two histories, and the events from the later one of these on are
+another epoch: its time separates the two.
 """
 
 from __future__ import annotations
@@ -96,33 +96,24 @@ def _histories(host: int, paths: Sequence[str]) -> list[tuple[int, list[int]]]:
     """Return the time at which each further history begins, and the arrivals that it assigns."""
     if len(paths) < 2:
         return []
-    contents: dict[int, dict[tuple[int, ...], int]] = {}  # by block: digest -> time
-    events: list[tuple[int, int, int]] = []  # block, time, arrival that is assigned
+    contents: dict[tuple[int, int], set[int]] = {}  # by block and index: times
+    events: list[tuple[int, int]] = []  # time, arrival that is assigned
     for path in dict.fromkeys(paths):
-        digests: dict[int, tuple[int, ...]] = {}
-        times: dict[int, int] = {}
         try:
             for table in read_piece((path, 0, -1), (*_COLUMNS, *_CONTENT)):
                 for row in table.to_pylist():
                     if hash_of(row["queue_manager"] or "") != host:
                         continue
-                    block = row["block"]
-                    digest = digests.get(block, ())
-                    digests[block] = (*digest, row["index"], row["at_ms"])
-                    times.setdefault(block, row["at_ms"])
-                    events.append((block, row["at_ms"], _assigned(row)))
+                    place = row["block"], row["index"]
+                    contents.setdefault(place, set()).add(row["at_ms"])
+                    events.append((row["at_ms"], _assigned(row)))
         except (Unreadable, FileNotFoundError):
             continue  # the passes over the files report it
-        for block, digest in digests.items():
-            contents.setdefault(block, {})[digest] = times[block]
-    # A file may have some events of a block only; another time of its first one is another block.
-    begins = sorted(
-        max(each.values())
-        for each in contents.values()
-        if len(set(each.values())) > 1
-    )[:1]  # fmt: skip
+    # Files may share a block, each with some of its events: one that ends at midnight, or names
+    # kinds.  One event has one time.
+    begins = sorted(max(times) for times in contents.values() if len(times) > 1)[:1]
     return [
-        (since, [arrival for _, at_ms, arrival in events if at_ms >= since and arrival >= 0])
+        (since, [arrival for at_ms, arrival in events if at_ms >= since and arrival >= 0])
         for since in begins
     ]
 
