@@ -292,8 +292,8 @@ def _id_of(raw: bytes) -> str:
     try:
         message.decode(raw)
         found = message.id
-    except (proton.ProtonException, ValueError, TypeError, LookupError):
-        return ""  # Proton checks little itself, such as texts that are no UTF-8
+    except Exception:
+        return ""  # Proton checks little itself: decoding raises anything, and `arrived` says why
     return "" if found is None else f"{type(found).__name__}:{found}"
 
 
