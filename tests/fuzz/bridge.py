@@ -171,6 +171,7 @@ def amqp_targets() -> tuple[Target, ...]:
 
     def messages() -> Iterable[bytes]:
         yield from amqp.messages()
+        yield b""
         yield bytes(proton.Message(id="identity", body="x").encode()).replace(
             b"ide", b"\xff\xfe\xa3"
         )

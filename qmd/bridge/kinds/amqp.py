@@ -288,6 +288,8 @@ def _arrival(raw: bytes, message_id: str, queue: str, now_ms: int, *, known: boo
 
 def _id_of(raw: bytes) -> str:
     """Return the id of a message with its type; empty: it has none."""
+    if not raw:
+        return ""  # Proton would end the process by an assertion
     message = proton.Message()
     try:
         message.decode(raw)
