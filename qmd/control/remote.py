@@ -287,7 +287,7 @@ class RemoteConnection(ControlConnection):
         self._remote.logged_in(self._arrival)
         self._join(owner.group, f"{grant.name} at {self._host}")
         self._grant = grant
-        self._remote.watch.add(self, Holder(grant, self._host, self.close))
+        self._remote.watch.add(self, Holder(grant, self._host, self.close, self.abort))
         self.rights = rights_of(grant, self.components.access_checks, self._caller(grant))
         self._buffer.set_limit(frames.FRAME_BYTES_MAX)
         log.info("remote_client", token=grant.name, address=self._host)

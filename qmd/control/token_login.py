@@ -54,7 +54,9 @@ def log_in(connection: ControlConnection, request: Login) -> None:
         )
         connection.abort()
         return
-    holder = Holder(grant, HERE, connection.close, lambda: connection.account is None)
+    holder = Holder(
+        grant, HERE, connection.close, connection.abort, lambda: connection.account is None
+    )
     logins.watch.add(connection, holder)
     answer = {"scopes": sorted(grant.scopes), "token": grant.name}
     connection.done(request.number, overview.hello(connection.components) | answer)

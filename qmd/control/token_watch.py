@@ -20,15 +20,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 LOOK_S = 0.5
+GRACE_S = 0.5  # for a client that has to close its end too; TLS alone would wait for half a minute
 WRITE_S = 60.0  # uses are written at most this often
 
 
 class Holder(NamedTuple):
-    """A connection that has logged in."""
+    """A connection that has logged in.
+
+    `end` closes it after its answers. A client that reads none of them, or keeps its end of TLS
+    open, would go on waiting for messages, and hide those that it gets: `abort` ends it soon after.
+    """
 
     grant: Grant
     host: str
     end: Callable[[], None]
+    abort: Callable[[], None]
     has_ended: Callable[[], bool] = bool  # of a connection that does not remove itself
 
 
@@ -84,6 +90,7 @@ class TokenWatch:
                 log.info("remote_token_ended", token=holder.grant.name, address=holder.host)
                 self.remove(connection)
                 holder.end()
+                self._services.loop.call_later(GRACE_S, holder.abort)
         if self._must_write and self._services.loop.time() >= self._written_at_s + WRITE_S:
             self._write()
         self._timer = None

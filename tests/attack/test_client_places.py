@@ -179,19 +179,21 @@ def test_a_user_who_may_administer_access_has_a_place_of_the_operators(
 
 
 @needs_root
+@pytest.mark.parametrize("count", [5, CLIENTS_MAX // 2])
 def test_a_user_cannot_make_others_leave_by_many_connections(
-    daemon: Daemon, user: Callable[[int, Daemon], Callable[..., Any]]
+    daemon: Daemon, user: Callable[[int, Daemon], Callable[..., Any]], count: int
 ):
+    """A user with as many connections as another one is not the greediest, and gives up none."""
     attacker, other = user(FIRST, daemon), user(SECOND, daemon)
-    other("connect", 5)
-    assert other("ask") == 5
+    other("connect", count)
+    assert other("ask") == count
 
-    attacker("connect", CLIENTS_MAX - 5)
+    attacker("connect", CLIENTS_MAX - count)
     attacker("ask")
     attacker("connect", 3 * CLIENTS_MAX)
     attacker("ask")
 
-    assert other("ask") == 5
+    assert other("ask") == count
 
 
 @needs_root

@@ -181,17 +181,29 @@ def test_an_old_sequence_in_the_name_of_a_qmd_discloses_nothing(keyed: Keyed) ->
     assert keyed.receiver.bodies("orders") == [genuine(1), genuine(2)]
 
 
-def test_a_known_sequence_id_of_a_qmd_does_not_open_its_stream(keyed: Keyed) -> None:
-    """Even a program that has seen the id of the sequence cannot take its next positions."""
+@pytest.mark.parametrize("sender_is_there", [True, False])
+def test_a_known_sequence_id_of_a_qmd_does_not_open_its_stream(
+    keyed: Keyed, sender_is_there: bool
+) -> None:
+    """Even a program that has seen the id of the sequence cannot take its next positions.
+
+    While the sender has a session, that alone holds them back (stream_claims.py); without one, its
+    key does.
+    """
     keyed.order()
     (known,) = incoming(keyed.receiver)
     sequence = known["id"]
+    if not sender_is_there:
+        keyed.sender.terminate()
+        eventually(lambda: not keyed.receiver.json("session", "list"), "the end of its session")
     attacker = keyed.attacker()
     attacker.send_many(
         attacker.owner.transactional("orders", sequence, number, body=JUNK)
         for number in range(2, 12)
     )
     attacker.wait_stored()
+    if not sender_is_there:
+        keyed.sender.start()
 
     keyed.order()
     assert attacker.order_acks == []

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -246,30 +245,40 @@ def test_a_wrong_token_and_a_revoked_one_are_rejected(remote: Remote, tmp_path: 
 
 
 def test_a_revoked_token_ends_a_connection_that_only_waits(remote: Remote) -> None:
-    token = remote.token("read", name="waiting")
+    """It sends no further request, as a client that asks again would: that is refused anyway."""
+    token = remote.token("read", name="waiting").read_text().strip()
     with (
-        remote.connect(token) as qm,
+        remote.raw() as waiting,
         blocking.connect(remote.folder / "qmd" / "qmd.sock") as local,
-        ThreadPoolExecutor(1) as pool,
     ):
         local.create_queue("later")
-        waiting = pool.submit(qm.receive, "later", timeout_s=PATIENCE_S)
-        qm_is_known(remote, "waiting")
+        waiting.sendall(frames.frame(frames.Login(1, frames.VERSION, token)))
+        waiting.sendall(frames.frame(frames.Take(2, "later", wait_s=3600.0)))
+        waiting.sendall(frames.frame(frames.Hello(3)))
+        assert [reply_of(waiting).number, reply_of(waiting).number] == [1, 3], "the second waits"
         assert revoke(remote.tokens, "waiting")
-        with pytest.raises((QueueManagerError, NotConnected)):
-            waiting.result(PATIENCE_S)
+        assert closed_by_peer(waiting)
+        # Its end of TLS stays open, and the daemon does not wait for it.
         local.send("later", b"not for the revoked token")
-        message = local.receive("later")
+        message = local.receive("later", timeout_s=PATIENCE_S)
         assert message is not None
         assert message.body == b"not for the revoked token"
 
 
-def qm_is_known(remote: Remote, name: str) -> None:
-    """Wait until the daemon has logged the login with this token."""
-    deadline = time.monotonic() + PATIENCE_S
-    while f'"token":"{name}"' not in remote.daemon.log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def reply_of(connection: ssl.SSLSocket) -> frames.Done | frames.Refused:
+    """Return the next reply on a connection."""
+    size = received(connection, 4)
+    return frames.decode_reply(received(connection, *struct.unpack("<I", size)))
+
+
+def received(connection: ssl.SSLSocket, size: int) -> bytes:
+    """Return so many bytes of a connection."""
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the connection was closed"
+        data += more
+    return data
 
 
 def test_an_expired_token_is_refused_and_ends_its_connections(remote: Remote) -> None:

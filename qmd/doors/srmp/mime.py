@@ -69,7 +69,10 @@ def _read_part(body: bytes, at: int, delimiter: bytes) -> tuple[Part, int]:
         if not (length.isascii() and length.isdigit() and len(length) < 12):
             raise NotMime(f"{length[:20]!r} is no length of a part")
         content_end = content_at + int(length)
-        following = body.find(delimiter, content_end, content_end + len(delimiter) + 2)
+        # At once, or after a line end.
+        gap = 2 if body.startswith(b"\r\n", content_end) else 0
+        is_there = body.startswith(delimiter, content_end + gap)
+        following = content_end + gap if is_there else -1
     else:
         following = body.find(delimiter, content_at)
         content_end = following - 2 if body[following - 2 : following] == b"\r\n" else following

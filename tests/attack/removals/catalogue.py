@@ -18,8 +18,6 @@ WITHOUT_REMOVAL: dict[str, str] = {
     "a queue that was deleted, and made again under its name": "rights, owner and history are rows"
     " of the queue: keeping them would take another schema",
     "a crash between a change of rights": "a change is one commit: to divide it is another design",
-    "attachments with wrong lengths": "its checks overlap: the test did not notice the one that was"
-    " taken out",
     "names of queues as paths of files": "no code makes a path of a name",
     "an object of .NET that names a dangerous class": "no code looks a class up",
     "a changed release of qmd": "openssl verifies the signature, with commands of the manual",

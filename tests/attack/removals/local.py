@@ -127,6 +127,13 @@ REMOVALS = (
     ),
     Removal(
         "all places, all waiting requests",
+        "qmd/control/places.py",
+        "        if active is None or not self._active.is_smaller(owner, active):",
+        "        if active is None:",
+        f"{_PLACES}test_a_user_cannot_make_others_leave_by_many_connections",
+    ),
+    Removal(
+        "all places, all waiting requests",
         "qmd/access/local_users.py",
         "bool(ids & self._operators) or bool(ids & self._checks.administrator_ids)",
         "bool(ids & self._operators)",

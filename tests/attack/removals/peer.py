@@ -143,6 +143,21 @@ REMOVALS = (
     ),
     Removal(
         "a forged, repeated or reflected proof of a key",
+        "qmd/core/identity_proof.py",
+        'prover.sign(_ACCEPTOR + b"".join(exchange._replace(response=unsigned)))',
+        "prover.sign(_ACCEPTOR + exchange.request + unsigned)",
+        "tests/unit/core/test_identity_proof.py"
+        "::test_a_challenge_cannot_be_reflected_to_its_own_sender",
+        (
+            Change(
+                "qmd/core/identity_proof.py",
+                'message = _ACCEPTOR + b"".join(exchange._replace(response=unsigned))',
+                "message = _ACCEPTOR + exchange.request + unsigned",
+            ),
+        ),
+    ),
+    Removal(
+        "a forged, repeated or reflected proof of a key",
         "qmd/core/handshake.py",
         "        if self.peer_key is None:\n            raise SessionOver(NOT_PROVEN)\n"
         "        return SessionState.WAITING_CP",
@@ -335,6 +350,13 @@ REMOVALS = (
         "        stream = self._streams.get(place) or next(\n"
         "            (each for each in self._all if each.source == source), None)",
         f"{_STREAMS}test_guessed_positions_of_a_sequence_do_not_displace_its_messages",
+    ),
+    Removal(
+        "messages of old, later or guessed sequences",
+        "qmd/queues/stream_claims.py",
+        "        if self._origins.is_proven(source, known):\n            return Claim.ANOTHER\n",
+        "",
+        f"{_STREAMS}test_a_known_sequence_id_of_a_qmd_does_not_open_its_stream",
     ),
     Removal(
         "a sequence of the far future",

@@ -8,6 +8,7 @@ _PLACES = "tests/attack/test_client_places.py::"
 _ACTING = "tests/integration/control/test_acting.py::"
 _LIMITS = "tests/amqp/test_limits.py::"
 _LOGIN = "tests/amqp/test_login.py::"
+_WAITING = f"{_REMOTE}test_a_revoked_token_ends_a_connection_that_only_waits"
 _FAULTS = "tests/amqp/test_faults.py::"
 
 REMOVALS = (
@@ -260,5 +261,19 @@ REMOVALS = (
         "        self._gauge(queue).count_in(1, row.size)\n",
         "        self._gauge(queue)\n",
         "tests/integration/maintenance/test_delayed_release.py::test_delayed_messages_count_towards_the_quota_of_their_queue",
+    ),
+    Removal(
+        "a revoked or expired token",
+        "qmd/control/token_watch.py",
+        "            elif not self.is_valid(holder.grant):",
+        "            elif False:",
+        _WAITING,
+    ),
+    Removal(
+        "a revoked or expired token",
+        "qmd/control/token_watch.py",
+        "                self._services.loop.call_later(GRACE_S, holder.abort)\n",
+        "",
+        _WAITING,
     ),
 )

@@ -17,7 +17,7 @@ from qmd.runtime.identity_key import IdentityKey, verify
 ALICE, BOB, MALLORY = b"A" * 16, b"B" * 16, b"M" * 16
 KEYS = {guid: IdentityKey(guid * 2) for guid in (ALICE, BOB, MALLORY)}
 BOBS_ADDRESS = bytes(10) + b"\xff\xff" + bytes((10, 0, 0, 2)) + b"\x07\x09"
-PADDING_AT = 60  # in an EstablishConnection packet, [MS-MQQB] 2.2.3
+CLIENT_AT, SERVER_AT, PADDING_AT = 20, 36, 60  # in an EstablishConnection packet, [MS-MQQB] 2.2.3
 PACKET_BYTES = 572
 LAYOUT = struct.Struct(">12s32s32s64s")
 
@@ -105,6 +105,10 @@ def meet(a: End, b: End, change: Callable[[int, bytes], bytes] = lambda _, data:
 
 def with_byte(data: bytes, at: int) -> bytes:
     return data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
+
+
+def with_guid(packet: bytes, at: int, guid: bytes) -> bytes:
+    return packet[:at] + guid + packet[at + 16 :]
 
 
 def test_both_ends_prove_their_keys_and_judge_once_with_them() -> None:
@@ -205,16 +209,19 @@ def test_a_proof_that_states_other_guids_ends_the_session(at: int) -> None:
 
 
 def test_the_guid_of_another_initiator_cannot_be_put_into_a_request() -> None:
-    """Mallory passes on Alice's request under its own GUID, or its own under that of Alice."""
+    """Mallory passes on Alice's request under its own GUID, and the answer under that of Alice."""
     a, b = alice(), bob()
 
     meet(
         a,
         b,
-        lambda step, data: data[:24] + MALLORY + data[40:] if step == 0 else data,
+        lambda step, data: (
+            with_guid(data, CLIENT_AT, MALLORY if step == 0 else ALICE) if step < 2 else data
+        ),
     )
 
-    assert b.key is None
+    assert (a.key, b.key) == (None, None)
+    assert a.reason == NOT_PROVEN
 
 
 def test_a_queue_manager_with_another_key_proves_only_that_key() -> None:
@@ -263,17 +270,22 @@ def test_a_recorded_response_is_no_answer_to_a_new_challenge() -> None:
     assert later.reason == NOT_PROVEN
 
 
-def test_a_challenge_cannot_be_reflected_to_its_own_sender() -> None:
-    """Mallory has Alice answer its own challenge over a second connection."""
+@pytest.mark.parametrize("stated", [ALICE, MALLORY])
+def test_a_challenge_cannot_be_reflected_to_its_own_sender(stated: bytes) -> None:
+    """Mallory has Alice answer its own challenge, and returns that under the GUIDs of its choice.
+
+    The GUIDs of the packet are no protection: Mallory writes them. Those in the signature are.
+    """
     a = alice()
     challenge = a.begin()
     also_alice = End(ALICE, nonce=b"n" * 32)
-    answered = also_alice.take(challenge[:24] + MALLORY + challenge[40:])
+    answered = also_alice.take(with_guid(challenge, CLIENT_AT, MALLORY))
+    assert not also_alice.reason, "it has answered"
 
-    a.take(answered)
+    a.take(with_guid(with_guid(answered, CLIENT_AT, ALICE), SERVER_AT, stated))
 
     assert a.key is None
-    assert not a.is_open
+    assert a.reason == NOT_PROVEN
 
 
 def test_a_signature_of_the_acceptor_is_none_of_an_initiator() -> None:
