@@ -29,7 +29,7 @@ ENTRIES = (
         "trigger_file",
         "The file with the triggers cannot be read or written.",
         "file in the section [triggers] names a file or folder that the user of this process cannot"
-        " use, that other users can write, or that has another content.",
+        " use, that other users own or can write, or that has another content.",
         "Correct the setting or the permissions; the triggers that run stay as they are.",
     ),
     Entry(

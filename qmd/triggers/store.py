@@ -17,9 +17,10 @@ TRIGGERS_MAX = 1000
 class TriggerFile:
     """The definitions of all triggers."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, runs: bool = False) -> None:
+        """`runs`: this process runs the programs of the definitions."""
         unreadable = partial(TriggerError, code="trigger_file")
-        self._file = DefinitionFile(path, Trigger, unreadable, trusted=True)
+        self._file = DefinitionFile(path, Trigger, unreadable, trusted=True, runs=runs)
 
     def read(self) -> dict[str, Trigger]:
         """Return the triggers by name; none if the file does not exist.  Raises TriggerError."""

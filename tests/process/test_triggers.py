@@ -17,6 +17,7 @@ from tests.patience import END_S
 from tests.process.command_line import ROOT, environment_of_commands, warm_process
 from tests.process.harness import Daemon, Hosts
 from tests.process.web_receiver import Receiver
+from tests.users import needs_root
 
 FAST = ("--first-pause", "10ms", "--last-pause", "10ms")
 
@@ -343,6 +344,22 @@ def test_definitions_that_others_can_write_run_nothing(triggers: Triggers) -> No
     triggers.start()
     triggers.until(lambda: "trigger_file" in triggers.log.read_text())
     file.chmod(0o600)
+    os.utime(file)
+
+    assert triggers.wait(1) == ["x"]
+
+
+@needs_root
+def test_definitions_of_another_user_run_nothing(triggers: Triggers) -> None:
+    """Its owner may write a file, whatever its mode is: the commands would run as this user."""
+    triggers.create("bill", "--run", triggers.program("echo x >> $SEEN"))
+    file = triggers.daemon.folder / "triggers"
+    os.chown(file, 64_001, -1)
+    triggers.daemon.send("orders", b"x", "--transactional")
+    triggers.start()
+    triggers.until(lambda: "belongs to user 64001" in triggers.log.read_text())
+    assert triggers.daemon.cli("trigger", "list", check=False).returncode, "it is named there, too"
+    os.chown(file, 0, -1)
     os.utime(file)
 
     assert triggers.wait(1) == ["x"]

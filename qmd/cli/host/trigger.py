@@ -328,9 +328,8 @@ async def _run(configuration: Configuration, drain_s: float, metrics: Path | Non
     for each in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with configuration.connect() as qm:
-        runner = Runner(
-            _file(configuration), qm, runs_max=settings.runs_max, targets=settings.targets
-        )
+        file = _file(configuration, runs=True)
+        runner = Runner(file, qm, runs_max=settings.runs_max, targets=settings.targets)
         running = asyncio.create_task(runner.run())
         service.notify("READY=1")
         async with written(metrics, runner.metrics, ""):
@@ -342,10 +341,10 @@ async def _run(configuration: Configuration, drain_s: float, metrics: Path | Non
                 await running
 
 
-def _file(configuration: Configuration) -> TriggerFile:
+def _file(configuration: Configuration, *, runs: bool = False) -> TriggerFile:
     from qmd.triggers.store import TriggerFile
 
-    return TriggerFile(configuration.settings().triggers.file)
+    return TriggerFile(configuration.settings().triggers.file, runs=runs)
 
 
 def _rule(name: str, given: dict[str, Any]) -> tuple[dict[str, Any], str]:

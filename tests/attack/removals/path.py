@@ -343,4 +343,12 @@ REMOVALS = (
         "",
         "tests/attack/test_access.py::test_no_verb_of_another_local_user_has_an_effect",
     ),
+    Removal(
+        "registering a certificate in the directory for another user",
+        "qmd/cli/host/key_directory.py",
+        '            return replace(settings, bind="negotiate", user="", password_file=None)',
+        "            return settings",
+        "tests/directory/test_own_account.py"
+        "::test_another_user_of_this_computer_changes_its_own_certificates_alone",
+    ),
 )
