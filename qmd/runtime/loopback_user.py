@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 TABLE = Path("/proc/self/net/tcp")
-_LOCAL, _REMOTE, _USER = 1, 2, 7  # columns, proc(5)
+_LOCAL, _REMOTE, _STATE, _USER = 1, 2, 3, 7  # columns, proc(5)
+#: Linux states root as the user of a connection in every other state that its process has closed.
+_ESTABLISHED = "01"
 
 
 def user_at_other_end(connected: Any) -> int | None:
@@ -24,7 +26,7 @@ def user_at_other_end(connected: Any) -> int | None:
             for line in table:
                 columns = line.split()
                 if (columns[_LOCAL], columns[_REMOTE]) == wanted:
-                    return int(columns[_USER])
+                    return int(columns[_USER]) if columns[_STATE] == _ESTABLISHED else None
     except (OSError, ValueError, IndexError):
         return None
     return None

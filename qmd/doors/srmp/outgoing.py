@@ -98,7 +98,7 @@ class Outgoing:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of the daemon; other users of this computer get none."""
         user = user_at_other_end(writer.get_extra_info("socket"))
-        if self._users and user is not None and user not in self._users:
+        if self._users and user not in self._users:  # nor one that is not known: it has closed
             log.warning("srmp_not_the_daemon", user=user)
             writer.transport.abort()
             return

@@ -4,6 +4,7 @@ from tests.attack.removals.removal import Removal
 
 _HTTP = "tests/attack/test_http_door.py::"
 _SRMP = "tests/process/test_srmp.py::"
+_ACTING = "tests/integration/control/test_acting.py::"
 _SRMP_UNIT = "tests/unit/doors/test_srmp.py::"
 _TRIGGERS = "tests/process/test_triggers.py::"
 _CONSOLE = "tests/process/test_console.py::"
@@ -337,5 +338,40 @@ REMOVALS = (
         "        if not (length.isascii() and length.isdigit() and len(length) < 12):",
         "        if False:",
         "tests/unit/doors/test_srmp.py::test_wrong_parts_are_refused",
+    ),
+    Removal(
+        "another local user at the port between daemon and door",
+        "qmd/doors/srmp/outgoing.py",
+        "        if self._users and user not in self._users:",
+        "        if False:",
+        "tests/process/test_srmp_gateway.py::test_another_user_gets_no_session_for_a_host",
+    ),
+    Removal(
+        "another local user at the port between daemon and door",
+        "qmd/runtime/loopback_user.py",
+        " if columns[_STATE] == _ESTABLISHED else None",
+        "",
+        "tests/process/test_srmp_gateway.py::test_another_user_gets_no_session_for_a_host",
+    ),
+    Removal(
+        "another local user at the port between daemon and door",
+        "qmd/doors/srmp/outgoing.py",
+        "        if self._users and user not in self._users:",
+        "        if self._users and user is not None and user not in self._users:",
+        "tests/process/test_srmp_gateway.py::test_another_user_gets_no_session_for_a_host",
+    ),
+    Removal(
+        "another local user that announces the session of a host",
+        "qmd/control/verb_rights.py",
+        '    **_rows((_DOOR,), door_frames.AnnounceSession, inside="on the socket only"),',
+        '    **_rows((), door_frames.AnnounceSession, inside="on the socket only"),',
+        f"{_ACTING}test_only_a_door_may_announce_the_session_of_a_host",
+    ),
+    Removal(
+        "another local user that announces the session of a host",
+        "qmd/control/acting.py",
+        "    if not connection.is_local or isinstance(connection.rights, DoorRights):",
+        "    if not connection.is_local:",
+        f"{_ACTING}test_only_a_door_may_announce_the_session_of_a_host",
     ),
 )

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from qmd.access.register import Holder, holder_of
-from qmd.control_protocol import access, directory, topics
+from qmd.control_protocol import access, directory, doors, topics
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Done, Refused
-from qmd.core.access import Kind
+from qmd.core.access import HOST_RIGHTS, Kind
 from qmd.core.principals import Principal, parse_principal
 from tests.integration.control.test_local_users import UserClient, close_to_others, user
 from tests.integration.control.verb_tries import (
@@ -88,6 +88,37 @@ async def test_a_door_cannot_become_a_user_of_this_computer(hosts: Hosts) -> Non
         ), names  # fmt: skip
     assert isinstance(await client.ask(access.ActFor, []), Refused)
     client.close()
+
+
+@hosted
+async def test_only_a_door_may_announce_the_session_of_a_host(hosts: Hosts) -> None:
+    """The session counts as one of that host, with its limits, rights and principals."""
+    host = await hosts.start()
+    announced = host.components.peers.announced
+    now = host.services.loop.time
+    place = ("127.0.0.1", 40_000)
+    request = (doors.AnnounceSession, *place, "10.1.2.3", ["cert:CN=hostb"], True)
+    client = await user(host, DOOR)
+    every_other = frozenset(HOST_RIGHTS) - {"act-for"}
+    await host.access_register.grant(
+        Holder("host", Kind.HOST), Principal("user", "", DOOR), every_other
+    )
+
+    assert await refusal(client, *request) == "right_missing"
+    assert announced.take(place, now()) is None
+    await trust_the_door(host)
+    await client.done(*request)
+    found = announced.take(place, now())
+    assert found is not None
+    assert (found.host, found.is_encrypted) == ("10.1.2.3", True)
+    # A user of a door is none, even with the right.
+    await host.access_register.grant(
+        Holder("host", Kind.HOST), parse_principal(ANN), frozenset({"act-for"})
+    )
+    of_user = await door(host, ANN)
+    assert await refusal(of_user, *request) == "acting_not_allowed"
+    assert announced.take(place, now()) is None
+    client.close(), of_user.close()
 
 
 @hosted
