@@ -37,6 +37,8 @@ from protocol import (
 )
 from qmd.client import Message
 from qmd.control_protocol.messages import StoredMessage
+from qmd.properties.block import with_properties
+from qmd.properties.values import MessageProperties
 from tests.properties.packet_strategies import spoilt, user_messages
 
 ALL = schema.column_names("messages")
@@ -94,6 +96,21 @@ def test_columns_agree_with_the_message(packets):
             **{"reason": None, "abort_count": 2, "move_count": 3, "traced": message.traced},
         }
         assert row == expected
+
+
+@given(st.lists(user_messages(), min_size=1, max_size=8))
+def test_an_extension_keeps_its_block_of_properties_on_both_paths(messages):
+    extension = with_properties(MessageProperties(application={"a": 1}), b"own")
+    packets = [
+        stored_packet(message._replace(properties=message.properties._replace(extension=extension)))
+        for message in messages
+    ]
+
+    rows = rows_of(packets)
+    ways = decoding.arrays_of(rows, ["extension"]), fallback.parsed_columns(rows, ["extension"])
+
+    for found in ways:
+        assert found["extension"].to_pylist() == [extension] * len(packets)
 
 
 @given(st.lists(packets, min_size=1, max_size=8))

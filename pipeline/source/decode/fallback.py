@@ -87,7 +87,7 @@ VALUES: dict[str, Callable[[Message], Any]] = {
     "correlation_id": lambda it: it.correlation_id,
     "sequence": _sequence,
     "application_tag": lambda it: it.application_tag,
-    "extension": lambda it: it.extension,
+    "extension": lambda it: it.packet.properties.extension,
     "response_queue": lambda it: it.response_queue,
     "admin_queue": lambda it: it.admin_queue,
     "acknowledge": lambda it: it.acknowledge,
