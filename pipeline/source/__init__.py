@@ -8,6 +8,7 @@
     sink.py        rows as messages, exactly once
     decode/        packets into Arrow columns: packets, rows, headers, columns, fallback
     bodies.py      bodies into columns: text, JSON, Avro, .NET
+    service_bus.py headers of NServiceBus, Rebus and MassTransit into a column
     where.py       conditions of a read; filters.py: those that the queue manager applies
     bounds.py      positions and times at which a read begins and ends
     tables.py      options of tables of SQL
@@ -25,7 +26,7 @@ from pyspark.sql.datasource import DataSource
 from pipeline.source import schema
 from pipeline.source.errors import SourceError, plainly
 from pipeline.source.option_names import READ, SCHEMA, STREAM, STREAM_WRITE, WRITE
-from pipeline.source.options import CONTENT, Options
+from pipeline.source.options import ADDED, SERVICE_BUS, Options
 from pipeline.source.tables import (
     is_new_table,
     only_of,
@@ -57,17 +58,9 @@ class DefaultSource(DataSource):
 
             kind = kind_of(options)
         columns = options.columns(kind)
-        ddl = schema.ddl(kind, [name for name in columns if name not in CONTENT])
-        if kind != "messages" or not options.body_format:
-            return ddl
-        from pipeline.source.bodies import content_ddl
-
-        types = {
-            "content": content_ddl(options.body_format, options.body_schema, options.avro_schema),
-            "content_error": "string",
-        }
+        types = _types_of_added(options) if kind == "messages" else {}
         return ", ".join(
-            f"`{name}` {types[name]}" if name in CONTENT else schema.ddl(kind, [name])
+            f"`{name}` {types[name]}" if name in ADDED else schema.ddl(kind, [name])
             for name in columns
         )
 
@@ -126,6 +119,19 @@ class DefaultSource(DataSource):
         if use == WRITE:
             given = only_of(given, use)  # a view of SQL has options for reading too
         return Options(given, use).check()
+
+
+def _types_of_added(options: Options) -> dict[str, str]:
+    """Return the Spark types of the columns that options add."""
+    from pipeline.source.bodies import content_ddl
+    from pipeline.source.service_bus import DDL
+
+    types = {SERVICE_BUS: DDL, "content_error": "string"}
+    if options.body_format:
+        types["content"] = content_ddl(
+            options.body_format, options.body_schema, options.avro_schema
+        )
+    return types
 
 
 def _fields(schema: Any) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "bodySchema": _READS,
     "avroSchema": _READS,
     "onBadBody": _READS,
+    "serviceBus": _READS,
     "sources": _READS,
     "partitions": _READS,
     "maxRowsPerPartition": _READS,

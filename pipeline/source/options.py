@@ -36,6 +36,8 @@ TRIGGER_DELAY_S = 900.0  # as in Kafka's source
 NAME_CHARACTERS_MAX = 200  # of a reader
 BODY_FORMATS = ("binary", "text", "json", "avro", "dotnet")
 CONTENT = ("content", "content_error")  # the columns that a format adds
+SERVICE_BUS = "service_bus"
+ADDED = (*CONTENT, SERVICE_BUS)  # no columns of the schema, but made of some
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)?")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -66,19 +68,18 @@ class ReadOptions(ConnectionOptions):
         """Return the names of the columns to read, in order."""
         if "columns" not in self.given:
             names = schema.default_columns(kind, bodies=self.bodies)
-            return (*names, *(CONTENT if kind == "messages" and self.body_format else ()))
-        known = schema.column_names(kind)
-        if kind == "messages" and self.body_format:
-            known = (*known, *CONTENT)
+            return (*names, *self._added(kind))
+        known = (*schema.column_names(kind), *self._added(kind))
         columns = tuple(names_of(self.given["columns"], "columns"))
         if not columns:
             raise option_error("columns", "names no column; leave it out for all")
         for name in columns:
             if name not in known:
+                option = "serviceBus" if name == SERVICE_BUS else "bodyFormat"
                 raise option_error(
                     "columns",
-                    'has "content", which exists only with the option "bodyFormat"'
-                    if name in CONTENT
+                    f'has "{name}", which exists only with the option "{option}"'
+                    if name in ADDED
                     else f"has {name!r}, which {kind} do not have{like(name, known)}",
                 )
         if len(set(columns)) < len(columns):
@@ -91,6 +92,13 @@ class ReadOptions(ConnectionOptions):
                 " out",
             )
         return columns
+
+    def _added(self, kind: str) -> tuple[str, ...]:
+        """Return the columns that options add to those of the schema."""
+        if kind != "messages":
+            return ()
+        content = CONTENT if self.body_format else ()
+        return (*content, SERVICE_BUS) if self.service_bus else content
 
     @property
     def partitions(self) -> int:
@@ -127,6 +135,14 @@ class ReadOptions(ConnectionOptions):
         if name != "binary" and (not self.bodies or self.kind == "events"):
             raise option_error("bodyFormat", "needs the bodies of messages")
         return "" if name == "binary" else name
+
+    @property
+    def service_bus(self) -> bool:
+        """Return whether headers of service buses are decoded."""
+        found = self.truth("serviceBus", default=False)
+        if found and self.kind == "events":
+            raise option_error("serviceBus", "is for messages; events have no headers")
+        return found
 
     @property
     def body_schema(self) -> str:
@@ -300,7 +316,7 @@ class Options(StreamOptions):
 
     def _check_read(self) -> None:
         kind = self.kind
-        _ = self.partitions, self.rows_a_partition, self.pushdown, self.bodies
+        _ = self.partitions, self.rows_a_partition, self.pushdown, self.bodies, self.service_bus
         if not self.path:
             self.sources()
         if kind:

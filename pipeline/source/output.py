@@ -1,6 +1,7 @@
 """The rows that a read returns, made from those that it decodes.
 
-decoded columns ──► where ──► content of bodies ──► the columns and the schema of the query
+decoded columns ──► where ──► content of bodies, headers of service buses ──► the columns and the
+schema of the query
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.source import schema
+from pipeline.source import schema, service_bus
 from pipeline.source.bodies import NEEDED, BodyDecoder
-from pipeline.source.options import CONTENT, Options
+from pipeline.source.options import ADDED, CONTENT, SERVICE_BUS, Options
 from pipeline.source.where import Where, parse_where
 
 
@@ -35,6 +36,8 @@ class Output:
         if self.decoder is not None and set(CONTENT) & set(self.wanted):
             type_ = pa.string() if self.arrow is None else self.arrow.field("content").type
             arrays |= self.decoder.columns(batch, type_)
+        if SERVICE_BUS in self.wanted:
+            arrays[SERVICE_BUS] = service_bus.bus_column(batch)
         if self.arrow is not None:
             return pa.record_batch([arrays[name] for name in self.wanted], schema=self.arrow)
         return pa.record_batch([arrays[name] for name in self.wanted], names=list(self.wanted))
@@ -53,7 +56,9 @@ def output_of(options: Options, kind: str, given: Any = None) -> Output:
     if kind == "messages" and options.body_format:
         decoder = BodyDecoder(options.body_format, options.avro_schema, options.bad_body_fails)
         needed |= set(NEEDED)
-    base = tuple(name for name in wanted if name not in CONTENT)
+    if SERVICE_BUS in wanted:
+        needed |= {name for name in service_bus.NEEDED if options.bodies or name != "body"}
+    base = tuple(name for name in wanted if name not in ADDED)
     more = [name for name in schema.column_names(kind) if name in needed and name not in base]
     decoded = (*base, *more) or schema.column_names(kind)[:1]
     return Output(wanted, decoded, where, decoder, _arrow(given, kind, wanted, decoded))
@@ -75,6 +80,7 @@ def _arrow(given: Any, kind: str, wanted: tuple[str, ...], decoded: tuple[str, .
         )
     found = to_arrow_schema(given, timezone="UTC")
     own = {field.name: field for field in schema.arrow_schema(kind, decoded)}
+    own[SERVICE_BUS] = pa.field(SERVICE_BUS, service_bus.ARROW)
     for field in found:
         if field.name in own and field.type != own[field.name].type:
             raise SourceError(

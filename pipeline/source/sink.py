@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from pipeline.source import schema
 from pipeline.source.connection import Connection
 from pipeline.source.errors import SourceError, option_error, plainly
-from pipeline.source.options import Options
+from pipeline.source.options import SERVICE_BUS, Options
 from protocol.errors import InvalidName
 from qmd.client import new_message
 from qmd.control_protocol.bulk import Attempt
@@ -91,7 +91,7 @@ _TYPES = {
     "class_number": ("int", "bigint"),
 }
 # Columns of a read message that the queue manager sets anew in a written message.
-_NOT_WRITTEN = set(schema.column_names("messages")) - set(PROPERTIES) - {_DESTINATION}
+_NOT_WRITTEN = {*schema.column_names("messages"), SERVICE_BUS} - set(PROPERTIES) - {_DESTINATION}
 _ACKNOWLEDGE = {
     name: 1 << bit
     for bit, name in enumerate(

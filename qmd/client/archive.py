@@ -5,8 +5,9 @@
 `qmd_message` is the version of the format.  An import reads `packet_base64`, `arrived_at_ms`,
 `reason`, `abort_count`, `move_count`, `last_move_at_ms` and `expires_in_s` (the remaining lifetime
 in whole seconds; null: the message does not expire).  The other fields repeat the contents of the
-packet for readers and programs.  A field that is null or an empty list is omitted: for most
-messages that saves a quarter of the line.
+packet for readers and programs; headers of NServiceBus, Rebus or MassTransit are `bus_headers`,
+which is omitted if it is longer than `BUS_CHARACTERS_MAX`.  A field that is null or an empty list
+is omitted: for most messages that saves a quarter of the line.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from qmd.control_protocol.messages import MOMENT_MS_MAX, ImportedMessage
 
 VERSION = 1
 TEXT_CHARACTERS_MAX = 1000  # of a text body, shown beside the packet that contains it
+# Of the headers of a service bus as JSON.  An import reads lines of up to 16 MiB, and the escapes
+# of an extension of 4 MiB alone could be longer.
+BUS_CHARACTERS_MAX = 1 << 20
 
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
@@ -47,6 +51,7 @@ def line_of(message: Message, queue: str, clock_s: int) -> str:
         "last_move_at_ms": stored.last_move_at_ms,
         "expires_in_s": None if expires_at_s is None else max(0, expires_at_s - clock_s),
         "body_text": _text(message.body),
+        "bus_headers": _bus_headers(message),
         **shown,
     }
     return _encoded(
@@ -110,6 +115,14 @@ def _number(found: dict[str, Any], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise BrokenLine(f"{name} is not a whole number from 0 to {most}")
     return value
+
+
+def _bus_headers(message: Message) -> dict[str, Any] | None:
+    found = message.bus_headers
+    if found is None:
+        return None
+    shown = found.to_json()
+    return shown if len(_encoded(shown)) <= BUS_CHARACTERS_MAX else None
 
 
 def _text(body: bytes) -> str | None:
