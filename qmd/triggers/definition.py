@@ -29,6 +29,9 @@ ARGUMENTS = (
     *("$MSG_ADMIN_QUEUE_FORMATNAME", "$QMD_DESTINATION", "$MSG_SRCMACHINEID"),
     *("$QMD_LOOKUP_ID", "$TRIGGER_NAME", "$TRIGGER_ID"),
 )
+#: Those that the sender of a message writes as it likes.
+_TEXTS_OF_SENDERS = ("$MSG_LABEL", "$MSG_BODY", "$MSG_BODY_AS_STRING")
+END_OF_OPTIONS = "--"
 _NUMBER_TESTS = ("EQUALS", "NOT_EQUAL", "GREATER_THAN", "LESS_THAN")
 _TEXT_TESTS = ("CONTAINS", "DOES_NOT_CONTAIN")
 TESTS: dict[str, tuple[str, ...]] = {
@@ -221,6 +224,24 @@ def _check_program(program: Program) -> None:
         texts.append(value)
     if any("\0" in text for text in texts):
         raise TriggerError("an argument or a variable contains a character of value 0")
+
+
+def remarks(trigger: Trigger) -> list[str]:
+    """Return what its author should know about its programs: texts of senders as options."""
+    return [
+        f"rule {rule.name}: the program takes a {text} that begins with - for an option; write"
+        f" --argument={END_OF_OPTIONS} in front of it, if the program knows that as the end of its"
+        " options"
+        for rule in trigger.rules
+        if isinstance(rule.action, Program)
+        for text in _before_end_of_options(rule.action.arguments)
+        if text in _TEXTS_OF_SENDERS
+    ]
+
+
+def _before_end_of_options(arguments: list[str]) -> list[str]:
+    ends_at = arguments.index(END_OF_OPTIONS) if END_OF_OPTIONS in arguments else len(arguments)
+    return arguments[:ends_at]
 
 
 def parse(given: dict[str, Any]) -> Trigger:

@@ -32,6 +32,7 @@ from qmd.triggers.definition import (
     check,
     is_argument,
     parse_condition,
+    remarks,
 )
 
 BYTES_MAX = 64 * 1024 * 1024
@@ -83,6 +84,7 @@ def read_registry(data: bytes, programs: Mapping[str, str]) -> Imported:
     found = [_valid(reading.trigger(guid, each)) for guid, each in triggers.items()]
     unused = [each.text("name") for guid, each in rules.items() if guid not in reading.used]
     reading.remarks += [f"the rule {name!r} belongs to no trigger; left out" for name in unused]
+    reading.remarks += [f"{each.name}: {remark}" for each in found for remark in remarks(each)]
     return Imported(found, reading.remarks)
 
 

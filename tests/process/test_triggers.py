@@ -349,6 +349,25 @@ def test_definitions_that_others_can_write_run_nothing(triggers: Triggers) -> No
     assert triggers.wait(1) == ["x"]
 
 
+def test_a_label_is_no_option_behind_two_hyphens(triggers: Triggers) -> None:
+    """`basename --version` succeeds, too: the sender of a label would choose what it does."""
+    program = triggers.program('basename "$@" >> $SEEN')
+    make = ("trigger", "create", "bill", "--queue", "orders", "--run", program)
+
+    warned = triggers.daemon.cli(*make, "--argument", "$MSG_LABEL").stderr.decode()
+    triggers.daemon.cli("trigger", "delete", "bill")
+    done = triggers.daemon.cli(*make, "--argument=--", "--argument", "$MSG_LABEL").stderr.decode()
+    rule = ("trigger", "add-rule", "bill", "more", "--run", program, "--when")
+    more = triggers.daemon.cli(*rule, "$MSG_LABEL_CONTAINS=more", "--argument", "$MSG_BODY")
+    triggers.daemon.send("orders", b"x", "--transactional", "--label=--version")
+    triggers.start()
+
+    assert "note: rule rule: the program takes a $MSG_LABEL that begins with -" in warned
+    assert done == ""
+    assert more.stderr.decode().count("note: rule more:") == 1
+    assert triggers.wait(1) == ["--version"]
+
+
 @needs_root
 def test_definitions_of_another_user_run_nothing(triggers: Triggers) -> None:
     """Its owner may write a file, whatever its mode is: the commands would run as this user."""

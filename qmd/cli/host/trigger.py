@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,7 +113,7 @@ def create(
     """
     from qmd.cli.output import print_json
     from qmd.cli.parameters import system_queue
-    from qmd.triggers.definition import facts, parse
+    from qmd.triggers.definition import facts, parse, remarks
 
     with _explained():
         rule, secret = _rule(rule_name, given)
@@ -126,6 +126,7 @@ def create(
             }
         )
         _file(configuration).create(it)
+    _print_notes(remarks(it))
     if as_json:
         print_json({**facts(it), "secret": secret})
     elif secret:
@@ -139,9 +140,15 @@ def create(
 @pass_configuration
 def add_rule(configuration: Configuration, /, name: str, rule_name: str, **given: Any) -> None:
     """Add a RULE to the trigger NAME, behind its others."""
+    from qmd.triggers.definition import remarks
+
     with _explained():
         rule, secret = _rule(rule_name, given)
-        _file(configuration).add_rule(name, _converted(rule))
+        converted = _converted(rule)
+        file = _file(configuration)
+        file.add_rule(name, converted)
+        it = file.show(name)
+    _print_notes([each for each in remarks(it) if each.startswith(f"rule {rule_name}:")])
     if secret:
         click.echo(secret)
 
@@ -281,8 +288,7 @@ def import_(
     for each in found.triggers:
         state = "" if each.enabled else ", disabled"
         click.echo(f"{each.name}: {each.queue}, {each.kind}, {len(each.rules)} rules{state}")
-    for remark in found.remarks:
-        click.echo(f"note: {remark}", err=True)
+    _print_notes(found.remarks)
 
 
 @trigger.command()
@@ -339,6 +345,11 @@ async def _run(configuration: Configuration, drain_s: float, metrics: Path | Non
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for each in notes:
+        click.echo(f"note: {each}", err=True)
 
 
 def _file(configuration: Configuration, *, runs: bool = False) -> TriggerFile:

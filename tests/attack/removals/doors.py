@@ -374,4 +374,18 @@ REMOVALS = (
         "    if not connection.is_local:",
         f"{_ACTING}test_only_a_door_may_announce_the_session_of_a_host",
     ),
+    Removal(
+        "a label or body that begins with `-`",
+        "qmd/triggers/definition.py",
+        "    return arguments[:ends_at]\n",
+        "    return []\n",
+        f"{_TRIGGERS}test_a_label_is_no_option_behind_two_hyphens",
+    ),
+    Removal(
+        "a label or body that begins with `-`",
+        "qmd/triggers/arguments.py",
+        "    return [value_of(each, trigger, message) for each in given]",
+        '    return [value_of(each, trigger, message) for each in given if each != "--"]',
+        f"{_TRIGGERS}test_a_label_is_no_option_behind_two_hyphens",
+    ),
 )

@@ -105,7 +105,10 @@ def test_all_conditions_and_arguments_of_windows_are_imported() -> None:
         windows(Condition="\t".join([*conditions, ""]), Action=action), PROGRAMS
     )
     (trigger,) = imported.triggers
-    assert imported.remarks == []
+    assert [each.partition(" that begins with -")[0] for each in imported.remarks] == [
+        f"t: rule r: the program takes a {each}"
+        for each in ("$MSG_LABEL", "$MSG_BODY", "$MSG_BODY_AS_STRING")
+    ]
     assert trigger.enabled
     (rule,) = trigger.rules
     assert [str(each) for each in rule.conditions] == conditions
