@@ -409,19 +409,8 @@ def test_silent_and_nonsensical_connections_are_closed(remote: Remote) -> None:
         qm.peek("orders")
 
 
-def test_a_flood_of_guessed_tokens_does_not_disturb_the_daemon(remote: Remote) -> None:
-    with contextlib.ExitStack() as stack:
-        for _ in range(80):  # more than the limit of connections
-            with contextlib.suppress(OSError):
-                connection = stack.enter_context(remote.raw())
-                connection.sendall(frames.frame(frames.Login(1, frames.VERSION, "guess")) * 10)
-        with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
-            assert qm.status()["name"]
-    with remote.connect(remote.token("read", name="later")) as qm:
-        qm.peek("orders")
-
-
 def test_a_connection_has_one_attempt_to_log_in(remote: Remote) -> None:
+    # Before the flood of the next test, after which wrong tokens are answered late.
     token = Path(remote.token("read", name="right")).read_text().strip()
     with remote.raw() as connection:
         for number, each in ((1, "guess"), (2, token)):
@@ -432,6 +421,18 @@ def test_a_connection_has_one_attempt_to_log_in(remote: Remote) -> None:
 
     assert b"token_refused" in answers
     assert b"scopes" not in answers
+
+
+def test_a_flood_of_guessed_tokens_does_not_disturb_the_daemon(remote: Remote) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(80):  # more than the limit of connections
+            with contextlib.suppress(OSError):
+                connection = stack.enter_context(remote.raw())
+                connection.sendall(frames.frame(frames.Login(1, frames.VERSION, "guess")) * 10)
+        with blocking.connect(remote.folder / "qmd" / "qmd.sock") as qm:
+            assert qm.status()["name"]
+    with remote.connect(remote.token("read", name="later")) as qm:
+        qm.peek("orders")
 
 
 def test_without_tls_only_loopback_is_accepted_and_only_if_configured(tmp_path: Path) -> None:
