@@ -43,6 +43,12 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+def vanished(daemon: Daemon) -> int:
+    """Return the number of messages whose rows a daemon misses."""
+    rows: int = daemon.json("status")[0]["vanished_messages"]
+    return rows
+
+
 class Pair:
     """A sender and a receiver that ship to one lake."""
 
@@ -133,6 +139,8 @@ def test_rows_that_are_deleted_are_found_in_any_night(pair: Pair) -> None:
         daemon.start()
     with blocking.connect(pair.receiver.folder / "qmd.sock") as qm:
         until(lambda: qm.show_queue("orders")["messages"] >= 4)
+    until(lambda: vanished(pair.receiver) == 2)  # it counts soon after its start
+    until(lambda: vanished(pair.sender) == 1)
     pair.ship()
 
     lost = {("vanished", each) for each in (orders[3], plain[1], waiting[2])}

@@ -185,7 +185,7 @@ def test_a_refused_message_becomes_a_dead_letter_with_the_reason(pair: Pair, del
     assert "has answered 400: there is no queue" in letter["reason"]
     (nack,) = until(pair, lambda: pair.a.daemon.receive("acks"))
     assert (nack["class"], nack["correlation_id"]) == ("nack_bad_destination_queue", sent)
-    assert waiting(pair) == 0
+    until(pair, lambda: waiting(pair) == 0)
     events = pair.a.daemon.json("events", "tail", "--lines", "100")
     kinds = [each["kind"] for each in events if each["message_id"] == sent]
     assert kinds.count("dead_lettered") == 1
