@@ -79,7 +79,8 @@ def test_deleting_a_queue_deletes_only_its_messages(db: sqlite3.Connection) -> N
     assert queues.delete(db, orders.id) == Totals(2, 6)
 
     assert queues.find(db, orders.name) is None
-    assert messages.totals_by_queue(db) == {bills.id: Totals(2, 6)}
+    assert messages.totals(db, orders.id) == Totals(0, 0)
+    assert messages.totals(db, bills.id) == Totals(2, 6)
     with pytest.raises(NoSuchQueue):
         queues.delete(db, orders.id)
 
