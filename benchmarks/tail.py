@@ -87,7 +87,7 @@ class Waits:
 
 @dataclass
 class Daemon:
-    """What one daemon has noted."""
+    """Spans that one daemon has noted."""
 
     commits: list[Span] = field(default_factory=list)
     others: list[Span] = field(default_factory=list)  # checkpoints, collections, ...

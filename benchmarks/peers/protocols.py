@@ -193,7 +193,7 @@ async def receive_nats(address: str, got: Got, prefetch: int, every: int, ready:
 
 
 class RedisSender(Sender):
-    """What is sent between two flushes is one pipeline."""
+    """Client of Redis: commands between two flushes are one pipeline."""
 
     async def open(self, address: str) -> None:
         import redis.asyncio
