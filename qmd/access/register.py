@@ -26,6 +26,7 @@ from qmd.core.access import (
     Subject,
     granted,
     rights_text,
+    stored_rights,
     without,
 )
 from qmd.core.principals import ALL, CERT, TOKEN, Principal, parse_principal
@@ -365,7 +366,7 @@ def _principal(row: EntryRow) -> Principal:
 
 
 def _entry(row: EntryRow) -> Entry:
-    rights = frozenset(filter(None, row.rights.split(",")))
+    rights = stored_rights(row.rights.split(","))
     return Entry(_principal(row), row.effect == ALLOW, rights)
 
 

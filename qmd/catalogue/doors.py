@@ -268,8 +268,8 @@ ENTRIES = (
         9245,
         "amqp_client_refused",
         "The daemon refused the connection of a client of the door for AMQP (in the log).",
-        "The daemon does not run, or has no place left, or the door lacks the right act-for.",
-        "The reason says which; docs/access.md describes the right.",
+        "The daemon does not run, or has no place left, or the door lacks a right.",
+        "The reason says which; docs/access.md describes the rights of doors.",
     ),
     Entry(
         9246,

@@ -10,6 +10,7 @@ with a token that lacks a right.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qmd.access.demands import (
@@ -49,6 +50,7 @@ from qmd.control_protocol.messages import Request
 from qmd.control_protocol.once import SendOnce
 from qmd.control_protocol.signing import SigningParts
 from qmd.core import access
+from qmd.core.principals import ANONYMOUS, CERT, SASL, is_of_kind
 from qmd.queues.local_queue import relatives
 
 if TYPE_CHECKING:
@@ -172,6 +174,15 @@ def _way(components: Components, request: routing_frames.RedirectOutgoing) -> It
     return components.things.named(request.destination) if is_queue else (EVERYTHING,)
 
 
+def _stated(kind: str) -> Things:
+    """Return a function for the host, if a door states a principal of the kind."""
+
+    def things(components: Components, request: Any) -> Iterable[Thing]:
+        return (EVERYTHING,) if any(map(partial(is_of_kind, kind), request.principals)) else ()
+
+    return things
+
+
 # Needs.
 
 
@@ -192,7 +203,13 @@ _STATUS = _host(READ, access.SEE_STATUS)
 _ALL_READ = _open(READ)
 _ACCESS = _host(ADMIN, access.ADMINISTER_ACCESS)
 _DIRECTORY = _host(ADMIN, access.MANAGE_DIRECTORY)
-_DOOR = _host(ADMIN, access.ACT_FOR)
+_FOR_HOSTS = _host(ADMIN, access.ACT_FOR_HOSTS)
+#: An address comes with each of these; it is none by itself.
+_FOR_STATED = (
+    _host(ADMIN, access.ACT_FOR_USERS, _stated(SASL), "all queues if it states sasl:NAME"),
+    _host(ADMIN, access.ACT_FOR_CERTIFICATES, _stated(CERT), "all queues if it states cert:NAME"),
+    _host(ADMIN, access.ACT_FOR_ANONYMOUS, _stated(ANONYMOUS), "all queues if it states anonymous"),
+)
 _PEERS = _host(ADMIN, access.MANAGE_PEERS)
 _RECEIVE = Need(TO_RECEIVE, _named("queue"), "the queue")
 _PEEK = Need(TO_PEEK, _named("queue"), "the queue")
@@ -229,8 +246,8 @@ TABLE: dict[type, Row] = {
     **_rows((_RECEIVE,), frames.Remove, frames.Reject, frames.GiveBack),
     **_rows((_RECEIVE,), frames.OpenExclusive, frames.CloseExclusive),
     **_rows((_RECEIVE,), door_frames.StopWaiting),
-    **_rows((_DOOR,), door_frames.RejectOutgoing, door_frames.EndLinkSession),
-    **_rows((_DOOR,), door_frames.AnnounceSession, inside="on the socket only"),
+    **_rows((_FOR_HOSTS,), door_frames.RejectOutgoing, door_frames.EndLinkSession),
+    **_rows((_FOR_HOSTS, *_FOR_STATED), door_frames.AnnounceSession, inside="on the socket only"),
     **_rows(
         (_TAKE_AWAY, Need(Demand(ADMIN, (access.SEND,)), _named("target"), "the target")),
         frames.Move,
@@ -419,7 +436,7 @@ TABLE: dict[type, Row] = {
         access_frames.TestAccess,
     ),
     **_rows((_ACCESS,), access_frames.ExportAccess, access_frames.ImportAccess),
-    **_rows((_host(ADMIN, access.ACT_FOR),), access_frames.ActFor, inside="on the socket only"),
+    **_rows(_FOR_STATED, access_frames.ActFor, inside="on the socket only"),
 }
 _UNKNOWN = Row((_ACCESS,))
 

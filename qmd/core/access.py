@@ -36,7 +36,10 @@ TAKE_OWNERSHIP = "take-ownership"
 CREATE_QUEUE, SEE_STATUS, READ_EVENTS = "create-queue", "see-status", "read-events"
 MANAGE_OUTGOING, MANAGE_DIRECTORY = "manage-outgoing", "manage-directory"
 MANAGE_PEERS, ADMINISTER_ACCESS = "manage-peers", "administer-access"
-ACT_FOR = "act-for"
+#: Rights of doors, one for each class of principals that they state.
+ACT_FOR_USERS, ACT_FOR_CERTIFICATES = "act-for-users", "act-for-certificates"
+ACT_FOR_ANONYMOUS, ACT_FOR_HOSTS = "act-for-anonymous", "act-for-hosts"
+ACT_FOR = "act-for"  # all of them
 
 QUEUE_RIGHTS = (
     *(SEND, RECEIVE, PEEK, RECEIVE_JOURNAL, PURGE, DELETE, GET_PROPERTIES, SET_PROPERTIES),
@@ -44,7 +47,7 @@ QUEUE_RIGHTS = (
 )
 HOST_RIGHTS = (
     *(CREATE_QUEUE, SEE_STATUS, READ_EVENTS, MANAGE_OUTGOING, MANAGE_DIRECTORY, MANAGE_PEERS),
-    *(ADMINISTER_ACCESS, ACT_FOR),
+    *(ADMINISTER_ACCESS, ACT_FOR_USERS, ACT_FOR_CERTIFICATES, ACT_FOR_ANONYMOUS, ACT_FOR_HOSTS),
 )
 RIGHTS = (*QUEUE_RIGHTS, *HOST_RIGHTS)
 
@@ -54,7 +57,12 @@ SETS: dict[str, frozenset[str]] = {
     "read": frozenset({RECEIVE, PEEK, RECEIVE_JOURNAL, GET_PROPERTIES}),
     "write": frozenset({SEND, GET_PROPERTIES}),
 }
-HOST_SETS: dict[str, frozenset[str]] = {"full": frozenset(HOST_RIGHTS)}
+HOST_SETS: dict[str, frozenset[str]] = {
+    "full": frozenset(HOST_RIGHTS),
+    ACT_FOR: frozenset(
+        {ACT_FOR_USERS, ACT_FOR_CERTIFICATES, ACT_FOR_ANONYMOUS, ACT_FOR_HOSTS},
+    ),
+}
 
 _OWNER_ALWAYS = frozenset({GET_PERMISSIONS, CHANGE_PERMISSIONS})
 _MSMQ_DEFAULT = frozenset({SEND, GET_PROPERTIES, GET_PERMISSIONS})
@@ -171,6 +179,15 @@ def rights_text(rights: Iterable[str]) -> str:
         if chosen == whole:
             return "full"
     return ",".join(each for each in RIGHTS if each in chosen)
+
+
+def stored_rights(words: Iterable[str]) -> frozenset[str]:
+    """Return the rights of a stored entry.
+
+    `act-for` was one right before it was divided, and an entry of that time means all of its parts.
+    """
+    found = frozenset(filter(None, words))
+    return found - {ACT_FOR} | HOST_SETS[ACT_FOR] if ACT_FOR in found else found
 
 
 def granted(rights: frozenset[str]) -> frozenset[str]:

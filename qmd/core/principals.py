@@ -51,6 +51,11 @@ UNPROVEN = Principal(ANONYMOUS)
 ALL_LOCAL = Principal(LOCAL)
 
 
+def is_of_kind(kind: str, text: str) -> bool:
+    """Return whether a text is that of a principal of the kind, as `parse_principal` reads it."""
+    return text.partition(":")[0].strip().casefold() == kind
+
+
 def parse_principal(text: str) -> Principal:
     """Return the principal of a text.  Raises BadPrincipal.
 

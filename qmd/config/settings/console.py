@@ -59,7 +59,7 @@ class ConsoleSettings:
         Flag(),
         False,
         "Whether the console acts for its users on this computer: each has the rights of "
-        "`sasl:NAME` only. It needs the right act-for.",
+        "`sasl:NAME` only. It needs the right act-for-users.",
     )
     actions: str = setting(
         Choice(("loopback", "always", "never")),

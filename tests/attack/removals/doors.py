@@ -363,8 +363,8 @@ REMOVALS = (
     Removal(
         "another local user that announces the session of a host",
         "qmd/control/verb_rights.py",
-        '    **_rows((_DOOR,), door_frames.AnnounceSession, inside="on the socket only"),',
-        '    **_rows((), door_frames.AnnounceSession, inside="on the socket only"),',
+        '    **_rows((_FOR_HOSTS, *_FOR_STATED), door_frames.AnnounceSession, inside="on the socket only"),',
+        '    **_rows(_FOR_STATED, door_frames.AnnounceSession, inside="on the socket only"),',
         f"{_ACTING}test_only_a_door_may_announce_the_session_of_a_host",
     ),
     Removal(

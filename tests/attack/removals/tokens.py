@@ -196,6 +196,13 @@ REMOVALS = (
         f"{_ACTING}test_a_door_cannot_become_a_user_of_this_computer",
     ),
     Removal(
+        "a door that states the users of another door",
+        "qmd/control/verb_rights.py",
+        "        return (EVERYTHING,) if any(map(partial(is_of_kind, kind), request.principals)) else ()",
+        "        return ()",
+        f"{_ACTING}test_a_door_acts_only_for_the_classes_of_users_that_it_serves",
+    ),
+    Removal(
         "damaged frames, cut connections, bytes that are no AMQP",
         "qmd/doors/amqp/login.py",
         "        except (BadMessage, Refused, ClientError) as error:\n            self._refuse(error)\n\n"

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import struct
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,8 +20,10 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator
 from qmd.control_protocol import transactions as transaction_frames
 from qmd.control_protocol.messages import Done, Refused
-from qmd.core.access import HOST_RIGHTS, Kind
+from qmd.core.access import HOST_RIGHTS, HOST_SETS, Kind, parse_rights
 from qmd.core.principals import Principal, parse_principal
+from storage.tables import access as access_rows
+from storage.tables.access import EntryRow
 from tests.integration.control.test_local_users import UserClient, close_to_others, user
 from tests.integration.control.verb_tries import (
     ELSEWHERE,
@@ -49,10 +53,12 @@ async def door(host: Host, *principals: str) -> Client:
     return client
 
 
-async def trust_the_door(host: Host) -> None:
-    await host.access_register.grant(
-        Holder("host", Kind.HOST), Principal("user", "", DOOR), frozenset({"act-for"})
-    )
+HOST = Holder("host", Kind.HOST)
+DOOR_USER = Principal("user", "", DOOR)
+
+
+async def trust_the_door(host: Host, rights: str = "act-for") -> None:
+    await host.access_register.grant(HOST, DOOR_USER, parse_rights(rights, of_host=True))
 
 
 async def refusal(client: Client, *request: Any) -> str:
@@ -99,10 +105,7 @@ async def test_only_a_door_may_announce_the_session_of_a_host(hosts: Hosts) -> N
     place = ("127.0.0.1", 40_000)
     request = (doors.AnnounceSession, *place, "10.1.2.3", ["cert:CN=hostb"], True)
     client = await user(host, DOOR)
-    every_other = frozenset(HOST_RIGHTS) - {"act-for"}
-    await host.access_register.grant(
-        Holder("host", Kind.HOST), Principal("user", "", DOOR), every_other
-    )
+    await trust_the_door(host, ",".join({*HOST_RIGHTS} - {"act-for-hosts"}))
 
     assert await refusal(client, *request) == "right_missing"
     assert announced.take(place, now()) is None
@@ -112,13 +115,60 @@ async def test_only_a_door_may_announce_the_session_of_a_host(hosts: Hosts) -> N
     assert found is not None
     assert (found.host, found.is_encrypted) == ("10.1.2.3", True)
     # A user of a door is none, even with the right.
-    await host.access_register.grant(
-        Holder("host", Kind.HOST), parse_principal(ANN), frozenset({"act-for"})
-    )
+    await host.access_register.grant(HOST, parse_principal(ANN), HOST_SETS["act-for"])
     of_user = await door(host, ANN)
     assert await refusal(of_user, *request) == "acting_not_allowed"
     assert announced.take(place, now()) is None
     client.close(), of_user.close()
+
+
+@hosted
+async def test_a_door_acts_only_for_the_classes_of_users_that_it_serves(hosts: Hosts) -> None:
+    """The door for HTTP does not become a user with a password for AMQP, and so on."""
+    host = await hosts.start()
+    stated = {
+        "act-for-users": [ANN],
+        "act-for-certificates": ["cert:hostb"],
+        "act-for-anonymous": ["anonymous"],
+        "act-for-hosts": [],
+    }
+    for right in stated:
+        await host.access_register.revoke(HOST, DOOR_USER, frozenset(HOST_RIGHTS))
+        await trust_the_door(host, right)
+        for other, names in stated.items():
+            client = await door(host)
+            announcing = (doors.AnnounceSession, "127.0.0.1", 9, "10.1.2.3", names)
+            if names and right == other:
+                assert await refusal(client, *announcing) == "right_missing"
+                assert isinstance(await client.ask(access.ActFor, [*names, "host:10.1.2.3"]), Done)
+            elif names:
+                assert await refusal(client, access.ActFor, names) == "right_missing"
+                for first, mine in stated.items():
+                    if first == right and mine:  # nor beside one that it serves
+                        assert await refusal(client, access.ActFor, mine + names) == "right_missing"
+                assert await refusal(client, *announcing) == "right_missing"
+            elif right == other:
+                await client.done(*announcing)
+            client.close()
+
+
+@hosted
+async def test_a_right_of_before_is_that_for_all_classes(hosts: Hosts) -> None:
+    host = await hosts.start()
+    await hosts.stop(host)
+    with closing(sqlite3.connect(host.folder / "data" / "queues.db")) as db, db:
+        row = EntryRow("host", "allow", "user:4713", 4713, "act-for,see-status")
+        access_rows.put(db, row)
+    host = await hosts.start("a")
+
+    for names in ([ANN], ["cert:hostb"], ["anonymous"]):
+        (await door(host, *names)).close()
+    await host.access_register.revoke(HOST, DOOR_USER, frozenset({"act-for-users"}))
+    client = await door(host)
+    assert await refusal(client, access.ActFor, [ANN]) == "right_missing"
+    client.close()
+    (entry,) = host.access_register.entries_of("host")
+    assert entry.rights == HOST_SETS["act-for"] - {"act-for-users"} | {"see-status"}
 
 
 @hosted
@@ -137,9 +187,7 @@ async def test_a_user_of_a_door_never_gets_the_rights_of_the_door_back(hosts: Ho
     for names in (["sasl:root"], [ANN], ["anonymous"]):
         assert isinstance(await root.ask(access.ActFor, names), Refused)
     # Even if an entry gives the right to the user itself.
-    await host.access_register.grant(
-        Holder("host", Kind.HOST), parse_principal(ANN), frozenset({"act-for"})
-    )
+    await host.access_register.grant(HOST, parse_principal(ANN), HOST_SETS["act-for"])
     assert await refusal(root, access.ActFor, ["sasl:root"]) == "acting_not_allowed"
     root.close()
 
@@ -222,9 +270,7 @@ async def test_no_verb_of_a_user_of_a_door_has_an_effect_without_the_right(hosts
 async def test_a_user_of_a_door_owns_the_queues_that_it_creates(hosts: Hosts) -> None:
     host = await hosts.start()
     await trust_the_door(host)
-    await host.access_register.grant(
-        Holder("host", Kind.HOST), parse_principal(ANN), frozenset({"create-queue"})
-    )
+    await host.access_register.grant(HOST, parse_principal(ANN), frozenset({"create-queue"}))
     ann, bob = await door(host, ANN), await door(host, "sasl:bob")
 
     await ann.done(operator.CreateQueue, "own")
