@@ -136,12 +136,21 @@ def service_of(connected: socket.socket, process: int) -> str:
         return ""
     finally:
         os.close(descriptor)
-    path = next((line[3:] for line in lines if line.startswith("0::")), "")
-    parts = path.split("/")
+    return service_in(next((line[3:] for line in lines if line.startswith("0::")), ""))
+
+
+def service_in(group: str) -> str:
+    """Return the systemd service of a control group; "" if it is that of none of the system.
+
+    Only the first group below the slices has a name that systemd has given it.  A service with
+    `Delegate=`, such as one that runs containers, gives those inside of its own any names.
+    """
+    parts = group.split("/")
     # Users have services of their own below user.slice, under names that they choose.
-    if len(parts) < 3 or parts[1] != "system.slice":
+    if parts[:2] != ["", "system.slice"]:
         return ""
-    return next((part for part in reversed(parts) if part.endswith(".service")), "")
+    unit = next((part for part in parts[2:] if not part.endswith(".slice")), "")
+    return unit if unit.endswith(".service") else ""
 
 
 def user_name(number: int) -> str:

@@ -96,32 +96,35 @@ def read(path: Path) -> Pins:
     return found
 
 
-def pin(path: Path, guid: bytes, fingerprint: str, *, replace: bool) -> None:
+def pin(
+    path: Path, guid: bytes, fingerprint: str, *, replace: bool, owner: Path | None = None
+) -> None:
     """Add a pin; with `replace`, remove the others of its queue manager.
 
-    Raises TlsFilesError, OSError.
+    `owner` is as in `write_atomically`.  Raises TlsFilesError, OSError.
     """
-    with _changing(path) as pins:
+    with _changing(path, owner) as pins:
         before = () if replace else pins.get(guid, ())
         pins[guid] = tuple(dict.fromkeys((*before, fingerprint)))
         if len(pins[guid]) > PINS_MAX:
             raise TlsFilesError(f"a queue manager has at most {PINS_MAX} pins: use --replace")
 
 
-def unpin(path: Path, guid: bytes) -> bool:
+def unpin(path: Path, guid: bytes, *, owner: Path | None = None) -> bool:
     """Remove the pins of a queue manager; return whether there was one.
 
-    Raises TlsFilesError, OSError.
+    `owner` is as in `write_atomically`.  Raises TlsFilesError, OSError.
     """
-    with _changing(path) as pins:
+    with _changing(path, owner) as pins:
         return pins.pop(guid, None) is not None
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[Pins]:
+def _changing(path: Path, owner: Path | None) -> Iterator[Pins]:
     """Yield the pins to be changed, and write them; one process at a time does so."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(f"{path}.lock", flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pins = read(path)
@@ -129,13 +132,17 @@ def _changing(path: Path) -> Iterator[Pins]:
         lines = [
             f"{UUID(bytes_le=guid)} {each}\n" for guid, found in pins.items() for each in found
         ]
-        write_atomically(path, (_HEAD + "".join(lines)).encode("ascii"))
+        write_atomically(path, (_HEAD + "".join(lines)).encode("ascii"), owner=owner)
     finally:
         os.close(lock)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write or replace a file with mode 0600; a reader sees all of it or the previous content."""
+def write_atomically(path: Path, content: bytes, *, owner: Path | None = None) -> None:
+    """Write or replace a file with mode 0600; a reader sees all of it or the previous content.
+
+    Root gives it to the owner of the folder `owner`, the daemon.  That user may own the folder of
+    the file, too, and put a link in its place at any moment.
+    """
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -143,6 +150,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())
+        if owner is not None and os.geteuid() == 0 and owner.exists():
+            found = owner.stat()
+            os.fchown(descriptor, found.st_uid, found.st_gid)
     fresh.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from storage.backup.archive import PIECE_PAGES, ArchiveReader, Contents, find
 from storage.backup.exchange import exchange
 from storage.engine import key_file, schema
-from storage.engine.disk import Disk
+from storage.engine.disk import Disk, check_neighbours
 from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE
 from storage.engine.recovery import check, sync_folder
@@ -124,6 +124,10 @@ def restore(
     Raises BackupFailed.
     """
     _check_before(backup, folder, now_ms, replaces=replaces)
+    try:
+        check_neighbours(folder)
+    except (CannotStart, OSError) as error:
+        raise BackupFailed(f"nothing was restored: {error}", code="restore_refused") from error
     unfinished = folder.with_name(f"{folder.name}{UNFINISHED}")
     with contextlib.ExitStack() as resources:
         try:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from storage.engine.log_position import INDEX_HEAD_BYTES, read_index
 from storage.engine.mounts import network_file_system
 from storage.engine.recovery import rewrite_log, sync_folder
-from storage.errors import FolderInUse
+from storage.errors import CannotStart, FolderInUse
 
 T = TypeVar("T")
 
@@ -285,6 +285,22 @@ class Disk:
         zeros = bytes(CHUNK_BYTES)
         for offset in range(0, size_bytes, CHUNK_BYTES):
             os.pwrite(file, zeros[: size_bytes - offset], offset)
+
+
+def check_neighbours(folder: Path) -> None:
+    """Raise CannotStart if root must not make another folder beside `folder`.
+
+    The owner of a folder above could put a link in the place of the new one at any moment, and so
+    lead root to other files, which it would give to that owner.
+    """
+    if os.geteuid() != 0:
+        return
+    for above in folder.resolve().parents:
+        if owner := above.stat().st_uid:
+            raise CannotStart(
+                f"{above} belongs to user {owner}, which could exchange files that root makes in"
+                " it: run this command as that user"
+            )
 
 
 def _open_lock(folder: Path) -> int:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from storage.engine import key_file, schema
 from storage.engine.connection import set_up_writer
-from storage.engine.disk import Disk
+from storage.engine.disk import Disk, check_neighbours
 from storage.engine.hindrance import explain
 from storage.engine.missing import DATABASE
 from storage.engine.recovery import sync_folder
-from storage.errors import RescueFailed
+from storage.errors import CannotStart, RescueFailed
 from storage.options import StorageOptions
 from storage.rescue.salvage import Value
 from storage.rescue.survey import MESSAGE_TABLES, KeptMessage, Survey
@@ -72,6 +72,10 @@ class Rescue:
         """
         if self.fresh.exists():
             raise RescueFailed(f"there is a {self.fresh} already; it stays as it is")
+        try:
+            check_neighbours(self._folder)
+        except (CannotStart, OSError) as error:
+            raise RescueFailed(str(error)) from error
         unfinished = self._folder.with_name(f"{self._folder.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         try:

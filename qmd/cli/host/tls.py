@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -251,8 +250,9 @@ def pin(configuration: Configuration, guid: str, fingerprint: str, replace: bool
     with _explained():
         settings = configuration.settings()
         key = guid_bytes(guid.strip("{}"))
-        write_pin(settings.tls.pins, key, check_fingerprint(fingerprint), replace=replace)
-        _give_to_owner(settings.tls.pins, settings.queue_manager.data)
+        given = check_fingerprint(fingerprint)
+        owner = settings.queue_manager.data
+        write_pin(settings.tls.pins, key, given, replace=replace, owner=owner)
     click.echo(f"{guid} is pinned")
 
 
@@ -266,9 +266,9 @@ def unpin(configuration: Configuration, guid: str) -> None:
 
     with _explained():
         settings = configuration.settings()
-        if not remove_pins(settings.tls.pins, guid_bytes(guid.strip("{}"))):
+        key, owner = guid_bytes(guid.strip("{}")), settings.queue_manager.data
+        if not remove_pins(settings.tls.pins, key, owner=owner):
             raise Failure(ExitCode.NOT_FOUND, f"{guid} has no pin", "tls_not_changed")
-        _give_to_owner(settings.tls.pins, settings.queue_manager.data)
     click.echo(f"{guid} is no longer pinned")
 
 
@@ -423,16 +423,7 @@ def _write(file: Path, content: bytes, *, owner: Path | None = None) -> None:
     from qmd.tls.pins import write_atomically
 
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(file, content)
-    if owner is not None:
-        _give_to_owner(file, owner)
-
-
-def _give_to_owner(file: Path, folder: Path) -> None:
-    """Give a file that root has written to the owner of the data folder, the daemon."""
-    if os.geteuid() == 0 and folder.exists():
-        found = folder.stat()
-        os.chown(file, found.st_uid, found.st_gid)
+    write_atomically(file, content, owner=owner)
 
 
 def _date(at_s: object) -> str:

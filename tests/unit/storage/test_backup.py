@@ -19,11 +19,13 @@ from storage.backup.snapshot import Snapshot
 from storage.engine import key_file, schema
 from storage.engine.connection import set_up_writer
 from storage.engine.disk import Disk
-from storage.errors import BackupFailed
+from storage.errors import BackupFailed, RescueFailed
 from storage.options import PAGE_BYTES, StorageOptions
+from storage.rescue.repair import Rescue
 from storage.tables import counters
 from storage.vault import StorageKey
 from tests.unit.storage import backup_writer
+from tests.users import needs_root
 
 NOW_MS = 1_790_000_000_000
 OWN_ID = bytes(range(16))
@@ -247,6 +249,28 @@ def test_a_present_folder_is_replaced_on_request_only(folder: Path, target: Path
     assert count(folder) == 200
     assert done.aside is not None
     assert count(done.aside) == 205
+
+
+@needs_root
+def test_root_makes_no_folder_where_another_user_can_exchange_it(
+    folder: Path, target: Path, tmp_path: Path
+) -> None:
+    """That user would put a link in its place, and root would give it the files behind the link."""
+    make(request(folder, target))
+    backup = restoration.choose(target, None, ())
+    above = tmp_path / "home"
+    above.mkdir()
+    os.chown(above, 4713, 4713)
+
+    for at in (above / "restored", above / "of_root" / "restored"):
+        at.parent.mkdir(exist_ok=True)
+        with pytest.raises(BackupFailed, match="run this command as that user"):
+            restoration.restore(backup, at, (), now_ms=NOW_MS + 1)
+        assert not any(at.parent.glob("restored*"))
+    os.rename(folder, above / "damaged")
+    with pytest.raises(RescueFailed, match="run this command as that user"):
+        list(Rescue(above / "damaged").run(now_s=1, new_id=OWN_ID))
+    assert not any(above.glob("damaged.*"))
 
 
 def test_a_folder_in_use_is_not_replaced(folder: Path, target: Path) -> None:
