@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from qmd.core.principals import (
     CERT,
     EVERYONE,
     LOCAL,
+    NUMBERED,
     SASL,
     SERVICE,
     TOKEN,
@@ -51,6 +53,7 @@ Value = dict[str, Any]
 TO_GIVE_AWAY = Demand(ADMIN, (ADMINISTER_ACCESS,), of_host=True)
 TO_CHANGE = Demand(ADMIN, (CHANGE_PERMISSIONS,))
 OWNERS = (USER, TOKEN, SERVICE, SASL, CERT)
+IMPORTED_AT_ONCE = 64  # entries: some milliseconds
 
 
 class Object(NamedTuple):
@@ -169,8 +172,10 @@ class AccessAdministration:
         self, entries: list[ImportedEntry], owners: list[ImportedOwner], *, replace: bool
     ) -> Value:
         """Add exported entries and owners, after all of them were checked.  Raises Refusal."""
-        new: list[tuple[str, Entry]] = []
-        for each in entries:
+        new: list[tuple[Holder, Entry]] = []
+        for at, each in enumerate(entries):
+            if at % IMPORTED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # other work has its turn
             if each.effect not in ("allow", "deny"):
                 raise Refusal(
                     "bad_right", f"'{each.effect}' is not an effect", 'It is "allow" or "deny".'
@@ -178,16 +183,17 @@ class AccessAdministration:
             found = self._find(each.object)
             rights = _rights(each.rights, found)
             principal = await self._imported(each.principal, each.number)
-            new.append((found.holder.key, Entry(principal, each.effect == "allow", rights)))
+            new.append((found.holder, Entry(principal, each.effect == "allow", rights)))
         gifts: list[tuple[LocalQueue, Principal]] = []
-        for each_owner in owners:
+        for at, each_owner in enumerate(owners):
+            if at % IMPORTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             queue = self._find(each_owner.queue).queue
             if queue is None:
                 raise _not_a_queue(each_owner.queue)
             owner = await self._imported(each_owner.principal, each_owner.number)
             gifts.append((queue, owner))
-        kept = [] if replace else list(self._register.all_entries())
-        await self._register.replace_all([*kept, *new], gifts)
+        await self._register.take_in(new, gifts, replace=replace)
         return {"entries": len(new), "owners": len(gifts)}
 
     # Objects.
@@ -242,6 +248,8 @@ class AccessAdministration:
 
     async def _numbered(self, principal: Principal) -> Principal:
         """Return a principal with its number.  Raises Refusal for an unknown name."""
+        if principal.kind not in NUMBERED:
+            return principal
         found = await self._users.look_up(partial(numbered, principal))
         if found is None:
             raise Refusal(

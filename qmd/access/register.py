@@ -7,7 +7,7 @@ so that an answer about a right is never taken back by a crash.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -230,27 +230,55 @@ class AccessRegister:
                     await self._store(holder, Entry(principal, allows, left))
             return found
 
-    async def replace_all(
+    async def take_in(
         self,
-        entries: Iterable[tuple[str, Entry]],
-        owners: Iterable[tuple[LocalQueue, Principal]] = (),
+        entries: Sequence[tuple[Holder, Entry]],
+        gifts: Sequence[tuple[LocalQueue, Principal]] = (),
+        *,
+        replace: bool,
     ) -> None:
-        """Replace all entries of all objects, and give queues to owners, in one commit."""
-        chosen, gifts = list(entries), list(owners)
+        """Add entries and give queues to owners, in one commit; `replace`: remove all others.
+
+        Raises Refusal if an object has too many entries, or a queue is deleted.
+        """
         async with self._turn:
-            stored = [_row(key, entry) for key, entry in chosen]
-            owned = [owner_row(queue.name, owner) for queue, owner in gifts]
-            await self._services.storage.batch.run(
-                partial(rows.replace_all, entries=stored, owners=owned)
-            )
-            self._entries = {}
-            for key, entry in chosen:
-                self._put(key, entry)
+            before = {} if replace else self._entries
+            after: dict[str, dict[str, Entry]] = {}
+            for holder, entry in entries:
+                same = after.get(holder.key)
+                if same is None:
+                    there = before.get(holder.key, ())
+                    same = after[holder.key] = {_name(each): each for each in there}
+                same.pop(_name(entry), None)
+                same[_name(entry)] = entry
+                if len(same) > ENTRIES_MAX:
+                    raise _too_many_entries(holder.key, len(same))
+            queues = {holder.queue for holder, _ in entries if holder.queue is not None}
+            queues |= {queue for queue, _ in gifts}
+            try:
+                await self._services.storage.batch.run(
+                    partial(
+                        rows.take_in,
+                        entries=[_row(holder.key, entry) for holder, entry in entries],
+                        owners=[owner_row(queue.name, owner) for queue, owner in gifts],
+                        queues=[(queue.id, queue.name) for queue in queues],
+                        replace=replace,
+                    )
+                )
+            except NoSuchQueue as error:
+                raise _deleted_meanwhile() from error
+            # The rows of a queue of which the deletion has begun are deleted with it.
+            gone = {key_of(queue) for queue in queues if queue.deleted}
+            if replace:
+                self._entries = {}
+            self._entries |= {
+                key: tuple(same.values()) for key, same in after.items() if key not in gone
+            }
             for queue, owner in gifts:
                 if not queue.deleted:
                     self.owners.set(queue.id, owner)
             self._changed()
-        log.info("access_imported", entries=len(chosen), owners=len(gifts))
+        log.info("access_imported", entries=len(entries), owners=len(gifts))
 
     def _rights(self, holder: Holder, principal: Principal, *, allows: bool) -> frozenset[str]:
         """Return the rights of a principal by its entry; those of everyone may be the default."""
@@ -264,11 +292,7 @@ class AccessRegister:
         key = holder.key
         there = self._entries.get(key, ())
         if len(there) >= ENTRIES_MAX and not any(_is_same_entry(each, entry) for each in there):
-            raise Refusal(
-                "too_many_entries",
-                f"{key} has {len(there)} entries already",
-                "Grant the right to a group.",
-            )
+            raise _too_many_entries(key, len(there) + 1)
         keeps = bool(entry.rights) or (entry.allows and entry.principal == ALL)
         await self._write(holder.queue, partial(_save, row=_row(key, entry), keeps=keeps))
         self._put(key, entry, keeps=keeps)
@@ -341,6 +365,25 @@ def holder_of(queue: LocalQueue) -> Holder:
 def key_of(queue: LocalQueue) -> str:
     """Return the object of a queue's entries: its key in the table `queue`."""
     return queue.name.casefold()
+
+
+def _too_many_entries(key: str, count: int) -> Refusal:
+    return Refusal(
+        "too_many_entries",
+        f"{key} would have {count} entries, and an object has at most {ENTRIES_MAX}",
+        "Grant the right to a group.",
+    )
+
+
+def _deleted_meanwhile() -> Refusal:
+    return Refusal(
+        "no_such_queue", "a queue of the file was deleted meanwhile", "Nothing was imported."
+    )
+
+
+def _name(entry: Entry) -> str:
+    """Return the name of an entry among those of its object; an equal one replaces it."""
+    return f"{entry.allows} {entry.principal}"
 
 
 def _no_such_queue(name: str) -> Refusal:

@@ -41,10 +41,15 @@ def if_there(
     change: Callable[[sqlite3.Connection], None],
 ) -> None:
     """Make a change, if the queue exists.  Raises NoSuchQueue."""
+    check_queue(db, queue_id, name)
+    change(db)
+
+
+def check_queue(db: sqlite3.Connection, queue_id: int, name: str) -> None:
+    """Raise NoSuchQueue unless the queue exists."""
     row = db.execute("SELECT name FROM queue WHERE id = ?", (queue_id,)).fetchone()
     if row is None or row[0] != name:
         raise NoSuchQueue(queue_id)
-    change(db)
 
 
 def put(db: sqlite3.Connection, row: EntryRow) -> None:
@@ -65,16 +70,27 @@ def set_owner(db: sqlite3.Connection, row: EntryRow) -> None:
     put(db, row)
 
 
-def replace_all(
-    db: sqlite3.Connection, *, entries: Iterable[EntryRow], owners: Iterable[EntryRow]
+def take_in(
+    db: sqlite3.Connection,
+    *,
+    entries: Iterable[EntryRow],
+    owners: Iterable[EntryRow],
+    queues: Iterable[tuple[int, str]],
+    replace: bool,
 ) -> None:
-    """Replace all entries, and set the owners of queues that exist."""
-    db.execute("DELETE FROM access_entry WHERE effect <> ?", (OWN,))
+    """Add entries and set owners; `replace`: remove all other entries.
+
+    `queues` are the ids and names of the queues among their objects.  Raises NoSuchQueue, without a
+    change, if one of them does not exist.
+    """
+    for queue_id, name in queues:
+        check_queue(db, queue_id, name)
+    if replace:
+        db.execute("DELETE FROM access_entry WHERE effect <> ?", (OWN,))
     for entry in entries:
         put(db, entry)
     for owner in owners:
-        if db.execute("SELECT 1 FROM queue WHERE key = ?", (owner.object,)).fetchone():
-            set_owner(db, owner)
+        set_owner(db, owner)
 
 
 def forget(db: sqlite3.Connection, key: str) -> None:

@@ -1,6 +1,6 @@
 """Protections against another local user, and an application with the group of the socket."""
 
-from tests.attack.removals.removal import Removal
+from tests.attack.removals.removal import Change, Removal
 
 _USERS = "tests/integration/control/test_local_users.py::"
 _LARGE = "tests/integration/control/test_large_requests.py::"
@@ -59,6 +59,38 @@ REMOVALS = (
         "flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
         "tests/unit/access/test_tokens.py"
         "::test_a_link_in_place_of_the_temporary_file_is_not_followed",
+    ),
+    Removal(
+        "rights that are imported while others change",
+        "qmd/access/register.py",
+        "        async with self._turn:\n            before = {} if replace else self._entries\n",
+        "        before = {} if replace else dict(self._entries)\n        async with self._turn:\n",
+        "tests/integration/control/test_imported_rights.py"
+        "::test_a_denial_that_is_made_during_an_import_stays",
+    ),
+    Removal(
+        "rights that are imported while others change",
+        "qmd/access/register.py",
+        "            gone = {key_of(queue) for queue in queues if queue.deleted}",
+        "            gone = set()",
+        "tests/integration/control/test_imported_rights.py"
+        "::test_a_queue_that_is_made_again_during_an_import_gets_no_rights_of_the_old_one",
+        (
+            Change(
+                "qmd/access/register.py",
+                "                if not queue.deleted:\n"
+                "                    self.owners.set(queue.id, owner)\n            self",
+                "                self.owners.set(queue.id, owner)\n            self",
+            ),
+        ),
+    ),
+    Removal(
+        "rights that are imported while others change",
+        "qmd/access/register.py",
+        "                if len(same) > ENTRIES_MAX:",
+        "                if False:",
+        "tests/integration/control/test_imported_rights.py"
+        "::test_an_import_keeps_the_limit_of_entries",
     ),
     Removal(
         "links in a folder of the daemon's user",
