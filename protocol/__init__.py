@@ -19,6 +19,7 @@ needs names should not pay.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,14 @@ if TYPE_CHECKING:
 _LAZY = ("identifiers", "message_class", "names.format_name", "packets", "framing", "ping")
 
 
+@cache
+def _own_modules() -> frozenset[str]:
+    return frozenset(module.name for module in iter_modules(__path__))
+
+
 def __getattr__(name: str) -> Any:
     # `from protocol import framing` calls this function first and must not load the other modules.
-    if not name.startswith("_") and name not in {it.name for it in iter_modules(__path__)}:
+    if not name.startswith("_") and name not in _own_modules():
         for module in _LAZY:
             it = import_module(f"protocol.{module}")
             if hasattr(it, name):

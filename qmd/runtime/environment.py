@@ -211,7 +211,8 @@ class Environment:
                 gc.enable()
 
     def freeze_memory(self) -> None:
-        """Exclude all current objects from later garbage collections."""
+        """Exclude all current objects from later garbage collections, after one collection."""
+        gc.unfreeze()  # the objects of the start
         gc.collect()
         gc.freeze()
 
