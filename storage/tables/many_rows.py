@@ -19,11 +19,17 @@ PACKET_BYTES_MAX = 4096
 
 
 def insert(
-    db: sqlite3.Connection, into: str, rows: Iterable[Sequence[object]], packet_bytes: int
+    db: sqlite3.Connection,
+    into: str,
+    rows: Iterable[Sequence[object]],
+    packet_bytes: int,
+    *,
+    conflict: str = "",
 ) -> None:
     """Insert rows; `into` is the table with its columns, as in `message (key, packet)`.
 
-    packet_bytes: the bytes of all their packets.
+    packet_bytes: the bytes of all their packets.  `conflict` is the clause for rows that exist, as
+    in `ON CONFLICT DO NOTHING`.
     """
     rows = list(rows)
     at, columns = 0, into.count(",") + 1
@@ -31,13 +37,15 @@ def insert(
         for width in WIDTHS:
             while len(rows) - at >= width:
                 some = rows[at : at + width]
-                db.execute(_statement(into, columns, width), list(chain.from_iterable(some)))
+                db.execute(
+                    _statement(into, columns, width, conflict), list(chain.from_iterable(some))
+                )
                 at += width
     if at < len(rows):
-        db.executemany(_statement(into, columns, 1), rows[at:])
+        db.executemany(_statement(into, columns, 1, conflict), rows[at:])
 
 
 @cache
-def _statement(into: str, columns: int, rows: int) -> str:
+def _statement(into: str, columns: int, rows: int, conflict: str) -> str:
     row = f"({', '.join('?' * columns)})"
-    return f"INSERT INTO {into} VALUES {', '.join([row] * rows)}"
+    return f"INSERT INTO {into} VALUES {', '.join([row] * rows)} {conflict}"

@@ -9,7 +9,22 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from storage.tables import many_rows
+
 _DIGITS = 8
+_TABLE = "message_id_history (position, source, at_s, host, peer, origin, number, runs)"
+#: A segment that exists gets the new runs.  If the first of them continues its last run, both
+#: become one.  A row of an older version may have no runs, and has one number.
+_EXTEND = f"""ON CONFLICT (position) DO UPDATE SET
+    at_s = excluded.at_s,
+    runs = CASE
+        WHEN substr(runs, -{_DIGITS}) = printf('%08x', excluded.number - 1)
+            THEN substr(runs, 1, length(runs) - {_DIGITS}) || substr(excluded.runs, {_DIGITS} + 1)
+        WHEN runs <> '' THEN runs || excluded.runs
+        WHEN number = excluded.number - 1
+            THEN printf('%08x', number) || substr(excluded.runs, {_DIGITS} + 1)
+        ELSE printf('%08x%08x', number, number) || excluded.runs
+        END"""
 
 
 class Segment(NamedTuple):
@@ -33,31 +48,9 @@ def remember(db: sqlite3.Connection, additions: Iterable[tuple[Segment, Sequence
 
     An existing segment is extended, and its time is updated.
     """
-    for segment, numbers in additions:
-        if not numbers:
-            continue
-        found = db.execute(
-            "SELECT number, runs FROM message_id_history WHERE position = ?", (segment.id,)
-        ).fetchone()
-        if found is None:
-            db.execute(
-                "INSERT INTO message_id_history "
-                " (position, source, at_s, host, peer, origin, number, runs)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*segment, numbers[0], _encode(numbers)),
-            )
-            continue
-        number, runs = found
-        runs = runs or _encode((number, number))
-        if int(runs[-_DIGITS:], 16) + 1 == numbers[0]:  # extends the last run
-            runs, last = runs[:-_DIGITS], f"{numbers[1]:08x}"
-            numbers = numbers[2:]
-        else:
-            last = ""
-        db.execute(
-            "UPDATE message_id_history SET at_s = ?, runs = ? WHERE position = ?",
-            (segment.at_s, f"{runs}{last}{_encode(numbers)}", segment.id),
-        )
+    rows = [(*segment, numbers[0], _encode(numbers)) for segment, numbers in additions if numbers]
+    size = sum(len(row[-1]) for row in rows)
+    many_rows.insert(db, _TABLE, rows, size, conflict=_EXTEND)
 
 
 def entries(db: sqlite3.Connection) -> list[StoredSegment]:
