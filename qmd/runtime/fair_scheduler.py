@@ -46,6 +46,7 @@ ACTIVE_S = 0.05  # a light connection counts as active for this time after its l
 PATIENT_ROWS = 128
 DISK_WAITS_MAX = 4  # limit of successive commits that heavy connections wait for
 SHARED_PACKETS = 256  # for all waiting light connections, in one turn
+SHARED_LEAST = 4  # of these for each of them: a turn costs as much as two packets
 
 
 class Class(Enum):
@@ -237,7 +238,8 @@ class FairScheduler:
 
     def _serve_light(self, now: float) -> None:
         light, busy_time = self._light, self._services.environment.busy_time
-        packets_max = max(SHARED_PACKETS // (len(light) or 1), 1)
+        least = min(SHARED_LEAST, SHARED_PACKETS)
+        packets_max = max(SHARED_PACKETS // (len(light) or 1), least)
         began_s = busy_time()
         for _ in range(len(light)):
             light.popleft().take_turn(now, packets_max)

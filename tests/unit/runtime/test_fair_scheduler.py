@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from qmd.runtime.bulk_turns import BulkTurns
 from qmd.runtime.fair_scheduler import (
     INDIVISIBLE,
     READING_S,
     READING_SHARE,
     REST,
+    SHARED_LEAST,
+    SHARED_PACKETS,
     Class,
     FairScheduler,
     Light,
@@ -102,6 +106,22 @@ def test_reading_does_not_rest_when_no_other_connection_has_work() -> None:
     world.advance(0.005, others_are_active=False)
 
     assert world.served == ["reader"]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "packets"), [(1, SHARED_PACKETS), (8, SHARED_PACKETS // 8), (1000, SHARED_LEAST)]
+)
+def test_light_connections_share_the_packets_of_a_turn_and_each_gets_a_few(
+    waiting: int, packets: int
+) -> None:
+    world, granted = World(), []
+    for _ in range(waiting):
+        member: Any = SimpleNamespace(take_turn=lambda _, most: granted.append(most))
+        world.turns.wait(member, Class.LIGHT)
+
+    world.advance(0.0005, others_are_active=True)
+
+    assert granted == [packets] * waiting
 
 
 def test_the_work_that_a_slice_has_started_counts_for_its_rest() -> None:
