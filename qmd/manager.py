@@ -88,6 +88,7 @@ class QueueManager:
         assembly.local_users.close()
         assembly.remote_lookup.stop()
         assembly.deferred_acknowledgments.stop()
+        assembly.own_dead_letters.stop()
         assembly.reports.stop()
         assembly.registration.stop()
         assembly.next_hops.stop()

@@ -191,6 +191,13 @@ CREATE INDEX awaiting_expiry ON awaiting (expires_at_s) WHERE expires_at_s IS NO
 
 CREATE INDEX awaiting_part ON awaiting (part_id) WHERE part_id IS NOT NULL;
 
+-- The sequences of messages that wait, or have waited, for their final ack: awaiting.py.
+CREATE TABLE awaiting_sequence (
+    queue_id    INTEGER NOT NULL,                -- of the outgoing queue
+    sequence_id BLOB NOT NULL,                   -- unsigned 64 bits, big-endian
+    PRIMARY KEY (queue_id, sequence_id)
+) WITHOUT ROWID;
+
 -- Outgoing messages that became dead letters here: a late final ack may still report their receipt.
 CREATE TABLE unconfirmed (
     number   INTEGER PRIMARY KEY,                -- of the message; we are its source
@@ -345,8 +352,8 @@ CREATE TABLE unaddressed (
     seal     BLOB
 );
 
--- Messages that are to be delivered at a later time; storage/tables/delayed.py.  Totals, due times
--- and pages are read from the indexes: a million rows cost no memory.
+-- Messages that are to be delivered at a later time; storage/tables/delayed.py.  Due times and
+-- pages are read from the indexes: a million rows cost no memory.
 CREATE TABLE delayed (
     number     INTEGER PRIMARY KEY,              -- of the message, or its first copy; we are its source
     clock      INTEGER NOT NULL,                 -- of due_ms: 0 the wall clock, 1 our own
@@ -363,6 +370,13 @@ CREATE TABLE delayed (
 CREATE INDEX delayed_due ON delayed (clock, due_ms, number, queue);
 
 CREATE INDEX delayed_queue ON delayed (queue, number, bytes);
+
+-- Number and bytes of the delayed messages for each destination.
+CREATE TABLE delayed_total (
+    queue    TEXT PRIMARY KEY,
+    messages INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- What happens to messages of a queue that applications fail to process; storage/tables/retries.py.
 CREATE TABLE retry_policy (

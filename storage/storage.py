@@ -29,6 +29,7 @@ from storage.engine.schema import Identity
 from storage.engine.writer import VACUUM_PAGES, Writer
 from storage.errors import CannotStart, NetworkDisk, RecoveryFailed, StorageError
 from storage.options import StorageOptions
+from storage.reader import Reader
 from storage.tables import counters, sealing, tally, vanished
 from storage.tables.vanished import Vanished
 from storage.vault import Vault, VaultConnection
@@ -65,6 +66,7 @@ class Storage:
         self._open_reader = open_reader
         self._is_closed = False
         self._resources = contextlib.AsyncExitStack()
+        self._readers: set[Reader] = set()
 
     @classmethod
     async def open(
@@ -123,14 +125,23 @@ class Storage:
         Returns the queues from which rows have vanished, or to which another program has added
         some.  Takes about a second for two million rows.  Raises StorageError.
         """
+        reader = await self.open_reader()
         try:
-            connection = await self._open_reader()
-            try:
-                return await submit(connection, _differences)
-            finally:
-                await connection.close()
+            return await reader.read(_differences)
+        finally:
+            await reader.close()
+
+    async def open_reader(self) -> Reader:
+        """Return a reader with a connection of its own; `close` closes it, if the caller has not.
+
+        Raises StorageError.
+        """
+        try:
+            reader = Reader(await self._open_reader(), self._readers.discard)
         except sqlite3.Error as error:
             raise StorageError(f"a read failed: {explain(error)}", code=cause(error)) from error
+        self._readers.add(reader)
+        return reader
 
     async def foreign_commits(self) -> int:
         """Return a number that changes when another program has written to the database."""
@@ -221,6 +232,9 @@ class Storage:
         """Wait for the open batch, checkpoint the log, and release the lock."""
         await self._writer.close()
         self._is_closed = True
+        for reader in list(self._readers):
+            with contextlib.suppress(sqlite3.Error):
+                await reader.close()
         self._lock.is_clean = not self.failed.done()
         await self._resources.aclose()
 

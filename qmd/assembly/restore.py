@@ -64,6 +64,8 @@ async def restore(assembly: Assembly) -> None:
     awaited: dict[int, list[int]] = {}
     for outgoing_id, sequence_id in state.awaited:
         awaited.setdefault(outgoing_id, []).append(sequence_id)
+    if over := sorted(awaited.keys() - state.awaiting.keys()):
+        services.storage.batch.run(partial(awaiting_rows.forget_sequences, queue_ids=over))
     for outgoing in state.outgoing_queues:
         assembly.outgoing.restore(
             outgoing,
@@ -82,7 +84,8 @@ async def restore(assembly: Assembly) -> None:
             assembly.incoming_streams.restore(stream, queue)
         else:
             assembly.incoming_streams.reserve_id(stream.id)
-    assembly.own_dead_letters.restore(state.own_dead_letters)
+    if state.has_own_dead_letters:
+        await assembly.own_dead_letters.restore()
     assembly.known_messages.restore(state.history)
     assembly.refused_letters.restore(state.refused_letters)
     assembly.next_hops.restore(state.ways_back)
@@ -112,7 +115,7 @@ class _State(NamedTuple):
     awaited: list[tuple[int, int]]
     streams: list[sequence_rows.IncomingSequenceRow]
     history: list[history_rows.StoredSegment]
-    own_dead_letters: dict[int, int]
+    has_own_dead_letters: bool
     refused_letters: list[letter_rows.RefusedLetter]
     branches: list[branch_rows.BranchRow]
     readers: StoredReaders
@@ -143,7 +146,7 @@ def _read_state(db: sqlite3.Connection) -> _State:
         awaiting_rows.sequences_by_queue(db),
         sequence_rows.list_all(db),
         history_rows.entries(db),
-        own_dead_letters.queues_by_number(db),
+        own_dead_letters.any_stored(db),
         letter_rows.list_all(db),
         branch_rows.list_all(db),
         read_readers(db),

@@ -16,7 +16,7 @@ import structlog
 from protocol.identifiers import message_id_text
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import PLACES
-from storage.tables import counters, tally
+from storage.tables import counters, delayed, tally
 
 if TYPE_CHECKING:
     import sqlite3
@@ -103,9 +103,14 @@ class RowWatch:
             queue = self._queues.by_id.get(difference.queue_id)
             if queue is not None:
                 queue.count_in(max(rows, -queue.messages), max(size, -queue.own_bytes))
-        elif difference.table == "outgoing":
+        elif difference.table in ("outgoing", "awaiting"):
             for each in self._outgoing.queues:
-                if each.id == difference.queue_id:
+                if each.id != difference.queue_id:
+                    continue
+                if difference.table == "awaiting":
+                    awaiting = each.awaiting
+                    awaiting.add(max(rows, -awaiting.messages), max(size, -awaiting.bytes))
+                else:
                     each.others = max(0, each.others + rows - transactional)
                     gone = min(each.sequence.outstanding, max(0, -transactional))
                     each.sequence.released(gone)
@@ -149,5 +154,7 @@ def _known(db: sqlite3.Connection) -> tuple[int, int]:
 
 def _note(db: sqlite3.Connection, *, found: list[Vanished], rows: int, at_s: int) -> None:
     tally.accept(db, [each.difference for each in found])
+    if any(each.difference.table == "delayed" for each in found):
+        delayed.count_anew(db)
     counters.set_following(db, ROWS, rows + 1)
     counters.set_following(db, AT_S, at_s + 1)

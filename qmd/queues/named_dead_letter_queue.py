@@ -3,10 +3,14 @@
 [MS-MQDMPR] 3.1.1.12 ApplicationDeadLetterQueueFormatName. The name is not on the wire; only the
 queue manager of the application stores it. A periodic task forgets the entries of messages that
 are gone, so their number is bounded by that of the stored messages.
+
+A start does not wait for the stored entries: they are loaded in pieces, and those that are needed
+earlier are looked up one by one, which takes some ten microseconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +21,7 @@ from qmd.core.packet_fields import message_number, source_of
 from qmd.errors import Refusal
 from qmd.message.shared_packet import head_of
 from qmd.queues.local_queue import LocalQueue
+from storage.errors import StorageError
 from storage.tables import own_dead_letters as rows
 from storage.tables.own_dead_letters import OwnDeadLetter
 
@@ -28,8 +33,11 @@ if TYPE_CHECKING:
     from qmd.queues.registry import LocalQueues
     from qmd.runtime.services import Services
     from storage.engine.batch import Batch
+    from storage.reader import Reader
 
 ROWS_AT_ONCE = 4096
+PAUSE_S = 0.005  # between two pieces of a start
+RETRY_S = 1.0
 
 
 class NamedDeadLetterQueues:
@@ -42,6 +50,10 @@ class NamedDeadLetterQueues:
         self._by_number: dict[int, int] = {}  # message number to queue id
         self._express: set[int] = set()  # the express messages among them, which are not on disk
         self._gone: set[int] = set()  # gone at the last check; a commit may still be reported
+        self._reader: Reader | None = None  # while stored entries are not loaded yet
+        self._is_loaded = asyncio.Event()
+        self._is_loaded.set()
+        self._loading: asyncio.Task[None] | None = None
 
     def connect(self, find_here: Callable[[FormatName], LocalQueue | None]) -> None:
         """Set the function that finds a queue of this queue manager by its name."""
@@ -50,11 +62,45 @@ class NamedDeadLetterQueues:
     @property
     def has_any(self) -> bool:
         """Whether any message has a dead-letter queue of its application."""
-        return bool(self._by_number)
+        return bool(self._by_number) or self._reader is not None
 
-    def restore(self, queues: dict[int, int]) -> None:
-        """Load the stored entries: message number -> queue id."""
-        self._by_number = queues
+    async def restore(self) -> None:
+        """Find the stored entries from now on, and begin to load them.  Raises StorageError."""
+        self._reader = await self._services.storage.open_reader()
+        self._is_loaded.clear()
+        self._loading = self._services.loop.create_task(self._load(self._reader))
+        self._loading.add_done_callback(self._ended)
+
+    def stop(self) -> None:
+        """Stop loading; the storage closes the reader."""
+        if self._loading is not None:
+            self._loading.cancel()
+
+    async def _load(self, reader: Reader) -> None:
+        """Load the stored entries, a piece at a time: other work has its turn between them."""
+        loaded: dict[int, int] = {}
+        after = -1
+        while True:
+            try:
+                piece = await reader.read(partial(rows.page, after=after, rows_max=ROWS_AT_ONCE))
+            except StorageError as error:  # they are still found one by one
+                self._services.log_limited("own_dead_letters_not_loaded", "", reason=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            if not piece:
+                break
+            loaded |= piece
+            after = next(reversed(piece))
+            await asyncio.sleep(PAUSE_S)
+        # An entry of this run replaces an older one of the same number.
+        self._by_number = loaded | self._by_number
+        self._reader = None
+        self._is_loaded.set()
+        await reader.close()
+
+    def _ended(self, loading: asyncio.Task[None]) -> None:
+        if not loading.cancelled() and (error := loading.exception()) is not None:
+            self._services.lifecycle.fail(error)
 
     def check(self, text: str, delivery: int) -> LocalQueue:
         """Return the queue that an application names for its dead letters. Raises Refusal.
@@ -103,13 +149,17 @@ class NamedDeadLetterQueues:
 
     def queue_of(self, packet: bytes) -> LocalQueue | None:
         """Return the queue that keeps this dead letter; None: one of the system's queues."""
-        if not self._by_number or source_of(packet) != self._services.id:
+        if not self.has_any or source_of(packet) != self._services.id:
             return None
-        queue_id = self._by_number.get(message_number(packet))
+        number = message_number(packet)
+        queue_id = self._by_number.get(number)
+        if queue_id is None and self._reader is not None:
+            queue_id = self._reader.read_at_once(partial(rows.queue_of, number=number))
         return None if queue_id is None else self._queues.by_id.get(queue_id)
 
     async def are_kept_in(self, queue: LocalQueue) -> bool:
         """Return whether any stored message names this queue for its dead letter."""
+        await self._is_loaded.wait()
         if queue.id not in self._by_number.values():
             return False
         await self.forget_gone()
@@ -118,6 +168,7 @@ class NamedDeadLetterQueues:
 
     async def forget_gone(self) -> None:
         """Forget messages that were gone at the last check already."""
+        await self._is_loaded.wait()
         if not self._by_number:
             return
         after, found = -1, set[int]()

@@ -4,6 +4,7 @@ aiosqlite sends each statement to its thread separately, at some 25 µs each way
 once, so `submit` puts a function of the plain `sqlite3.Connection` into the thread's queue. That
 uses three private names of aiosqlite 0.22.1, `_tx`, `_conn` and `_thread`, only in this module; a
 test detects a new version that changes them.  A simulator replaces the first and the last.
+`at_once` uses the connection from the thread of its caller, at the same time.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ Work = Callable[[sqlite3.Connection], T]
 
 def connect(path: str) -> aiosqlite.Connection:
     """Return a connection that is not open yet, with which the tables can find the vault."""
-    return aiosqlite.connect(path, factory=VaultConnection)
+    # `at_once` may use it on another thread: SQLite serializes the calls.
+    return aiosqlite.connect(path, factory=VaultConnection, check_same_thread=False)
 
 
 async def open_connection(
@@ -50,6 +52,14 @@ def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     connection._tx.put_nowait((future, partial(work, connection._conn)))
     return future
+
+
+def at_once(connection: aiosqlite.Connection, work: Work[T]) -> T:
+    """Run `work` on the thread of the caller, beside the work on the connection's thread.
+
+    The connection must be one that only reads.  SQLite lets its statements wait for each other.
+    """
+    return work(connection._conn)
 
 
 def set_up_writer(db: sqlite3.Connection, options: StorageOptions) -> None:

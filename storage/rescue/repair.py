@@ -22,7 +22,7 @@ from storage.errors import CannotStart, RescueFailed
 from storage.options import StorageOptions
 from storage.rescue.salvage import Value
 from storage.rescue.survey import MESSAGE_TABLES, KeptMessage, Survey
-from storage.tables import sealing, shared_parts, tally
+from storage.tables import awaiting, delayed, sealing, shared_parts, tally
 from storage.tables.keys import arrival_of
 from storage.tables.queues import FIRST_USER_QUEUE_ID
 from storage.vault import Vault, VaultConnection, attach
@@ -170,6 +170,8 @@ class Rescue:
                 self.doubted += message.is_doubted
             yield message
         _commit(db, waiting)
+        awaiting.find_sequences(db)
+        delayed.count_anew(db)
         shared_parts.delete_unnamed(db)
         if arrivals >= survey.counters.get("arrival", 0):
             db.execute(

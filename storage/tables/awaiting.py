@@ -1,7 +1,8 @@
 """Table `awaiting`: messages that have arrived elsewhere and wait for their final ack.
 
-Also table `unconfirmed`: messages for which the wait was given up.  [MS-MQQB] 3.1.5.6
-AwaitingFinalACKTable
+Table `awaiting_sequence` has the sequences of these messages: a start reads no row of `awaiting`.
+Its rows stay until the queue awaits nothing.  Also table `unconfirmed`: messages for which the wait
+was given up.  [MS-MQQB] 3.1.5.6 AwaitingFinalACKTable
 """
 
 import sqlite3
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 from storage.tables import damaged, pages, shared_parts, tally
 from storage.tables.keys import ARRIVAL_MAX
-from storage.tables.pages import EMPTY, PAGE_BYTES_MAX, Totals, key_list
+from storage.tables.pages import PAGE_BYTES_MAX, Totals, key_list
 from storage.tables.sequences import decode_sequence_id, encode_sequence_id
 from storage.vault import vault_of
 
@@ -87,6 +88,10 @@ def take_over(db: sqlite3.Connection, arrived: Arrived) -> list[Kept]:
     numbers = key_list([each.number for each in kept])
     among = "number IN (SELECT value FROM json_each(?))"
     tally.leaving(db, "awaiting", among, (numbers,))
+    db.execute(
+        "INSERT OR IGNORE INTO awaiting_sequence (queue_id, sequence_id) VALUES (?, ?)",
+        (arrived.queue_id, encode_sequence_id(arrived.sequence_id)),
+    )
     db.execute(
         # Numbers repeat after 2**32 messages; a number then belongs to the newer message.
         "INSERT OR REPLACE INTO awaiting (number, queue_id, sequence_id, position, since_s,"
@@ -183,13 +188,11 @@ def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[int, Totals]:
-    """Return the totals of waiting messages by outgoing queue; used at start."""
-    found: dict[int, Totals] = {}
-    # Not GROUP BY: it would sort the packets.
-    for queue_id, size in db.execute("SELECT queue_id, length(packet) + part_bytes FROM awaiting"):
-        before = found.get(queue_id, EMPTY)
-        found[queue_id] = Totals(before.messages + 1, before.bytes + size)
-    return found
+    """Return the totals of waiting messages by outgoing queue, without counting; used at start."""
+    return {
+        queue_id: Totals(figures.rows, figures.bytes)
+        for queue_id, figures in tally.totals(db, "awaiting").items()
+    }
 
 
 def set_aside(db: sqlite3.Connection, number: int, at_s: int) -> bool:
@@ -257,6 +260,25 @@ def _row(row: Iterable[object]) -> AwaitingRow:
 
 
 def sequences_by_queue(db: sqlite3.Connection) -> list[tuple[int, int]]:
-    """Return outgoing queue and sequence id of all waiting messages, each pair once."""
-    rows = db.execute("SELECT DISTINCT queue_id, sequence_id FROM awaiting")
+    """Return outgoing queue and sequence id of all waiting messages, each pair once.
+
+    There may be more: sequences whose messages have been confirmed.
+    """
+    rows = db.execute("SELECT queue_id, sequence_id FROM awaiting_sequence")
     return [(queue_id, decode_sequence_id(sequence_id)) for queue_id, sequence_id in rows]
+
+
+def forget_sequences(db: sqlite3.Connection, queue_ids: Sequence[int]) -> None:
+    """Forget the sequences of outgoing queues that await nothing."""
+    db.execute(
+        "DELETE FROM awaiting_sequence WHERE queue_id IN (SELECT value FROM json_each(?))",
+        (key_list(queue_ids),),
+    )
+
+
+def find_sequences(db: sqlite3.Connection) -> None:
+    """Record the sequences of all rows: after a repair."""
+    db.execute(
+        "INSERT OR IGNORE INTO awaiting_sequence (queue_id, sequence_id)"
+        " SELECT DISTINCT queue_id, sequence_id FROM awaiting"
+    )

@@ -2,7 +2,8 @@
 
 A row is written in the commit of the send, and deleted in the commit that sends the message to its
 queue, cancels it or ends it.  It has the message as its application gave it, and the numbers that
-it got then: a packet, and a place in a sequence, exist from its release on.
+it got then: a packet, and a place in a sequence, exist from its release on.  Table `delayed_total`
+has the number and the bytes of those for each destination: a start does not count them.
 """
 
 import sqlite3
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from storage.tables import damaged, tally
 from storage.tables.damaged import checksum_of, is_whole
-from storage.tables.pages import Totals, key_list
+from storage.tables.pages import EMPTY, Totals, key_list
 from storage.vault import open_row, writing_vault
 
 WALL_CLOCK, OWN_CLOCK = 0, 1
@@ -44,6 +45,7 @@ COLUMNS = "number, clock, due_ms, queue, bytes, owner, sent_at_ms, data, checksu
 def add(db: sqlite3.Connection, rows: Sequence[DelayedRow]) -> None:
     """Store delayed messages."""
     tally.inserted(db, "delayed", [row.number for row in rows], [row.size for row in rows])
+    _count(db, _by_queue(rows), sign=1)
     vault = writing_vault(db)
     db.executemany(
         f"INSERT INTO delayed ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -65,6 +67,10 @@ def delete(db: sqlite3.Connection, numbers: Sequence[int]) -> int:
     """Delete the messages with these first numbers; return the number of those that existed."""
     among, listed = "number IN (SELECT value FROM json_each(?))", (key_list(numbers),)
     going = tally.leaving(db, "delayed", among, listed)
+    by_queue = db.execute(
+        f"SELECT queue, count(*), sum(bytes) FROM delayed WHERE {among} GROUP BY queue", listed
+    )
+    _count(db, {queue: Totals(*total) for queue, *total in by_queue}, sign=-1)
     db.execute(f"DELETE FROM delayed WHERE {among}", listed)
     return going.messages
 
@@ -162,13 +168,40 @@ def page(
 
 
 def totals_by_queue(db: sqlite3.Connection) -> dict[str, Totals]:
-    """Return the totals of each destination with delayed messages; used at start."""
-    return {
-        queue: Totals(count, size)
-        for queue, count, size in db.execute(
-            "SELECT queue, count(*), sum(bytes) FROM delayed GROUP BY queue"
+    """Return the totals of each destination with delayed messages, without counting."""
+    rows = db.execute("SELECT queue, messages, bytes FROM delayed_total")
+    return {queue: Totals(*total) for queue, *total in rows}
+
+
+def count_anew(db: sqlite3.Connection) -> None:
+    """Let the totals agree with the rows: after a repair, or if rows have vanished."""
+    db.execute("DELETE FROM delayed_total")
+    db.execute(
+        "INSERT INTO delayed_total (queue, messages, bytes)"
+        " SELECT queue, count(*), sum(bytes) FROM delayed GROUP BY queue"
+    )
+
+
+def _by_queue(rows: Iterable[DelayedRow]) -> dict[str, Totals]:
+    found: dict[str, Totals] = {}
+    for row in rows:
+        messages, size = found.get(row.queue, EMPTY)
+        found[row.queue] = Totals(messages + 1, size + row.size)
+    return found
+
+
+def _count(db: sqlite3.Connection, totals: dict[str, Totals], *, sign: int) -> None:
+    """Count messages in (`sign` 1) or out (-1); a destination without messages has no row."""
+    db.executemany(
+        "INSERT INTO delayed_total (queue, messages, bytes) VALUES (?, ?, ?) ON CONFLICT (queue)"
+        " DO UPDATE SET messages = messages + excluded.messages, bytes = bytes + excluded.bytes",
+        [(queue, sign * messages, sign * size) for queue, (messages, size) in totals.items()],
+    )
+    if sign < 0:
+        db.executemany(
+            "DELETE FROM delayed_total WHERE queue = ? AND messages <= 0",
+            [(queue,) for queue in totals],
         )
-    }
 
 
 def _opened(db: sqlite3.Connection, row: tuple[object, ...]) -> DelayedRow:

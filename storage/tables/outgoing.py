@@ -227,7 +227,9 @@ def forget_queues(db: sqlite3.Connection, ids: Iterable[int], last_timestamp: in
 
     The next sequence to any of them must have a timestamp greater than `last_timestamp`.
     """
-    db.executemany("DELETE FROM outgoing_queue WHERE id = ?", ((id_,) for id_ in ids))
+    forgotten = [(id_,) for id_ in ids]
+    db.executemany("DELETE FROM outgoing_queue WHERE id = ?", forgotten)
+    db.executemany("DELETE FROM awaiting_sequence WHERE queue_id = ?", forgotten)
     counters.set_following(db, SEQUENCE_TIMESTAMP, last_timestamp)
 
 

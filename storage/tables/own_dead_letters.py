@@ -26,9 +26,25 @@ def insert(db: sqlite3.Connection, rows: Iterable[OwnDeadLetter]) -> None:
     db.executemany(f"INSERT OR REPLACE INTO own_dead_letter ({COLUMNS}) VALUES (?, ?, ?, ?)", rows)
 
 
-def queues_by_number(db: sqlite3.Connection) -> dict[int, int]:
-    """Return the dead-letter queues by message number; used at start."""
-    return dict(db.execute("SELECT number, queue_id FROM own_dead_letter"))
+def any_stored(db: sqlite3.Connection) -> bool:
+    """Return whether there is a row."""
+    return db.execute("SELECT 1 FROM own_dead_letter LIMIT 1").fetchone() is not None
+
+
+def page(db: sqlite3.Connection, after: int, rows_max: int) -> dict[int, int]:
+    """Return the dead-letter queues of messages after the number `after`, by ascending number."""
+    return dict(
+        db.execute(
+            "SELECT number, queue_id FROM own_dead_letter WHERE number > ? ORDER BY number LIMIT ?",
+            (after, rows_max),
+        )
+    )
+
+
+def queue_of(db: sqlite3.Connection, number: int) -> int | None:
+    """Return the dead-letter queue of one message; None: it has none of its own."""
+    row = db.execute("SELECT queue_id FROM own_dead_letter WHERE number = ?", (number,)).fetchone()
+    return None if row is None else row[0]
 
 
 def queues_of(db: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:

@@ -35,13 +35,15 @@ COUNTER_OF_ROWS = "tally_of_rows"
 #: Blocks after which the table is brought up to date.
 BLOCKS_MAX = 512
 
-#: The tables: number, column of the keys, bytes of a row, and whether they are counted by queue.
+#: The tables: number, column of the keys, bytes of a row, and whether keys begin with the queue.
 TABLES = {
     "message": (0, "key", "length(packet) + part_bytes", True),
     "outgoing": (1, "key", "length(packet) + part_bytes", True),
     "awaiting": (2, "number", "length(packet) + part_bytes", False),
     "delayed": (3, "number", "bytes", False),
 }
+#: Tables with the queue in a column; `delayed` is counted as a whole.
+WITH_QUEUE_COLUMN = frozenset(("awaiting",))
 _TABLE_BITS = 16
 _QUEUE_MASK = (1 << _TABLE_BITS) - 1
 _ENTRY = struct.Struct("<IQIQQ")  # place, and the figures
@@ -258,6 +260,8 @@ def _selected(
 ) -> list[tuple[int, Figures]]:
     """Return the figures of rows by place.  Reads the head of each row, not its packet."""
     number, column, _, by_queue = TABLES[table]
+    if table in WITH_QUEUE_COLUMN:
+        return list(_figures_by_column(db, table, among, values).items())
     figures = _figures_of(table)
     if not by_queue:
         row = db.execute(f"SELECT {figures} FROM {table} WHERE {among}", values).fetchone()
@@ -273,6 +277,21 @@ def _selected(
         f"SELECT {column} >> {LOOKUP_BITS}, {figures} FROM {table} WHERE {among} GROUP BY 1", values
     )
     return [(number << _TABLE_BITS | queue_id, _made(row)) for queue_id, *row in rows]
+
+
+def _figures_by_column(
+    db: sqlite3.Connection, table: str, among: str = "true", values: Sequence[object] = ()
+) -> Counts:
+    """Return the figures of rows by place, of a table with the queue in a column."""
+    number, column, size, _ = TABLES[table]
+    rows = db.execute(
+        # Materialized: SQLite would sort the packets, to take their lengths afterwards.
+        f"WITH each AS MATERIALIZED (SELECT queue_id, {column} & {_MASK} AS digest, {size} AS size"
+        f" FROM {table} WHERE {among})"
+        " SELECT queue_id, count(*), sum(digest), sum(size), 0 FROM each GROUP BY queue_id",
+        values,
+    )
+    return {number << _TABLE_BITS | queue_id: _made(row) for queue_id, *row in rows}
 
 
 def _figures_of(table: str) -> str:
@@ -301,18 +320,44 @@ def load(db: sqlite3.Connection) -> Tally:
     """Return the tally of a database, with what it should contain.
 
     A database without one, from an earlier version or a repair, gets that of its present rows: its
-    next start reads them all, once.
+    next start reads them all, once.  Schema 41 counted all rows of `awaiting` together: the next
+    start reads those.
     """
     known, block = expected(db), _newest_block(db)
+    if known is not None and not _lacks_queues(known.counts):
+        return Tally(known, block)
+    db.execute("BEGIN IMMEDIATE")
     if known is None:
-        db.execute("BEGIN IMMEDIATE")
-        known = Known(_counts_of_rows(db), block, set())
-        db.execute("DELETE FROM tally")
-        db.executemany(_STORE, [(place, *each, block) for place, each in known.counts.items()])
-        db.execute("DELETE FROM counter WHERE name = ?", (COUNTER_OF_ROWS,))
-        counters.set_following(db, COUNTER, block)
-        db.execute("COMMIT")
-    return Tally(known, block)
+        counts = _counts_of_rows(db)
+    else:
+        counts = known.counts
+        _split(counts, "awaiting", _figures_by_column(db, "awaiting"))
+    db.execute("DELETE FROM tally")
+    db.executemany(_STORE, [(place, *each, block) for place, each in counts.items()])
+    db.execute("DELETE FROM counter WHERE name = ?", (COUNTER_OF_ROWS,))
+    counters.set_following(db, COUNTER, block)
+    db.execute("COMMIT")
+    return Tally(Known(counts, block, set()), block)
+
+
+def _lacks_queues(counts: Counts) -> bool:
+    """Return whether a table with queues was counted as a whole."""
+    numbers = {TABLES[table][0] for table in WITH_QUEUE_COLUMN}
+    divided = {place >> _TABLE_BITS for place in counts if place & _QUEUE_MASK}
+    return any(counts.get(each << _TABLE_BITS, NONE) != NONE for each in numbers - divided)
+
+
+def _split(counts: Counts, table: str, present: Counts) -> None:
+    """Replace the figures of a whole table by those of each queue, which are `present`.
+
+    What the rows lack stays at queue 0: they have vanished, and `differences` shows it.
+    """
+    lacking = counts.pop(place_of(table, 0), NONE)
+    for figures in present.values():
+        lacking = lacking.minus(figures)
+    counts |= present
+    if lacking != NONE:
+        counts[place_of(table, 0)] = lacking
 
 
 def totals(db: sqlite3.Connection, table: str) -> dict[int, Figures]:
@@ -361,10 +406,21 @@ def _counts_of_rows(db: sqlite3.Connection) -> Counts:
     counts = counted(db)
     before = _expected(db, COUNTER_OF_ROWS, "row_count, digest", _ENTRY_OF_ROWS)
     if before is not None:
+        apart = {
+            place: counts.pop(place)
+            for place in list(counts)
+            for table in WITH_QUEUE_COLUMN
+            if place >> _TABLE_BITS == TABLES[table][0]
+        }
         for place, (rows, digest) in before[0].items():
             counts[place] = counts.get(place, NONE)._replace(rows=rows, digest=digest)
         for place in counts.keys() - before[0].keys():
             counts[place] = counts[place]._replace(rows=0, digest=0)
+        for table in WITH_QUEUE_COLUMN:
+            whole = place_of(table, 0)
+            size = sum(each.bytes for each in apart.values())
+            counts[whole] = counts.get(whole, NONE)._replace(bytes=size)
+            _split(counts, table, apart)
     return counts
 
 
@@ -372,6 +428,9 @@ def counted(db: sqlite3.Connection) -> Counts:
     """Count the rows of all tables: reads the head of each row, not its packet."""
     counts: Counts = {}
     for table, (_, column, _, by_queue) in TABLES.items():
+        if table in WITH_QUEUE_COLUMN:
+            counts |= _figures_by_column(db, table)
+            continue
         figures = f"SELECT {_figures_of(table)} FROM {table}"
         if not by_queue:
             counts[place_of(table, 0)] = _made(db.execute(figures).fetchone())

@@ -22,7 +22,12 @@ _STAYS = frozenset(
 )  # fmt: skip
 _BLOCKS = 500  # read at a time
 _MASK = (1 << 32) - 1
-_NAMES = {"message": ("queue", "name"), "outgoing": ("outgoing_queue", "destination")}
+_NAMES = {
+    "message": ("queue", "name"),
+    "outgoing": ("outgoing_queue", "destination"),
+    "awaiting": ("outgoing_queue", "destination"),
+}
+_WITH_PLACES = frozenset(("message", "outgoing"))  # their keys are the places of messages
 
 
 class VanishedMessage(NamedTuple):
@@ -50,7 +55,8 @@ def explain(db: sqlite3.Connection, differences: list[Difference]) -> list[Vanis
                 f"SELECT {name} FROM {table} WHERE id = ?", (each.queue_id,)
             ).fetchone()
             queue = row[0] if row else ""
-        messages = _missing(db, queue, each) if queue and each.rows < 0 else []
+        is_searched = queue and each.rows < 0 and each.table in _WITH_PLACES
+        messages = _missing(db, queue, each) if is_searched else []
         found.append(Vanished(queue, each, messages))
     return found
 

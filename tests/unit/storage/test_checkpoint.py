@@ -14,7 +14,7 @@ from storage.options import PAGE_BYTES
 from tests.patience import END_S
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
-LOG_PAGES_MAX = 60  # the log of a new database begins with some forty pages
+LOG_PAGES_MAX = 80  # the log of a new database begins with some seventy pages
 #: The most pages that a batch of these tests writes.
 BATCH_PAGES_MAX = 10
 

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import pytest
 
-from storage.tables import awaiting, damaged, messages, outgoing, pages, shared_parts
+from storage.tables import awaiting, damaged, messages, outgoing, pages, shared_parts, tally
 from storage.tables.keys import message_key
 from storage.tables.messages import Move
 
@@ -138,6 +138,6 @@ def test_a_message_that_waits_for_its_receipt_keeps_the_part(db: sqlite3.Connect
     ((row,), _) = awaiting.find_all(db, [7])
     assert row.packet == head + PART
     assert row.is_whole
-    assert awaiting.totals_by_queue(db)[Q] == (1, len(head + PART))
+    assert tally.counted(db)[tally.place_of("awaiting", Q)][:3] == (1, 7, len(head + PART))
     awaiting.delete(db, [7])
     assert not is_there(db)

@@ -49,6 +49,14 @@ async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
         partial(events.insert, events=[event("started")]),
         partial(delayed.delete, numbers=older),
     ]
+    batch.run(partial(delayed.add, rows=[delayed_row(number, chance) for number in some]))
+    other = chance.randrange(REMOTE, REMOTE + 3)
+    first = message_key(other, 8, 1000 + arrival)
+    batch.outgoing.insert(first, packet_of(1000 + arrival), confirm_by_s=9)
+    batch.outgoing.await_confirmation(
+        awaiting.Arrived(other, chance.randrange(2), 0, first, first, NOW_S), lambda kept: []
+    )
+    batch.outgoing.delete_range(first, first)
     if chance.random() < 0.5:
         batch.mention(event("accepted", *some))
     match chance.randrange(6):
@@ -66,7 +74,7 @@ async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
             batch.outgoing.await_confirmation(arrived, lambda kept: [event("awaiting")])
             batch.outgoing.delete_range(first, last)
         case 4:
-            batch.outgoing.delete_awaiting(older)
+            batch.outgoing.delete_awaiting([*older, *(1000 + each for each in older)])
         case _:
             failed = batch.run(partial(undone, unit=chance.choice(units)))
             done = batch.run(chance.choice(units))
@@ -79,6 +87,11 @@ async def change(storage: Storage, chance: random.Random, arrival: int) -> None:
 def undone(db: sqlite3.Connection, unit: Callable[[sqlite3.Connection], object]) -> None:
     unit(db)
     raise ValueError("undone")
+
+
+def delayed_row(number: int, chance: random.Random) -> delayed.DelayedRow:
+    queue = chance.choice(("orders", "others"))
+    return delayed.DelayedRow(number, 0, 5, queue, chance.randrange(1, 9), "", 1, b"")
 
 
 def packet_of(number: int) -> bytes:
@@ -116,6 +129,19 @@ def has_totals_of_rows(db: sqlite3.Connection) -> None:
         assert Totals(figures.rows, figures.bytes) == outgoing.totals(db, queue_id)
         first, last = level_range(queue_id, OUTGOING_TRANSACTIONAL_LEVEL)
         assert figures.transactional == pages.totals_between(db, "outgoing", first, last).messages
+    counted = dict(db.execute("SELECT queue_id, count(*) FROM awaiting GROUP BY queue_id"))
+    awaited = awaiting.totals_by_queue(db)
+    assert {queue_id: total.messages for queue_id, total in awaited.items()} == counted
+    for queue_id, total in awaited.items():
+        (size,) = db.execute(
+            "SELECT sum(length(packet)) FROM awaiting WHERE queue_id = ?", (queue_id,)
+        ).fetchone()
+        assert total.bytes == size
+    sequences = db.execute("SELECT DISTINCT queue_id, sequence_id FROM awaiting")
+    known = awaiting.sequences_by_queue(db)
+    assert {(queue_id, int.from_bytes(each, "big")) for queue_id, each in sequences} <= set(known)
+    rows = db.execute("SELECT queue, count(*), sum(bytes) FROM delayed GROUP BY queue")
+    assert delayed.totals_by_queue(db) == {queue: Totals(*total) for queue, *total in rows}
     (rows,) = db.execute("SELECT count(*) FROM message").fetchone()
     assert rows == sum(total.messages for total in messages.totals_by_queue(db).values())
 
@@ -157,6 +183,59 @@ def test_a_deleted_row_is_noticed_and_named(folder: Path, *, is_running: bool) -
         assert [message.number for message in each.messages] == [3]
         await storage.batch.run(partial(tally.accept, found=[each.difference]))
         assert await storage.compare() == []
+
+    asyncio.run(scenario())
+
+
+def as_schema_41(db: sqlite3.Connection) -> None:
+    """Count the messages that await confirmation together, as schema 41 did."""
+    known = tally.expected(db)
+    assert known is not None
+    counts, whole = known.counts, tally.NONE
+    for place in [place for place in counts if place >> 16 == tally.TABLES["awaiting"][0]]:
+        whole = whole.plus(counts.pop(place))
+    counts[tally.place_of("awaiting", 0)] = whole
+    db.execute("DELETE FROM tally")
+    db.execute("UPDATE event_block SET tally = NULL")
+    (block,) = db.execute("SELECT max(id) FROM event_block").fetchone()
+    rows = [(place, *figures, block) for place, figures in counts.items()]
+    db.executemany("INSERT INTO tally (place, row_count, digest, bytes, transactional, block)"
+                   " VALUES (?, ?, ?, ?, ?, ?)", rows)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [40, 41])
+@pytest.mark.parametrize("vanishes", [False, True])
+def test_an_upgrade_counts_what_awaits_confirmation_by_queue(
+    folder: Path, version: int, *, vanishes: bool
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            for queue in (7, 8):
+                first = message_key(queue, 8, queue)
+                storage.batch.outgoing.insert(first, packet_of(queue), confirm_by_s=9)
+                arrived = awaiting.Arrived(queue, 5, 0, first, first, NOW_S)
+                storage.batch.outgoing.await_confirmation(arrived, lambda kept: [event("awaiting")])
+                storage.batch.outgoing.delete_range(first, first)
+            await durable(storage)
+        with other_connection(folder) as db:
+            as_schema_41(db)
+            if version == 40:
+                as_schema_40(db)
+            if vanishes:
+                db.execute("DELETE FROM awaiting WHERE number = 8")
+        db.close()
+        present = {7: Totals(1, 60)} if vanishes else {7: Totals(1, 60), 8: Totals(1, 60)}
+        for _ in range(2):  # the second start has the figures of the first
+            async with opened(folder) as storage:
+                totals = await storage.read(awaiting.totals_by_queue)
+                assert {queue: each for queue, each in totals.items() if queue} == present
+                found = await storage.compare()
+                assert [each.difference.rows for each in found] == ([-1] if vanishes else [])
+        async with opened(folder) as storage:
+            await storage.batch.run(
+                partial(tally.accept, found=[each.difference for each in found])
+            )
+            assert await storage.compare() == []
 
     asyncio.run(scenario())
 
