@@ -1,7 +1,11 @@
 """A start with a long backlog: its time and memory, and the time of `qmd status`.
 
-    python -m benchmarks.startup [--messages 10000,100000,1000000] [--kinds local,outgoing]
-        [--folder FOLDER] [--json]
+    python -m benchmarks.startup [--messages 10000,100000,1000000]
+        [--kinds local,outgoing,awaiting,delayed,dead-letters] [--folder FOLDER] [--json]
+
+The kinds are messages in a queue, for a computer that is away, at another queue manager where
+no application has received them (they wait for their final acknowledgments), for tomorrow, and
+with a dead-letter queue of their application.
 
 The daemon is killed with the messages in its folder and started again.  The figures are the seconds
 to the first answer, the processor seconds of the daemon up to then, its memory in MB, and the
@@ -24,11 +28,16 @@ from benchmarks import pair
 
 WINDOW_MESSAGES = 4096
 BODY = bytes(1000)
-KINDS = ("local", "outgoing")
+KINDS = ("local", "outgoing", "awaiting", "delayed", "dead-letters")
 # Nothing listens there: the discard port of a loopback address.
-DESTINATIONS = {
-    "local": "backlog",
-    "outgoing": "DIRECT=TCP:127.0.0.9:9\\private$\\backlog",
+AWAY = "DIRECT=TCP:127.0.0.9:9\\private$\\backlog"
+#: Destination, further properties, and the figure of `qmd status` that counts the messages.
+SENT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "local": ("backlog", {}, "messages"),
+    "outgoing": (AWAY, {}, "outgoing_messages"),
+    "delayed": ("backlog", {"delay_s": 86_400.0}, "delayed_messages"),
+    "dead-letters": (AWAY, {"dead_letter_queue": "failed"}, "outgoing_messages"),
+    "awaiting": ("", {"delivery": "transactional", "dead_letter": True}, "awaiting_messages"),
 }
 
 
@@ -47,7 +56,7 @@ async def measure(kind: str, messages: int, folder: Path) -> dict[str, Any]:
             status = await qm.status()
             start_s = time.monotonic() - began
             cpu_s, megabytes = daemon.cpu_s(), daemon.rss_mb()
-            name = "messages" if kind == "local" else "outgoing_messages"
+            name = SENT[kind][2]
             assert status[name] == messages, f"{status[name]} messages are there"
             began = time.monotonic()
             await qm.status()
@@ -65,11 +74,23 @@ async def measure(kind: str, messages: int, folder: Path) -> dict[str, Any]:
 
 
 async def _fill(daemon: pair.Daemon, kind: str, messages: int) -> None:
-    async with daemon.client() as qm:
-        await qm.create_queue("backlog")
-        async with qm.sender(DESTINATIONS[kind], window=WINDOW_MESSAGES) as sender:
-            for _ in range(messages):
-                await sender.send(BODY, delivery="recoverable")
+    destination, properties, name = SENT[kind]
+    other = pair.Daemon(daemon.folder.with_name(f"{daemon.folder.name}-other"), "other")
+    async with pair.stopped_at_end(other):
+        if not destination:
+            await other.create()
+            await other.start()
+            async with other.client() as there:
+                await there.create_queue("backlog", transactional=True)
+            destination = other.destination("backlog")
+        async with daemon.client() as qm:
+            await qm.create_queue("backlog")
+            await qm.create_queue("failed")
+            async with qm.sender(destination, window=WINDOW_MESSAGES) as sender:
+                for _ in range(messages):
+                    await sender.send(BODY, **{"delivery": "recoverable"} | properties)
+            while (await qm.status())[name] < messages:
+                await asyncio.sleep(pair.POLL_S)
 
 
 async def _status_command(daemon: pair.Daemon) -> float:

@@ -62,7 +62,12 @@ class NamedDeadLetterQueues:
     @property
     def has_any(self) -> bool:
         """Whether any message has a dead-letter queue of its application."""
-        return bool(self._by_number) or self._reader is not None
+        return bool(self._by_number) or self.is_loading
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether stored entries are not loaded yet."""
+        return self._reader is not None
 
     async def restore(self) -> None:
         """Find the stored entries from now on, and begin to load them.  Raises StorageError."""
@@ -92,8 +97,8 @@ class NamedDeadLetterQueues:
             loaded |= piece
             after = next(reversed(piece))
             await asyncio.sleep(PAUSE_S)
-        # An entry of this run replaces an older one of the same number.
-        self._by_number = loaded | self._by_number
+        loaded |= self._by_number  # entries of this run replace older ones of the same number
+        self._by_number = loaded
         self._reader = None
         self._is_loaded.set()
         await reader.close()

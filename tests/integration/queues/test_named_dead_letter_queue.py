@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from protocol import parse_user_message
 from protocol.message_class import MessageClass
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
+from qmd.queues import named_dead_letter_queue
 from storage.tables import own_dead_letters
 from tests.integration.disk import held_disk
 from tests.integration.managers import (
@@ -40,7 +42,8 @@ def own(delivery: int) -> dict[str, Any]:
 
 
 async def rows(host: Host) -> dict[int, int]:
-    return await host.storage.read(own_dead_letters.queues_by_number)
+    page = partial(own_dead_letters.page, after=-1, rows_max=100)
+    return await host.storage.read(page)
 
 
 @hosted
@@ -73,6 +76,47 @@ async def test_the_named_dead_letter_queue_survives_a_restart(hosts: Hosts) -> N
     await hosts.reap(a)
 
     assert await a.receive("failed") == [b"x"]
+
+
+@hosted
+async def test_a_message_that_ends_before_the_stored_names_are_loaded_goes_to_its_queue(
+    hosts: Hosts,
+) -> None:
+    a = await with_queues(hosts)
+    await a.create("orders")
+    await a.send("orders", b"x", time_to_be_received_s=10, **own(RECOVERABLE))
+    await a.send("orders", b"system", time_to_be_received_s=10, delivery=RECOVERABLE)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(named_dead_letter_queue, "PAUSE_S", 1e6)
+        a = await hosts.restart(a)
+        a.world.ahead_s = 60
+        await hosts.reap(a)
+
+    assert a.own_dead_letters.is_loading
+    assert bodies(await a.peek("failed")) == [b"x"]
+    assert bodies(await a.peek(DEAD_LETTERS)) == [b"system"]
+
+
+@hosted
+async def test_the_stored_names_are_loaded_in_pieces(hosts: Hosts) -> None:
+    a = await with_queues(hosts)
+    for _ in range(5):
+        await a.send(NOWHERE, b"x", time_to_reach_queue_s=10, **own(RECOVERABLE))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(named_dead_letter_queue, "ROWS_AT_ONCE", 2)
+        a = await hosts.restart(a)
+        with pytest.raises(Refusal):  # after they are loaded
+            await a.queue_deletion.delete(a.queue("failed"))
+        assert not a.own_dead_letters.is_loading
+
+    a.world.ahead_s = 60
+    await hosts.reap(a)
+    assert bodies(await a.peek("failed")) == [b"x"] * 5
+    for _ in range(2):
+        await a.retention.forget_old()
+    assert await rows(a) == {}
 
 
 @hosted
