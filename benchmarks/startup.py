@@ -89,7 +89,9 @@ async def _fill(daemon: pair.Daemon, kind: str, messages: int) -> None:
             async with qm.sender(destination, window=WINDOW_MESSAGES) as sender:
                 for _ in range(messages):
                     await sender.send(BODY, **{"delivery": "recoverable"} | properties)
-            while (await qm.status())[name] < messages:
+            while True:
+                if (await qm.status())[name] >= messages:
+                    return
                 await asyncio.sleep(pair.POLL_S)
 
 
