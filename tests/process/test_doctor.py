@@ -6,9 +6,11 @@ import contextlib
 import datetime
 import json
 import os
+import resource
 import shutil
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -251,6 +253,33 @@ def not_started(daemon: Daemon) -> tuple[str, str]:
     return "service", "No daemon runs"
 
 
+def damaged_tokens(daemon: Daemon) -> tuple[str, str]:
+    (daemon.folder / "remote-tokens").write_text("archive read\n")
+    return "tokens", "No client can log in"
+
+
+def broken_directory_file(daemon: Daemon) -> tuple[str, str]:
+    (daemon.folder / "directory.toml").write_text("[[queue")
+    daemon.configure({"directory": {"kind": "file"}})
+    return "directory", "directory.toml:1"
+
+
+def expired_authority(daemon: Daemon) -> tuple[str, str]:
+    certificate(daemon.folder, days=-1)
+    (daemon.folder / "remote.crt").rename(daemon.folder / "ca.crt")
+    daemon.configure({"tls": {"enabled": True, "port": free_port(), "authorities": "ca.crt"}})
+    return "certificate", "authority CN=host"
+
+
+def immutable_folder(daemon: Daemon) -> tuple[str, str]:
+    """Forbid changes of the folder to root, too, as a policy of the kernel does."""
+    command = ["chattr", "+i", str(data(daemon))]
+    if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
+        pytest.skip("only root can make a folder immutable, on some file systems")
+    OPEN.callback(subprocess.run, ["chattr", "-i", str(data(daemon))], check=True)
+    return "folder", "cannot be written"
+
+
 OPEN = contextlib.ExitStack()
 
 
@@ -269,6 +298,7 @@ def _closed() -> Iterator[None]:
         *(no_storage_key, public_storage_key, no_certificate, expired_certificate),
         *(key_of_another_certificate, clock_set_back, file_at_the_socket),
         *(no_folder_for_the_socket, name_of_another_host, disk_is_short, not_started),
+        *(damaged_tokens, broken_directory_file, expired_authority, immutable_folder),
     ],
     ids=lambda broken: broken.__name__,
 )
@@ -287,7 +317,40 @@ def test_a_folder_that_others_may_read_is_named(used: Daemon) -> None:
     assert names(found, "folder", "Other users may read", "warning"), found
 
 
+def test_a_key_of_a_certificate_that_others_may_read_is_named(used: Daemon) -> None:
+    remote(used, certificate(used.folder, days=100))
+    (used.folder / "remote.key").chmod(0o644)
+    _, found = examined(used, "--problems")
+    assert names(found, "certificate", "Other users may read", "warning"), found
+
+
+def test_a_door_that_does_not_answer_is_named(used: Daemon) -> None:
+    used.configure({"http": {"port": free_port()}})
+    _, found = examined(used, "--problems")
+    assert names(found, "door", "nothing answers", "warning"), found
+
+
+def test_the_program_at_the_port_is_named(used: Daemon) -> None:
+    port_in_use(used)
+    _, found = examined(used)
+    assert names(found, "port", f"process {os.getpid()}:"), found
+
+
 # Broken hosts with a daemon.
+
+
+def test_settings_that_are_not_in_use_are_named(hosts: Hosts) -> None:
+    daemon = hosts.daemon()
+    daemon.configure({"quotas": {"computer": "5GB"}})
+    _, found = examined(daemon)
+    assert names(found, "configuration", "quotas.computer", "warning"), found
+
+
+def test_a_limit_of_file_sizes_is_named(hosts: Hosts) -> None:
+    daemon = hosts.daemon()
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (1 << 30, resource.RLIM_INFINITY))
+    _, found = examined(daemon)
+    assert names(found, "disk", "at most", "warning"), found
 
 
 def test_a_removed_control_socket_is_named(hosts: Hosts) -> None:

@@ -30,7 +30,7 @@ class ConsoleSettings:
     address: str = setting(
         Address(), "127.0.0.1", "The address to listen on. Others than loopback need a certificate."
     )
-    port: int = setting(Whole(0, 65535), 1809, "The TCP port. 0: any free one, for tests.")
+    port: int = setting(Whole(0, 65535), 1810, "The TCP port. 0: any free one, for tests.")
     socket: Path | None = setting(
         OptionalLocation(), "", "A Unix socket to listen on instead, for a proxy on this computer."
     )

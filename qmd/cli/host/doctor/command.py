@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -89,7 +90,13 @@ def _findings(
 
 
 def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[Finding]:
-    from qmd.cli.host.doctor import folder_checks, host_checks, process_checks
+    from qmd.cli.host.doctor import (
+        door_checks,
+        file_checks,
+        folder_checks,
+        host_checks,
+        process_checks,
+    )
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
     is_served = _is_served(settings)
@@ -101,6 +108,9 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
         folder_checks.check_identity,
         folder_checks.check_storage_keys,
         host_checks.check_certificates,
+        file_checks.check_authorities,
+        file_checks.check_tokens,
+        file_checks.check_directory_file,
         host_checks.check_clock,
         host_checks.check_name,
     )
@@ -115,16 +125,17 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
     yield from _safely("port", host_checks.check_ports(settings, is_served=is_served))
     yield from _safely("socket", host_checks.check_socket(settings, is_served=is_served))
     yield from host_checks.check_service(is_served=is_served)
+    yield from _safely("door", door_checks.check_doors(settings, configuration.path))
     if is_served:
-        yield from _of_the_daemon(configuration)
+        yield from _of_the_daemon(configuration, settings)
 
 
-def _of_the_daemon(configuration: Configuration) -> list[Finding]:
+def _of_the_daemon(configuration: Configuration, settings: Settings) -> list[Finding]:
     from qmd.cli.host.doctor.daemon_checks import check_daemon
     from qmd.client.errors import ClientError
 
     try:
-        return configuration.ask(check_daemon)
+        return configuration.ask(partial(check_daemon, settings=settings))
     except ClientError as error:
         return [fault("daemon", f"The daemon does not answer: {error}.", error.remedy or "")]
 

@@ -11,12 +11,15 @@ from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
 from qmd.cli.status import vanished
 from qmd.client import QueueManager
 from qmd.client.errors import ClientError
+from qmd.config.effective import differences, texts
+from qmd.config.settings import Settings
+from qmd.console.speed import SpeedMeter
 
 CLOCK_APART_S = 60.0
 
 
-async def check_daemon(qm: QueueManager) -> list[Finding]:
-    """Return the findings about a connected daemon."""
+async def check_daemon(qm: QueueManager, settings: Settings) -> list[Finding]:
+    """Return the findings about a connected daemon; `settings` are those of the file."""
     facts = await qm.status()
     found: list[Finding] = []
     if facts.get("brief"):
@@ -31,6 +34,8 @@ async def check_daemon(qm: QueueManager) -> list[Finding]:
     found += _clock(facts)
     found += _room(facts)
     found += _conflicts(facts)
+    found += await _settings(qm, settings)
+    found += await _speed(qm)
     try:
         found += _outgoing(await qm.list_outgoing())
     except ClientError as error:
@@ -59,6 +64,43 @@ def _clock(facts: dict[str, Any]) -> Iterator[Finding]:
             f"The daemon's own clock is {abs(apart_s):.0f} s {way}: the clock of the computer was"
             " set while messages existed. Their lifetimes are right.",
         )
+
+
+async def _settings(qm: QueueManager, settings: Settings) -> list[Finding]:
+    """Compare the settings in use with those of the file."""
+    try:
+        running = {key: str(value) for key, value in (await qm.settings()).items()}
+    except ClientError:  # the right to see them is missing
+        return []
+    keys: dict[str, list[str]] = {}
+    for key, needs in differences(running, texts(settings)):
+        keys.setdefault(needs, []).append(key)
+    remedies = {"reload": "qmd config reload", "restart": "systemctl restart qmd"}
+    return [
+        warning(
+            "configuration",
+            f"The daemon does not use {', '.join(changed)} as the file has it now: it needs a"
+            f" {needs}.",
+            f"{remedies[needs]}; `qmd config diff` shows the values. If the file was not changed,"
+            " the daemon has another file or environment: look at its unit (systemctl cat qmd).",
+        )
+        for needs, changed in sorted(keys.items())
+    ]
+
+
+async def _speed(qm: QueueManager) -> list[Finding]:
+    """Return why the daemon is slow, by the means of the time since its start."""
+    began = time.monotonic()
+    await qm.status()
+    answer_s = time.monotonic() - began
+    speed = await SpeedMeter().measure(qm)
+    reasons = speed._replace(backlog_s=None).reasons(
+        answer_s
+    )  # backlogs have findings of their own
+    return [
+        warning("speed", reason, "`qmd status`, and the page of the host in `qmd console`.")
+        for reason in reasons
+    ]
 
 
 def _room(facts: dict[str, Any]) -> Iterator[Finding]:

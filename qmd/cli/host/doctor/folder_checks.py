@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import stat
+import statistics
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +17,7 @@ from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
 from storage.engine import key_file, missing
 from storage.engine.disk import Disk
 from storage.engine.hindrance import explain
-from storage.engine.mounts import network_file_system
+from storage.engine.mounts import file_system_in_memory, network_file_system
 from storage.errors import CannotStart, FolderInUse, ForeignDatabase, KeyFileError
 from storage.rescue import upgrade
 from storage.rescue.check import locked
@@ -23,6 +27,16 @@ if TYPE_CHECKING:
     from qmd.config.file import Settings
 
 FREE_INODES_MIN = 1000
+SYNCS, SYNCED_BYTES, SYNC_SLOW_S = 5, 4096, 0.1
+_WRITING_REMEDIES = {
+    errno.EPERM: "It may be immutable: lsattr -d, chattr -i.",
+    errno.EACCES: "Its rights allow it, so a policy may forbid it (SELinux, AppArmor): look for"
+    " denials with `ausearch -m avc` or dmesg.",
+    errno.EDQUOT: "The disk quota of this user is used up: raise it (quota -v), or free space.",
+    errno.ENOSPC: "Free space on that disk, or receive messages.",
+    errno.EROFS: "Mount the file system for writing.",
+    errno.EFBIG: "A limit of file sizes is in force: ulimit -f, LimitFSIZE= in the unit.",
+}
 
 
 def check_folder(settings: Settings) -> Iterator[Finding]:
@@ -58,7 +72,7 @@ def check_folder(settings: Settings) -> Iterator[Finding]:
             f" {stat.S_IMODE(found.st_mode):04o}): it has messages and a private key.",
             f"chmod 0700 {folder}",
         )
-    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    elif os.geteuid() not in (0, found.st_uid) and not _is_usable(folder):
         yield fault(
             "folder",
             f"User {user_name(os.geteuid())} may not write to {folder}, which belongs to"
@@ -70,6 +84,38 @@ def check_folder(settings: Settings) -> Iterator[Finding]:
     else:
         yield ok("folder", f"{folder} belongs to {user_name(found.st_uid)}.")
     yield from _check_owners(folder, found.st_uid)
+    yield from _check_writing(folder)
+
+
+def _is_usable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _check_writing(folder: Path) -> Iterator[Finding]:
+    """Check that a small file can be written and synced, and how long a sync takes."""
+    times = []
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for _ in range(SYNCS):
+                began = time.monotonic()
+                file.write(bytes(SYNCED_BYTES))
+                os.fsync(file.fileno())
+                times.append(time.monotonic() - began)
+    except OSError as error:
+        yield fault(
+            "folder",
+            f"A file in {folder} cannot be written: {error.strerror}.",
+            _WRITING_REMEDIES.get(error.errno or 0, "Look at the kernel's messages (dmesg)."),
+        )
+        return
+    took_s = statistics.median(times)
+    if took_s > SYNC_SLOW_S:
+        yield warning(
+            "disk",
+            f"A sync of the disk of {folder} takes {1000 * took_s:.0f} ms: each commit of messages"
+            " waits for one.",
+            "Look which program uses the disk (iostat -x 1, iotop), or use a faster one.",
+        )
 
 
 def _check_owners(folder: Path, owner: int) -> Iterator[Finding]:
@@ -92,7 +138,7 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
     folder = _existing(settings.queue_manager.data)
     try:
         found = os.statvfs(folder)
-        kind = network_file_system(folder)
+        kind, in_memory = network_file_system(folder), file_system_in_memory(folder)
     except OSError as error:
         yield fault("disk", f"The disk of {folder} cannot be examined: {error.strerror}.", "")
         return
@@ -103,6 +149,13 @@ def check_disk(settings: Settings) -> Iterator[Finding]:
             " hold between computers, and a sync does not reach a disk.",
             "Keep the data folder on a disk of this computer, or on a block device that is"
             " replicated (DRBD): docs/standby.md.",
+        )
+    if in_memory:
+        yield warning(
+            "disk",
+            f"{folder} is in memory ({in_memory}): all messages are lost when this computer"
+            " restarts.",
+            "Let data in [queue_manager] name a folder on a disk.",
         )
     if found.f_flag & os.ST_RDONLY:
         yield fault(

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
 from qmd.cli.host.doctor.folder_checks import user_name
+from qmd.cli.host.doctor.listeners import find_listener
 
 if TYPE_CHECKING:
     from qmd.config.file import Settings
@@ -81,6 +82,12 @@ def check_ports(settings: Settings, *, is_served: bool) -> Iterator[Finding]:
     for section, address, port in places:
         if port:
             yield _reached(section, address, port) if is_served else _free(section, address, port)
+    if settings.listen.address not in ("127.0.0.1", "::1") and not settings.peers.allow:
+        yield note(
+            "allow",
+            "allow in [peers] is empty: no other computer can send to this one.",
+            "Enter the addresses of the computers that are to send.",
+        )
     if settings.listen.address in ("127.0.0.1", "::1"):
         yield note(
             "port",
@@ -99,7 +106,7 @@ def _free(section: str, address: str, port: int) -> Finding:
             probe.listen(1)
         except OSError as error:
             why = {
-                errno.EADDRINUSE: "another program listens there",
+                errno.EADDRINUSE: _taken(port),
                 errno.EADDRNOTAVAIL: "this computer does not have that address",
                 errno.EACCES: "a user without privileges may not use that port",
             }.get(error.errno or 0, error.strerror or str(error))
@@ -109,6 +116,18 @@ def _free(section: str, address: str, port: int) -> Finding:
                 f"Look with `ss -tlnp`, or correct address and port in the section [{section}].",
             )
     return ok("port", f"{address} port {port} is free for the daemon.")
+
+
+def _taken(port: int) -> str:
+    program = find_listener(port)
+    if program is None:
+        return "another program listens there"
+    kind = (
+        "another program of qmd, with another configuration,"
+        if program.is_ours
+        else "another program"
+    )
+    return f"{kind} listens there ({program})"
 
 
 def _reached(section: str, address: str, port: int) -> Finding:
@@ -313,6 +332,10 @@ def _check_certificate(section: str, certificate: Path, key: Path, warn_s: float
             "certificate",
             f"{certificate} {state} ({found.not_valid_before_utc:%Y-%m-%d} to {until:%Y-%m-%d}).",
             "Renew it (`qmd tls rotate` for sessions of queue managers), or set the clock.",
+        )
+    if key.stat().st_mode & 0o077:
+        return warning(
+            "certificate", f"Other users may read the private key {key}.", f"chmod 0600 {key}"
         )
     if until < now + datetime.timedelta(seconds=warn_s):
         return warning(

@@ -74,6 +74,7 @@ def check_resources(settings: Settings) -> Iterator[Finding]:
     holder = find_holder(folder)
     if holder is not None:
         yield from _check_descriptors(settings, holder.number)
+        yield from _check_file_size(holder.number)
     log_bytes = (folder / LOG).stat().st_size if (folder / LOG).exists() else 0
     limit = StorageOptions().wal_size_limit_bytes
     limit = max(limit, CHECKPOINTS * settings.storage.checkpoint_pages * PAGE_BYTES)
@@ -90,11 +91,8 @@ def check_resources(settings: Settings) -> Iterator[Finding]:
 
 def _check_descriptors(settings: Settings, number: int) -> Iterator[Finding]:
     needed = needed_files(settings)
-    limits = [line.split() for line in _read(number, "limits").splitlines()]
-    soft = next(
-        (words[3] for words in limits if words[:3] == ["Max", "open", "files"]), "unlimited"
-    )
-    if not soft.isdigit():
+    soft = _soft_limit(number, "Max open files")
+    if soft is None:
         return
     try:
         used = len(os.listdir(PROC / str(number) / "fd"))
@@ -103,20 +101,40 @@ def _check_descriptors(settings: Settings, number: int) -> Iterator[Finding]:
     remedy = (
         "Raise LimitNOFILE= in the unit (systemctl edit qmd), or the limit of the user (ulimit)."
     )
-    if used >= NEARLY_ALL * int(soft):
+    if used >= NEARLY_ALL * soft:
         yield fault(
             "descriptors",
             f"The daemon has {used} of the {soft} files and connections open that it may have: new"
             " ones are refused.",
             remedy,
         )
-    elif int(soft) < needed:
+    elif soft < needed:
         yield warning(
             "descriptors",
             f"The daemon may open {soft} files and connections, and its settings need {needed}: it"
             " allows fewer sessions and clients than they say.",
             remedy,
         )
+
+
+def _check_file_size(number: int) -> Iterator[Finding]:
+    limit = _soft_limit(number, "Max file size")
+    if limit is not None:
+        yield warning(
+            "disk",
+            f"The daemon may write files of {limit // 1_000_000} MB at most: its database stops"
+            " growing there, and messages are refused.",
+            "Remove LimitFSIZE= in the unit (systemctl edit qmd), or `ulimit -f`.",
+        )
+
+
+def _soft_limit(number: int, name: str) -> int | None:
+    """Return a limit of a process; None: it has none, or the kernel does not show it."""
+    for line in _read(number, "limits").splitlines():
+        if line.startswith(name):
+            soft = line.removeprefix(name).split()[0]
+            return int(soft) if soft.isdigit() else None
+    return None
 
 
 def _users_of(path: Path, daemon: int) -> list[str]:
