@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from protocol.errors import InvalidName
 from protocol.identifiers import message_id_text, parse_message_id
+from qmd.access.demands import TO_PEEK
 from qmd.access.rights import ALL_RIGHTS, Rights
+from qmd.access.things import thing_of
 from qmd.errors import Refusal
 from qmd.history.places import MessageId
 from qmd.queues.local_queue import LocalQueue
@@ -55,6 +57,8 @@ class MessageLookup:
         because the tokens of this queue manager cannot grant rights there.
         """
         queue = self._destinations.find_queue(queue_text) if queue_text else None
+        if _is_lookup_id(text):
+            _require_queue(rights, queue)
         source, number = await self._identify(text, queue)
         record = await self._search.find(source, number)
         names = {place["queue"] for place in record.places}
@@ -73,7 +77,7 @@ class MessageLookup:
 
     async def _identify(self, text: str, queue: LocalQueue | None) -> MessageId:
         """Return the message with this id, or with this lookup id.  Raises Refusal."""
-        if not text.isascii() or not text.isdigit():
+        if not _is_lookup_id(text):
             try:
                 return parse_message_id(text)
             except InvalidName as error:
@@ -102,6 +106,25 @@ class MessageLookup:
                 "Name the queue (--queue), or ask by the message's id.",
             )
         return found.pop()
+
+
+def _is_lookup_id(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _require_queue(rights: Rights, queue: LocalQueue | None) -> None:
+    """Raise Refusal for a lookup id, unless the client may read its queue.
+
+    Lookup ids can be counted through, and each would disclose the id of a message.
+    """
+    if queue is not None:
+        rights.require(TO_PEEK, (thing_of(queue),), "why")
+    elif not rights.are_all:
+        raise Refusal(
+            "right_missing",
+            "a lookup id without its queue stands for messages of all queues",
+            "Name the queue (--queue), or ask by the message's id.",
+        )
 
 
 def _sides(own: str, *, ask: bool, peers: list[Value]) -> str:

@@ -61,6 +61,13 @@ REMOVALS = (
         "::test_a_link_in_place_of_the_temporary_file_is_not_followed",
     ),
     Removal(
+        "lookup ids, counted through",
+        "qmd/history/message_lookup.py",
+        "        if _is_lookup_id(text):\n            _require_queue(rights, queue)\n",
+        "",
+        f"{_USERS}test_a_user_sees_only_why_of_messages_that_it_may_peek_at",
+    ),
+    Removal(
         "rights that are imported while others change",
         "qmd/access/register.py",
         "        async with self._turn:\n            before = {} if replace else self._entries\n",

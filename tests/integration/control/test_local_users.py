@@ -347,6 +347,18 @@ async def test_a_user_sees_only_why_of_messages_that_it_may_peek_at(hosts: Hosts
         assert isinstance(reply, Refused)
         assert reply.code == "right_missing"
         assert "private label" not in reply.text
+    # Lookup ids can be counted through: the answers are the same with a message there and without.
+    [stored] = await ann.done(frames.Peek, "own")
+    there, elsewhere = str(stored[0]), str(stored[0] + 1)
+    assert (await ann.done(operator.Why, there, "own"))["message_id"] == sent
+    for queue in ("", "own"):
+        texts = set()
+        for lookup_id in (there, elsewhere):
+            reply = await bob.ask(operator.Why, lookup_id, queue)
+            assert isinstance(reply, Refused)
+            assert reply.code == "right_missing"
+            texts.add(reply.text)
+        assert len(texts) == 1, texts
     ann.close(), bob.close()
 
 
