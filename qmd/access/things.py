@@ -12,7 +12,7 @@ from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import FormatName, MultipleName, PublicName, parse_destination
 from qmd.access.demands import EVERYTHING, NOT_A_NAME, TO_PEEK, Thing
 from qmd.access.rights import Rights
-from qmd.directory.spelling import AliasPath, ListPath, QueuePath
+from qmd.directory.spelling import AliasPath, ListPath, QueuePath, may_be_entry
 from qmd.errors import Refusal
 from qmd.naming.topics import PREFIX, is_topic, topic_key
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 KEPT_CHARACTERS, KEPT_NAMES = 256, 4096  # of parsed names: clients repeat few
 
 
-def _parse(text: str) -> FormatName:
-    return parse_destination(text, local_host=".")
+def _parse(text: str) -> tuple[FormatName, bool]:
+    """Return the name that a text is by itself, and whether the directory may read it otherwise."""
+    name = parse_destination(text, local_host=".")
+    return name, may_be_entry(text, name)
 
 
 _parsed = lru_cache(KEPT_NAMES)(_parse)
@@ -53,11 +55,13 @@ class ThingFinder:
             yield Thing(f"{PREFIX}{topic_key(text)}", text)
             return
         try:
-            name = _parsed(text) if len(text) <= KEPT_CHARACTERS else _parse(text)
+            kept = len(text) <= KEPT_CHARACTERS
+            name, is_ambiguous = _parsed(text) if kept else _parse(text)
         except InvalidName:
             yield from self._elements_of(text)
             return
-        yield from self._of_name(name, text)
+        # A message goes where the directory says: `list:all` is not the queue with that name.
+        yield from self._elements_of(text) if is_ambiguous else self._of_name(name, text)
 
     def _elements_of(self, text: str) -> Iterator[Thing]:
         """Yield the elements of a name in the directory."""

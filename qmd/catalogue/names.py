@@ -61,7 +61,8 @@ ENTRIES = (
         1106,
         "name_not_creatable",
         "A queue of that name cannot be created.",
-        "It names a system queue, a journal or a subqueue, or a public queue without a directory.",
+        "It names a system queue, a journal or a subqueue, or a public queue without a directory;"
+        " or it begins as the name of a list, an alias or a topic.",
         "Use the name of a private queue: private$\\orders.",
         "bad_name",
         "MQ_ERROR_ILLEGAL_QUEUE_PATHNAME",

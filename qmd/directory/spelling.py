@@ -68,9 +68,7 @@ def parse_spelling(
 
     `is_local` returns whether a name is one of our own queues, which need no directory.
     """
-    prefix = "formatname:"
-    start = len(prefix) if text[: len(prefix)].lower() == prefix else 0
-    parts = text[start:].split(",", ELEMENTS_MAX)
+    start, parts = _split(text)
     if not any(map(_is_entry, parts)):
         # The usual case; here, errors have offsets in the complete text.
         name = parse_destination(text, local_host=local_host)
@@ -87,6 +85,24 @@ def parse_spelling(
         found.append(_parse_part(part, offset, index, local_host, is_local))
         offset += len(part) + 1
     return tuple(found)
+
+
+def _split(text: str) -> tuple[int, list[str]]:
+    """Return the elements of a text, and the place of the first."""
+    prefix = "formatname:"
+    start = len(prefix) if text[: len(prefix)].lower() == prefix else 0
+    return start, text[start:].split(",", ELEMENTS_MAX)
+
+
+def may_be_entry(text: str, name: FormatName) -> bool:
+    """Return whether a text that is a name by itself may be one of entries: `parse_spelling` says.
+
+    `name` is the result of `parse_destination` for the text.
+    """
+    return any(map(_is_entry, _split(text)[1])) or any(
+        isinstance(each, DirectName) and not each.private and each.host != "."
+        for each in elements_of(name)
+    )
 
 
 def elements_of(name: FormatName) -> tuple[SingleName, ...]:

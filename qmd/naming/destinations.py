@@ -23,10 +23,12 @@ from protocol.names.format_name import (
 from qmd.core.internal_names import HEARTBEAT_QUEUE, HISTORY_QUEUE
 from qmd.directory.interface import KIND_NONE
 from qmd.directory.resolver import MustAsk, Resolution
+from qmd.directory.spelling import ALIAS_PREFIX, LIST_PREFIX
 from qmd.directory.targets import Target
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Several, several_of
 from qmd.naming.reply_addresses import ReplyAddresses
+from qmd.naming.topics import PREFIX as TOPIC_PREFIX
 from qmd.queues.local_queue import OWN_PREFIX, LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 ROUTES_MAX = 10_000  # spellings of destinations that are kept with their queues
 SEVERAL_MAX = 100  # the same for lists of destinations, which may be long
+PREFIXES = (LIST_PREFIX, ALIAS_PREFIX, TOPIC_PREFIX)  # of names that stand for other queues
 
 Route = LocalQueue | OutgoingQueue
 
@@ -388,6 +391,12 @@ class Destinations:
                 "name_not_creatable",
                 f"{path} is the queue for questions between queue managers about messages",
                 "Choose another name.",
+            )
+        if path.queue.lower().startswith(PREFIXES):
+            raise Refusal(
+                "name_not_creatable",
+                f"{path} would be taken for the name of a list, an alias or a topic",
+                f"Choose a name that does not begin with {', '.join(PREFIXES)}.",
             )
         return f"{OWN_PREFIX}{path}" if public else str(path)
 

@@ -3,6 +3,7 @@
 from tests.attack.removals.removal import Change, Removal
 
 _USERS = "tests/integration/control/test_local_users.py::"
+_NAMES = "tests/integration/directory/test_names_and_rights.py::"
 _LARGE = "tests/integration/control/test_large_requests.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _SOCKET = "tests/process/test_control_socket.py::"
@@ -59,6 +60,27 @@ REMOVALS = (
         "flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
         "tests/unit/access/test_tokens.py"
         "::test_a_link_in_place_of_the_temporary_file_is_not_followed",
+    ),
+    Removal(
+        "a queue with the name of an alias or a list",
+        "qmd/directory/spelling.py",
+        "    return any(map(_is_entry, _split(text)[1])) or any(",
+        "    return any(",
+        f"{_NAMES}test_a_queue_with_the_name_of_an_alias_gives_no_rights_on_its_queue",
+    ),
+    Removal(
+        "a queue with the name of an alias or a list",
+        "qmd/naming/destinations.py",
+        "        if path.queue.lower().startswith(PREFIXES):",
+        "        if False:",
+        f"{_NAMES}test_a_queue_with_the_name_of_an_alias_gives_no_rights_on_its_queue",
+    ),
+    Removal(
+        "a queue with the name of an alias or a list",
+        "qmd/directory/spelling.py",
+        '        isinstance(each, DirectName) and not each.private and each.host != "."\n',
+        "        False\n",
+        f"{_NAMES}test_another_name_of_this_computer_in_the_directory_gives_no_rights",
     ),
     Removal(
         "lookup ids, counted through",
