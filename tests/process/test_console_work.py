@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import socket
@@ -90,6 +91,22 @@ def test_the_oldest_messages_include_those_for_other_hosts(console):
         assert time.monotonic() < end
         time.sleep(0.5)
     assert "Messages wait until a session" in page
+
+
+def test_a_message_is_found_by_a_part_of_its_label(console, queues):
+    client, label = console.client("vera"), f"invoice {time.monotonic_ns()}"
+    console.daemon.send(queues[0], b"x", "--label", label)
+    console.daemon.send(queues[1], b"x", "--label", label, "--dead-letter")
+    console.daemon.cli("reject", queues[1], "--yes")
+
+    found = client.get(f"/find?message={label[4:].replace(' ', '%20')}").text
+
+    rows = found.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert rows.count(label) == 2, found
+    assert queues[0] in html.unescape(rows)
+    assert "application rejected the message" in rows
+    assert "Answers of the hosts" not in found, "it is no id"
+    assert "Not found" in client.get("/find?message=nothing-like-that").text
 
 
 def test_headers_of_a_service_bus_are_on_the_page_of_a_message(console, queues):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from qmd.client import ClientError, Message, NotConnected
 from qmd.console.fleet import Figures, Link
 from qmd.console.flow_map import draw, flows
 from qmd.console.render import address
+from qmd.console.search import search
 from qmd.console.visit import Answer, Redirect, Visit, page
 from qmd.control_protocol.figures import OLDEST_MAX, OldestMessages
 
 OLDEST_ROWS = 50
 FIND_S = 5.0
+TEXT_S = 2.0  # for a text on one host
+MATCHES = 100  # messages with a text that are shown
 DEAD_LETTER_QUEUES = ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", "DIRECT=OS:.\\SYSTEM$;DEADXACT")
 
 
@@ -164,21 +167,73 @@ async def _times(link: Link, kind: str, names: list[str]) -> dict[str, int]:
 
 
 async def find(visit: Visit) -> Answer:
-    """Find a message by its id on all hosts, and show its page."""
+    """Find messages on all hosts: by an id, or by a part of a label or of an id.
+
+    An id that a host knows leads to the page of its message.
+    """
     wanted = visit.asked("message").strip()
     if not wanted:
-        return page("find", visit, wanted="", rows=[])
+        return page("find", visit, wanted="", rows=[], matches=[], left_out=[])
     found = await visit.fleet.each(visit.identity, lambda link: _known(link, wanted))
     rows = []
     for host, account in found.items():
         if isinstance(account, ClientError):
+            if account.code == "not_a_message_id":
+                continue  # a text
             rows.append({"host": host, "state": "", "problem": str(account)})
         else:
             rows.append({"host": host, "state": account["state"], "problem": ""})
     known = [row["host"] for row in rows if row["state"] not in ("", "unknown", "not_told")]
     if known and visit.asked("stay") != "1":
         return Redirect(address("hosts", known[0], "message", message=wanted))
-    return page("find", visit, wanted=wanted, rows=rows)
+    texts = await visit.fleet.each(visit.identity, lambda link: _containing(link, wanted))
+    answers = {host: each for host, each in texts.items() if not isinstance(each, ClientError)}
+    matches = [{"host": host, **row} for host, each in answers.items() for row in each.matches]
+    return page(
+        "find",
+        visit,
+        wanted=wanted,
+        rows=rows,
+        matches=sorted(matches, key=lambda row: -row["at_ms"])[:MATCHES],
+        left_out=[(host, name) for host, each in answers.items() for name in each.left_out],
+    )
+
+
+class _Containing(NamedTuple):
+    """The messages of one host that contain a text."""
+
+    matches: list[dict[str, Any]]
+    left_out: list[str]  # queues that were not searched to the end
+
+
+async def _containing(link: Link, text: str) -> _Containing:
+    """Search the labels and ids in the queues of a host for a limited time.  Raises ClientError.
+
+    Dead letters come first: a message that did not arrive is often there.  Then short queues.
+    """
+    figures = await link.figures()
+    queues = [each for each in figures.queues if each["messages"]]
+    queues.sort(key=lambda each: (not each["system"], each["messages"]))
+    matches: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    until = time.monotonic() + TEXT_S
+    for each in queues:
+        if len(matches) >= MATCHES or time.monotonic() > until:
+            left_out.append(each["name"])
+            continue
+        try:
+            found = await search(link.qm, each["format_name"], text, frozenset(("label", "id")))
+        except NotConnected:
+            raise
+        except ClientError:
+            continue  # without the right to peek, or deleted meanwhile
+        matches += [
+            {"queue": each["name"], "reason": message.reason or "", **_facts(message)}
+            for message in found.messages
+        ]
+        if found.following is not None:
+            left_out.append(each["name"])
+    return _Containing(matches, left_out)
 
 
 async def _known(link: Link, wanted: str) -> dict[str, Any]:
