@@ -352,23 +352,27 @@ ENTRIES = (
     Entry(
         9257,
         "srmp_not_accepted",
-        "Another host has not accepted a message over HTTP (in the log).",
-        "It does not answer, or answers with an error; the reason has the status.",
-        "The message is sent again; after a final status, such as 400, it is a dead letter.",
+        "Another host has not accepted a message over HTTP, which waits (in the log).",
+        "It cannot be reached, does not answer, or answers with an error; the reason has the"
+        " status.",
+        "The message is sent again; `qmd outgoing list` shows the reason while it waits.",
     ),
     Entry(
         9258,
         "srmp_waits",
-        "The door for SRMP cannot hand messages to the daemon (in the log).",
-        "The daemon does not run, or refuses the session.",
-        "The other host sends again; start the daemon, or read its log.",
+        "The door for SRMP waits for the daemon (in the log).",
+        "The daemon does not run, or refuses a session or a request of the door; or the files"
+        " beside `streams` cannot be written.",
+        "No message is lost: its sender sends it again. Start the daemon, or read its log.",
     ),
     Entry(
         9259,
-        "srmp_dropped",
-        "A message cannot be sent over HTTP (in the log).",
-        "Its destination is no URL after the rules of the section [srmp].",
-        "Correct the rule, and send the message again: it is a dead letter.",
+        "srmp_dead_letter",
+        "A message for a URL became a dead letter (in the log).",
+        "The other host answered with a final status, such as 400; or its destination is no URL"
+        " after the rules of the section [srmp]. The reason says which.",
+        "Correct the cause, and send the message again: `qmd resend` takes it from the dead-letter"
+        " queue.",
     ),
     Entry(
         9260,
@@ -422,5 +426,14 @@ ENTRIES = (
         "Only the daemon's user, root and the door's own user may connect to gateway_port of the"
         " section [srmp].",
         "End that process, or run the daemon as one of these users.",
+    ),
+    Entry(
+        9267,
+        "srmp_receipt_not_accepted",
+        "Another host has not accepted a receipt for its stream (in the log).",
+        "It cannot be reached, does not answer, or answers with an error; the reason has the"
+        " status.",
+        "The receipt is sent again, unless the status is 400. The other host keeps its messages"
+        " until it accepts a receipt.",
     ),
 )

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from qmd.control import validate as checked
 from qmd.control.acting import act_for, proven_principals
+from qmd.control.token_login import refuse_token
+from qmd.control.token_watch import Holder
 from qmd.control_protocol import doors as frames
 from qmd.control_protocol import links as link_frames
 from qmd.control_protocol.access import ActFor
-from qmd.core.principals import ALL_LOCAL
+from qmd.core.principals import ALL_LOCAL, TOKEN, Principal
 from qmd.core.url_links import address_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind, identity_of
@@ -94,11 +96,20 @@ async def _noted(
 
 
 def _announce_session(connection: ControlConnection, request: frames.AnnounceSession) -> None:
-    announced = Announced(
-        checked.address(request.host),
-        frozenset(proven_principals(connection, request.principals)),
-        request.is_encrypted,
-    )
+    proven = proven_principals(connection, request.principals)
+    grant = None
+    if request.token:
+        grant = connection.components.token_logins.find(request.token)
+        if grant is None:
+            connection.change(request.number, refuse_token(connection))
+            return
+        proven.append(Principal(TOKEN, grant.name))
+    announced = Announced(checked.address(request.host), frozenset(proven), request.is_encrypted)
+    if grant is not None:
+        holder = Holder(
+            grant, announced.host, announced.end, announced.end, lambda: announced.has_ended
+        )
+        connection.components.token_logins.watch.add(announced, holder)
     now = connection.components.services.loop.time()
     place = (request.address, request.port)
     connection.components.peers.announced.announce(place, announced, now)

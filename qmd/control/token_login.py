@@ -40,7 +40,7 @@ def log_in(connection: ControlConnection, request: Login) -> None:
     logins = connection.components.token_logins
     grant = logins.find(request.token)
     if grant is None:
-        connection.change(request.number, _refuse(connection))
+        connection.change(request.number, refuse_token(connection))
         return
     caller = Caller(
         f"token:{grant.name}", frozenset({Principal(TOKEN, grant.name)}), is_limited=True
@@ -62,7 +62,8 @@ def log_in(connection: ControlConnection, request: Login) -> None:
     connection.done(request.number, overview.hello(connection.components) | answer)
 
 
-async def _refuse(connection: ControlConnection) -> object:
+async def refuse_token(connection: ControlConnection) -> object:
+    """Refuse an unknown token, after a pause.  Raises Refusal."""
     name = connection.components.services.name
     connection.components.services.log_limited("remote_token_refused", HERE, address=HERE)
     await asyncio.sleep(FAILURE_DELAY_S)

@@ -62,7 +62,8 @@ class AnnounceSession(Request, tag="announce_session", frozen=True):
     """Announce that the next connection from an address and a port is for another host. -> None
 
     The connection is one to the port for queue managers. `principals` are those that the door has
-    proven, of the kind `cert`; `is_encrypted`: the host sends its messages over TLS.
+    proven, of the kind `cert`; `is_encrypted`: the host sends its messages over TLS; `token` is
+    the one that it has sent, which the daemon checks.
     """
 
     address: Annotated[str, msgspec.Meta(max_length=100)]
@@ -70,6 +71,7 @@ class AnnounceSession(Request, tag="announce_session", frozen=True):
     host: Annotated[str, msgspec.Meta(max_length=100)]
     principals: Annotated[list[Principal], msgspec.Meta(max_length=16)]
     is_encrypted: bool = False
+    token: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 add_verbs(AnnounceSession | StopWaiting | Note | RejectOutgoing | EndLinkSession)

@@ -174,7 +174,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         # A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6 addresses.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
         if self.link is None:
-            self._speak_for(self._sessions.announced.take((self.host, self.port), self.opened_at))
+            place = self.host, self.port
+            self._speak_for(self._sessions.announced.take(place, self, self.opened_at))
         own = transport.get_extra_info("sockname")
         self.own_host = str(own[0]).removeprefix("::ffff:") if own else ""
         self.own_port = int(own[1]) if own else 0

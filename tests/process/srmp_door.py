@@ -20,7 +20,7 @@ class SrmpDoor(HttpDoor):
         self.port = free_port()
         self.log = daemon.folder.with_name(f"{daemon.folder.name}-srmp.log")
         self.process = None
-        self._clients = []
+        self._clients, self._tokens = [], {}
         self.tls_port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/msmq"
         given = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import shutil
 import ssl
@@ -22,6 +23,11 @@ from tests.process.web_receiver import Call, Receiver
 HAS_OPENSSL = shutil.which("openssl") is not None
 
 
+CLIENT_FILES = {
+    "ca": "ca.crt", "client_certificate": "remote.crt", "client_key": "remote.key",
+}  # fmt: skip
+
+
 class Pair(NamedTuple):
     a: SrmpDoor
     b: SrmpDoor
@@ -39,7 +45,7 @@ def doors(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("srmp")
     if HAS_OPENSSL:
         make_certificates(folder)
-        ca = {"ca": str(folder / "ca.crt")}
+        ca = {name: str(folder / file) for name, file in CLIENT_FILES.items()}
         files = {"certificate": "remote.crt", "key": "remote.key", "client_ca": "ca.crt"}
         tls = {name: str(folder / file) for name, file in files.items()}
     pair = Pair(host(shared_hosts, **ca), host(shared_hosts, **tls), folder)
@@ -75,6 +81,12 @@ def arrived(pair: Pair, queue: str, count: int) -> list[dict[str, Any]]:
 def waiting(pair: Pair) -> int:
     """Return the number of messages that the sender still keeps."""
     return sum(row["messages"] for row in pair.a.daemon.json("outgoing", "list"))
+
+
+def lines_about(door: SrmpDoor, message_id: str) -> list[str]:
+    """Return the lines of a door's log about a message."""
+    shown = json.dumps(message_id).strip('"')
+    return [line for line in door.log.read_text().splitlines() if shown in line]
 
 
 def test_messages_arrive_with_their_properties(pair: Pair) -> None:
@@ -162,11 +174,12 @@ def test_a_purged_message_of_a_stream_becomes_a_dead_letter_of_its_sender(pair: 
 
 
 def test_a_message_for_no_queue_holds_up_no_other(pair: Pair) -> None:
-    pair.a.daemon.send(pair.b.format_name("nowhere"), b"1")
+    refused = pair.a.daemon.send(pair.b.format_name("nowhere"), b"1")
     pair.a.daemon.send(pair.b.format_name("loose"), b"2")
 
     assert [body(each) for each in arrived(pair, "loose", 1)] == [b"2"]
-    assert "srmp_not_accepted" in pair.a.tail()
+    (line,) = lines_about(pair.a, refused)
+    assert "srmp_dead_letter" in line
 
 
 @pytest.mark.parametrize("delivery", ["express", "recoverable", "transactional"])
@@ -290,6 +303,14 @@ def test_rights_and_limits_count_for_the_host_that_sends(pair: Pair) -> None:
     assert any("127.0.0.2" in each["reason"] for each in refused)
     rows = door.daemon.json("session", "list")
     assert {"127.0.0.2", "127.0.0.3"} <= {row["address"].rpartition(":")[0] for row in rows}
+
+
+def test_a_message_to_several_queues_names_them_all(pair: Pair) -> None:
+    here = "DIRECT=OS:.\\private$\\acks"
+    pair.a.daemon.send(f"{pair.b.format_name('loose')},{here}", b"x")
+
+    (found,) = arrived(pair, "loose", 1)
+    assert [each.rpartition("\\")[2] for each in found["destinations"]] == ["loose", "acks"]
 
 
 def test_a_response_queue_is_a_url_there(pair: Pair) -> None:
@@ -471,26 +492,72 @@ def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair
     assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"
 
 
+def post_secretly(
+    pair: Pair, queue: str, token: str = "", *, has_certificate: bool = False
+) -> int:
+    """Send a message over HTTPS; return the status."""
+    door = pair.b
+    place = f"localhost:{door.tls_port}"
+    sent = request(door, queue).replace(f"127.0.0.1:{door.port}".encode(), place.encode())
+    sent = re.sub(rb"Content-Length: \d+\r\n\r\n<se", b"\r\n<se", sent)
+    context = ssl.create_default_context(cafile=str(pair.folder / "ca.crt"))
+    if has_certificate:
+        context.load_cert_chain(pair.folder / "remote.crt", pair.folder / "remote.key")
+    connection = http.client.HTTPSConnection(
+        "localhost", door.tls_port, timeout=END_S, context=context
+    )
+    media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
+    headers = {"Content-Type": media} | ({"Authorization": f"Bearer {token}"} if token else {})
+    connection.request("POST", f"/msmq/private$/{queue}", sent, headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
+def test_a_queue_for_proven_senders_takes_messages_of_no_other(pair: Pair) -> None:
+    """A token, and the certificate of a daemon's own door, are principals of `qmd acl`."""
+    door, queue = pair.b, "private$\\proven"
+    door.daemon.create("proven")
+    door.daemon.cli("acl", "revoke", "everyone", "send", queue)
+    for each in ("token:shop", "cert:localhost"):
+        door.daemon.cli("acl", "grant", each, "send", queue)
+    shop, other = (door.token("write", name=name) for name in ("shop", "other"))
+
+    # Without a proof, with a token that has no right, and with one that no file has.
+    assert post_secretly(pair, "proven") == 200
+    assert post_secretly(pair, "proven", other) == 200
+    assert post_secretly(pair, "proven", f"{shop}x") == 401
+    assert post_secretly(pair, "proven", shop) == 200
+    to = f"DIRECT=HTTPS://localhost:{door.tls_port}/msmq\\{queue}"
+    pair.a.daemon.send(to, b"of a door")
+    pair.a.daemon.send(pair.b.format_name("proven"), b"over HTTP")
+    until(pair, lambda: door.daemon.count("proven") >= 2)
+    until(pair, lambda: waiting(pair) == 0)
+    assert sorted(door.daemon.bodies("proven")) == [b"First Message", b"of a door"]
+
+    # A token is no longer one from its end on, also in a session that is open.
+    door.daemon.cli("remote", "token", "revoke", "shop")
+    until(pair, lambda: post_secretly(pair, "proven", shop) == 401)
+    door.daemon.bodies("proven")
+
+
+def test_a_token_is_not_accepted_without_encryption(pair: Pair) -> None:
+    headers = {"Content-Type": "text/xml", "Authorization": "Bearer qmd_secret"}
+    connection = http.client.HTTPConnection("127.0.0.1", pair.b.port, timeout=END_S)
+    connection.request("POST", "/msmq/private$/loose", b"", headers)
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
 @pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
 def test_rights_of_a_certificate_apply_to_its_host_alone(pair: Pair) -> None:
     """The same address sends with a certificate, which may not, and without one."""
     door, queue = pair.b, "private$\\certified"
     door.daemon.create("certified")
     door.daemon.cli("acl", "deny", "cert:localhost", "send", queue)
-    place = f"localhost:{door.tls_port}"
-    sent = request(door, "certified").replace(f"127.0.0.1:{door.port}".encode(), place.encode())
-    sent = re.sub(rb"Content-Length: \d+\r\n\r\n<se", b"\r\n<se", sent)
     for has_certificate in (True, False):
-        context = ssl.create_default_context(cafile=str(pair.folder / "ca.crt"))
-        if has_certificate:
-            context.load_cert_chain(pair.folder / "remote.crt", pair.folder / "remote.key")
-        connection = http.client.HTTPSConnection(
-            "localhost", door.tls_port, timeout=END_S, context=context
-        )
-        media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
-        connection.request("POST", "/msmq/private$/certified", sent, {"Content-Type": media})
-        assert connection.getresponse().status == 200
-        connection.close()
+        assert post_secretly(pair, "certified", has_certificate=has_certificate) == 200
 
     assert len(arrived(pair, "certified", 1)) == 1
     refused = door.daemon.json("events", "tail", "--kind", "refused")

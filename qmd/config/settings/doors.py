@@ -182,6 +182,12 @@ class SrmpSettings:
         "",
         "Authorities (PEM) of the certificates of other hosts. Empty: those of the system.",
     )
+    client_certificate: Path | None = setting(
+        OptionalLocation(),
+        "",
+        "The certificate (PEM) that proves this host to others over HTTPS. Empty: none.",
+    )
+    client_key: Path | None = setting(OptionalSecretFile(), "", "Its key (PEM).")
     gateway_port: int = setting(
         Whole(1, 65535), 1812, "The port on loopback at which the daemon reaches the door."
     )

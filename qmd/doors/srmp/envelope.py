@@ -26,11 +26,14 @@ MSMQ = "msmq.namespace.xml"
 SIGNATURE = "http://www.w3.org/2000/02/xmldsig#"
 ENVELOPE_BYTES_MAX = 256 * 1024
 TEXT_MAX = 4096
+LIST_TEXT_MAX = 128 * 1024
 ORDER_ACK_LABEL = "QM Ordering Ack"
 #: The time by which MSMQ says that there is no limit.
 NO_LIMIT = datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC)
 _UNDERSTOOD = ("path", "properties", "services", "stream", "Stream", "deliveryReceipt",
                "commitmentReceipt", "streamReceipt", "Msmq", "Signature")  # fmt: skip
+#: Names of a list stand between white space, which may also be a part of a name.
+_BETWEEN_NAMES = re.compile(r"\s+(?=https?://|MSMQ:)", re.IGNORECASE)
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -46,6 +49,11 @@ class MessageId(NamedTuple):
 
     def __str__(self) -> str:
         return f"uuid:{self.number}@{self.source}"
+
+    @property
+    def name(self) -> str:
+        """The id as commands and the log show it."""
+        return f"{self.source}\\{self.number}"
 
 
 class Stream(NamedTuple):
@@ -100,6 +108,10 @@ class Envelope:
     is_last: bool = False
     reach_by: datetime | None = None
     is_signed: bool = False
+    #: All queues of a message to several, and all that get its acknowledgments and answers.
+    destinations: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    responses: tuple[str, ...] = ()
 
 
 def read_envelope(data: bytes) -> Envelope:
@@ -245,7 +257,14 @@ class _Reader:
             "application_tag": number("App", 0xFFFFFFFF, 0),
             "body_type": number("BodyType", 0xFFFFFFFF),
             "reach_by": _time(reach_by) if reach_by else None,
+            "destinations": self._list(msmq, "DestinationMqf"),
+            "admins": self._list(msmq, "AdminMqf"),
+            "responses": self._list(msmq, "ResponseMqf"),
         }
+
+    def _list(self, msmq: Element, name: str) -> tuple[str, ...]:
+        text = self._text(msmq, MSMQ, name, LIST_TEXT_MAX)
+        return tuple(_BETWEEN_NAMES.split(text)) if text else ()
 
     def _only(self, parent: Element, namespace: str, name: str) -> Element | None:
         found = parent.findall(f"{{{namespace}}}{name}")
@@ -253,13 +272,15 @@ class _Reader:
             raise NotSrmp(f"there are {len(found)} elements {name}")
         return found[0] if found else None
 
-    def _text(self, parent: Element, namespace: str, name: str) -> str | None:
+    def _text(
+        self, parent: Element, namespace: str, name: str, longest: int = TEXT_MAX
+    ) -> str | None:
         element = self._only(parent, namespace, name)
         if element is None:
             return None
         text = (element.text or "").strip() if name != "action" else element.text or ""
-        if len(text) > TEXT_MAX:
-            raise NotSrmp(f"{name} has more than {TEXT_MAX} characters")
+        if len(text) > longest:
+            raise NotSrmp(f"{name} has more than {longest} characters")
         return text
 
     def _needed(self, parent: Element, name: str) -> str:
@@ -349,8 +370,15 @@ def _written_msmq(it: Envelope) -> str:
         f"{flags}<Correlation>{correlation}</Correlation><App>{it.application_tag}</App>"
         f"<BodyType>{it.body_type}</BodyType><HashAlgorithm>32772</HashAlgorithm>{eod}"
         f"<SourceQmGuid>{it.id.source}</SourceQmGuid>"
+        f"{_written_list('DestinationMqf', it.destinations)}"
+        f"{_written_list('AdminMqf', it.admins)}{_written_list('ResponseMqf', it.responses)}"
         f"<TTrq>{time_text(it.reach_by or NO_LIMIT)}</TTrq></Msmq>"
     )
+
+
+def _written_list(element: str, names: tuple[str, ...]) -> str:
+    inner = "".join(f"{_safe(name)}\n" for name in names)
+    return f"<{element}>{inner}</{element}>" if names else ""
 
 
 def message_id(text: str) -> MessageId:

@@ -23,6 +23,8 @@ from protocol.names.format_name import FormatName, parse_format_name
 from qmd.client import QueueManager
 from qmd.client.errors import ClientError
 from qmd.doors.http.exchange import Request, Response
+from qmd.doors.http.problems import Problem
+from qmd.doors.http.sessions import CHALLENGE, bearer
 from qmd.doors.srmp.client import HttpClient
 from qmd.doors.srmp.envelope import Envelope, MessageId, NotSrmp
 from qmd.doors.srmp.messages import Posted, name_of, packet_of, read_request
@@ -72,7 +74,13 @@ class Incoming:
     async def __call__(self, request: Request, *, is_encrypted: bool) -> Response:
         """Answer a request: 200 when the daemon has the message."""
         peer = request.peer
-        sender = Sender(peer.address, peer.certificate, is_encrypted)
+        try:
+            token = bearer(request.headers.get("authorization")) or ""
+        except Problem as problem:
+            return _answer(problem.status, str(problem))
+        if token and not is_encrypted:
+            return _answer(403, "a token is accepted over HTTPS only")
+        sender = Sender(peer.address, peer.certificate, is_encrypted, token)
         if request.method != "POST" or request.segments[0].lower() != "msmq":
             return _answer(404, "messages are sent by POST to /msmq/...")
         try:
@@ -82,6 +90,10 @@ class Incoming:
             log.info("srmp_refused", host=request.peer.address, reason=str(error))
             return _answer(400, str(error))
         except ClientError as error:
+            if error.code == "token_refused":
+                log.info("srmp_refused", host=peer.address, reason=error.text)
+                return _answer(401, error.text)
+            log.warning("srmp_waits", reason=error.text)
             return _answer(503, error.text)
         except (SessionEnded, TimeoutError, OSError) as error:
             log.warning("srmp_waits", reason=str(error))
@@ -103,7 +115,11 @@ class Incoming:
             stream = stream_name(identity.source, envelope.stream.id)
             self._starts.keep(stream, envelope.stream.receipts_to, sender.address)
         source = await self._source(identity.source, envelope.id.source, sender)
-        await source.deliver(packet, recoverable=envelope.durable, daemon=self._daemon)
+        try:
+            await source.deliver(packet, recoverable=envelope.durable, daemon=self._daemon)
+        except ClientError:  # no session has begun
+            self._sources.pop((identity.source, sender), None)
+            raise
         self.received += 1
         return _answer(200)
 
@@ -196,4 +212,4 @@ def _host(header: str) -> str:
 
 
 def _answer(status: int, text: str = "") -> Response:
-    return Response(status, text.encode(), TEXT)
+    return Response(status, text.encode(), TEXT, CHALLENGE if status == 401 else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from protocol.acknowledgments import FINAL_ACK_CLASS_MIN
 from protocol.errors import InvalidName, ProtocolError
 from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName, Transport
-from protocol.names.format_name import FormatName, parse_format_name
+from protocol.names.format_name import FormatName, MultipleName, SingleName, parse_format_name
 from qmd.client.message import Message
 from qmd.control_protocol import messages as frames
 from qmd.doors.srmp.envelope import (
@@ -25,9 +26,12 @@ from qmd.doors.srmp.envelope import (
     write_envelope,
 )
 from qmd.doors.srmp.mime import NotMime, Part, parameters, read_parts, write_parts
+from qmd.errors import Refusal
 from qmd.message.build import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address
+from qmd.naming.fan_out import list_address
 
 POSITIVE_ARRIVAL, POSITIVE_RECEIVE, NEGATIVE_ARRIVAL, NEGATIVE_RECEIVE = 1, 2, 4, 8
+PREFIX = "MSMQ:"  # of a format name that is no URL
 _POSITIVE, _NEGATIVE = "positive", "negative"
 
 
@@ -112,11 +116,24 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         trace=it.traced,
         application_tag=it.application_tag,
         body_type=it.body_type,
+        **_lists(it),
         **(receipt := _receipt(it)),
     )
     if receipt:  # receipts have no attachments, 2.2.2
         return Posted(envelope)
     return Posted(envelope, it.body, properties.extension)
+
+
+def _lists(it: Message) -> dict[str, Any]:
+    """Return the lists of the queues of a message that has some."""
+    header = it.packet.multi_queue
+    if header is None:
+        return {}
+    return {
+        "destinations": tuple(map(url_of, it.destinations)),
+        "admins": tuple(map(url_of, it.admin_queues)) if header.admin.elements else (),
+        "responses": tuple(map(url_of, it.response_queues)) if header.response.elements else (),
+    }
 
 
 def _stream(it: Message, receipts_to: str) -> Stream | None:
@@ -185,8 +202,8 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
             new,
             source=source,
             destination=queue_address(destination),
-            admin=_reply(admin),
-            response=_reply(envelope.response_to),
+            admin=_reply(envelope.admins or (admin,)),
+            response=_reply(envelope.responses or (envelope.response_to,)),
             message_number=number,
             sent_time_s=max(0, int(sent_at.timestamp())),
             delivery=delivery if stream is None else frames.TRANSACTIONAL,
@@ -194,6 +211,7 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
             dead_letter=envelope.dead_letter,
             is_first=envelope.is_first,
             is_last=envelope.is_last,
+            destinations=_destinations(envelope.destinations),
         )
     except ProtocolError as error:
         raise NotSrmp(f"no packet can state it: {error}") from error
@@ -231,22 +249,45 @@ def url_of(name: str | None) -> str:
     try:
         parsed = parse_format_name(name)
     except InvalidName:
-        return f"MSMQ:{name}"
+        return f"{PREFIX}{name}"
     if isinstance(parsed, DirectName) and parsed.transport in (Transport.HTTP, Transport.HTTPS):
         scheme, _, rest = parsed.wire_text().partition(":")
         return f"{scheme.lower()}:{rest}".replace("\\", "/")
-    return f"MSMQ:{name}"
+    return f"{PREFIX}{name}"
 
 
-def _reply(text: str) -> QueueAddress:
-    """Return the address of a queue for answers or acknowledgments.  Raises NotSrmp."""
-    if not text:
+def _reply(texts: tuple[str, ...]) -> QueueAddress:
+    """Return the address of the queues for answers or acknowledgments.  Raises NotSrmp."""
+    names = [_single(text) for text in texts if text]
+    if not names:
         return NO_ADDRESS
     try:
-        name = text.removeprefix("MSMQ:") if text.startswith("MSMQ:") else f"DIRECT={text}"
-        return reply_address(parse_format_name(name))
+        return reply_address(names[0] if len(names) == 1 else MultipleName(tuple(names)))
+    except (InvalidName, Refusal) as error:
+        raise NotSrmp(f"its queues for answers or acknowledgments: {error}") from error
+
+
+def _destinations(texts: tuple[str, ...]) -> tuple[QueueAddress, ...]:
+    """Return the addresses of a list, which only informs: without names that no packet can state.
+
+    The message itself goes to the queue of its path.
+    """
+    found = []
+    for text in texts:
+        with contextlib.suppress(NotSrmp):
+            found.append(list_address(_single(text)))
+    return tuple(each for each in found if each is not None)
+
+
+def _single(text: str) -> SingleName:
+    try:
+        name = text[len(PREFIX) :] if text.startswith(PREFIX) else f"DIRECT={text}"
+        parsed = parse_format_name(name)
     except (InvalidName, ValueError) as error:
         raise NotSrmp(f"{text[:200]!r} is no name of a queue") from error
+    if isinstance(parsed, MultipleName):
+        raise NotSrmp(f"{text[:200]!r} is not the name of one queue")
+    return parsed
 
 
 def _after(sent_at: datetime, seconds: int | None) -> datetime:

@@ -32,7 +32,7 @@ from qmd.core.acknowledgment import order_ack_packet, order_queue_of
 from qmd.core.packet_fields import message_number, source_of
 from qmd.core.sequence import Position
 from qmd.doors.srmp.client import HttpClient, NotAccepted
-from qmd.doors.srmp.envelope import Envelope, NotSrmp
+from qmd.doors.srmp.envelope import Envelope, MessageId, NotSrmp
 from qmd.doors.srmp.messages import envelope_of, write_request
 from qmd.doors.srmp.redirection import Redirection, is_among, redirected
 from qmd.doors.srmp.session import BinarySession, SessionEnded
@@ -149,7 +149,6 @@ class Outgoing:
             if not url.startswith(("http://", "https://")):
                 raise NotSrmp(f"{url[:200]!r} is no URL")
         except NotSrmp as error:
-            log.warning("srmp_dropped", reason=str(error))
             await self._reject(host, packet, UNSTATED, f"It cannot be sent over HTTP: {error}.")
             return
         stream = posted.envelope.stream
@@ -164,14 +163,13 @@ class Outgoing:
             self.sent += 1
             self._pauses.pop(host, None)
         except NotAccepted as error:
-            reason = str(error)
-            log.warning("srmp_not_accepted", url=url, message_id=str(posted.envelope.id),
-                        reason=reason)  # fmt: skip
-            message_class = class_of(error.status)
+            reason, message_class = str(error), class_of(error.status)
             if message_class is not None:
                 # It would be refused again, and hold up all messages behind it.
                 await self._reject(host, packet, message_class, f"{reason}.")
                 return
+            log.warning("srmp_not_accepted", url=url, message_id=posted.envelope.id.name,
+                        reason=reason)  # fmt: skip
             pause_s = self._pauses.get(host, PAUSE_FIRST_S)
             self._pauses[host] = min(2 * pause_s, PAUSE_LAST_S)
             await asyncio.sleep(pause_s)
@@ -180,15 +178,18 @@ class Outgoing:
 
     async def _reject(self, host: str, packet: bytes, message_class: int, reason: str) -> None:
         """Let the daemon end a message, durably.  Raises SessionEnded if it has not."""
-        identity = source_of(packet), message_number(packet)
+        source, number = source_of(packet), message_number(packet)
         try:
             count = await self._ask(
-                RejectOutgoing, host, *identity, int(message_class), reason[:900]
+                RejectOutgoing, host, source, number, int(message_class), reason[:900]
             )
         except ClientError as error:
+            log.warning("srmp_waits", reason=str(error))
             raise SessionEnded(f"the queue manager has not ended a message: {error}") from error
         if not count:  # it has expired meanwhile, or is handed again
             raise SessionEnded("a refused message is not in flight any more")
+        about = MessageId(uuid.UUID(bytes_le=source), number).name
+        log.warning("srmp_dead_letter", url=host, message_id=about, reason=reason)
 
     async def _end(self, host: str, reason: str) -> None:
         """Let the daemon end the session of a host, so that it shows the reason."""

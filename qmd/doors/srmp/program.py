@@ -170,10 +170,14 @@ def _receipts_to(settings: Settings) -> str:
 
 def _client_context(chosen: SrmpSettings) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=None if chosen.ca is None else str(chosen.ca))
+        context = ssl.create_default_context(cafile=None if chosen.ca is None else str(chosen.ca))
+        if chosen.client_certificate is not None and chosen.client_key is not None:
+            context.load_cert_chain(chosen.client_certificate, chosen.client_key)
+        return context
     except (OSError, ssl.SSLError) as error:
         raise CannotServe(
-            f"the authorities cannot be used: {error}; see ca in the section [{SECTION}]",
+            f"the files for HTTPS to other hosts cannot be used: {error}; see ca,"
+            f" client_certificate and client_key in the section [{SECTION}]",
             code="http_tls_files",
             lasting=True,
         ) from error

@@ -54,6 +54,7 @@ class Sender(NamedTuple):
     address: str
     principals: tuple[str, ...] = ()
     is_encrypted: bool = False
+    token: str = ""  # which the daemon checks
 
 
 class StreamStart(msgspec.Struct, frozen=True):
@@ -163,7 +164,7 @@ class Source:
             sender = self.sender
             await self._ask(
                 AnnounceSession, address, port, sender.address, list(sender.principals),
-                sender.is_encrypted,
+                sender.is_encrypted, sender.token,
             )  # fmt: skip
             await asyncio.get_running_loop().sock_connect(connection, daemon)
             return await asyncio.open_connection(sock=connection)
@@ -244,7 +245,7 @@ class Source:
         try:
             await self._client.post(url, write_envelope(envelope), "text/xml")
         except NotAccepted as error:
-            log.info("srmp_not_accepted", url=url, message_id="", reason=str(error))
+            log.info("srmp_receipt_not_accepted", url=url, reason=str(error))
             return error.status == NOT_UNDERSTOOD
         return True
 

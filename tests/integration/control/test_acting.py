@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from qmd.access import tokens
 from qmd.access.register import Holder, holder_of
 from qmd.control_protocol import access, directory, doors, topics
 from qmd.control_protocol import messages as frames
@@ -96,6 +97,45 @@ async def test_a_door_cannot_become_a_user_of_this_computer(hosts: Hosts) -> Non
     client.close()
 
 
+class Ended:
+    """A session that the daemon has ended, once it has."""
+
+    is_open = True
+
+    def close(self, reason: str) -> None:
+        self.is_open, self.reason = False, reason
+
+
+@hosted
+async def test_a_revoked_token_ends_the_session_that_was_announced_with_it(hosts: Hosts) -> None:
+    host = await hosts.start()
+    announced, now = host.components.peers.announced, host.services.loop.time
+    file = host.services.settings.remote.tokens
+    tokens.create(file, "shop", frozenset({"write"}), ("*",))
+    token = tokens.create(file, "other", frozenset({"write"}), ("*",))
+    await trust_the_door(host)
+    client = await user(host, DOOR)
+    request = (doors.AnnounceSession, "127.0.0.1", 40_000, "10.1.2.3", [], True)
+
+    assert await refusal(client, *request, f"{token}x") == "token_refused"
+    session = Ended()
+    assert announced.take(("127.0.0.1", 40_000), session, now()) is None
+    await client.done(*request, token)
+    found = announced.take(("127.0.0.1", 40_000), session, now())
+    assert found is not None
+    assert [str(each) for each in found.principals] == ["token:other"]
+    await client.done(doors.AnnounceSession, "127.0.0.1", 40_001, "10.1.2.3", [], True, token)
+
+    tokens.revoke(file, "shop")
+    tokens.revoke(file, "other")
+    while session.is_open:
+        await asyncio.sleep(0.05)
+    assert "revoked" in session.reason
+    # Nor does one begin that was announced before.
+    assert announced.take(("127.0.0.1", 40_001), Ended(), now()) is None
+    client.close()
+
+
 @hosted
 async def test_only_a_door_may_announce_the_session_of_a_host(hosts: Hosts) -> None:
     """The session counts as one of that host, with its limits, rights and principals."""
@@ -104,21 +144,22 @@ async def test_only_a_door_may_announce_the_session_of_a_host(hosts: Hosts) -> N
     now = host.services.loop.time
     place = ("127.0.0.1", 40_000)
     request = (doors.AnnounceSession, *place, "10.1.2.3", ["cert:CN=hostb"], True)
+    ended = Ended()
     client = await user(host, DOOR)
     await trust_the_door(host, ",".join({*HOST_RIGHTS} - {"act-for-hosts"}))
 
     assert await refusal(client, *request) == "right_missing"
-    assert announced.take(place, now()) is None
+    assert announced.take(place, ended, now()) is None
     await trust_the_door(host)
     await client.done(*request)
-    found = announced.take(place, now())
+    found = announced.take(place, ended, now())
     assert found is not None
     assert (found.host, found.is_encrypted) == ("10.1.2.3", True)
     # A user of a door is none, even with the right.
     await host.access_register.grant(HOST, parse_principal(ANN), HOST_SETS["act-for"])
     of_user = await door(host, ANN)
     assert await refusal(of_user, *request) == "acting_not_allowed"
-    assert announced.take(place, now()) is None
+    assert announced.take(place, ended, now()) is None
     client.close(), of_user.close()
 
 

@@ -85,6 +85,41 @@ def test_an_envelope_is_read_as_it_was_written(
     assert read_envelope(write_envelope(it)) == it
 
 
+def test_lists_of_queues_are_read_and_written() -> None:
+    """A packet has them in its last header, except names that it cannot state."""
+    read = read_envelope(write_envelope(FULL))
+    assert (read.destinations, read.admins, read.responses) == (
+        FULL.destinations, FULL.admins, FULL.responses,
+    )  # fmt: skip
+
+    again = envelope_of(packet_of(Posted(FULL), name_of(URL), GUID.bytes_le, 1), URL).envelope
+    assert [each.casefold() for each in again.destinations] == [
+        each.casefold() for each in FULL.destinations[:1]
+    ]
+    assert [each.casefold() for each in again.admins] == list(FULL.admins)
+    assert again.responses == (again.response_to,) == FULL.responses
+
+    plain = envelope_of(packet_of(Posted(WITHOUT), name_of(URL), GUID.bytes_le, 1), URL).envelope
+    assert not (plain.destinations or plain.admins or plain.responses)
+    text = write_envelope(FULL).decode().replace("</AdminMqf>", "x" * 140_000 + "</AdminMqf>")
+    with pytest.raises(NotSrmp, match="characters"):
+        read_envelope(text.encode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"admins": ("http://hosta/msmq/private$/a", "ftp://hosta/a")},
+        {"admins": ("MSMQ:DIRECT=OS:a\\private$\\q,DIRECT=OS:b\\private$\\q",)},
+        {"responses": tuple(f"http://host{n}/msmq/private$/q" for n in range(1000))},
+        {"admins": ("MSMQ:DL=32221eda-9376-46df-b6ed-783091123831",)},
+    ],
+)
+def test_a_list_with_names_that_fit_no_packet_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(NotSrmp):
+        packet_of(Posted(replace(FULL, **changes)), name_of(URL), GUID.bytes_le, 1)
+
+
 def test_receipts_are_read_as_they_were_written() -> None:
     stream = StreamReceipt(GUID, 4839986701558349830, 2)
     for it in (
@@ -287,7 +322,8 @@ def test_a_written_envelope_has_the_elements_in_their_order() -> None:
         *("commitmentReceiptRequest", "sendTo", "positiveOnly", "negativeOnly", "stream"),
         *("streamId", "current", "previous", "start", "sendReceiptsTo", "Msmq", "Class"),
         *("Priority", "Journal", "DeadLetter", "Trace", "Correlation", "App", "BodyType"),
-        *("HashAlgorithm", "Eod", "First", "Last", "SourceQmGuid", "TTrq", "Body"),
+        *("HashAlgorithm", "Eod", "First", "Last", "SourceQmGuid", "DestinationMqf"),
+        *("AdminMqf", "ResponseMqf", "TTrq", "Body"),
     ]
     written = write_envelope(FULL).decode()
     for text in (
@@ -314,7 +350,13 @@ FULL = envelope(
     trace=True,
     is_first=True,
     is_last=True,
+    destinations=(URL, "MSMQ:DIRECT=OS:hostc\\private$\\two words"),
+    admins=("http://hosta/msmq/private$/acks", "https://hostb/msmq/private$/acks"),
+    responses=("MSMQ:PUBLIC=32221eda-9376-46df-b6ed-783091123831",),
 )
+
+
+WITHOUT = replace(FULL, destinations=(), admins=(), responses=())
 
 
 def _changed(it: Envelope, **changes: Any) -> Envelope:
