@@ -123,16 +123,30 @@ def compare(
 @click.argument("file", type=FILE)
 @click.argument("queue")
 @click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--any-time", is_flag=True, help="Compare the contents alone, and no times.")
 @yes_option
 @json_option
+@click.pass_context
 @pass_configuration
 def align(
-    configuration: Configuration, file: Path, queue: str, dry_run: bool, yes: bool, as_json: bool
+    configuration: Configuration,
+    context: click.Context,
+    file: Path,
+    queue: str,
+    dry_run: bool,
+    any_time: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
-    r"""Move messages aside that the old host's programs received: FILE has its journal.
+    r"""Move messages aside that the old host's programs received.
 
-    Each message of QUEUE with the contents of one in the journal of the same queue is moved to the
-    subqueue `aligned`.  To undo it: qmd move 'QUEUE;aligned' QUEUE.
+    FILE has the messages of the queue on Windows and of its journal.  Each message of QUEUE that
+    was sent at the same time (within 5 seconds) and has the contents of one in the journal is moved
+    to the subqueue `aligned`.  To undo it: qmd move --all 'QUEUE;aligned' QUEUE.
+
+    Exit code 1: messages here have the contents of received ones, but another time of sending.
+    They were not moved.  Look at both: they are either other messages, or copies that were sent
+    separately; then repeat the command with --any-time.
     """
     from qmd.migration.align import align as aligned
     from qmd.migration.align import sides_of
@@ -148,18 +162,29 @@ def align(
             name = str((await qm.show_queue(queue))["name"])
             with file.open("rb") as lines:
                 received = sides_of(messages_of(lines), f"{name};journal")
-            return name, await aligned(qm, name, received, dry_run=dry_run)
+                lines.seek(0)
+                waiting = sides_of(messages_of(lines), name)
+            return name, await aligned(
+                qm, name, received, waiting, any_time=any_time, dry_run=dry_run
+            )
 
     with failures():
         name, result = asyncio.run(run())
     if as_json:
         print_json({"queue": name, "dry_run": dry_run, **result._asdict()})
-        return
-    would = "would be moved" if dry_run else "moved"
-    click.echo(
-        f"{printable(name)}: {counted(result.moved, 'message')} {would} aside; of those received on"
-        f" Windows, {result.not_here} are not here"
-    )
+    else:
+        would = "would be moved" if dry_run else "moved"
+        click.echo(
+            f"{printable(name)}: {counted(result.moved, 'message')} {would} aside; of those"
+            f" received on Windows, {result.not_here} are not here"
+        )
+        if result.other_time:
+            click.echo(
+                f"  {counted(result.other_time, 'message')} here with the contents of one of those"
+                " was sent at another time, and stays: see --any-time"
+            )
+    if result.other_time:
+        context.exit(1)
 
 
 @windows.command()
@@ -181,8 +206,13 @@ def drain(old: str, new: str, queues: tuple[str, ...], as_json: bool) -> None:
             continue
         click.secho(f"{number}. {step['title']}", bold=True)
         click.echo(f"   {step['text']}")
-        for part, heading in (("windows", f"on {old}:"), ("commands", ""), ("back", "back:")):
-            if step[part] and heading:
+        for part, heading in (
+            ("windows", f"on {old}:"),
+            ("commands", f"on {new}:"),
+            ("senders", "at each sender:"),
+            ("back", "back:"),
+        ):
+            if step[part]:
                 click.echo(f"   {heading}")
             for command in step[part]:
                 click.echo(f"     {command}")

@@ -18,10 +18,11 @@ Print = bytes
 
 
 class Side(NamedTuple):
-    """A message of one side: its id, and the digest of its contents."""
+    """A message of one side: its id, the digest of its contents, and when it was sent."""
 
     id: str
     digest: Print
+    sent_s: int = 0  # since 1970 UTC
 
 
 class Comparison(NamedTuple):

@@ -235,7 +235,7 @@ def test_the_steps_of_a_cut_over_are_printed(daemon: Daemon):
 
     assert [row["step"] for row in printed] == list(range(1, 8))
     assert all(row["back"] for row in printed)
-    assert any("hostn\\private$\\parts" in each for row in printed for each in row["commands"])
+    assert any("hostn\\private$\\parts" in each for row in printed for each in row["senders"])
 
 
 # -- messages ----------------------------------------------------------------------------------
@@ -344,3 +344,47 @@ def test_received_messages_are_moved_aside_once(daemon: Daemon, tmp_path: Path):
     done = daemon.cli("migrate", "windows", "compare", str(file), "shadow", check=False)
     assert done.returncode == 1
     assert b"missing here 1" in done.stdout
+
+
+def test_a_later_message_with_the_text_of_a_received_one_stays(daemon: Daemon, tmp_path: Path):
+    """The journal also has messages that were sent to the old host alone, before."""
+    daemon.create("echo", transactional=True)
+    start_s = 1_760_000_000
+
+    def row(number: int, queue: str, sent_s: int) -> bytes:
+        changes = {"label": "", "sent_at_ms": 1000 * (start_s + sent_s)}
+        return windows_files.message(number, b"again", queue, **changes)
+
+    file = tmp_path / "messages"
+    file.write_bytes(b"".join(row(number, "echo", 10 * number) for number in (30, 31, 32, 33, 34)))
+    migrate(daemon, "messages", str(file), "--log", str(tmp_path / "log"), "--yes")
+    numbers = [each["id"].partition("\\")[2] for each in daemon.peek("echo")]
+
+    def align(*options: str) -> tuple[dict[str, Any], int]:
+        done = daemon.cli(
+            "migrate", "windows", "align", str(file), "echo", "--json", *options, check=False
+        )
+        return json.loads(done.stdout), done.returncode
+
+    # Two received before, one whose copy is 30, and one that the old host still has: 31.
+    journal = [row(1, "echo\\journal$", 10), row(2, "echo\\journal$", 20)]
+    journal.append(row(3, "echo\\journal$", 301))
+    file.write_bytes(b"".join([*journal, row(4, "echo", 310)]))
+    found, code = align("--yes")
+    assert (found["moved"], found["not_here"], found["other_time"], code) == (1, 2, 2, 1)
+    assert [each["id"].partition("\\")[2] for each in daemon.peek("echo")] == numbers[1:]
+    assert daemon.count("echo;aligned") == 1
+
+    # Within a few seconds two are not told apart: as many stay as the old host still has.
+    waiting = [row(10 + n, "echo", 312 + n) for n in range(3)]
+    file.write_bytes(b"".join([*journal, row(9, "echo\\journal$", 311), *waiting]))
+    assert align("--dry-run")[0]["moved"] == 1
+    file.write_bytes(
+        b"".join([*journal, row(9, "echo\\journal$", 311), *waiting, row(8, "echo", 0)])
+    )
+    assert align("--dry-run")[0]["moved"] == 0
+    found, code = align("--any-time", "--yes")
+    assert (found["moved"], code) == (0, 0)
+    file.write_bytes(b"".join(journal))
+    found, code = align("--any-time", "--yes")
+    assert (found["moved"], found["not_here"], code) == (2, 0, 0)

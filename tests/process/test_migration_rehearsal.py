@@ -1,13 +1,16 @@
-"""The drain plan of docs/migration.md, followed with a fleet of three stand-ins under load.
+"""The steps of docs/migration.md, followed with a fleet of three stand-ins under load.
 
-Each of three old hosts sends to the queues of all three, all the time.  One after the other is
-replaced by a daemon; one of them is cut back first, and replaced again.  Programs must receive
-everything once, and in the order of each sender.
+The commands are those of the manual, in its order.  Each of three old hosts sends to the queues of
+all three, all the time.  One after the other is replaced by a daemon; on the way the ways back are
+gone, too.  Programs must receive everything once, and in the order of each sender, although many
+messages have the same text.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +22,10 @@ import pytest
 from tests import windows_files
 from tests.patience import END_S
 from tests.process.harness import Daemon, Hosts, body
-from tests.process.old_host import OldHost
+from tests.process.migration_manual import CUT_BACK, printed_steps, read_steps
+from tests.process.old_host import OldHost, body_of
 
-QUEUE = "private$\\orders"
+ASKING = ("apply", "align", "resend", "purge", "delete")  # commands that ask for a yes
 QUICK = {"resend": ["500ms"], "retry_first": "20ms", "retry_max": "100ms"}
 
 
@@ -91,68 +95,130 @@ class Fleet:
             for sender in self.old:
                 sender.settle()
 
-    def export(self, owner: OldHost) -> str:
+    # -- what the manual says --
+
+    def follow(self, owner: OldHost, *numbers: int) -> None:
+        """Follow steps of the manual, with what its text says besides the commands."""
+        for number in numbers:
+            commands = STEPS[number].commands
+            if number == 3:
+                self.wait(lambda: all(self.run(owner, each) for each in commands))
+                continue
+            if number == 4:
+                with self.turn:
+                    owner.receives = False
+                self.wait_for_load(owner)
+            if number == CUT_BACK:
+                self._cut_back(owner)
+                continue
+            for each in commands:
+                assert self.run(owner, each), each
+            if number == 7:
+                self.take(owner)
+                self.wait_for_load(owner)
+                self.take(owner)
+
+    def go_back(self, owner: OldHost, number: int) -> None:
+        """Go the way back from a step."""
+        if number == 2:
+            self.set_way(owner, "old")
+        if number == 4:
+            with self.turn:
+                owner.receives = True
+        for each in STEPS[number].back:
+            assert self.run(owner, each), each
+        if number == 2:
+            self.wait_for_load(owner)
+
+    def _cut_back(self, owner: OldHost) -> None:
+        self.set_way(owner, "paused")
         with self.turn:
-            return str(owner.export(self.folder / f"{owner.name}.messages.jsonl"))
+            owner.queue.clear()
+        count = self.new[owner.name].count("orders")
+        assert count, "some messages are not received yet"
+        resend, listed = STEPS[CUT_BACK].commands
+        assert self.run(owner, resend)
+        with self.turn:
+            owner.accept(count)
+        assert self.run(owner, listed)
+        assert self.new[owner.name].count("orders") == 0
+        self.set_way(owner, "old")
+        with self.turn:
+            owner.receives = True
+        self.wait_for_load(owner)
+
+    def run(self, owner: OldHost, command: str) -> bool:
+        """Do what a command of the manual does; return whether it succeeds."""
+        if command.startswith("DIRECT="):
+            hosts = set(re.findall(r"OS:(host[an])\\", command))
+            way = {("hosta", "hostn"): "both", ("hostn",): "new"}[tuple(sorted(hosts))]
+            self.set_way(owner, way)
+            self.wait_for_load(owner)
+        elif command.startswith("qmd "):
+            return self._run_here(owner, shlex.split(command)[1:])
+        elif match := re.fullmatch(r"\.\\(\S+) (?:-Queue (.+) )?-Output (\S+)", command):
+            script, queues, file = match.groups()
+            if script == "Export-MsmqDefinition.ps1":
+                self._collect(owner, self._file(owner, file))
+            else:
+                names = [each.strip(" '") for each in queues.split(",")]
+                with self.turn:
+                    parts = [each.removeprefix(".\\private$\\") for each in names]
+                    owner.export(self._file(owner, file), parts)
+        elif command.startswith("Get-MsmqQueue -Name 'orders'"):
+            assert "| Set-MsmqQueue -Journaling $true -JournalQuota" in command
+            with self.turn:
+                owner.journals = True
+        else:  # the stand-ins have no quota, and their senders are settled
+            assert command.split()[0] in ("Set-MsmqQueueManager", "Get-MsmqOutgoingQueue"), command
+        return True
+
+    def _run_here(self, owner: OldHost, arguments: list[str]) -> bool:
+        daemon = self.new[owner.name]
+        there = f"DIRECT=TCP:127.0.0.1:{owner.listener.port}\\"
+        arguments = [each.replace("DIRECT=OS:hosta\\", there) for each in arguments]
+        arguments = [
+            str(self._file(owner, each)) if each.startswith("hosta.") else each
+            for each in arguments
+        ]
+        if arguments == ["outgoing", "list"]:
+            self.wait(lambda: not any(row["messages"] for row in daemon.json(*arguments)))
+            return True
+        if set(ASKING) & set(arguments) and "--dry-run" not in arguments:
+            arguments.append("--yes")
+        done = daemon.cli(*arguments, check=False)
+        # The senders send the same text again and again, so that the manual says: go on.
+        return done.returncode == 0 or b"was sent at another time" in done.stdout
+
+    def _file(self, owner: OldHost, name: str) -> Path:
+        return self.folder / name.replace("hosta", owner.name)
+
+    def _collect(self, owner: OldHost, file: Path) -> None:
+        queue = windows_files.queue("orders", journal=owner.journals)
+        file.write_text(json.dumps(windows_files.collection(queue, computer=owner.name.upper())))
 
     def take(self, owner: OldHost) -> None:
         """Let the program at the new host receive all messages that are there."""
         found = self.new[owner.name].receive("orders")
         self.received[owner.name].extend(body(each) for each in found)
 
-    # -- the steps of the manual --
-
-    def import_definitions(self, owner: OldHost) -> None:
-        file = self.folder / f"{owner.name}.json"
-        queue = windows_files.queue("orders", journal=True)
-        file.write_text(json.dumps(windows_files.collection(queue, computer=owner.name.upper())))
-        daemon = self.new[owner.name]
-        daemon.cli("migrate", "windows", "apply", str(file), "--yes")
-        assert daemon.json("migrate", "windows", "plan", str(file)) == []
-
-    def send_to_both(self, owner: OldHost) -> None:
-        self.set_way(owner, "both")
-        self.wait_for_load(owner)
-
-    def compare(self, owner: OldHost, *options: str) -> bool:
-        daemon = self.new[owner.name]
-        arguments = ["migrate", "windows", "compare", self.export(owner), QUEUE, *options]
-        return daemon.cli(*arguments, check=False).returncode == 0
-
-    def cut_over(self, owner: OldHost) -> None:
-        self.wait(lambda: self.compare(owner, "--later"))
-        with self.turn:
-            owner.receives = False
-        self.wait_for_load(owner)
-        self.set_way(owner, "new")
-        self.wait_for_load(owner)
-        daemon = self.new[owner.name]
-        daemon.cli("migrate", "windows", "align", self.export(owner), QUEUE, "--yes")
-        assert self.compare(owner, "--later")
-        self.take(owner)
-        self.wait_for_load(owner)
-        self.take(owner)
-
-    def cut_back(self, owner: OldHost) -> None:
-        self.set_way(owner, "paused")
-        with self.turn:
-            owner.queue.clear()
-        daemon = self.new[owner.name]
-        count = daemon.count("orders")
-        assert count, "some messages are not received yet"
-        daemon.cli("resend", QUEUE, "--all", "--yes", "--to", owner.listener.destination("orders"))
-        with self.turn:
-            owner.accept(count)
-        self.wait(lambda: not any(row["messages"] for row in daemon.json("outgoing", "list")))
-        assert daemon.count("orders") == 0
-        with self.turn:
-            owner.receives = True
-        self.set_way(owner, "old")
-        self.wait_for_load(owner)
-
 
 def owner_counts(fleet: Fleet, owner: OldHost) -> list[int]:
     return [sender.sent_to(owner) for sender in fleet.old]
+
+
+STEPS = read_steps()
+
+
+@pytest.mark.parametrize("number", range(1, CUT_BACK + 1))
+def test_the_drain_plan_has_the_commands_of_the_manual(number: int) -> None:
+    assert printed_steps()[number] == STEPS[number]
+
+
+def test_the_manual_has_no_other_steps() -> None:
+    assert sorted(STEPS) == list(range(1, CUT_BACK + 1))
+    assert all(part.commands for number, part in STEPS.items() if number != 4)
+    assert [number for number, part in STEPS.items() if part.back] == [1, 2, 6]
 
 
 @pytest.mark.slow
@@ -163,15 +229,15 @@ def test_three_hosts_are_replaced_under_load(hosts: Hosts, tmp_path: Path):
         fleet.new[each.name] = hosts.daemon(delivery=QUICK)
 
     with fleet.load():
-        for owner in (first, second, third):
-            fleet.import_definitions(owner)
-            fleet.send_to_both(owner)
-            fleet.cut_over(owner)
-            if owner is second:
-                fleet.wait_for_load(owner)
-                fleet.cut_back(owner)
-                fleet.send_to_both(owner)
-                fleet.cut_over(owner)
+        for number in (1, 2, 4, 6):  # with each way back
+            fleet.follow(first, number)
+            fleet.go_back(first, number)
+            fleet.follow(first, number)
+            if number in (2, 4):
+                fleet.follow(first, number + 1)
+        fleet.follow(first, 7)
+        fleet.follow(second, 1, 2, 3, 4, 5, 6, CUT_BACK, 2, 3, 4, 5, 6, 7)
+        fleet.follow(third, 1, 2, 3, 4, 5, 6, 7)
         fleet.wait_for_load(third)
 
     for sender in fleet.old:
@@ -181,4 +247,4 @@ def test_three_hosts_are_replaced_under_load(hosts: Hosts, tmp_path: Path):
         for sender in fleet.old:
             prefix = f"{sender.name} ".encode()
             mine = [each for each in fleet.received[owner.name] if each.startswith(prefix)]
-            assert mine == [prefix + b"%d" % n for n in range(1, sender.sent_to(owner) + 1)]
+            assert mine == [body_of(sender.name, n) for n in range(1, sender.sent_to(owner) + 1)]

@@ -492,9 +492,7 @@ def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair
     assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"
 
 
-def post_secretly(
-    pair: Pair, queue: str, token: str = "", *, has_certificate: bool = False
-) -> int:
+def post_secretly(pair: Pair, queue: str, token: str = "", *, has_certificate: bool = False) -> int:
     """Send a message over HTTPS; return the status."""
     door = pair.b
     place = f"localhost:{door.tls_port}"
