@@ -18,7 +18,6 @@ from tests.process.harness import Daemon, Hosts
 from tests.process.peer import Peer
 from tests.process.wire import Message
 
-
 #: Seconds of the stated time between two messages of a sender: a test has less of its own.
 APART_S = 30
 

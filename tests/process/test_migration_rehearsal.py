@@ -102,7 +102,7 @@ class Fleet:
         for number in numbers:
             commands = STEPS[number].commands
             if number == 3:
-                self.wait(lambda: all(self.run(owner, each) for each in commands))
+                self.wait(lambda commands=commands: all(self.run(owner, each) for each in commands))
                 continue
             if number == 4:
                 with self.turn:

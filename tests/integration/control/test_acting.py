@@ -100,10 +100,13 @@ async def test_a_door_cannot_become_a_user_of_this_computer(hosts: Hosts) -> Non
 class Ended:
     """A session that the daemon has ended, once it has."""
 
-    is_open = True
+    def __init__(self) -> None:
+        self.is_open, self.reason = True, ""
+        self.has_ended = asyncio.Event()
 
     def close(self, reason: str) -> None:
         self.is_open, self.reason = False, reason
+        self.has_ended.set()
 
 
 @hosted
@@ -128,8 +131,7 @@ async def test_a_revoked_token_ends_the_session_that_was_announced_with_it(hosts
 
     tokens.revoke(file, "shop")
     tokens.revoke(file, "other")
-    while session.is_open:
-        await asyncio.sleep(0.05)
+    await asyncio.wait_for(session.has_ended.wait(), END_S)
     assert "revoked" in session.reason
     # Nor does one begin that was announced before.
     assert announced.take(("127.0.0.1", 40_001), Ended(), now()) is None

@@ -100,7 +100,7 @@ def test_lists_of_queues_are_read_and_written() -> None:
     assert again.responses == (again.response_to,) == FULL.responses
 
     plain = envelope_of(packet_of(Posted(WITHOUT), name_of(URL), GUID.bytes_le, 1), URL).envelope
-    assert not (plain.destinations or plain.admins or plain.responses)
+    assert (plain.destinations, plain.admins, plain.responses) == ((), (), ())
     text = write_envelope(FULL).decode().replace("</AdminMqf>", "x" * 140_000 + "</AdminMqf>")
     with pytest.raises(NotSrmp, match="characters"):
         read_envelope(text.encode())
