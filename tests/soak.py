@@ -7,6 +7,7 @@
     live sessions                   ──                     any packet at any time
     relays and upgrades             ──                     killed at each of their acts
     door kills                        ──                   sends, locks and pushes meanwhile
+    broker kills                       ─                   Kafka and S3, between bridges and load
     damaged folders                   ──                   findings and repairs of `qmd check`
     backups                           ──               restored and killed under load
     outage                             ─               Prometheus must raise the alerts
@@ -40,6 +41,7 @@ TRANSACTIONS = 10_000
 SESSION_EXAMPLES = 3000
 LIVE_EXAMPLES = 300
 DOOR_KILLS = 100
+BROKER_KILLS = 30
 FOLDERS = 2000
 BACKUPS = 50
 RESTORES = 500
@@ -106,6 +108,7 @@ def main(arguments: list[str]) -> int:
             _every_act(chosen.folder),
             _live(chosen.folder, share),
             _doors(chosen.folder, share),
+            _brokers(chosen.folder, share),
             _folders(chosen.folder, share),
             _backups(chosen.folder, share),
             Part("outage", chosen.folder, "tests.process.outage").wait(),
@@ -154,6 +157,13 @@ def _doors(folder: Path, share: float) -> Result:
     os.environ["DOOR_KILLS"] = str(max(10, round(DOOR_KILLS * share)))
     arguments = ("-q", "-p", "no:cacheprovider", "tests/process/test_http_kills.py")
     return Part("door kills", folder, "pytest", *arguments).wait()
+
+
+def _brokers(folder: Path, share: float) -> Result:
+    """Kill the brokers of Kafka and S3 under load; `make test` does it once."""
+    os.environ["BROKER_KILLS"] = str(max(5, round(BROKER_KILLS * share)))
+    arguments = ("-q", "-p", "no:cacheprovider", "tests/bridge/test_killed_brokers.py")
+    return Part("broker kills", folder, "pytest", *arguments).wait()
 
 
 def _folders(folder: Path, share: float) -> Result:

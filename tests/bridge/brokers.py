@@ -82,7 +82,7 @@ class Broker:
                 return
             log = (self.folder / "log").read_text(errors="replace")
             assert time.monotonic() < deadline, log
-            assert self._processes[-1].poll() is None, log
+            assert not self._processes or self._processes[-1].poll() is None, log
             time.sleep(0.05)
 
     def kill(self) -> None:
