@@ -106,6 +106,8 @@ class Envelope:
     body_type: int = 0
     is_first: bool = False  # of its transaction
     is_last: bool = False
+    connector_type: uuid.UUID | None = None
+    connector: uuid.UUID | None = None  # the queue manager of the connector of a transaction
     reach_by: datetime | None = None
     is_signed: bool = False
     #: All queues of a message to several, and all that get its acknowledgments and answers.
@@ -245,9 +247,13 @@ class _Reader:
         correlation = self._text(msmq, MSMQ, "Correlation")
         reach_by = self._text(msmq, MSMQ, "TTrq")
         eod = self._only(msmq, MSMQ, "Eod")
+        kind = self._text(msmq, MSMQ, "ConnectorType")
+        connector = None if eod is None else self._text(eod, MSMQ, "ConnectorId")
         return {
             "is_first": eod is not None and self._only(eod, MSMQ, "First") is not None,
             "is_last": eod is not None and self._only(eod, MSMQ, "Last") is not None,
+            "connector_type": _guid(kind) if kind else None,
+            "connector": _guid(connector) if connector else None,
             "message_class": number("Class", 0xFFFF),
             "priority": number("Priority", 7),
             "journal": self._only(msmq, MSMQ, "Journal") is not None,
@@ -355,21 +361,21 @@ def _written_receipts(it: Envelope) -> str:
 
 
 def _written_msmq(it: Envelope) -> str:
-    flags = "".join(
-        f"<{name}/>"
-        for name, is_set in (
-            ("Journal", it.journal), ("DeadLetter", it.dead_letter), ("Trace", it.trace),
-        )
-        if is_set
-    )  # fmt: skip
+    journals = ("<Journal/>" if it.journal else "") + ("<DeadLetter/>" if it.dead_letter else "")
+    trace = "<Trace/>" if it.trace else ""
+    kind = (
+        "" if it.connector_type is None else f"<ConnectorType>{it.connector_type}</ConnectorType>"
+    )
     ends = ("<First/>" if it.is_first else "") + ("<Last/>" if it.is_last else "")
+    if it.connector is not None:
+        ends += f"<ConnectorId>{it.connector}</ConnectorId>"
     eod = f"<Eod>{ends}</Eod>" if ends else ""
     correlation = base64.b64encode(it.correlation.ljust(20, b"\0")).decode()
     return (
         f'<Msmq xmlns="{MSMQ}"><Class>{it.message_class}</Class><Priority>{it.priority}</Priority>'
-        f"{flags}<Correlation>{correlation}</Correlation><App>{it.application_tag}</App>"
-        f"<BodyType>{it.body_type}</BodyType><HashAlgorithm>32772</HashAlgorithm>{eod}"
-        f"<SourceQmGuid>{it.id.source}</SourceQmGuid>"
+        f"{journals}<Correlation>{correlation}</Correlation>{trace}{kind}"
+        f"<App>{it.application_tag}</App><BodyType>{it.body_type}</BodyType>"
+        f"<HashAlgorithm>32772</HashAlgorithm>{eod}<SourceQmGuid>{it.id.source}</SourceQmGuid>"
         f"{_written_list('DestinationMqf', it.destinations)}"
         f"{_written_list('AdminMqf', it.admins)}{_written_list('ResponseMqf', it.responses)}"
         f"<TTrq>{time_text(it.reach_by or NO_LIMIT)}</TTrq></Msmq>"

@@ -108,6 +108,8 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
         stream=_stream(it, receipts_to),
         is_first=transaction is not None and bool(transaction.flags.first),
         is_last=transaction is not None and bool(transaction.flags.last),
+        connector_type=_uuid(user.connector_type),
+        connector=None if transaction is None else _uuid(transaction.connector),
         message_class=properties.message_class,
         priority=it.priority,
         journal=it.journal,
@@ -122,6 +124,10 @@ def envelope_of(packet: bytes, receipts_to: str) -> Posted:
     if receipt:  # receipts have no attachments, 2.2.2
         return Posted(envelope)
     return Posted(envelope, it.body, properties.extension)
+
+
+def _uuid(guid: bytes | None) -> uuid.UUID | None:
+    return None if guid is None else uuid.UUID(bytes_le=guid)
 
 
 def _lists(it: Message) -> dict[str, Any]:
@@ -196,6 +202,7 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
         extension=it.extension,
         acknowledge=_acknowledge(envelope),
         message_class=envelope.message_class,
+        connector_type=b"" if envelope.connector_type is None else envelope.connector_type.bytes_le,
     )
     try:
         packet = compose(
@@ -215,11 +222,15 @@ def packet_of(it: Posted, destination: FormatName, source: bytes, number: int) -
         )
     except ProtocolError as error:
         raise NotSrmp(f"no packet can state it: {error}") from error
-    if stream is None or stream.previous == stream.number - 1:
+    connector = envelope.connector
+    if stream is None or (stream.previous == stream.number - 1 and connector is None):
         return packet
     parsed = parse_user_message(packet)
     assert parsed.transaction is not None
     header = parsed.transaction._replace(previous_number=stream.previous)
+    if connector is not None:
+        flags = header.flags.replace(connector=1)
+        header = header._replace(flags=flags, connector=connector.bytes_le)
     return build_user_message(parsed._replace(transaction=header))
 
 

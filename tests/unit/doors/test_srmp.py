@@ -236,6 +236,21 @@ def test_a_packet_keeps_its_content_on_its_way_over_http() -> None:
     )
 
 
+def test_the_connector_of_a_message_is_kept() -> None:
+    packet = packet_of(read_request(*write_request(Posted(FULL))), name_of(URL), GUID.bytes_le, 1)
+    parsed = parse_user_message(packet)
+    again = envelope_of(packet, URL).envelope
+
+    assert FULL.connector_type is not None
+    assert parsed.user.connector_type == FULL.connector_type.bytes_le
+    assert parsed.transaction is not None
+    assert FULL.connector is not None
+    assert parsed.transaction.connector == FULL.connector.bytes_le
+    assert (again.connector_type, again.connector) == (FULL.connector_type, FULL.connector)
+    with pytest.raises(NotSrmp, match="GUID"):
+        read_envelope(write_envelope(FULL).replace(b"fd74b8eb", b"fd74b8ex"))
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("is_last", [True, False])
 def test_the_ends_of_a_transaction_are_kept(is_first: bool, is_last: bool) -> None:
@@ -321,8 +336,9 @@ def test_a_written_envelope_has_the_elements_in_their_order() -> None:
         *("expiresAt", "sentAt", "services", "durable", "deliveryReceiptRequest", "sendTo"),
         *("commitmentReceiptRequest", "sendTo", "positiveOnly", "negativeOnly", "stream"),
         *("streamId", "current", "previous", "start", "sendReceiptsTo", "Msmq", "Class"),
-        *("Priority", "Journal", "DeadLetter", "Trace", "Correlation", "App", "BodyType"),
-        *("HashAlgorithm", "Eod", "First", "Last", "SourceQmGuid", "DestinationMqf"),
+        *("Priority", "Journal", "DeadLetter", "Correlation", "Trace", "ConnectorType", "App"),
+        *("BodyType", "HashAlgorithm", "Eod", "First", "Last", "ConnectorId", "SourceQmGuid"),
+        "DestinationMqf",
         *("AdminMqf", "ResponseMqf", "TTrq", "Body"),
     ]
     written = write_envelope(FULL).decode()
@@ -350,6 +366,8 @@ FULL = envelope(
     trace=True,
     is_first=True,
     is_last=True,
+    connector_type=uuid.UUID("fd74b8eb-2af7-4ac5-9405-074e315df392"),
+    connector=uuid.UUID("caf195ea-615c-4264-ae08-11a4e60194c0"),
     destinations=(URL, "MSMQ:DIRECT=OS:hostc\\private$\\two words"),
     admins=("http://hosta/msmq/private$/acks", "https://hostb/msmq/private$/acks"),
     responses=("MSMQ:PUBLIC=32221eda-9376-46df-b6ed-783091123831",),
