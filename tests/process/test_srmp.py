@@ -5,82 +5,30 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
-import ssl
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import DEADLETTER, DEADXACT, Hosts, body, empty_queues
-from tests.process.srmp_door import SrmpDoor, host
-from tests.process.test_remote_control import make_certificates
+from tests.process.harness import DEADLETTER, DEADXACT, Hosts, body
+from tests.process.srmp_door import SrmpDoor
+from tests.process.srmp_pair import HAS_OPENSSL, Pair, arrived, make_pair, request, until, waiting
 from tests.process.web_receiver import Call, Receiver
-
-HAS_OPENSSL = shutil.which("openssl") is not None
-
-
-CLIENT_FILES = {
-    "ca": "ca.crt", "client_certificate": "remote.crt", "client_key": "remote.key",
-}  # fmt: skip
-
-
-class Pair(NamedTuple):
-    a: SrmpDoor
-    b: SrmpDoor
-    folder: Path  # of the certificates
-
-    def logs(self) -> str:
-        return f"{self.a.tail()}\n-- b --\n{self.b.tail()}\n{self.a.daemon.tail()}"
 
 
 @pytest.fixture(scope="module")
 def doors(shared_hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Yield two hosts; the second one serves HTTPS, too, if certificates can be made."""
-    tls: dict[str, Any] = {}
-    ca: dict[str, Any] = {}
-    folder = tmp_path_factory.mktemp("srmp")
-    if HAS_OPENSSL:
-        make_certificates(folder)
-        ca = {name: str(folder / file) for name, file in CLIENT_FILES.items()}
-        files = {"certificate": "remote.crt", "key": "remote.key", "client_ca": "ca.crt"}
-        tls = {name: str(folder / file) for name, file in files.items()}
-    pair = Pair(host(shared_hosts, **ca), host(shared_hosts, **tls), folder)
-    pair.b.daemon.create("orders", transactional=True)
-    pair.b.daemon.create("loose")
-    pair.a.daemon.create("acks")
+    """Yield two hosts."""
+    pair = make_pair(shared_hosts, tmp_path_factory.mktemp("srmp"))
     yield pair
-    pair.a.kill()
-    pair.b.kill()
+    pair.kill()
 
 
 @pytest.fixture
 def pair(doors: Pair) -> Pair:
     """Return both hosts with empty queues."""
-    for door in (doors.a, doors.b):
-        empty_queues(door.daemon)
-    return doors
-
-
-def until(pair: Pair, condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + END_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, pair.logs()[-6000:]
-        time.sleep(0.05)
-    return found
-
-
-def arrived(pair: Pair, queue: str, count: int) -> list[dict[str, Any]]:
-    until(pair, lambda: pair.b.daemon.count(queue) >= count)
-    return pair.b.daemon.receive(queue)
-
-
-def waiting(pair: Pair) -> int:
-    """Return the number of messages that the sender still keeps."""
-    return sum(row["messages"] for row in pair.a.daemon.json("outgoing", "list"))
+    return doors.empty()
 
 
 def lines_about(door: SrmpDoor, message_id: str) -> list[str]:
@@ -324,28 +272,6 @@ def test_a_response_queue_is_a_url_there(pair: Pair) -> None:
     assert pair.a.daemon.bodies("acks") == [b"answer"]
 
 
-SIMPLE = """<se:Envelope xmlns:se="http://schemas.xmlsoap.org/soap/envelope/"
-xmlns="http://schemas.xmlsoap.org/srmp/"><se:Header>
-<path xmlns="http://schemas.xmlsoap.org/rp/" se:mustUnderstand="1">
-<action>MSMQ:mqsender label</action><to>http://{host}/msmq/private$/{queue}</to>
-<id>uuid:1@00000000-0000-0000-0000-000000000000</id></path>
-<properties se:mustUnderstand="1"><expiresAt>{until}</expiresAt>
-<sentAt>20070608T164419</sentAt></properties></se:Header><se:Body></se:Body></se:Envelope>"""
-
-
-def request(door: SrmpDoor, queue: str, until: str = "20370609T164419", **changes: str) -> bytes:
-    """Return the example of the specification, which no queue manager has sent."""
-    place = f"127.0.0.1:{door.port}"
-    text = SIMPLE.format(host=changes.get("host", place), queue=queue, until=until).encode()
-    return (
-        b"--MSMQ - SOAP boundary, 53287\r\nContent-Type: text/xml; charset=UTF-8\r\n"
-        b"Content-Length: %d\r\n\r\n%b--MSMQ - SOAP boundary, 53287\r\n"
-        b"Content-Type: application/octet-stream\r\nContent-Length: 13\r\n"
-        b"Content-Id: body@ff3af301-3196-497a-a918-72147c871a13\r\n\r\n"
-        b"First Message--MSMQ - SOAP boundary, 53287--" % (len(text), text)
-    )
-
-
 def post(door: SrmpDoor, data: bytes, queue: str = "loose") -> int:
     connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=END_S)
     media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
@@ -490,73 +416,3 @@ def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair
     assert genuine == [b"the 1st.", b"the 2nd.", b"the 3rd."]
     assert b"a forged" not in ids
     assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"
-
-
-def post_secretly(pair: Pair, queue: str, token: str = "", *, has_certificate: bool = False) -> int:
-    """Send a message over HTTPS; return the status."""
-    door = pair.b
-    place = f"localhost:{door.tls_port}"
-    sent = request(door, queue).replace(f"127.0.0.1:{door.port}".encode(), place.encode())
-    sent = re.sub(rb"Content-Length: \d+\r\n\r\n<se", b"\r\n<se", sent)
-    context = ssl.create_default_context(cafile=str(pair.folder / "ca.crt"))
-    if has_certificate:
-        context.load_cert_chain(pair.folder / "remote.crt", pair.folder / "remote.key")
-    connection = http.client.HTTPSConnection(
-        "localhost", door.tls_port, timeout=END_S, context=context
-    )
-    media = 'multipart/related; boundary="MSMQ - SOAP boundary, 53287"; type=text/xml'
-    headers = {"Content-Type": media} | ({"Authorization": f"Bearer {token}"} if token else {})
-    connection.request("POST", f"/msmq/private$/{queue}", sent, headers)
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-@pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
-def test_a_queue_for_proven_senders_takes_messages_of_no_other(pair: Pair) -> None:
-    """A token, and the certificate of a daemon's own door, are principals of `qmd acl`."""
-    door, queue = pair.b, "private$\\proven"
-    door.daemon.create("proven")
-    door.daemon.cli("acl", "revoke", "everyone", "send", queue)
-    for each in ("token:shop", "cert:localhost"):
-        door.daemon.cli("acl", "grant", each, "send", queue)
-    shop, other = (door.token("write", name=name) for name in ("shop", "other"))
-
-    # Without a proof, with a token that has no right, and with one that no file has.
-    assert post_secretly(pair, "proven") == 200
-    assert post_secretly(pair, "proven", other) == 200
-    assert post_secretly(pair, "proven", f"{shop}x") == 401
-    assert post_secretly(pair, "proven", shop) == 200
-    to = f"DIRECT=HTTPS://localhost:{door.tls_port}/msmq\\{queue}"
-    pair.a.daemon.send(to, b"of a door")
-    pair.a.daemon.send(pair.b.format_name("proven"), b"over HTTP")
-    until(pair, lambda: door.daemon.count("proven") >= 2)
-    until(pair, lambda: waiting(pair) == 0)
-    assert sorted(door.daemon.bodies("proven")) == [b"First Message", b"of a door"]
-
-    # A token is no longer one from its end on, also in a session that is open.
-    door.daemon.cli("remote", "token", "revoke", "shop")
-    until(pair, lambda: post_secretly(pair, "proven", shop) == 401)
-    door.daemon.bodies("proven")
-
-
-def test_a_token_is_not_accepted_without_encryption(pair: Pair) -> None:
-    headers = {"Content-Type": "text/xml", "Authorization": "Bearer qmd_secret"}
-    connection = http.client.HTTPConnection("127.0.0.1", pair.b.port, timeout=END_S)
-    connection.request("POST", "/msmq/private$/loose", b"", headers)
-    assert connection.getresponse().status == 403
-    connection.close()
-
-
-@pytest.mark.skipif(not HAS_OPENSSL, reason="openssl is needed to make certificates")
-def test_rights_of_a_certificate_apply_to_its_host_alone(pair: Pair) -> None:
-    """The same address sends with a certificate, which may not, and without one."""
-    door, queue = pair.b, "private$\\certified"
-    door.daemon.create("certified")
-    door.daemon.cli("acl", "deny", "cert:localhost", "send", queue)
-    for has_certificate in (True, False):
-        assert post_secretly(pair, "certified", has_certificate=has_certificate) == 200
-
-    assert len(arrived(pair, "certified", 1)) == 1
-    refused = door.daemon.json("events", "tail", "--kind", "refused")
-    assert any("cert:localhost" in each["reason"] for each in refused)

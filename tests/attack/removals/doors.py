@@ -326,6 +326,20 @@ REMOVALS = (
         "tests/integration/control/test_figures.py::test_many_scrapes_are_one_collection",
     ),
     Removal(
+        "a session that was opened with a token, after the end of the token",
+        "qmd/control/door_handlers.py",
+        "        connection.components.token_logins.watch.add(announced, holder)",
+        "        del holder",
+        f"{_ACTING}test_a_revoked_token_ends_the_session_that_was_announced_with_it",
+    ),
+    Removal(
+        "a reader of the network between a host and the door",
+        "qmd/doors/srmp/incoming.py",
+        "        if token and not is_encrypted:",
+        "        if False:",
+        "tests/process/test_srmp_rights.py::test_a_token_is_not_accepted_without_encryption",
+    ),
+    Removal(
         "attachments with wrong lengths",
         "qmd/doors/srmp/mime.py",
         "following = content_end + gap if is_there else -1",
