@@ -29,6 +29,7 @@ _POSITIVE_JOURNAL = 1 << 9
 _ADMIN_QUEUE = 7 << 13  # type of the administration queue; 0: none
 _TRANSACTION_HEADER = 1 << 20
 _TOLD_BY_FINAL_ACK = _NEGATIVE_JOURNAL | _POSITIVE_JOURNAL
+_MAY_WANT_WORD = _ADMIN_QUEUE | _TRANSACTION_HEADER
 _FINAL_ACK = 1 << 1  # of TransactionHeader.Flags
 
 
@@ -80,7 +81,8 @@ def may_want_word(packet: bytes) -> bool:
 
     Few messages request one.
     """
-    return has_admin_queue(packet) or wants_final_ack(packet)
+    flags: int = _U32.unpack_from(packet, _FLAGS_OFFSET)[0]
+    return bool(flags & _MAY_WANT_WORD) and (has_admin_queue(packet) or wants_final_ack(packet))
 
 
 def may_be_confirmed(packet: bytes) -> bool:

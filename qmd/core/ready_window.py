@@ -156,6 +156,30 @@ class ReadyWindow(Generic[Item]):
             self._taken_express.add(key)
         return key, item
 
+    def pop_run(self, entries_max: int, bytes_max: int) -> list[tuple[int, Item, int]]:
+        """Take the first messages as `pop` does, up to so many; return them with their sizes.
+
+        It is at least one, if one is ready and known, and then as many as `bytes_max` allows.
+        There may be more when fewer are returned.
+        """
+        lane = self._first_lane()
+        if lane is None:
+            return []
+        stored, express = self._stored[self._first_level], self._express[self._first_level]
+        run = [lane.popleft()]
+        size = run[0][2]
+        if lane is stored and not express:
+            while lane and len(run) < entries_max and size + lane[0][2] <= bytes_max:
+                size += lane[0][2]
+                run.append(lane.popleft())
+        if lane is stored:
+            self._entries -= len(run)
+            self._bytes -= size
+            self._taken.update([key for key, _, _ in run])
+        else:
+            self._taken_express.add(run[0][0])
+        return run
+
     def take(self, key: int) -> Item | None:
         """Take the message with this key; None: it is not in memory, or taken."""
         level = key >> LEVEL_SHIFT_BITS
@@ -203,6 +227,15 @@ class ReadyWindow(Generic[Item]):
         self._taken.discard(key)
         self._taken_express.discard(key)
 
+    def remove_all(self, keys: Collection[int]) -> None:
+        """Remove messages permanently, as `remove` does; most of them are taken."""
+        others = [key for key in keys if key not in self._taken]
+        if self._refill_from is not None:
+            self._gone.update(keys)
+        self._taken.difference_update(keys)
+        for key in others:
+            self.remove(key)
+
     def clear_to_disk(self, from_key: int, *, keep_taken: Collection[int] = ()) -> None:
         """Forget the stored messages from `from_key` on; a refill reads them again.
 
@@ -223,12 +256,6 @@ class ReadyWindow(Generic[Item]):
         self._horizon = min(self._horizon, from_key)
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)
-
-    def remove_taken(self, keys: Collection[int]) -> None:
-        """Remove stored messages that are all taken, as `remove` does."""
-        if self._refill_from is not None:
-            self._gone.update(keys)
-        self._taken.difference_update(keys)
 
     def purge(self) -> list[tuple[int, Item]]:
         """Empty the window after the commit that emptied the queue; taken messages stay taken.

@@ -120,20 +120,20 @@ class Recorder:
             return
         assert batch is None or batch is self._services.storage.batch
         unpack = IDENTITY.unpack_from
-        is_labelled = header.kind in LABELLED
         lists = _SIZES_AND_PLACES if places else _SIZES
-        source, event = b"", None
-        for index, packet in enumerate(packets):
-            of, number = unpack(packet, IDENTITY_OFFSET)
-            if event is None or of != source:
-                source = of
-                event = self.group(header, of, lists=lists)
-            event.numbers.append(number)
-            event.sizes.append(len(packet))
-            if places:
-                event.places.append(places[index])
-            if is_labelled:
-                event.labels.append(label_of(packet))
+        start = 0
+        identities = [unpack(packet, IDENTITY_OFFSET) for packet in packets]
+        while start < len(packets):  # for each run of messages of one source
+            source, end = identities[start][0], start + 1
+            while end < len(packets) and identities[end][0] == source:
+                end += 1
+            event, run = self.group(header, source, lists=lists), packets[start:end]
+            event.numbers += [number for _, number in identities[start:end]]
+            event.sizes += map(len, run)
+            event.places += places[start:end]
+            if header.kind in LABELLED:
+                event.labels += map(label_of, run)
+            start = end
         if not lazily:
             self._services.storage.batch.write_soon()
 

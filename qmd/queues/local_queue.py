@@ -256,31 +256,44 @@ class LocalQueue(Measured):
         Messages that expired before `now_s`, by the queue manager's own clock, are moved to
         `expired` instead; at most EXPIRED_MAX in one call.
         """
-        window, taken = self.window, self.taken
         messages: list[StoredMessage] = []
         size = 0
         while len(messages) < limit and len(self.expired) < EXPIRED_MAX:
-            entry = window.peek()
-            if entry is None or (messages and size + len(entry[1].packet) > TAKE_BYTES_MAX):
+            run = self._first_of(reader, limit - len(messages), TAKE_BYTES_MAX - size, bool(size))
+            if not run:
                 break
-            lookup_id, held = entry
-            message = whole_message(held)
-            if self.groups is not None and not self._claims_first(reader, message):
-                break
-            window.pop()
-            if message.expires_at_s is not None and now_s > message.expires_at_s:
-                self.expired.append(message)
-                self._release((lookup_id,))
-                continue
-            messages.append(message)
-            size += len(message.packet)
-            taken[lookup_id] = message
+            for lookup_id, held, held_bytes in run:
+                message = whole_message(held)
+                if message.expires_at_s is not None and now_s > message.expires_at_s:
+                    self.expired.append(message)
+                    self._release((lookup_id,))
+                    continue
+                messages.append(message)
+                size += held_bytes
+                self.taken[lookup_id] = message
         if messages:
             mine = reader.taken.setdefault(self, set())
             mine.update(message.lookup_id for message in messages)
             reader.took_at_s = now_s
             self.takers.add(reader)
         return messages
+
+    def _first_of(
+        self, reader: Reader, limit: int, bytes_max: int, has_some: bool
+    ) -> list[tuple[int, Held, int]]:
+        """Take the first messages out of the window for a reader, at most as many as may expire in
+        one call; of a queue with groups one, if the reader may take its group.
+
+        `has_some`: the reader has got some before, so that the first one must fit as well.
+        """
+        entry = self.window.peek()
+        if entry is None or (has_some and len(entry[1].packet) > bytes_max):
+            return []
+        if self.groups is None:
+            return self.window.pop_run(min(limit, EXPIRED_MAX - len(self.expired)), bytes_max)
+        if not self._claims_first(reader, whole_message(entry[1])):
+            return []
+        return self.window.pop_run(1, bytes_max)
 
     def _claims_first(self, reader: Reader, message: StoredMessage) -> bool:
         """Make a reader the owner of the group of a message; return False if another one is.
@@ -335,18 +348,15 @@ class LocalQueue(Measured):
 
     def forget(self, lookup_ids: Sequence[int]) -> None:
         """Forget taken messages after the commit of their removal."""
-        express = self.express
-        count = size = 0
-        for lookup_id in lookup_ids:
-            message = self.taken.pop(lookup_id)
-            self.window.remove(lookup_id)
+        express, pop = self.express, self.taken.pop
+        messages = [pop(lookup_id) for lookup_id in lookup_ids]
+        self.window.remove_all(lookup_ids)
+        for lookup_id in lookup_ids if express else ():
             if lookup_id in express:
                 held = express[lookup_id]
                 express.drop(lookup_id, held.packet, held.expires_at_s)
-            if message is not HELD:
-                count += 1
-                size += len(message.packet)
-        self.count_out(count, size)
+        sizes = [len(message.packet) for message in messages if message is not HELD]
+        self.count_out(len(sizes), sum(sizes))
         self._release(lookup_ids)
 
     def _release(self, lookup_ids: Iterable[int]) -> None:

@@ -104,5 +104,5 @@ class QueueReservations(dict[int, int]):
         queue.leaving.difference_update(lookup_ids)
         for lookup_id in lookup_ids:
             del queue.taken[lookup_id]
-        queue.window.remove_taken(lookup_ids)
+        queue.window.remove_all(lookup_ids)
         queue.count_out(len(lookup_ids), size)

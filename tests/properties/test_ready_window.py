@@ -96,11 +96,14 @@ class Queue(RuleBasedStateMachine):
             self.model.added.update(key)
             self.window.leave_on_disk(min(key))
         elif kind == "remove all":
-            self.window.remove_taken(key)
+            self.window.remove_all(key)
             self.model.leaving.difference_update(key)
             self.model.taken.difference_update(key)
         else:
-            self.window.remove(key)
+            if key % 2:
+                self.window.remove(key)
+            else:
+                self.window.remove_all([key])
             self.model.ghosts.discard(key)
             self.model.leaving.discard(key)
             self.model.taken.discard(key)
@@ -113,14 +116,31 @@ class Queue(RuleBasedStateMachine):
         popped = self.window.pop()
 
         assert peeked == popped
-        ready = self.model.ready | self.model.express
         if popped is None:
-            horizon = self.window.horizon
-            assert horizon is not None or not ready
-            assert all(key >= horizon for key in ready)
-            assert horizon is None or self.asked is not None or self.window.needs_refill
-            return
-        key, item = popped
+            self.check_that_none_is_known()
+        else:
+            self.check_that_it_was_first(*popped)
+
+    @rule(entries_max=st.integers(1, 4), bytes_max=st.integers(0, 12))
+    def pop_run(self, entries_max, bytes_max):
+        run = self.window.pop_run(entries_max, bytes_max)
+
+        if not run:
+            self.check_that_none_is_known()
+        assert len(run) <= entries_max
+        assert len(run) <= 1 or sum(size for _, _, size in run) <= bytes_max
+        for key, item, size in run:
+            self.check_that_it_was_first(key, item)
+            assert size == self.model.items[key][1]
+
+    def check_that_none_is_known(self):
+        ready, horizon = self.model.ready | self.model.express, self.window.horizon
+        assert horizon is not None or not ready
+        assert all(key >= horizon for key in ready)
+        assert horizon is None or self.asked is not None or self.window.needs_refill
+
+    def check_that_it_was_first(self, key, item):
+        ready = self.model.ready | self.model.express
         assert item == self.model.items[key][0]
         assert self.model.is_ready(key), "twice"
         assert key in self.model.disk | self.model.ghosts | self.model.express, "unknown or removed"

@@ -16,6 +16,7 @@ import proton
 from qmd.doors.amqp import sections as parts
 
 NULL = b"\x40"
+STRING8 = 0xA1  # a text of less than 256 bytes
 _U32 = struct.Struct(">I")
 _SIZES = struct.Struct(">II")
 
@@ -43,9 +44,11 @@ def _symbol(value: str) -> bytes:
     return _variable(0xA3, 0xB3, value.encode("ascii"))
 
 
-def compound_section(code: int, fields: Sequence[bytes]) -> bytes:
-    """Return a section that is a list of encoded fields."""
-    return b"\x00\x53" + bytes((code,)) + _compound(0xC0, 0xD0, fields)
+def encoded_list(code: int, values: bytes, count: int) -> bytes:
+    """Return a section that is a list of `count` encoded values."""
+    if len(values) < 255:
+        return b"\0\x53%c\xc0%c%c%s" % (code, len(values) + 1, count, values)
+    return b"\0\x53%c\xd0%s%s" % (code, _SIZES.pack(len(values) + 4, count), values)
 
 
 def _compound(short: int, long: int, items: Sequence[bytes]) -> bytes:

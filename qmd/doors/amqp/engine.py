@@ -18,6 +18,15 @@ OUTPUT_BYTES = 64 * 1024
 INPUT_BYTES = 64 * 1024
 RESUMED_BYTES = 1 << 62  # all that the engine has
 DELIVERY, FLOW = int(lib.PN_DELIVERY), int(lib.PN_LINK_FLOW)
+#: Other events that a client causes.
+OF_CLIENTS = frozenset(
+    (
+        *(lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE),
+        *(lib.PN_SESSION_REMOTE_OPEN, lib.PN_SESSION_REMOTE_CLOSE),
+        *(lib.PN_LINK_REMOTE_OPEN, lib.PN_LINK_REMOTE_CLOSE, lib.PN_LINK_REMOTE_DETACH),
+        *(lib.PN_TRANSPORT_ERROR, lib.PN_TRANSPORT_TAIL_CLOSED),
+    )
+)
 ACCEPTED, REJECTED = int(lib.PN_ACCEPTED), int(lib.PN_REJECTED)
 RELEASED, MODIFIED = int(lib.PN_RELEASED), int(lib.PN_MODIFIED)
 DECLARED, TRANSACTIONAL = 0x33, 0x34
@@ -105,18 +114,19 @@ class Engine:
         return float(self.transport.tick(now_s))
 
     def events(self) -> Iterator[tuple[int, Any]]:
-        """Yield the events: those of deliveries and flows with proton's pointer, others as
-        `proton.Event`."""
+        """Yield the events: those of deliveries and flows with proton's pointer, others that the
+        client causes as `proton.Event`."""
         collector = self._collector._impl
-        while (event := lib.pn_collector_peek(collector)) != ffi.NULL:
-            kind = lib.pn_event_type(event)
+        peek, pop, kind_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        while event := peek(collector):  # a null pointer is false
+            kind = kind_of(event)
             if kind == DELIVERY:
                 yield kind, lib.pn_event_delivery(event)
             elif kind == FLOW:
                 yield kind, lib.pn_event_link(event)
-            else:
+            elif kind in OF_CLIENTS:
                 yield kind, self._collector.peek()
-            lib.pn_collector_pop(collector)
+            pop(collector)
 
 
 # Deliveries, by proton's pointers.

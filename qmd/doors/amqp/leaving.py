@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import proton
 
 from protocol.body_type import BodyType
 from protocol.errors import MalformedPacket
-from protocol.identifiers import message_id_text
+from protocol.identifiers import guid_text
 from qmd.bodies.active_x import read_active_x
 from qmd.bodies.bus_headers import BusHeaders, format_name
 from qmd.bodies.errors import UnreadableBody
@@ -29,7 +29,7 @@ from qmd.doors.amqp.arriving import (
     SHOWN_PRIORITIES,
     STANDARD,
 )
-from qmd.doors.amqp.encoding import NULL, compound_section, created, section, text
+from qmd.doors.amqp.encoding import NULL, STRING8, created, encoded_list, section, text
 from qmd.doors.amqp.values import EPOCH, MILLISECOND, from_value, symbols
 from qmd.properties import values as names
 from qmd.properties.block import read_extension
@@ -55,23 +55,36 @@ _NULLS = (NULL,) * (_CREATED - _SUBJECT - 1)  # the fields between the label and
 NOT_ENCODABLE = (MalformedPacket, proton.ProtonException, ValueError, TypeError, OverflowError)
 
 
+class Encoded(NamedTuple):
+    """The sections of a message."""
+
+    header: bytes
+    annotations: bytes
+    properties: bytes
+    application: bytes
+    body: bytes
+    footer: bytes
+
+
 def encoded(stored: frames.StoredMessage, queue_manager: str) -> bytes:
     """Return a message of a queue as AMQP; `queue_manager` is the GUID of its queue manager.
 
     Raises one of NOT_ENCODABLE.
     """
-    message = Message(stored)
+    return b"".join(encoded_sections(Message(stored), queue_manager))
+
+
+def encoded_sections(message: Message, queue_manager: str) -> Encoded:
+    """Return the sections of a message.  Raises one of NOT_ENCODABLE."""
     properties, extension = read_extension(message.packet.properties.extension)
     bus = message.bus_headers if extension.startswith(BUS_BEGINNINGS) else None
-    return b"".join(
-        (
-            _header(message, properties),
-            _annotations(message, properties, extension, bus),
-            _properties(message, properties, queue_manager, bus),
-            _application(properties, bus),
-            _body(message, properties),
-            _map(parts.FOOTER, symbols(properties.footer)) if properties.footer else b"",
-        )
+    return Encoded(
+        _header(message, properties),
+        _annotations(message, properties, extension, bus),
+        _properties(message, properties, queue_manager, bus),
+        _application(properties, bus) if properties.application or bus is not None else b"",
+        body_section(properties.more.get(BODY), message.body_type, message.body),
+        _map(parts.FOOTER, symbols(properties.footer)) if properties.footer else b"",
     )
 
 
@@ -87,33 +100,35 @@ def _map(code: int, values: dict[Any, Any]) -> bytes:
 
 
 def _header(message: Message, properties: MessageProperties) -> bytes:
-    durable = message.delivery != "express" and properties.more.get(DURABLE) is not False
+    packet, transactional = message.packet, message.transactional
+    is_recoverable = transactional or bool(packet.user.flags.delivery)
+    durable = is_recoverable and properties.more.get(DURABLE) is not False
     priority = properties.more.get(PRIORITY)
     if not isinstance(priority, int):
-        is_set = not message.transactional
-        priority = SHOWN_PRIORITIES[message.priority] if is_set else DEFAULT_PRIORITY
-    ttl_ms, count = _left_ms(message), min(message.abort_count, _UINT_MAX)
-    fields = [
+        shown = SHOWN_PRIORITIES[packet.base.flags.priority]
+        priority = DEFAULT_PRIORITY if transactional else shown
+    return _header_section(
+        durable, priority, left_ms(message), min(message.stored.abort_count, _UINT_MAX)
+    )
+
+
+@lru_cache(1024)
+def _header_section(durable: bool, priority: int, ttl_ms: int | None, count: int) -> bytes:
+    """Return the section; messages have few different ones, unless their lifetime is limited."""
+    values = [
         durable,
         proton.ubyte(priority) if priority != DEFAULT_PRIORITY else None,
         None if ttl_ms is None else proton.uint(min(ttl_ms, _UINT_MAX)),
         None,
         proton.uint(count) if count else None,
     ]
-    return _header_section(tuple(fields))
-
-
-@lru_cache(1024)
-def _header_section(fields: tuple[Any, ...]) -> bytes:
-    """Return the section; messages have few different ones, unless their lifetime is limited."""
-    values = list(fields)
     while values and values[-1] is None:
         values.pop()
     return section(parts.HEADER, values)
 
 
-def _left_ms(message: Message) -> int | None:
-    """Return the rest of its lifetime; None: it has no limit."""
+def left_ms(message: Message) -> int | None:
+    """Return the rest of the lifetime of a message; None: it has no limit."""
     lifetime_s = message.time_to_be_received
     if lifetime_s is None:
         return None
@@ -124,26 +139,40 @@ def _left_ms(message: Message) -> int | None:
 def _properties(
     message: Message, properties: MessageProperties, queue_manager: str, bus: BusHeaders | None
 ) -> bytes:
-    packet = message.packet
-    user = packet.user
-    if (
-        not properties.standard
-        and bus is None
-        and not user.flags.response_type
-        and packet.properties.correlation_id == _NO_CORRELATION
-    ):
-        label = message.label
-        number = message_id_text(user.source_queue_manager, user.message_number)
-        plain_fields = (
-            text(number),
-            NULL,
-            _to(message.destination),
-            text(label) if label else NULL,
-            *_NULLS,
-            created(user.sent_time * 1000),
-        )
-        return compound_section(parts.PROPERTIES, plain_fields)
+    if bus is None and are_plain(message, properties):
+        user = message.packet.user
+        fields = PlainProperties(message.destination, message.label, user.source_queue_manager)
+        return fields.section(user.message_number, user.sent_time)
     return _all_properties(message, properties, queue_manager, bus)
+
+
+def are_plain(message: Message, properties: MessageProperties) -> bool:
+    """Return whether the properties of a message are those of `PlainProperties` only."""
+    packet = message.packet
+    return (
+        not properties.standard
+        and not packet.user.flags.response_type
+        and packet.properties.correlation_id == _NO_CORRELATION
+    )
+
+
+class PlainProperties:
+    """The properties of messages that have an id, a destination, a label and a time."""
+
+    def __init__(self, destination: str | None, label: str, source: bytes) -> None:
+        """`source` is the GUID of the queue manager that sends the messages."""
+        self._source = f"{guid_text(source)}\\".encode()
+        to, subject = _to(destination), text(label) if label else NULL
+        self._middle = b"".join((NULL, to, subject, *_NULLS))
+
+    def section(self, number: int, sent_s: int) -> bytes:
+        """Return the section of the message with this number."""
+        identifier = b"%s%d" % (self._source, number)
+        values = b"%c%c%s%s%s" % (
+            *(STRING8, len(identifier), identifier, self._middle),
+            created(sent_s * 1000),
+        )
+        return encoded_list(parts.PROPERTIES, values, _CREATED + 1)
 
 
 @lru_cache(1024)
@@ -283,15 +312,15 @@ def _all_own_fields(message: Message, extension: bytes) -> dict[Any, Any]:
     return found
 
 
-def _body(message: Message, properties: MessageProperties) -> bytes:
-    form, body = properties.more.get(BODY), message.body
+def body_section(form: Value, body_type: int, body: bytes) -> bytes:
+    """Return the body as sections; `form` is that in which its sender gave it, if it is known."""
     if form == AS_NULL and not body:
         return parts.NULL_SECTION
     if form == AS_SECTIONS and _is_sections(body):
         return body
-    if message.body_type in _TEXTS:
+    if body_type in _TEXTS:
         try:
-            return parts.text_section(read_active_x(body, message.body_type))
+            return parts.text_section(read_active_x(body, body_type))
         except UnreadableBody:
             pass  # the type does not fit: as bytes
     return parts.data_section(body)

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+# Each batch of messages makes thousands of objects that end with it: see qmd/daemon.py.
+GC_THRESHOLDS = (20_000, 50, 100)
+
 
 def serve(settings: Settings) -> None:
     """Serve clients until SIGTERM or SIGINT.  Raises OSError, ssl.SSLError."""
+    gc.set_threshold(*GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))
 

@@ -20,8 +20,9 @@ from qmd.control_protocol import doors as door_frames
 from qmd.control_protocol import messages as frames
 from qmd.doors.amqp import engine
 from qmd.doors.amqp.conditions import condition_of
-from qmd.doors.amqp.leaving import NOT_ENCODABLE, encoded
+from qmd.doors.amqp.leaving import NOT_ENCODABLE
 from qmd.doors.amqp.resumption import settle_resumed
+from qmd.doors.amqp.same_packets import SamePackets
 from qmd.doors.amqp.served import ServedLink
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Consumer(ServedLink):
         self._session = lib.pn_link_session(self._pointer)
         self._settles = settles
         self._choice = frames.Choice(where=selector) if selector else None
+        self._packets = SamePackets(conversation.control.queue_manager)
         self._is_taking = False
         self._is_over = False
         self._removing = 0  # messages that are being removed before they are sent
@@ -128,7 +130,7 @@ class Consumer(ServedLink):
 
     def _send(self, stored: frames.StoredMessage) -> None:
         try:
-            data = encoded(stored, self._conversation.control.queue_manager)
+            data = self._packets.encoded(stored)
         except NOT_ENCODABLE as error:
             reason = f"it cannot be read: {error}"
             self._conversation.removals.reject(self, stored.lookup_id, None, reason)
@@ -195,13 +197,13 @@ class Consumer(ServedLink):
         known = self.unsettled.get(delivery)
         if known is None:
             return
-        lookup_id = known[0]
-        state, settled = lib.pn_delivery_remote_state(delivery), lib.pn_delivery_settled(delivery)
-        removals = self._conversation.removals
-        if state == engine.TRANSACTIONAL:
-            self._conversation.transactions.retire(self, delivery, lookup_id, settled=bool(settled))
-        elif state == engine.ACCEPTED:
+        state, removals = lib.pn_delivery_remote_state(delivery), self._conversation.removals
+        if state == engine.ACCEPTED:
             removals.remove(self, self.forget(delivery), delivery)
+            return
+        settled = bool(lib.pn_delivery_settled(delivery))
+        if state == engine.TRANSACTIONAL:
+            self._conversation.transactions.retire(self, delivery, known[0], settled=settled)
         elif state == engine.REJECTED:
             removals.reject(self, self.forget(delivery), delivery, _reason(delivery))
         elif state == engine.MODIFIED and engine.has_failed(delivery):

@@ -1,6 +1,8 @@
-"""Messages that clients have settled: gathered for one request for each queue and turn.
+"""Messages that clients have settled: gathered for few requests.
 
-A delivery that the client has not settled itself is settled after the commit of its outcome.
+Accepted messages of a queue wait while two requests to remove some are under way, so that a client
+that settles one after the other causes few requests and commits.  A delivery that the client has
+not settled itself is settled after the commit of its outcome.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from qmd.doors.amqp.receiving import Consumer
 
 FAILED = "its receiver over AMQP has failed"
+REMOVING_MAX = 2  # requests for a queue: one at the daemon, and one on its way
 
 
 class Settled(NamedTuple):
@@ -31,12 +34,23 @@ class Settled(NamedTuple):
     delivery: Any
 
 
+class _Accepted:
+    """Accepted messages of one queue."""
+
+    __slots__ = ("lookup_ids", "open")
+
+    def __init__(self) -> None:
+        self.lookup_ids: list[int] = []
+        self.open: dict[int, Settled] = {}  # those that the client has not settled
+
+
 class Removals:
     """The settled messages of one connection."""
 
     def __init__(self, conversation: Context) -> None:
         self._conversation = conversation
-        self._accepted: dict[str, list[Settled]] = {}
+        self._accepted: dict[str, _Accepted] = {}
+        self._removing: dict[str, int] = {}  # requests under way
         self._returned: dict[str, list[int]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -46,7 +60,8 @@ class Removals:
         return bool(self._accepted or self._under_way)
 
     async def barrier(self) -> None:
-        """Wait until the requests that are under way now are answered."""
+        """Wait until all outcomes that were given before are committed or refused."""
+        self._start_removals(all_queues=True)
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 
@@ -59,8 +74,14 @@ class Removals:
 
     def remove(self, consumer: Consumer, lookup_id: int, delivery: Any) -> None:
         """Remove an accepted message."""
-        one = Settled(consumer, lookup_id, _open(delivery))
-        self._accepted.setdefault(consumer.queue, []).append(one)
+        accepted = self._accepted.get(consumer.queue)
+        if accepted is None:
+            accepted = self._accepted[consumer.queue] = _Accepted()
+        accepted.lookup_ids.append(lookup_id)
+        if lib.pn_delivery_settled(delivery):
+            lib.pn_delivery_settle(delivery)
+        else:
+            accepted.open[lookup_id] = Settled(consumer, lookup_id, delivery)
 
     def give_back(self, queue: str, lookup_ids: list[int]) -> None:
         """Return messages to their places."""
@@ -85,24 +106,39 @@ class Removals:
             for queue, lookup_ids in returned.items():
                 self._spawn(self._give_back(queue, lookup_ids))
         if self._accepted:
-            accepted, self._accepted = self._accepted, {}
-            for queue, messages in accepted.items():
-                self._spawn(self._remove(queue, messages))
+            self._start_removals()
 
-    async def _remove(self, queue: str, messages: list[Settled]) -> None:
-        ids = [each.lookup_id for each in messages]
-        error = await self._ask(frames.Remove, queue, ids)
+    def _start_removals(self, *, all_queues: bool = False) -> None:
+        """Remove the accepted messages of queues of which few, or any number, are being removed."""
+        removing = self._removing
+        for queue in list(self._accepted):
+            if all_queues or removing.get(queue, 0) < REMOVING_MAX:
+                removing[queue] = removing.get(queue, 0) + 1
+                self._spawn(self._remove_all(queue, self._accepted.pop(queue)))
+
+    async def _remove_all(self, queue: str, accepted: _Accepted) -> None:
+        try:
+            await self._remove(queue, accepted.lookup_ids, accepted.open)
+        finally:
+            self._removing[queue] -= 1
+            if not self._removing[queue]:
+                del self._removing[queue]
+        self.start()
+
+    async def _remove(self, queue: str, lookup_ids: list[int], open: dict[int, Settled]) -> None:
+        error = await self._ask(frames.Remove, queue, lookup_ids)
         if error is None:
-            for each in messages:
-                self._settle(each, engine.ACCEPTED)
+            for lookup_id in lookup_ids if open else ():
+                if (one := open.get(lookup_id)) is not None:
+                    self._settle(one, engine.ACCEPTED)
             self._conversation.more_room()
-        elif len(messages) > 1 and isinstance(error, QueueManagerError):
+        elif len(lookup_ids) > 1 and isinstance(error, QueueManagerError):
             # One of them cannot be removed, for example because the queue was purged; the client
             # must not get the others again.
-            for each in messages:
-                await self._remove(queue, [each])
+            for lookup_id in lookup_ids:
+                await self._remove(queue, [lookup_id], open)
         else:
-            await self._refused(messages, error)
+            await self._refused(queue, lookup_ids, open, error)
 
     async def _reject(self, one: Settled, reason: str) -> None:
         queue, lookup_ids = one.consumer.queue, [one.lookup_id]
@@ -118,21 +154,25 @@ class Removals:
 
     async def _finish(self, one: Settled, state: int, error: ClientError | None) -> None:
         if error is not None:
-            await self._refused([one], error)
+            lookup_id = one.lookup_id
+            await self._refused(one.consumer.queue, [lookup_id], {lookup_id: one}, error)
         else:
             self._settle(one, state)
             self._conversation.more_room()
 
-    async def _refused(self, messages: list[Settled], error: ClientError) -> None:
+    async def _refused(
+        self, queue: str, lookup_ids: list[int], open: dict[int, Settled], error: ClientError
+    ) -> None:
         """Report an error; without an outcome the connection ends, and nothing is settled."""
         conversation = self._conversation
         if is_no_outcome(error):
             conversation.fail(error)
             return
-        for each in messages:
-            if self._is_open(each):
-                engine.reject(each.delivery, condition_of(error))
-            await self._ask(frames.GiveBack, each.consumer.queue, [each.lookup_id])
+        for lookup_id in lookup_ids:
+            one = open.get(lookup_id)
+            if one is not None and self._is_open(one):
+                engine.reject(one.delivery, condition_of(error))
+            await self._ask(frames.GiveBack, queue, [lookup_id])
         conversation.more_room()
 
     def _settle(self, one: Settled, state: int) -> None:

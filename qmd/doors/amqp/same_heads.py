@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from qmd.control_protocol.messages import NewMessage
     from qmd.doors.amqp.arriving import Arrived
 
 HEAD_BYTES_MAX = 4096  # kept for each link
@@ -25,24 +26,23 @@ class SameHeads:
     def __init__(self) -> None:
         self._head = b""
         self._is_settled = False
-        self._last: Arrived | None = None
+        self.last: Arrived | None = None
 
-    def find(self, raw: bytes, *, settled: bool) -> Arrived | None:
-        """Return what a message becomes whose head is the last one; None for any other."""
-        last = self._last
+    def find(self, raw: bytes, *, settled: bool) -> NewMessage | None:
+        """Return what a message becomes that differs from `last` in its body only; None for any
+        other."""
+        last = self.last
         if last is None or settled is not self._is_settled or not raw.startswith(self._head):
             return None
         body = _only_body(raw, len(self._head))
-        if body is None:
-            return None
-        return last._replace(message=msgspec.structs.replace(last.message, body=body))
+        return None if body is None else msgspec.structs.replace(last.message, body=body)
 
     def keep(self, raw: bytes, found: Arrived, *, settled: bool) -> None:
         """Keep the head of a message, and what was made of it, for the next one."""
-        self._last = None
+        self.last = None
         at = found.body
         if 0 <= at <= HEAD_BYTES_MAX and _only_body(raw, at) is not None:
-            self._head, self._is_settled, self._last = raw[:at], settled, found
+            self._head, self._is_settled, self.last = raw[:at], settled, found
 
 
 def _only_body(raw: bytes, at: int) -> bytes | None:

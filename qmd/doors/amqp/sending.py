@@ -177,15 +177,16 @@ class Producer(ServedLink):
 
     def _prepare(self, item: Item, delivery: Any, data: bytes, *, settled: bool) -> None:
         """Set the message of an item.  Raises BadMessage, AmqpFault."""
-        found = self._heads.find(data, settled=settled)
-        if found is None:
+        message, found = self._heads.find(data, settled=settled), self._heads.last
+        if message is None or found is None:
             found = arrived(data, self.address, settled=settled, now_ms=int(time.time() * 1000))
             self._heads.keep(data, found, settled=settled)
-        item.message = found.message
+            message = found.message
+        item.message = message
         if not self.address:
             if not found.to:
                 raise AmqpFault(INVALID, "neither the link nor the message names a queue")
-            item.message = msgspec.structs.replace(found.message, destination=found.to)
+            item.message = msgspec.structs.replace(message, destination=found.to)
         item.token = found.once
         if self._is_recorded and not settled:
             item.recorded = delivery_of(engine.tag_of(delivery), data, found.bare)
