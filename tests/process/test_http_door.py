@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -365,6 +366,21 @@ def test_a_page_in_a_browser_cannot_use_the_door(door: HttpDoor) -> None:
     rebound = anonymous.problem("POST", messages("orders"), {"body": "1"}, host="evil:1808")
 
     assert foreign == rebound == (403, "http_from_a_page")
+
+
+def test_fields_behind_a_body_are_not_headers(door: HttpDoor, client: HttpClient) -> None:
+    """A proxy in front of the door checks and removes headers; it need not do so with these."""
+    request = (
+        b"POST /v1/queues/other/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        b"content-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"1\r\nx\r\n0\r\nauthorization: Bearer wrong\r\nce-specversion: 1.0\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as raw:
+        raw.sendall(request)
+        answer = raw.makefile("rb").read()
+
+    assert answer.startswith(b"HTTP/1.1 201 "), answer
+    assert [each["body"] for each in client.receive("other")] == ["x"]
 
 
 def test_names_of_queues_never_reach_a_path_of_files(client: HttpClient) -> None:

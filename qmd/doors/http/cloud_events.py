@@ -65,8 +65,10 @@ def from_binary(
 
 def from_structured(destination: str, event: Any, query: shapes.SendQuery) -> frames.NewMessage:
     """Return the message of an event in JSON.  Raises Problem."""
-    attributes = dict(event)
-    data = attributes.pop("data", UNSET)
+    data = event.get("data", UNSET)
+    # A member that is null is an attribute that is not set (JSON event format, clause 2.4).
+    attributes = {name: value for name, value in event.items() if value is not None}
+    attributes.pop("data", None)
     coded = attributes.pop("data_base64", UNSET)
     if data is not UNSET and coded is not UNSET:
         raise Problem(400, "http_bad_event", "an event has data or data_base64, not both")

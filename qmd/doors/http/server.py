@@ -206,6 +206,8 @@ class HttpConnection(asyncio.Protocol):
         if self._header_bytes > HEAD_BYTES_MAX or self._header_count > HEADERS_MAX:
             self._fault(431, "http_head_too_large")
             return
+        if self._part == "body":
+            return  # behind the chunks of a body: a proxy may not have checked it
         key, text = name.decode("latin-1").lower(), value.decode("latin-1").strip()
         if key in self._headers:
             if key in _SINGLE:

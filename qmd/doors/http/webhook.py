@@ -15,12 +15,13 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httptools
 
 RESPONSE_BYTES_MAX = 64 * 1024
+BODY_S = 2.0  # for the rest of a response, of which the status has come
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -97,18 +98,24 @@ def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 class _Response:
-    """The parser's view of a response."""
+    """The parser's view of a response; those before the final one are skipped."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.status = 0  # after the head of the final one
         self.is_complete = False
         self.retry_after = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
+        if name.lower() == b"retry-after" and not self.status:
             self.retry_after = value
 
+    def on_headers_complete(self) -> None:
+        if (status := self.parser.get_status_code()) >= 200:
+            self.status = status
+
     def on_message_complete(self) -> None:
-        self.is_complete = True
+        self.is_complete = bool(self.status)
 
 
 async def deliver(
@@ -126,8 +133,8 @@ async def deliver(
     target = target_of(url)
     try:
         async with asyncio.timeout(timeout_s):
-            address = await _address(target, allowed, setting)
-            status, retry_after = await _post(target, address, headers, body)
+            addresses = await _addresses(target, allowed, setting)
+            status, retry_after = await _post(target, addresses, headers, body)
     except TimeoutError as error:
         raise DeliveryFailed(f"no answer came within {timeout_s:g} s") from error
     except (OSError, ssl.SSLError) as error:
@@ -138,26 +145,43 @@ async def deliver(
         raise DeliveryFailed(f"the answer was {status}", retry_after_s=min(wait_s, 86_400.0))
 
 
-async def _address(target: Target, allowed: Sequence[Network | str], setting: str) -> str:
+async def _addresses(target: Target, allowed: Sequence[Network | str], setting: str) -> list[str]:
+    """Return the addresses of a target that are allowed, at least one.  Raises DeliveryFailed."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DeliveryFailed(f"{target.host} has no address: {error}") from error
     addresses = [str(each[4][0]).partition("%")[0] for each in found]
-    for address in addresses:
-        if is_permitted(ipaddress.ip_address(address), target.host, allowed):
-            return address
-    raise DeliveryFailed(f"{target.host} ({', '.join(addresses[:4])}) is not among the {setting}")
+    permitted = [
+        address
+        for address in addresses
+        if is_permitted(ipaddress.ip_address(address), target.host, allowed)
+    ]
+    if not permitted:
+        shown = ", ".join(addresses[:4])
+        raise DeliveryFailed(f"{target.host} ({shown}) is not among the {setting}")
+    return permitted
+
+
+async def _connect(
+    target: Target, addresses: Sequence[str]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first address that answers.  Raises OSError, ssl.SSLError."""
+    tls: dict[str, Any] = {}
+    if target.is_tls:
+        tls = {"ssl": ssl.create_default_context(), "server_hostname": target.host}
+    *others, last = addresses
+    for address in others:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(address, target.port, **tls)
+    return await asyncio.open_connection(last, target.port, **tls)
 
 
 async def _post(
-    target: Target, address: str, headers: Sequence[tuple[str, str]], body: bytes
+    target: Target, addresses: Sequence[str], headers: Sequence[tuple[str, str]], body: bytes
 ) -> tuple[int, bytes]:
-    context = ssl.create_default_context() if target.is_tls else None
-    reader, writer = await asyncio.open_connection(
-        address, target.port, ssl=context, server_hostname=target.host if context else None
-    )
+    reader, writer = await _connect(target, addresses)
     try:
         lines = [f"POST {target.path} HTTP/1.1", f"host: {target.authority}"]
         lines += [f"{name}: {value}" for name, value in headers]
@@ -172,19 +196,38 @@ async def _post(
 
 
 async def _status(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Return the status of the final response, and how long to wait.  Raises DeliveryFailed.
+
+    A body that is slow or ends early changes nothing: the message was accepted, or not.
+    """
     response = _Response()
-    parser = httptools.HttpResponseParser(response)
+    size = await _read(reader, response, until_complete=False)
+    if not response.status:
+        raise DeliveryFailed(
+            "the answer is too long" if size >= RESPONSE_BYTES_MAX
+            else "the connection ended without an answer"
+        )  # fmt: skip
+    if not response.is_complete:
+        with contextlib.suppress(OSError, DeliveryFailed, TimeoutError):
+            async with asyncio.timeout(BODY_S):
+                await _read(reader, response, until_complete=True)
+    return response.status, response.retry_after
+
+
+async def _read(reader: asyncio.StreamReader, response: _Response, *, until_complete: bool) -> int:
+    """Read until the head or all of a response has come; return the number of bytes read."""
     size = 0
-    while not response.is_complete and size < RESPONSE_BYTES_MAX:
+    while size < RESPONSE_BYTES_MAX:
+        if response.is_complete or (response.status and not until_complete):
+            break
         data = await reader.read(16 * 1024)
         if not data:
             break
         size += len(data)
         try:
-            parser.feed_data(data)
+            response.parser.feed_data(data)
         except httptools.HttpParserError as error:
-            raise DeliveryFailed(f"the answer is not HTTP: {error}") from error
-    status = parser.get_status_code() if size else 0
-    if not status:
-        raise DeliveryFailed("the connection ended without an answer")
-    return status, response.retry_after
+            if not response.status:
+                raise DeliveryFailed(f"the answer is not HTTP: {error}") from error
+            break
+    return size

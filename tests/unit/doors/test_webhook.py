@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
+import socket
+from typing import Any
 
 import pytest
 
-from qmd.doors.http.webhook import is_permitted, signature
+from qmd.doors.http import webhook
+from qmd.doors.http.webhook import DeliveryFailed, deliver, is_permitted, signature
 
 NETWORK = ipaddress.ip_network("10.1.0.0/16")
 LOCAL = ipaddress.ip_network("127.0.0.0/8")
@@ -51,3 +56,81 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
     found = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
 
     assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+async def answered_with(answer: bytes, *, stays_open: bool, host: str = "127.0.0.1") -> None:
+    """Deliver a message to a server that answers with these bytes.  Raises DeliveryFailed."""
+
+    ended: list[asyncio.Event] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended.append(asyncio.Event())
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\nbody")
+            writer.write(answer)
+            await writer.drain()
+            if stays_open:
+                await reader.read()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        ended[0].set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://{host}:{port}/hook"
+        allowed = [LOCAL, ipaddress.ip_network("::1")]
+        try:
+            await deliver(url, (), b"body", allowed, 10.0, "targets")
+        finally:
+            for each in ended:
+                await each.wait()
+
+
+ACCEPTED = (
+    b"HTTP/1.1 204 No Content\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly a part",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno chunk",
+)
+REFUSED = (
+    b"",
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"HTTP/1.1 200 OK\r\nconte",
+    b"HTTP/1.1 103 Early Hints\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 500 Oops\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1/\r\ncontent-length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nx: " + b"x" * webhook.RESPONSE_BYTES_MAX,
+)
+
+
+@pytest.mark.parametrize("answer", ACCEPTED)
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_the_head_of_the_final_response_decides(
+    answer: bytes, stays_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "BODY_S", 0.05)
+    asyncio.run(answered_with(answer, stays_open=stays_open))
+
+
+@pytest.mark.parametrize("answer", REFUSED)
+def test_without_the_head_of_an_accepting_response_a_message_was_not_accepted(
+    answer: bytes,
+) -> None:
+    with pytest.raises(DeliveryFailed):
+        asyncio.run(answered_with(answer, stays_open=False))
+
+
+def test_the_next_address_of_a_target_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one does not answer, as that of IPv6 on a host that has only IPv4."""
+
+    def addresses(host: str, port: int, **_: Any) -> Any:
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: addresses(host, port))
+    asyncio.run(answered_with(ACCEPTED[0], stays_open=False, host="both.example"))
