@@ -303,11 +303,12 @@ def test_a_message_that_may_have_been_removed_is_in_doubt_and_never_restored(
         db.commit()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'message'").fetchone()
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
         db.execute("UPDATE counter SET value = 1 << 40")
         db.commit()
     path = folder / "queues.db"
     content = bytearray(path.read_bytes())
-    header = (root - 1) * PAGE_BYTES
+    header = (root - 1) * page_bytes
     count = int.from_bytes(content[header + 3 : header + 5], "big")
     content[header + 3 : header + 5] = (count - 1).to_bytes(2, "big")
     path.write_bytes(content)

@@ -10,11 +10,14 @@ import pytest
 
 from storage import Disk, Storage, StorageError
 from storage.engine import checkpoint
-from storage.options import PAGE_BYTES
+from storage.options import PAGE_BYTES, StorageOptions
 from tests.patience import END_S
 from tests.unit.storage.support import durable, insert, key, opened, other_connection, stored
 
-LOG_PAGES_MAX = 80  # the log of a new database begins with some seventy pages
+CHECKPOINT_PAGES = 80  # of 8 KiB; the log of a new database begins with some seventy pages
+LOG_PAGES_MAX = StorageOptions(
+    wal_autocheckpoint_pages=CHECKPOINT_PAGES, disk_reserve_bytes=0
+).log_pages_max(PAGE_BYTES)
 #: The most pages that a batch of these tests writes.
 BATCH_PAGES_MAX = 10
 
@@ -64,7 +67,7 @@ def test_the_commit_that_makes_the_log_too_long_does_not_wait_for_the_checkpoint
     folder: Path,
 ) -> None:
     async def scenario() -> None:
-        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+        async with opened(folder, wal_autocheckpoint_pages=CHECKPOINT_PAGES) as storage:
             gate = Gate()
             await storage.batch.run(gate.shut)
             arrival = await write_until_too_long(storage, folder)  # its commits are reported
@@ -82,7 +85,7 @@ def test_the_commit_that_makes_the_log_too_long_does_not_wait_for_the_checkpoint
 
 def test_the_log_does_not_grow_with_the_load(folder: Path) -> None:
     async def scenario() -> None:
-        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+        async with opened(folder, wal_autocheckpoint_pages=CHECKPOINT_PAGES) as storage:
             await write(storage, *range(1, 100))
             assert log_bytes(folder) < (LOG_PAGES_MAX + BATCH_PAGES_MAX) * (PAGE_BYTES + 24)
 
@@ -91,7 +94,7 @@ def test_the_log_does_not_grow_with_the_load(folder: Path) -> None:
 
 def test_the_log_restarts_when_a_long_reader_has_ended(folder: Path) -> None:
     async def scenario() -> None:
-        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+        async with opened(folder, wal_autocheckpoint_pages=CHECKPOINT_PAGES) as storage:
             await write(storage, 1)
             reader = other_connection(folder)
             reader.execute("BEGIN")
@@ -120,7 +123,7 @@ def test_a_failed_checkpoint_stops_the_storage_and_waiting_acts_are_not_written(
                 os.close(file)
 
     async def scenario() -> None:
-        async with opened(folder, wal_autocheckpoint_pages=LOG_PAGES_MAX) as storage:
+        async with opened(folder, wal_autocheckpoint_pages=CHECKPOINT_PAGES) as storage:
             gate = Gate()
             await storage.batch.run(gate.shut)
             arrival = await write_until_too_long(storage, folder)

@@ -13,6 +13,7 @@ import pytest
 
 from storage import Disk, Storage, StorageError
 from storage.errors import NoRoomForIt
+from storage.options import PAGE_BYTES
 from storage.tables import counters, messages
 from storage.tables.keys import message_key
 from tests.patience import END_S
@@ -345,7 +346,7 @@ def test_queues_can_be_emptied_on_a_disk_that_other_files_fill(
 def test_an_index_of_the_log_that_cannot_grow_counts_as_a_full_disk(larger_disk: Path) -> None:
     """`queues.db-shm` grows with every 4062 pages of the log.  The log keeps all pages that a
     reader of the database may still need."""
-    folder, frame_bytes = larger_disk / "data", 8192 + 24
+    folder, frame_bytes = larger_disk / "data", PAGE_BYTES + 24
 
     async def scenario() -> None:
         async with opened(folder, disk_reserve_bytes=MIB) as storage:
@@ -357,8 +358,8 @@ def test_an_index_of_the_log_that_cannot_grow_counts_as_a_full_disk(larger_disk:
             count = 1
             while log.stat().st_size < 4040 * frame_bytes:
                 left = 4040 - log.stat().st_size // frame_bytes
-                await insert(storage, *range(count, count + max(left, 10)))
-                count += max(left, 10)
+                await insert(storage, *range(count, count + max(left // 2, 5)))
+                count += max(left // 2, 5)
             assert index.stat().st_size == 32 * KIB
             fill(larger_disk / "other")
             room = (4062 - log.stat().st_size // frame_bytes + 2) * frame_bytes

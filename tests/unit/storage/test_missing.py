@@ -105,7 +105,7 @@ def test_every_truncation_is_detected(copy: Path, tmp_path: Path) -> None:
     for number in (*range(0, frames, 9), frames - 1):
         damaged = tmp_path / str(number)
         shutil.copytree(copy, damaged)
-        os.truncate(damaged / "queues.db-wal", frame_at(number) + 5000)
+        os.truncate(damaged / "queues.db-wal", frame_at(number) + FRAME_BYTES * 2 // 3)
         assert missing.find(damaged) is not None, number
         shutil.rmtree(damaged)
 

@@ -14,6 +14,7 @@ import pytest
 
 from storage import CannotStart, FolderInUse, Identity, Recovery, Storage
 from storage.engine import schema
+from storage.options import PAGE_BYTES
 from storage.tables import counters
 from tests.patience import END_S
 from tests.unit.storage.support import (
@@ -72,7 +73,7 @@ def test_the_pragmas_are_those_that_durability_needs(folder: Path) -> None:
             expected: dict[str, object] = {
                 "journal_mode": "wal",
                 "synchronous": 2,
-                "page_size": 8192,
+                "page_size": PAGE_BYTES,
                 "auto_vacuum": 2,
                 "secure_delete": 0,
                 "wal_autocheckpoint": 0,  # checkpoint.py

@@ -8,6 +8,7 @@ import pytest
 
 from storage import Batch, Storage, StorageError
 from storage.engine import writer
+from storage.options import PAGE_BYTES
 from storage.tables.awaiting import Arrived
 from tests.unit.storage.support import (
     durable,
@@ -270,10 +271,11 @@ def test_unused_pages_are_returned_to_the_disk_in_steps(folder: Path) -> None:
             storage.batch.delete_messages([key(arrival) for arrival in range(1000)])
             await durable(storage)
 
-            left = [await storage.vacuum(100) for _ in range(6)]
+            step = 800 * 1024 // PAGE_BYTES
+            left = [await storage.vacuum(step) for _ in range(6)]
 
             assert left == sorted(left, reverse=True)
-            assert left[0] - left[1] == 100
+            assert left[0] - left[1] == step
             assert left[-1] == 0
         # The rows took 4 MB; the tables themselves take half a megabyte.
         assert (folder / "queues.db").stat().st_size < 1_000_000
