@@ -8,7 +8,7 @@ from storage.vault import StorageKey, Vault
 MIB = 1024 * 1024
 
 #: The size of the pages of a new database: docs/decisions/0077.
-PAGE_BYTES = 8192
+PAGE_BYTES = 4096
 #: The unit of `wal_autocheckpoint_pages`, whatever the pages of the database are.
 _CHECKPOINT_UNIT_BYTES = 8192
 

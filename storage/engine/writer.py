@@ -36,9 +36,9 @@ from storage.engine.reserve import Reserve
 from storage.errors import StorageError
 from storage.options import StorageOptions
 
-#: Pages that a commit on a full disk frees at once: 2 MiB, some 10 ms.
+#: Pages that a commit on a full disk frees at once: 1 MiB, or 2 in pages of 8 KiB; some 10 ms.
 VACUUM_PAGES = 256
-#: The same after messages were rejected for lack of space: 64 MiB, some 0.3 s.
+#: The same after messages were rejected for lack of space: 32 or 64 MiB, some 0.3 s.
 VACUUM_PAGES_MAX = 8192
 #: A batch that lacks space or memory is retried after this time.
 RETRY_S = 1.0

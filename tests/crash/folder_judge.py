@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.options import PAGE_BYTES
+from storage.engine import page_size
 from storage.rescue import check
 from storage.rescue.cells import LEAF_TABLE, Unreadable, read_page
 from storage.rescue.database_file import DatabaseFile
@@ -22,7 +22,7 @@ from tests.stored_packets import packets
 
 FILES = (DATABASE, LOG, f"{DATABASE}-shm")
 NEW_ID = b"new-queue-manager"[:16]
-FRAME_BYTES, LOG_HEADER_BYTES = PAGE_BYTES + 24, 32
+FRAME_HEADER_BYTES, LOG_HEADER_BYTES = 24, 32
 
 Key = tuple[str, int]  # table, key
 Pages = dict[Key, set[int]]
@@ -239,17 +239,19 @@ def _harmed_pages(folder: Path, wounded: Path) -> tuple[set[int], bool]:
 
     A harmed log as a whole counts as well.
     """
-    log = read_log(folder / DATABASE, PAGE_BYTES)
+    page_bytes = page_size.of_database(folder / DATABASE)
+    frame_bytes = FRAME_HEADER_BYTES + page_bytes
+    log = read_log(folder / DATABASE, page_bytes)
     harmed = {
         number + 1
-        for number in _differences(folder, wounded, DATABASE, 0, PAGE_BYTES)
+        for number in _differences(folder, wounded, DATABASE, 0, page_bytes)
         if number + 1 not in log.frames
     }
     by_frame = {
-        (content - 24 - LOG_HEADER_BYTES) // FRAME_BYTES: page
+        (content - FRAME_HEADER_BYTES - LOG_HEADER_BYTES) // frame_bytes: page
         for page, content in log.frames.items()
     }
-    frames = _differences(folder, wounded, LOG, LOG_HEADER_BYTES, FRAME_BYTES)
+    frames = _differences(folder, wounded, LOG, LOG_HEADER_BYTES, frame_bytes)
     harmed |= {by_frame[frame] for frame in frames & by_frame.keys()}
     begins, ends = _last_commit(folder)
     # Without the end of the commit before it both are one, which a loss of power may have torn.
@@ -275,9 +277,11 @@ def _last_commit(folder: Path) -> tuple[int, int]:
     data = path.read_bytes() if path.exists() else b""
     salts = data[16:24]
     commits = [0]
-    newest = max(read_log(folder / DATABASE, PAGE_BYTES).frames.values(), default=0)
-    for frame in range((len(data) - LOG_HEADER_BYTES) // FRAME_BYTES if data else 0):
-        header = LOG_HEADER_BYTES + frame * FRAME_BYTES
+    page_bytes = page_size.of_database(folder / DATABASE)
+    frame_bytes = FRAME_HEADER_BYTES + page_bytes
+    newest = max(read_log(folder / DATABASE, page_bytes).frames.values(), default=0)
+    for frame in range((len(data) - LOG_HEADER_BYTES) // frame_bytes if data else 0):
+        header = LOG_HEADER_BYTES + frame * frame_bytes
         if header >= newest or data[header + 8 : header + 16] != salts:
             break
         if data[header + 4 : header + 8] != bytes(4):

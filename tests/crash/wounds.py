@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from storage.options import PAGE_BYTES
+from storage.engine import page_size
 
 SECTOR_BYTES = 512
 DATABASE, LOG = "queues.db", "queues.db-wal"
@@ -37,11 +37,12 @@ def flip(folder: Path, rng: random.Random, _: Path) -> str:
 
 def flip_where_it_matters(folder: Path, rng: random.Random, _: Path) -> str:
     """Flip bits in page headers, row lists and the pointer map."""
+    page_bytes = page_size.of_database(folder / DATABASE)
     content = _content(folder, DATABASE)
-    page = rng.randrange(len(content) // PAGE_BYTES) if rng.random() < 0.7 else rng.randrange(2)
-    place = page * PAGE_BYTES + rng.randrange(rng.choice((12, 40, 200)))
+    page = rng.randrange(len(content) // page_bytes) if rng.random() < 0.7 else rng.randrange(2)
+    place = page * page_bytes + rng.randrange(rng.choice((12, 40, 200)))
     if page == 1:  # the first page of the pointer map
-        place = PAGE_BYTES + rng.randrange(min(PAGE_BYTES, 5 * len(content) // PAGE_BYTES))
+        place = page_bytes + rng.randrange(min(page_bytes, 5 * len(content) // page_bytes))
     place = min(place, len(content) - 1)
     content[place] ^= 1 << rng.randrange(8)
     (folder / DATABASE).write_bytes(content)
@@ -50,11 +51,12 @@ def flip_where_it_matters(folder: Path, rng: random.Random, _: Path) -> str:
 
 def spoil(folder: Path, rng: random.Random, _: Path) -> str:
     """Replace pieces by zeros or random bytes."""
+    page_bytes = page_size.of_database(folder / DATABASE)
     name, content = _a_file(folder, rng)
     count = rng.choice((1, 1, 3))
     for _ in range(count):
-        size = rng.choice((SECTOR_BYTES, 4096, PAGE_BYTES, 3 * PAGE_BYTES))
-        unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
+        size = rng.choice((SECTOR_BYTES, 4096, page_bytes, 3 * page_bytes))
+        unit = rng.choice((SECTOR_BYTES, page_bytes))
         place = rng.randrange(max(1, len(content) - size)) // unit * unit
         size = min(size, len(content) - place)
         content[place : place + size] = bytes(size) if rng.random() < 0.6 else rng.randbytes(size)
@@ -78,29 +80,31 @@ def cut_log(folder: Path, rng: random.Random, _: Path) -> str:
 
 def former_page(folder: Path, rng: random.Random, earlier: Path) -> str:
     """Restore an old state of a page, as after a lost write."""
+    page_bytes = page_size.of_database(folder / DATABASE)
     content, before = _content(folder, DATABASE), _content(earlier, DATABASE)
-    pages = min(len(content), len(before)) // PAGE_BYTES
+    pages = min(len(content), len(before)) // page_bytes
     changed = [
         page
         for page in range(pages)
-        if content[page * PAGE_BYTES :][:PAGE_BYTES] != before[page * PAGE_BYTES :][:PAGE_BYTES]
+        if content[page * page_bytes :][:page_bytes] != before[page * page_bytes :][:page_bytes]
     ]
     if not changed:
         return "nothing"
-    place = rng.choice(changed) * PAGE_BYTES
-    content[place : place + PAGE_BYTES] = before[place : place + PAGE_BYTES]
+    place = rng.choice(changed) * page_bytes
+    content[place : place + page_bytes] = before[place : place + page_bytes]
     (folder / DATABASE).write_bytes(content)
-    return f"page {place // PAGE_BYTES + 1} as it was before"
+    return f"page {place // page_bytes + 1} as it was before"
 
 
 def misplaced_page(folder: Path, rng: random.Random, _: Path) -> str:
     """Write a page to the place of another one."""
+    page_bytes = page_size.of_database(folder / DATABASE)
     content = _content(folder, DATABASE)
-    pages = len(content) // PAGE_BYTES
-    source, place = (rng.randrange(pages) * PAGE_BYTES for _ in range(2))
-    content[place : place + PAGE_BYTES] = content[source : source + PAGE_BYTES]
+    pages = len(content) // page_bytes
+    source, place = (rng.randrange(pages) * page_bytes for _ in range(2))
+    content[place : place + page_bytes] = content[source : source + page_bytes]
     (folder / DATABASE).write_bytes(content)
-    return f"page {source // PAGE_BYTES + 1} in the place of {place // PAGE_BYTES + 1}"
+    return f"page {source // page_bytes + 1} in the place of {place // page_bytes + 1}"
 
 
 WOUNDS: tuple[Callable[[Path, random.Random, Path], str], ...] = (

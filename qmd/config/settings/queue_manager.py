@@ -56,9 +56,10 @@ class StorageSettings:
     )
     page_bytes: int = setting(
         WholeOf((4096, 8192)),
-        8192,
-        "Bytes of a page of a new database. With 4096, a message that is sent alone costs two"
-        " thirds of the bytes written, and a batch nearly twice the write calls.",
+        4096,
+        "Bytes of a page of a new database. With 8192, a message that is sent alone writes 1.6"
+        " times the bytes, a batch has about half of the write calls, and a body of megabytes"
+        " takes a seventh less processor time.",
     )
     key_files: tuple[Path, ...] = setting(
         SecretFiles(),

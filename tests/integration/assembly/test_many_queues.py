@@ -56,7 +56,8 @@ def file_bytes(host: Host) -> int:
     with closing(sqlite3.connect(host.services.settings.queue_manager.data / "queues.db")) as db:
         (count,) = db.execute("PRAGMA page_count").fetchone()
         (free,) = db.execute("PRAGMA freelist_count").fetchone()
-        return int((count - free) * 8192)
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+        return int((count - free) * page_bytes)
 
 
 async def commit(host: Host, *messages: NewMessage) -> list[Any]:
