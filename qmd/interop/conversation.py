@@ -17,7 +17,7 @@ from protocol.acknowledgments import MessageKind, classify, final_ack_body, orde
 from protocol.errors import ProtocolError
 from protocol.framing import BrokenStream, PacketBuffer
 from protocol.headers import SessionHeader
-from protocol.identifiers import message_id_text
+from protocol.identifiers import guid_text, message_id_text
 from protocol.message_class import MessageClass
 from protocol.packets import PacketKind, packet_kind
 from protocol.records import ConnectionParameters, EstablishConnection, UserMessage
@@ -294,7 +294,9 @@ class Conversation:
         may_be_open = self.is_open or (by_initiator and self._parameters is not None)
         if not may_be_open:
             violations.append(must(_QB, "3.1.5.8", "a user message before the session is open"))
-        kind = self._kind(record, violations, about)
+        sender = self.guids[0 if by_initiator else 1]
+        is_relayed = guid_text(user.source_queue_manager) != sender
+        kind = self._kind(record, violations, about, is_relayed=is_relayed)
         if kind in (MESSAGE, ACKNOWLEDGMENT, REPORT):
             violations += rules.message(record)
             about.append(name)
@@ -324,12 +326,19 @@ class Conversation:
             summary += f", position {position.sequence_number} of {position.sequence_id:#x}"
         return kind, record, summary
 
-    def _kind(self, record: UserMessage, violations: list[Violation], about: list[str]) -> str:
+    def _kind(
+        self,
+        record: UserMessage,
+        violations: list[Violation],
+        about: list[str],
+        *,
+        is_relayed: bool,
+    ) -> str:
         """Return the kind of a user message; check acknowledgments."""
         properties = record.properties
         match classify(record, record.user.queue_manager_address):
             case MessageKind.ORDER_ACK:
-                violations += rules.ordering(record)
+                violations += rules.ordering(record, is_relayed=is_relayed)
                 body = order_ack_body(record)
                 about += self._streams.acknowledged(body.sequence_id, body.sequence_number)
                 if body.previous_number != body.sequence_number - 1:
@@ -340,7 +349,7 @@ class Conversation:
                     violations.append(must(_QB, "3.1.1.6.2", text))
                 return ORDER_ACK
             case MessageKind.FINAL_ACK:
-                violations += rules.ordering(record)
+                violations += rules.ordering(record, is_relayed=is_relayed)
                 final = final_ack_body(record)
                 about.append(message_id_text(final.source_queue_manager, final.message_number))
                 return FINAL_ACK

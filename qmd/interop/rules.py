@@ -159,8 +159,11 @@ def almost_ordering(packet: UserMessage) -> Iterator[Violation]:
     yield must(_QB, "2.2.4", "a message with the class of order acks is none")
 
 
-def ordering(packet: UserMessage) -> Iterator[Violation]:
-    """Yield what is wrong with the headers of an order ack or a final ack."""
+def ordering(packet: UserMessage, *, is_relayed: bool = False) -> Iterator[Violation]:
+    """Yield what is wrong with the headers of an order ack or a final ack.
+
+    One that is relayed has the hops of its way.
+    """
     user, properties = packet.user, packet.properties
     section = "2.2.4" if properties.message_class == MessageClass.ORDER_ACK else "2.2.5"
     if properties.flags:
@@ -170,6 +173,8 @@ def ordering(packet: UserMessage) -> Iterator[Violation]:
     if section == "2.2.5" and user.flags.delivery != 1:
         yield must(_QB, section, "UserHeader.Flags.DM of a final ack is not 1")
     others = user.flags.replace(delivery=0, destination_type=0, properties_header=0)
+    if is_relayed:
+        others = others.replace(hops=0)
     if others:
         yield must(_QB, section, f"UserHeader.Flags has other bits: 0x{int(others):X}")
     if section == "2.2.4" and any(properties.body[16:]):

@@ -101,6 +101,18 @@ def test_a_wrong_order_ack_is_named(offset: int, value: bytes, clause: str) -> N
     assert clause in clauses(changed(ORDER_ACK, at, value))
 
 
+def test_a_relayed_order_ack_may_have_hops() -> None:
+    """Its source is not the end that sends it; one of this end itself has none."""
+    flags_at, source_at = 60, 16
+    assert "MS-MQQB 2.2.4" in clauses(changed(ORDER_ACK, flags_at, b"\x01"))
+
+    packet = bytearray(PARTS[ORDER_ACK].data)
+    packet[flags_at] |= 1
+    packet[source_at : source_at + 4] = b"else"
+    relayed = Part(PARTS[ORDER_ACK].by_client, bytes(packet))
+    assert "MS-MQQB 2.2.4" not in clauses([*PARTS[:ORDER_ACK], relayed, *PARTS[ORDER_ACK + 1 :]])
+
+
 def test_an_order_ack_with_a_flag_is_no_order_ack() -> None:
     seen = judged(changed(ORDER_ACK, 2, b"\3"))
 
