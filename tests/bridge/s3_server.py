@@ -79,6 +79,9 @@ class S3Server(Broker):
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        import moto.moto_server.werkzeug_app
+        import moto.s3.responses  # noqa: F401  so that a fork has it
+
         fork = multiprocessing.get_context("fork")
         self._process = fork.Process(
             target=_serve, args=(self.port, self.folder / "requests"), daemon=True
