@@ -11,6 +11,7 @@ from functools import partial
 
 from qmd.access.administration import AccessAdministration
 from qmd.assembly.transfer_layer import TransferLayer
+from qmd.bulk.arrival_answers import ArrivalAnswers
 from qmd.bulk.consume import Consumer
 from qmd.bulk.directory_answers import DirectoryAnswers
 from qmd.bulk.large_send import LargeSender
@@ -283,13 +284,7 @@ class Assembly(TransferLayer):
             self.message_sender,
             self._new_answers,
             self._publication_with,
-            partial(
-                PreparedMessages,
-                services,
-                self.send_checks,
-                self.admission,
-                self.message_sender,
-            ),
+            self._messages_one_by_one,
         )
 
     def _make_history(self) -> None:
@@ -400,9 +395,28 @@ class Assembly(TransferLayer):
             ShapeBuilder(
                 services, self.destinations, self.send_checks, in_transaction=bool(transaction)
             ),
-            PublicationWriter(services, self.outgoing, self.outgoing_release, self.recorder),
+            self._publication_writer(),
             transaction,
+            self._arrivals(),
         )
+
+    def _messages_one_by_one(
+        self, *, in_transaction: bool = False, owner: str = ""
+    ) -> PreparedMessages:
+        return PreparedMessages(
+            *(self.services, self.send_checks, self.admission, self.message_sender),
+            arrivals=self._arrivals(),
+            in_transaction=in_transaction,
+            owner=owner,
+        )
+
+    def _arrivals(self) -> ArrivalAnswers:
+        return ArrivalAnswers(
+            self.services, self.destinations, self.recorder, self._publication_writer()
+        )
+
+    def _publication_writer(self) -> PublicationWriter:
+        return PublicationWriter(self.services, self.outgoing, self.outgoing_release, self.recorder)
 
     def _retention_tasks(self) -> dict[str, retention.Task]:
         services = self.services

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from qmd.bulk.message_shapes import NotUniform
-from qmd.bulk.prepared_messages import changed
+from qmd.bulk.prepared_messages import PreparedMessages, changed
 from qmd.control_protocol import parts as frames
 from qmd.naming.fan_out import Copies
 from qmd.operations.delayed import is_delayed
 
 if TYPE_CHECKING:
     from qmd.bulk.directory_answers import DirectoryAnswers
-    from qmd.bulk.prepared_messages import PreparedMessages
     from qmd.bulk.prepared_publication import PreparedPublication
     from qmd.control_protocol.messages import NewMessage
     from qmd.naming.fan_out import Several
@@ -54,6 +53,7 @@ class PreparedSend:
 
     answers: DirectoryAnswers
     prepared: PreparedMessages | UniformMessages
+    parts: WorkParts
 
     async def send(
         self,
@@ -64,16 +64,30 @@ class PreparedSend:
     ) -> None:
         """Send all of the messages or none, as `MessageSender.send`, after a last `check`.
 
-        All of it is one turn of the loop.  Raises Refusal.
+        All of it is one turn of the loop, unless nothing of it is stored: express messages are sent
+        in parts.  Raises Refusal.
         """
+        if isinstance(self.prepared, PreparedMessages) and self.prepared.is_express:
+            await self.answers.complete(partial(self._begin_parts, self.prepared, check, token))
+            await self.prepared.write_in_parts(self.parts, token, done)
+            return
         await self.answers.complete(partial(self._send, check, token, done))
+
+    def _begin_parts(
+        self, prepared: PreparedMessages, check: Callable[[], None], token: bytes
+    ) -> None:
+        self._check(check)
+        prepared.record(token)
+
+    def _check(self, check: Callable[[], None]) -> None:
+        check()
+        if not self.prepared.check():
+            raise changed()
 
     def _send(
         self, check: Callable[[], None], token: bytes, done: Callable[[list[object]], None]
     ) -> None:
-        check()
-        if not self.prepared.check():
-            raise changed()
+        self._check(check)
         self.prepared.write(token, done)
 
 
@@ -166,12 +180,12 @@ class LargeSender:
                 ids += self._message_sender.ids(more)
         if publication is not None:
             uniform = UniformMessages(self._services, publication, numbers, ids)
-            return PreparedSend(answers, uniform)
+            return PreparedSend(answers, uniform, self._parts)
         prepared = self._new_messages(owner=owner)
         async for some in self.parts_of(len(protected), sender):
             await self._compose(prepared, answers, protected[some])
         await self._services.ids.ensure(prepared.copies)
-        return PreparedSend(answers, prepared)
+        return PreparedSend(answers, prepared, self._parts)
 
     async def send_in_transaction(
         self,
@@ -254,7 +268,9 @@ class LargeSender:
         if numbers is None:
             ways = await answers.complete(partial(self._checks.check, part, is_part=True))
             copies = sum(len(each.routes) if isinstance(each, Copies) else 1 for each in ways)
-            await self._services.ids.ensure(copies)
+            await self._services.ids.ensure(2 * copies)  # also of acknowledgments
+        else:
+            await self._services.ids.ensure(len(part))
         await answers.complete(partial(prepared.add, part, numbers, several, last))
 
     async def _packets(

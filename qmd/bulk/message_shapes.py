@@ -64,6 +64,8 @@ class ShapeBuilder:
         in_transaction: bool = False,
     ) -> None:
         self._in_transaction = in_transaction
+        #: Whether acknowledgments of arrival here are made beside the messages.
+        self.acknowledges = False
         self._services = services
         self._destinations = destinations
         self._checks = checks
@@ -129,6 +131,7 @@ class ShapeBuilder:
             raise NotUniform from refusal
         if way is None or way[1] == EXPRESS:
             raise NotUniform
-        if new.acknowledge & POSITIVE_ARRIVAL and isinstance(way[0], LocalQueue):
-            raise NotUniform  # each of them causes an acknowledgment message
+        causes_another = new.acknowledge & POSITIVE_ARRIVAL and isinstance(way[0], LocalQueue)
+        if causes_another and not self.acknowledges:
+            raise NotUniform
         return way

@@ -8,9 +8,13 @@ packets their places.  Their rows are in one batch, so that the request is one c
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from qmd.bulk.message_shapes import NotUniform
 from qmd.control_protocol.messages import EXPRESS
 from qmd.errors import Refusal
 from qmd.naming.fan_out import Copies
@@ -19,13 +23,16 @@ from qmd.queues.local_queue import LocalQueue
 from qmd.queues.quotas import queue_refusal
 
 if TYPE_CHECKING:
+    from qmd.bulk.arrival_answers import ArrivalAnswers
     from qmd.control_protocol.messages import NewMessage
     from qmd.message.prepared import PreparedPackets
+    from qmd.naming.destinations import Route
     from qmd.naming.fan_out import Several
     from qmd.operations.send import MessageSender
     from qmd.operations.send_checks import Chosen, SendChecks
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
+    from qmd.runtime.work_parts import WorkParts
 
 
 class _Condition:
@@ -50,10 +57,14 @@ class PreparedMessages:
         admission: Admission,
         sender: MessageSender,
         *,
+        arrivals: ArrivalAnswers,
         in_transaction: bool = False,
         owner: str = "",
     ) -> None:
-        """`owner` is the client that may cancel delayed messages."""
+        """`arrivals` makes acknowledgments; `owner` is the client that may cancel delayed
+        messages."""
+        self._arrivals = arrivals
+        self._answered: set[int] = set()  # the numbers of messages with an acknowledgment
         self._services = services
         self._checks = checks
         self._admission = admission
@@ -70,6 +81,7 @@ class PreparedMessages:
         self._by_queue: dict[LocalQueue, int] = {}  # bytes
         self._bytes = self._express_bytes = self._stored_bytes = 0
         self._copies = 0
+        self._unstored = 0  # messages of which nothing is stored
 
     @property
     def numbers(self) -> list[object]:
@@ -113,6 +125,19 @@ class PreparedMessages:
             self._ways.append(way)
             self._numbers.append(number)
             self._packets.append(packets)
+            if not isinstance(way, Copies):
+                self._acknowledge(new, way, number, packets[way[1]])
+
+    def _acknowledge(
+        self, new: NewMessage, way: tuple[Route, int], number: object, packet: bytes
+    ) -> None:
+        """Make the acknowledgment of a message that is acknowledged when it is stored here."""
+        route, delivery = way
+        is_usual = delivery != EXPRESS and not new.report_queue and not is_delayed(new)
+        if is_usual and self._arrivals.wants(new, route) and isinstance(number, int):
+            with contextlib.suppress(NotUniform):
+                self._arrivals.add([packet])
+                self._answered.add(number)
 
     def check(self) -> bool:
         """Return True if all messages can be sent now as they were made.  Raises Refusal."""
@@ -125,6 +150,8 @@ class PreparedMessages:
             messages_in_all=self._copies,
         )
         if not all(_is_same(each.way, way) for each, way in zip(conditions, ways, strict=True)):
+            raise changed()
+        if not self._arrivals.is_as_before():
             raise changed()
         for queue, size in self._by_queue.items():
             if not queue.has_room(size):
@@ -153,7 +180,48 @@ class PreparedMessages:
             in_transaction=self._in_transaction,
             owner=self._owner,
             prepared=self._packets,
+            answered=self._answered,
         )
+        self._arrivals.write()
+
+    @property
+    def is_express(self) -> bool:
+        """Whether all of them are express messages for queues here, so that nothing is stored."""
+        return self._unstored == len(self._messages)
+
+    def record(self, token: bytes) -> None:
+        """Record the outcome of express messages, in the turn of the loop of their `check`."""
+        if token:
+            result = msgspec.msgpack.encode(self._numbers)
+            batch = self._services.storage.batch
+            batch.record_outcome(token, result, self._services.clock.now_s)
+
+    async def write_in_parts(
+        self, parts: WorkParts, token: bytes, done: Callable[[list[object]], None]
+    ) -> None:
+        """Send express messages after their `check` and `record`, between other work.
+
+        An outcome is on disk before: a client that asks for it must not send them again.  Raises
+        Refusal if a queue is deleted meanwhile: the messages before it were sent.
+        """
+        if token:
+            await self._services.storage.batch.barrier()
+        ids: list[object] = []
+        async for some in parts.of(len(self._messages)):
+            ways = self._ways[some]
+            for way in ways:
+                if not isinstance(way, Copies) and _is_deleted(way[0]):
+                    raise _deleted(way[0])
+            self._sender.take_over(
+                self._messages[some],
+                ways,
+                b"",
+                ids.extend,
+                numbers=self._numbers[some],
+                owner=self._owner,
+                prepared=self._packets[some],
+            )
+        done(ids)
 
     def _count(
         self, new: NewMessage, way: Chosen, packets: PreparedPackets, several: Several | None
@@ -170,6 +238,7 @@ class PreparedMessages:
             known.example, known.bytes = new, _size(new)
         if not isinstance(way, Copies):
             route, delivery = way
+            self._unstored += is_unstored(new, route, delivery)
             self._add(route, delivery, len(packets[delivery]))
             return
         for route, delivery in zip(way.routes, way.deliveries, strict=True):
@@ -194,6 +263,28 @@ def changed() -> Refusal:
         "a queue of the request has changed while its messages were prepared, and none of them was"
         " sent",
         "Send them again.",
+    )
+
+
+def is_unstored(new: NewMessage, route: object, delivery: int) -> bool:
+    """Return whether a message is in memory only, with all that it causes."""
+    return (
+        delivery == EXPRESS
+        and isinstance(route, LocalQueue)
+        and not (new.report_queue or new.dead_letter_queue or is_delayed(new))
+    )
+
+
+def _is_deleted(route: Route) -> bool:
+    return isinstance(route, LocalQueue) and route.deleted
+
+
+def _deleted(route: Route) -> Refusal:
+    assert isinstance(route, LocalQueue)
+    return Refusal(
+        "no_such_queue",
+        f"{route.name} was deleted while express messages were sent, and those before it were sent",
+        "Send the others to queues that exist.",
     )
 
 

@@ -31,6 +31,7 @@ from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quotas import queue_refusal
 
 if TYPE_CHECKING:
+    from qmd.bulk.arrival_answers import ArrivalAnswers
     from qmd.bulk.directory_answers import DirectoryAnswers
     from qmd.naming.destinations import Route
     from qmd.operations.send import MessageSender
@@ -55,8 +56,15 @@ class PreparedPublication:
         shape_builder: ShapeBuilder,
         writer: PublicationWriter,
         transaction: str = "",
+        arrivals: ArrivalAnswers | None = None,
     ) -> None:
-        """`transaction` is the id, as text, of the one that sends all messages; "": each is one."""
+        """`transaction` is the id, as text, of the one that sends all messages; "": each is one.
+
+        `arrivals` makes the acknowledgments of arrival here; without it, messages that ask for one
+        are not uniform.
+        """
+        self._arrivals = arrivals
+        shape_builder.acknowledges = arrivals is not None
         self._transaction = transaction
         self._index: int | None = None  # of the transaction
         self._services = services
@@ -92,8 +100,10 @@ class PreparedPublication:
                 example = NewMessage(*alike[0])
                 self._shapes[key] = await self._answers.complete(partial(self._new_shape, example))
         if numbers is None:
-            await self._services.ids.ensure(len(rows))
+            await self._services.ids.ensure(2 * len(rows))  # also of acknowledgments
             numbers = self._services.ids.next_message_numbers(len(rows))
+        elif self._arrivals is not None:
+            await self._services.ids.ensure(len(rows))
         self._add(groups, numbers)
         return numbers
 
@@ -102,6 +112,7 @@ class PreparedPublication:
 
         As many numbers must be left.  Raises NotUniform and MustAsk.
         """
+        self._shape_builder.acknowledges = False  # the numbers for more messages may be missing
         groups = [(key, list(alike)) for key, alike in groupby(rows, shape)]
         if len({key for key, _ in groups}) * ROWS_OF_SHAPE_MIN > len(rows):
             raise NotUniform
@@ -134,6 +145,8 @@ class PreparedPublication:
             group.numbers += mine
             group.packets += packets
             group.sizes += map(len, packets)
+            if self._arrivals is not None and self._arrivals.wants(shape.example, shape.queue):
+                self._arrivals.add(packets)
             at += len(some)
         self.messages += len(numbers)
 
@@ -170,11 +183,15 @@ class PreparedPublication:
             first[0] = with_bounds(first[0], is_first=True, is_last=False)
             last[-1] = with_bounds(last[-1], is_first=False, is_last=True)
         self._writer.write(self._groups, self.messages, self._transaction)
+        if self._arrivals is not None:
+            self._arrivals.write()
         self._message_sender.sent_count += self.messages
 
     def _check(self) -> int:
         """Return the size of all packets.  Raises Refusal and NotUniform, as `take_over`."""
         self._answers.call(self._check_routes)
+        if self._arrivals is not None and not self._arrivals.is_as_before():
+            raise NotUniform
         limit = self._services.settings.quotas.message_bytes_max
         by_queue: dict[Route, int] = {}
         in_sequence: dict[OutgoingQueue, int] = {}

@@ -170,7 +170,7 @@ class Consume(Request, tag="consume", frozen=True):
 
     reader: Name
     fence: int
-    ends: dict[str, Amount]
+    ends: Annotated[dict[QueueName, Amount], msgspec.Meta(max_length=QUEUES_MAX)]
 
 
 class ListReaders(Request, tag="list_readers", frozen=True):

@@ -10,6 +10,7 @@ from qmd.control_protocol.messages import MESSAGES_MAX, NewMessage, Request, add
 
 LINK_BYTES = 16
 DELIVERY_BYTES_MAX = 64
+AT_ONCE_MAX = 1024  # messages, and links: they are sent in one turn of the event loop
 
 Link = Annotated[bytes, msgspec.Meta(min_length=LINK_BYTES, max_length=LINK_BYTES)]
 Delivery = Annotated[bytes, msgspec.Meta(max_length=DELIVERY_BYTES_MAX)]
@@ -38,8 +39,8 @@ class SendOverLinks(Request, tag="send_over_links", frozen=True):
     no message overtakes one that was refused and is sent again.  With 0 it follows none.
     """
 
-    messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]
-    links: Annotated[list[LinkDeliveries], msgspec.Meta(max_length=MESSAGES_MAX)]
+    messages: Annotated[list[NewMessage], msgspec.Meta(max_length=AT_ONCE_MAX)]
+    links: Annotated[list[LinkDeliveries], msgspec.Meta(max_length=AT_ONCE_MAX)]
     turn: Position = 0
     after: Position = 0
 

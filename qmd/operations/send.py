@@ -6,7 +6,7 @@ send_checks   send_batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from protocol.identifiers import guid_text
@@ -122,19 +122,22 @@ class MessageSender:
         in_transaction: bool = False,
         owner: str = "",
         prepared: Sequence[PreparedPackets] | None = None,
+        answered: Collection[int] = (),
     ) -> None:
         """Send messages that `SendChecks.check` has accepted in the same turn of the event loop.
 
         `numbers` are set if they were allocated before.  With `in_transaction` the messages are
         one transaction, and `token` is its id.  Otherwise each transactional message is a
         transaction of its own.  Delayed messages are stored for their time, in the same batch.
-        `prepared` has the packets of all messages, if they were made before.
+        `prepared` has the packets of all messages, if they were made before, and `answered` the
+        numbers of those of which the caller sends the acknowledgment of arrival.
         """
         self._release()  # a new sequence begins where all messages are acknowledged
         if numbers is None:
             numbers = self.numbers_of(chosen)
         transaction = token.hex() if in_transaction else ""
         batch_sender = self._begin_batch(token, transaction)
+        batch_sender.answered = answered
         packets: Sequence[PreparedPackets | None] = prepared or [None] * len(messages)
         all_of_them: list[_Checked] = [*zip(messages, chosen, numbers, packets, strict=True)]
         if any(map(is_delayed, messages)):

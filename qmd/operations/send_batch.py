@@ -8,7 +8,7 @@ no commit has only some of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,8 @@ class BatchSender:
         self.to_send: dict[OutgoingQueue, list[Appended]] = {}
         self.in_sequences: dict[OutgoingQueue, None] = {}  # those with transactional messages
         self.has_delayed = False  # the batch stores messages that are sent later
+        #: The numbers of messages of which another part sends the acknowledgment of arrival.
+        self.answered: Collection[int] = ()
         self._express: dict[OutgoingQueue, list[Appended]] = {}
         self._timed: NewMessage | None = None  # the message that `deadlines` are about
         #: Of the last message that went to a queue elsewhere, and of all of its copies.
@@ -183,8 +185,10 @@ class BatchSender:
                 add_correlation(event, new.correlation_id)
             if new.extension and (trace := trace_of(new.extension)):
                 add_trace(event, trace)
-        if (new.report_queue or new.acknowledge & POSITIVE_ARRIVAL) and isinstance(
-            route, LocalQueue
+        if (
+            (new.report_queue or new.acknowledge & POSITIVE_ARRIVAL)
+            and isinstance(route, LocalQueue)
+            and number not in self.answered
         ):
             self._outcomes.arrived(new, packet, batch)
 

@@ -74,7 +74,8 @@ class OnceSender:
     ) -> object:
         """Send messages unless an earlier request with this token did so; return their ids.
 
-        `prepare()` returns the function that sends them in one turn of the event loop.
+        `prepare()` returns the function that sends them, in one turn of the event loop if anything
+        of them is stored.
         `owner` is the client that may cancel delayed messages.  `shared` is the token that it had
         if a version without rights executed it.  The fingerprint of the request is stored in the
         same commit.
@@ -97,7 +98,7 @@ class OnceSender:
             await send(token, partial(settle, done), owner)
             self._limit.count(owner)
             if fingerprint:
-                # In the same turn of the event loop: in the batch of the messages.
+                # In the same turn of the event loop: in the batch of messages that are stored.
                 self._services.storage.batch.record_outcome(
                     _key_of_fingerprint(token),
                     msgspec.msgpack.encode(fingerprint),

@@ -72,6 +72,15 @@ class _WayBack:
         self.acks = acks
 
 
+def administration_name(destination: AckDestination) -> FormatName:
+    """Return the name of an administration queue.  Raises InvalidName."""
+    if isinstance(destination, DirectQueueName):
+        return parse_wire_name(destination.name)
+    if isinstance(destination, PrivateQueueName):
+        return PrivateName(destination.queue_manager, destination.number)
+    return PublicName(destination)
+
+
 class Acknowledgments:
     """Builds acknowledgments and sends them."""
 
@@ -238,15 +247,11 @@ class Acknowledgments:
 
         Then its sender gets no acknowledgment.
         """
-        if isinstance(destination, DirectQueueName):
-            try:
-                return parse_wire_name(destination.name)
-            except InvalidName as error:
-                self._services.log_limited("no_administration_queue", "name", reason=str(error))
-                return None
-        if isinstance(destination, PrivateQueueName):
-            return PrivateName(destination.queue_manager, destination.number)
-        return PublicName(destination)
+        try:
+            return administration_name(destination)
+        except InvalidName as error:
+            self._services.log_limited("no_administration_queue", "name", reason=str(error))
+            return None
 
     def _permitted(
         self,

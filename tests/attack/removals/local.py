@@ -4,6 +4,7 @@ from tests.attack.removals.removal import Change, Removal
 
 _USERS = "tests/integration/control/test_local_users.py::"
 _NAMES = "tests/integration/directory/test_names_and_rights.py::"
+_ACKNOWLEDGED = "tests/integration/control/test_large_acknowledged.py::"
 _LARGE = "tests/integration/control/test_large_requests.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _SOCKET = "tests/process/test_control_socket.py::"
@@ -60,6 +61,20 @@ REMOVALS = (
         "flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC",
         "tests/unit/access/test_tokens.py"
         "::test_a_link_in_place_of_the_temporary_file_is_not_followed",
+    ),
+    Removal(
+        "requests with tens of thousands of messages that are acknowledged",
+        "qmd/bulk/arrival_answers.py",
+        "        return bool(new.acknowledge & POSITIVE_ARRIVAL) and isinstance(route, LocalQueue)",
+        "        return False",
+        f"{_ACKNOWLEDGED}test_acknowledgments_are_made_beside_the_messages_and_are_as_usual",
+    ),
+    Removal(
+        "requests with tens of thousands of messages that are acknowledged",
+        "qmd/bulk/prepared_messages.py",
+        "        return self._unstored == len(self._messages)",
+        "        return False",
+        f"{_ACKNOWLEDGED}test_others_are_served_while_express_messages_of_a_large_request_are_sent",
     ),
     Removal(
         "a queue with the name of an alias or a list",

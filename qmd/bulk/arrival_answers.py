@@ -1,0 +1,160 @@
+"""Acknowledgments of the arrival of many messages of one request here, made in parts.
+
+    add (with the packets of a part) ──► acknowledgments ──► write: one turn, the same batch
+
+To make one takes as long as to put twenty messages into their queue.  They are therefore made with
+the packets that they acknowledge, and get their places as other messages of a request do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from protocol import parse_user_message
+from protocol.errors import InvalidName
+from protocol.message_class import MessageClass
+from protocol.names.format_name import PublicName
+from qmd.bulk.message_shapes import MessageShape, NotUniform
+from qmd.bulk.publication_batch import PacketGroup
+from qmd.control_protocol.messages import RECOVERABLE, NewMessage
+from qmd.core.acknowledgment import (
+    POSITIVE_ARRIVAL,
+    AckDestination,
+    administration_queues,
+    build_acknowledgment,
+)
+from qmd.core.packet_fields import reach_time_s, receive_time_s
+from qmd.directory.resolver import MustAsk
+from qmd.errors import Refusal
+from qmd.events.header import EventHeader, Kind
+from qmd.events.recorder import NO_LISTS
+from qmd.message.template import Template
+from qmd.outcomes.acknowledgments import administration_name
+from qmd.queues.local_queue import LocalQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocol.names.format_name import FormatName
+    from qmd.bulk.publication_batch import PublicationWriter
+    from qmd.events.recorder import Recorder
+    from qmd.naming.destinations import Destinations, Route
+    from qmd.runtime.services import Services
+
+
+@dataclass(slots=True)
+class _Way:
+    """The acknowledgments to one administration queue."""
+
+    destination: AckDestination
+    name: FormatName
+    route: Route
+    group: PacketGroup | None = None
+    originals: list[int] = field(default_factory=list)  # the numbers of the acknowledged messages
+
+
+class ArrivalAnswers:
+    """The acknowledgments of one request; `new.acknowledge` asks for each."""
+
+    def __init__(
+        self,
+        services: Services,
+        destinations: Destinations,
+        recorder: Recorder,
+        writer: PublicationWriter,
+    ) -> None:
+        self._services = services
+        self._destinations = destinations
+        self._recorder = recorder
+        self._writer = writer
+        self._sent_s = int(services.environment.time())
+        self._ways: dict[AckDestination, _Way] = {}
+
+    @staticmethod
+    def wants(new: NewMessage, route: object) -> bool:
+        """Return whether a message to this queue is acknowledged when it is stored."""
+        return bool(new.acknowledge & POSITIVE_ARRIVAL) and isinstance(route, LocalQueue)
+
+    def add(self, packets: Sequence[bytes]) -> None:
+        """Make the acknowledgments of packets; as many message numbers must be left.
+
+        Raises NotUniform if they have to be made when their messages are stored.
+        """
+        ids = self._services.ids
+        for packet in packets:
+            original = parse_user_message(packet)
+            found = administration_queues(original, self._services.id)
+            if not found:
+                continue
+            if len(found) > 1:
+                raise NotUniform
+            way = self._ways.get(found[0]) or self._find(found[0])
+            number = ids.next_message_number()
+            made = build_acknowledgment(
+                original,
+                MessageClass.ACK_REACH_QUEUE,
+                destination=way.destination,
+                own_id=self._services.id,
+                message_number=number,
+                sent_time=self._sent_s,
+            )
+            group = way.group
+            if group is None:
+                example = NewMessage(str(way.name), b"")
+                reach_s, live_s = reach_time_s(made), receive_time_s(made)
+                shape = MessageShape(
+                    example, way.route, RECOVERABLE, Template(made), reach_s, live_s, 0
+                )
+                group = way.group = PacketGroup(shape)
+            group.numbers.append(number)
+            group.packets.append(made)
+            group.sizes.append(len(made))
+            way.originals.append(original.user.message_number)
+
+    def _find(self, destination: AckDestination) -> _Way:
+        """Return the way to an administration queue.  Raises NotUniform."""
+        try:
+            name = administration_name(destination)
+        except InvalidName as error:
+            raise NotUniform from error
+        way = self._ways[destination] = _Way(destination, name, self._route(name))
+        return way
+
+    def _route(self, name: FormatName) -> Route:
+        """Return the queue that takes acknowledgments.  Raises NotUniform if there is none."""
+        try:
+            route = self._destinations.route_name(name, for_acknowledgments=True)
+        except (Refusal, MustAsk) as refusal:
+            raise NotUniform from refusal
+        if isinstance(route, OutgoingQueue):
+            if isinstance(name, PublicName):
+                raise NotUniform  # the packet needs the GUID of its queue manager
+        elif route.transactional or route.is_read_only:
+            raise NotUniform
+        return route
+
+    def is_as_before(self) -> bool:
+        """Return whether all of them still go the way that was found for them."""
+        try:
+            return all(self._route(way.name) is way.route for way in self._ways.values())
+        except NotUniform:
+            return False
+
+    def write(self) -> None:
+        """Add them to the open batch, in the turn of the loop in which it gets their messages."""
+        groups = [way.group for way in self._ways.values() if way.group is not None]
+        if not groups:
+            return
+        self._writer.write(groups, sum(len(each.packets) for each in groups))
+        if not self._recorder.enabled:
+            return
+        for way in self._ways.values():
+            header = EventHeader(
+                Kind.ACKNOWLEDGED,
+                message_class=MessageClass.ACK_REACH_QUEUE,
+                to_queue=str(way.name),
+            )
+            event = self._recorder.group(header, self._services.id, lists=NO_LISTS)
+            event.numbers += way.originals
