@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -143,8 +144,12 @@ def _query(kind: type[msgspec.Struct], text: str) -> Any:
 
 
 def _headers(kind: type[msgspec.Struct], given: Mapping[str, str]) -> Any:
-    names = (each.encode_name for each in msgspec.structs.fields(kind))
-    return _converted(kind, {name: given[name] for name in names if name in given})
+    return _converted(kind, {name: given[name] for name in _header_names(kind) if name in given})
+
+
+@cache
+def _header_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(each.encode_name for each in msgspec.structs.fields(kind))
 
 
 def _converted(kind: type[msgspec.Struct], values: dict[str, Any]) -> Any:
