@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.amqp import frames
 from tests.amqp.door import AmqpDoor, door_of, gated_door_of
 from tests.amqp.proxies import Gate
 from tests.patience import END_S
@@ -64,6 +65,47 @@ def gate_passed(gate: Gate, connection: Any, requests: int) -> None:
     while gate.requests < requests:
         assert time.monotonic() < deadline, "the door makes no request"
         connection.container.process()
+
+
+def test_accepted_messages_wait_together_and_are_removed_though_their_client_leaves(
+    hosts: Hosts,
+) -> None:
+    with gated_door_of(hosts, "orders") as (door, gate):
+        connection = connect(door)
+        sender = connection.create_sender("orders")
+        for _ in range(6):
+            sender.send(Message(body="one"))
+        connection.close()
+        with frames.RawClient(door.port) as client:
+            client.write(
+                frames.opening(), frames.attach("in", 0, frames.RECEIVER, "orders"), credit(6)
+            )
+            for _ in range(6):
+                client.read_until(frames.TRANSFER)
+            gate.hold()
+            before = gate.requests
+            for number in range(6):
+                client.write(frames.settled(number, number, role=frames.RECEIVER))
+                client.write(session(number + 1))
+                client.read_until(frames.BEGIN)
+            gate.wait_requests(before + 2)
+            assert gate.requests == before + 2  # the others wait for the answers
+        gate.release()
+        deadline = time.monotonic() + END_S
+        while left := door.daemon.count("orders"):
+            assert time.monotonic() < deadline, f"{left} messages were not removed"
+
+
+def credit(count: int) -> bytes:
+    """Return the frame by which a receiver gives credit."""
+    windows = [proton.uint(each) for each in (0, 10_000, 0, 10_000)]
+    return frames.encoded(frames.FLOW, *windows, proton.uint(0), proton.uint(0), proton.uint(count))
+
+
+def session(channel: int) -> bytes:
+    """Return the frame that begins a session."""
+    numbers = proton.uint(0), proton.uint(100), proton.uint(100)
+    return frames.encoded(frames.BEGIN, None, *numbers, channel=channel)
 
 
 def test_a_message_without_an_outcome_is_not_rejected(hosts: Hosts) -> None:
