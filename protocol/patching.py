@@ -88,6 +88,15 @@ def patch_sequence(
     SEQUENCE_STRUCT.pack_into(packet, at, sequence_id, number, previous)
 
 
+def with_sequence(
+    packet: bytes, transaction_offset: int, sequence_id: int, number: int, previous: int
+) -> bytes:
+    """Return a copy of a packet with another place in a sequence; as `patch_sequence`."""
+    at = transaction_offset + SEQUENCE_ID_IN_TRANSACTION
+    place = SEQUENCE_STRUCT.pack(sequence_id, number, previous)
+    return b"".join((packet[:at], place, packet[at + len(place) :]))
+
+
 def patch_class(packet: bytes, message_class: int) -> bytes:
     """Return the same packet with another message class."""
     at = properties_offset(packet) + CLASS_IN_PROPERTIES

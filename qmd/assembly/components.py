@@ -206,14 +206,14 @@ class Assembly(TransferLayer):
             services, self.message_sender, self.request_outcomes, self.sealed_tokens
         )
         self.outcome_limit = OutcomeLimit(services)
-        uniform_sender = UniformSender(
+        self.uniform_sender = UniformSender(
             services,
             self.message_sender,
             self.resolver,
             self.destinations,
             self._publication_with,
         )
-        self.link_records = LinkRecords(services, uniform_sender.send)
+        self.link_records = LinkRecords(services, self.uniform_sender.send_for_links)
         self.branches = Branches(services, self.request_outcomes, self.transactions)
 
     def _make_readers(self) -> None:

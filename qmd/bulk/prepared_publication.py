@@ -78,6 +78,11 @@ class PreparedPublication:
         self._groups: list[PacketGroup] = []
         self.messages = 0
 
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all messages, in their order."""
+        return [number for group in self._groups for number in group.numbers]
+
     async def prepare(self, rows: Sequence[Row]) -> None:
         """Make the packets of the next rows, in some turns of the loop.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from protocol import patch_sequence
+from protocol.patching import with_sequence
 from qmd.bulk.message_shapes import MessageShape
 from qmd.control_protocol.messages import StoredMessage
 from qmd.events.recorder import add_correlation
@@ -199,15 +199,18 @@ class _OutgoingDelivery:
         queue.grow(size)
         reach_by_s = self._services.clock.deadline_s(shape.reach_s)
         if self._in_memory:
-            rows = list(rows)
+            whole = list(rows)
             self._appended.setdefault(queue, []).extend(
-                (key, packet, reach_by_s) for key, (_, packet) in zip(keys, rows, strict=True)
+                (key, packet, reach_by_s) for key, (_, packet) in zip(keys, whole, strict=True)
+            )
+            batch.outgoing.insert_many(
+                [(key, reach_by_s, packet, confirm_by_s, discard) for key, packet in whole], size
             )
         else:
             self._on_disk[queue] = min(self._on_disk.get(queue, keys[0]), keys[0])
-        batch.outgoing.insert_copies(
-            rows, reach_by_s, confirm_by_s, discard=discard, part=None, size=size
-        )
+            batch.outgoing.insert_copies(
+                rows, reach_by_s, confirm_by_s, discard=discard, part=None, size=size
+            )
         return keys, positions
 
     def save(self, batch: Batch) -> None:
@@ -238,6 +241,6 @@ class _SequencedRows:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for index, packet in enumerate(self._packets):
-            placed, number = bytearray(packet), self._first + index
-            patch_sequence(placed, self._at, self._sequence_id, number, number - 1)
-            yield self._first_key + index, bytes(placed)
+            number = self._first + index
+            placed = with_sequence(packet, self._at, self._sequence_id, number, number - 1)
+            yield self._first_key + index, placed

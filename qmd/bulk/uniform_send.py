@@ -1,9 +1,9 @@
-"""Requests of doors: their messages are mostly alike, and share the work of checks and packets.
+"""Requests with many messages: they are mostly alike, and share the work of checks and packets.
 
     alike   one check for each shape ──► packets from its template ──► one batch
     others  `MessageSender.send`
 
-All of it is one turn of the event loop, as for the requests of applications.
+All of it is one turn of the event loop.  Few messages are sent by `MessageSender` at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from qmd.operations.send import MessageSender
     from qmd.runtime.services import Services
 
+ALIKE_MIN = 8  # fewer messages are sent one by one: a shape costs as much as some messages
+
 
 class UniformSender:
     """Sender of the messages of one request, all of them or none."""
@@ -47,20 +49,49 @@ class UniformSender:
         self._new_publication = new_publication
 
     def send(
+        self,
+        messages: list[NewMessage],
+        token: bytes,
+        done: Callable[[list[object]], None],
+        owner: str = "",
+    ) -> None:
+        """Send messages as `MessageSender.send`.  Raises Refusal, MustAsk."""
+        if len(messages) < ALIKE_MIN:
+            self._message_sender.send(messages, token, done, owner)
+            return
+        try:
+            publication = self._prepared(messages)
+        except NotUniform:
+            self._message_sender.send(messages, token, done, owner)
+            return
+        numbers, batch = publication.numbers, self._services.storage.batch
+        if token:
+            result = msgspec.msgpack.encode(numbers)
+            batch.record_outcome(token, result, self._services.clock.now_s)
+        # Before the callbacks of `write`: the application has its answer before others get the
+        # messages.
+        batch.when_durable(partial(done, self._message_sender.ids(numbers)))
+        publication.write()
+
+    def send_for_links(
         self, messages: list[NewMessage], done: Callable[[list[object]], None], owner: str
     ) -> None:
-        """Send messages as `MessageSender.send`, without a token.  Raises Refusal, MustAsk.
+        """Send messages of a door as `send`, without a token.
 
         `done` gets the ids of the messages only if they were sent by `MessageSender`; otherwise it
         gets an empty list.
         """
         try:
-            self._send_alike(messages, done)
+            publication = self._prepared(messages)
         except NotUniform:
             self._message_sender.send(messages, b"", done, owner)
+            return
+        self._services.storage.batch.when_durable(partial(done, []))
+        publication.write()
 
-    def _send_alike(self, messages: list[NewMessage], done: Callable[[list[object]], None]) -> None:
-        """Send messages by the templates of their shapes.  Raises NotUniform, Refusal, MustAsk."""
+    def _prepared(self, messages: list[NewMessage]) -> PreparedPublication:
+        """Return a publication that can be written in this turn.  Raises NotUniform, Refusal,
+        MustAsk."""
         if any(map(_is_single, messages)):
             raise NotUniform
         if not self._services.ids.suffice(len(messages)):
@@ -69,8 +100,8 @@ class UniformSender:
             DirectoryAnswers(self._resolver, self._destinations, self._destinations.answers), ""
         )
         publication.prepare_now([msgspec.structs.astuple(each) for each in messages])
-        publication.take_over()
-        self._services.storage.batch.when_durable(partial(done, []))
+        publication.check()
+        return publication
 
 
 def _is_single(new: NewMessage) -> bool:

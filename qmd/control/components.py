@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qmd.bulk.reservations import Reservations
     from qmd.bulk.stage_store import StageStore
     from qmd.bulk.staging import Staging
+    from qmd.bulk.uniform_send import UniformSender
     from qmd.control.accounts import Accounts
     from qmd.control.figure_changes import FigureReaders
     from qmd.control.token_watch import TokenLogins
@@ -173,5 +174,6 @@ class Components:
     topics: Topics
     transactions: Transactions
     undeliverable: Undeliverable
+    uniform_sender: UniformSender
     usage: Usage
     work_parts: WorkParts

@@ -47,7 +47,7 @@ def _send(connection: ControlConnection, request: frames.Send) -> None:
         connection.change(request.number, _send_once(connection, request, b""))
     else:
         connection.components.sealed_tokens.check(request.token, connection.serial)
-        connection.components.message_sender.send(
+        connection.components.uniform_sender.send(
             request.messages,
             request.token,
             partial(connection.done, request.number),

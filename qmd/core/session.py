@@ -25,6 +25,7 @@ from protocol import (
     PacketKind,
     SessionHeader,
     UserFlags,
+    UserMessage,
     append_session_header,
     build_session_ack,
     classify,
@@ -34,6 +35,7 @@ from protocol import (
     without_session_header,
 )
 from protocol.errors import ProtocolError
+from protocol.like_packets import LikePackets, may_have_like
 from qmd.core.handshake import Handshake, Judge
 from qmd.core.identity_proof import Prover
 from qmd.core.peer_instance import Instance
@@ -45,6 +47,7 @@ from qmd.core.session_events import (
     Event,
     MessageReceived,
     Opened,
+    RunReceived,
     SessionOver,
     SessionSettings,
     SessionState,
@@ -57,6 +60,7 @@ __all__ = [
     "Event",
     "MessageReceived",
     "Opened",
+    "RunReceived",
     "Session",
     "SessionSettings",
     "SessionState",
@@ -67,6 +71,7 @@ _OPEN = SessionState.OPEN
 _USER_MESSAGE, _SESSION_ACK = PacketKind.USER_MESSAGE, PacketKind.SESSION_ACK
 _DELIVERY = int(UserFlags.of(delivery=3))  # all bits of DM
 _new = tuple.__new__
+RUN_MIN = 3  # packets that follow; to compare packets pays from the second one on
 
 
 class Session:
@@ -97,6 +102,8 @@ class Session:
         self.opened_at: float | None = None
         self.last_active: float | None = None  # when a user message was last sent or received
         self.peer_window = 1  # last announced by the peer, at least 1
+        #: Whether its owner takes messages that are alike together, as a RunReceived.
+        self.takes_runs = False
         self.outgoing = SendWindow(1, usual=settings.window_size)
         self.incoming = SessionAcks()
         self._settings = settings
@@ -183,7 +190,10 @@ class Session:
         released: list[Released] = []
         over: Exception | None = None
         try:
-            for packet in packets:
+            at, count = 0, len(packets)
+            while at < count:
+                packet = packets[at]
+                at += 1
                 kind = packet_kind(packet)
                 if self.state is not _OPEN:
                     self._take_handshake(kind, packet, events, now)
@@ -194,6 +204,8 @@ class Session:
                     if header is None:
                         # As MessageReceived(...), but twice as fast.
                         events.append(_new(MessageReceived, (message, packet, number)))
+                        if self.takes_runs and count - at >= RUN_MIN and may_have_like(message):
+                            at += self._take_run(message, packets, at, events)
                         continue
                     # The message is delivered even if its header ends the session.
                     # [MS-MQMQ] 2.2.20.4
@@ -337,6 +349,16 @@ class Session:
         return [Closed(reason, clean)]
 
     # Receiving.
+
+    def _take_run(
+        self, message: UserMessage, packets: list[bytes], at: int, events: list[Event]
+    ) -> int:
+        """Receive the packets from index `at` on that are like the one before; return how many."""
+        run = LikePackets(message, packets[at - 1]).run(packets, at)
+        if run.packets:
+            first = self.incoming.count_run(len(run.packets))
+            events.append(RunReceived(message, run, first))
+        return len(run.packets)
 
     def _take_session_header(
         self, header: SessionHeader, released: list[Released], now: float

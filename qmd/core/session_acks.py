@@ -78,6 +78,13 @@ class SessionAcks:
         self.recoverable_received_count += 1
         return self.recoverable_received_count
 
+    def count_run(self, messages: int) -> int:
+        """Count recoverable messages; return the recoverable number of the first."""
+        first = self.recoverable_received_count + 1
+        self.received_count += messages
+        self.recoverable_received_count += messages
+        return first
+
     def check_counts(self, header: SessionHeader) -> None:
         """Raise SessionOver if the peer's sent counts differ from our received counts. 3.1.5.5.5"""
         if (

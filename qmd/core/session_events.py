@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from protocol import UserMessage
+from protocol import UserMessage, parse_user_message
+from protocol.like_packets import Run
 
 NEVER = float("inf")  # expiry of a timer that is not running
 
@@ -76,6 +78,37 @@ class MessageReceived(NamedTuple):
     recoverable_number: int
 
 
+class RunReceived(NamedTuple):
+    """Messages that follow `message` in its sequence and are like it, counted and not acknowledged.
+
+    `message` is that of the event before; it differs from those of `run` in numbers and body only.
+    `first_number` is the recoverable number of the first of them, and the others follow.
+    """
+
+    message: UserMessage
+    run: Run
+    first_number: int
+
+    def singles(self) -> list[MessageReceived]:
+        """Return the messages one by one."""
+        packets, first = self.run.packets, self.first_number
+        return [
+            MessageReceived(parse_user_message(packet), packet, number)
+            for number, packet in enumerate(packets, first)
+        ]
+
+
+Received = MessageReceived | RunReceived
+
+
+def one_by_one(received: Iterable[Received]) -> list[MessageReceived]:
+    """Return received messages without runs."""
+    singles: list[MessageReceived] = []
+    for each in received:
+        singles += each.singles() if isinstance(each, RunReceived) else (each,)
+    return singles
+
+
 class Acknowledged(NamedTuple):
     """The peer has these messages: express ones in memory, recoverable ones on disk.
 
@@ -98,7 +131,7 @@ class Closed(NamedTuple):
     clean: bool
 
 
-Event = Opened | MessageReceived | Acknowledged | Closed
+Event = Opened | MessageReceived | RunReceived | Acknowledged | Closed
 
 
 class SessionOver(Exception):

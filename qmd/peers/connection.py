@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
-from qmd.core.session import Acknowledged, Closed, Event, MessageReceived, Opened, Session
+from qmd.core.session import (
+    Acknowledged,
+    Closed,
+    Event,
+    MessageReceived,
+    Opened,
+    RunReceived,
+    Session,
+)
 from qmd.core.url_links import preface
 from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
+    from qmd.core.session_events import Received
     from qmd.runtime.services import Services
     from qmd.tls.channel import Proof
 
@@ -48,7 +57,7 @@ class MessageSink(Protocol):
     """The receiver of user messages: `Incoming` of qmd/transfer."""
 
     def receive(
-        self, connection: PeerConnection, messages: list[MessageReceived], now: float
+        self, connection: PeerConnection, messages: list[Received], now: float
     ) -> None: ...
 
 
@@ -199,6 +208,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._reader.close()
             self._transport.abort()
             return
+        self.session.takes_runs = True
         if self.link is not None:
             self._transport.write(preface(self.link.address))
             self.session.start(self._loop.time())
@@ -324,11 +334,11 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def _handle(self, events: list[Event], now: float) -> None:
         """Pass on events of the session; successive messages are passed on together."""
-        received: list[MessageReceived] = []
+        received: list[Received] = []
         for event in events:
             kind = type(event)
-            if kind is MessageReceived:
-                received.append(cast(MessageReceived, event))
+            if kind is MessageReceived or kind is RunReceived:
+                received.append(cast("Received", event))
                 continue
             if received:
                 self._sink.receive(self, received, now)

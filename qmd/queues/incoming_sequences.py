@@ -15,7 +15,7 @@ origin, because a host may change its address, and its messages may take another
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qmd.core.sequence import IncomingSequence, OrderAckSettings, is_plausible
@@ -120,11 +120,11 @@ class IncomingStreams:
         self._know(stream, name, row.origin)
         self._index(stream)
 
-    def accepted(self, stream: IncomingStream, message: int, host: str) -> None:
-        """Remember the number of an accepted message; old numbers are forgotten."""
+    def accepted(self, stream: IncomingStream, messages: Sequence[int], host: str) -> None:
+        """Remember the numbers of messages just accepted in a row; old numbers are forgotten."""
         if stream.sequence_id != stream.sequence.accepted_id:
             self._index(stream)
-        self._recent_count += stream.accepted(message, host)
+        self._recent_count += stream.accepted(messages, host)
         if self._recent_count > RECENT_IN_ALL_MAX:
             for each in self._all:
                 each.forget_recent()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from qmd.queues.stream_names import Name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qmd.core.sequence import IncomingSequence
     from qmd.queues.local_queue import LocalQueue
     from qmd.queues.peer_session import PeerSession
@@ -103,21 +105,26 @@ class IncomingStream:
         # Whether order acks are addressed by a direct name, as the messages are. [MS-MQQB] 3.1.7.17
         self.by_direct_name = True
 
-    def accepted(self, message: int, host: str) -> int:
-        """Remember the message number and the peer's address of the position just accepted.
+    def accepted(self, messages: Sequence[int], host: str) -> int:
+        """Remember the peer's address, and the message numbers of the positions just accepted.
 
-        Returns by how many the number of remembered messages has grown; it may be negative.
+        The positions are consecutive.  Returns by how many the number of remembered messages has
+        grown; it may be negative.
         """
-        self.last_message, self.last_host = message, host
-        forgotten = 0
+        self.last_message, self.last_host = messages[-1], host
+        forgotten = done = 0
         if self._recent_id != self.sequence.accepted_id:
             self._recent_id = self.sequence.accepted_id
             forgotten = self.forget_recent()
-        elif len(self._recent) >= RECENT_MAX:
-            forgotten = len(self._earlier)
-            self._earlier, self._recent = self._recent, {}
-        self._recent[self.sequence.accepted_number] = message
-        return 1 - forgotten
+        first = self.sequence.accepted_number + 1 - len(messages)
+        while done < len(messages):
+            if len(self._recent) >= RECENT_MAX:
+                forgotten += len(self._earlier)
+                self._earlier, self._recent = self._recent, {}
+            some = messages[done : done + RECENT_MAX - len(self._recent)]
+            self._recent.update(enumerate(some, first + done))
+            done += len(some)
+        return done - forgotten
 
     def forget_recent(self) -> int:
         """Forget all messages but the last one; return how many."""

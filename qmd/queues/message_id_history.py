@@ -20,7 +20,7 @@ Changes go to disk with the open batch, in the commit of the message itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,13 @@ class KnownMessages:
             return None
         found = self._refused.get((source, origin, number), MessageClass.NACK_QUEUE_EXCEED_QUOTA)
         return None if found is _WITHOUT_FINAL_ACK else found
+
+    def has_any(self, connection: PeerSession, source: bytes, numbers: Sequence[int]) -> bool:
+        """Return whether one of these messages has arrived before, or was refused for good."""
+        if source not in self._by_source:
+            return False
+        origin = connection.origin_for(source)
+        return any(self.has(source, number, origin) for number in numbers)
 
     def forget_old(self) -> None:
         """Forget entries that are too old, with the open batch. [MS-MQQB] 3.1.6.7"""

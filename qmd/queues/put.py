@@ -15,6 +15,9 @@ from qmd.message.shared_packet import Held, SharedMessage, cut, part_of
 from storage.tables.keys import LOOKUP_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qmd.control_protocol.messages import StoredMessage
     from qmd.queues.local_queue import LocalQueue
     from storage.engine.batch import Batch
 
@@ -39,6 +42,26 @@ def put(queue: LocalQueue, message: Held, batch: Batch, *, part_id: int | None =
         stored.expires_at_s,
         stored.reason,
         part=part,
+    )
+
+
+def put_all(queue: LocalQueue, messages: Sequence[StoredMessage], batch: Batch) -> None:
+    """Put many messages with whole packets, as `put` does."""
+    base = queue.id << LOOKUP_BITS
+    size = sum([len(message.packet) for message in messages])
+    queue.count_in(len(messages), size)
+    batch.insert_messages(
+        [
+            (
+                base | message.lookup_id,
+                message.arrived_at_ms,
+                message.expires_at_s,
+                message.reason,
+                message.packet,
+            )
+            for message in messages
+        ],
+        size,
     )
 
 

@@ -19,6 +19,7 @@ from qmd.outcomes.nack import why_not
 from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
 
 if TYPE_CHECKING:
+    from protocol.like_packets import Run
     from qmd.message_security.checking import Checked
     from qmd.peers.connection import PeerConnection
     from qmd.peers.next_hop import NextHops
@@ -130,6 +131,40 @@ class Acceptance:
         if insecure is None and not has_room:
             return refused(MessageClass.NACK_QUEUE_EXCEED_QUOTA, queue)
         return decision if insecure is None else insecure
+
+    def accepts_run(
+        self,
+        connection: PeerConnection,
+        message: UserMessage,
+        run: Run,
+        decision: Decision,
+        now: float,
+    ) -> bool:
+        """Accept messages that follow `message` in its sequence and are like it, all or none.
+
+        `decision` is that about `message`, in this turn of the loop.  All that it depended on holds
+        for them too, except for the room that they need and their own numbers.  If this returns
+        False, nothing is accepted, and each of them needs a decision of its own.
+        """
+        queue, stream = decision.queue, decision.stream
+        if decision.verdict is not Verdict.ACCEPTED or queue is None or stream is None:
+            return False
+        transaction, user = message.transaction, message.user
+        assert transaction is not None
+        first, count = run.first_position, len(run.packets)
+        size = sum(map(len, run.packets))
+        if (
+            self._relay.enabled
+            or self._known_messages.has_any(
+                connection, user.source_queue_manager, run.message_numbers
+            )
+            or not stream.sequence.is_next(transaction.sequence_id, first, first - 1)
+            or not queue.has_room(size)
+            or self._admission.is_full(size, messages=count) is not None
+        ):
+            return False
+        last = first + count - 1
+        return stream.sequence.offer(transaction.sequence_id, last, first - 1, now)
 
     def _handled(self, connection: PeerConnection, message: UserMessage) -> bool:
         """Pass a message for an internal queue to it; return whether it was one."""

@@ -12,9 +12,12 @@ from qmd.core.packet_fields import receive_time_s, time_left_s
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import add_correlation, add_trace
 from qmd.properties.trace import trace_of
-from qmd.queues.put import put, put_express
+from qmd.queues.put import put, put_all, put_express
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocol.like_packets import Run
     from qmd.events.recorder import Recorder
     from qmd.outcomes.acknowledgments import Acknowledgments
     from qmd.outcomes.reports import Reports
@@ -62,22 +65,43 @@ class Arrivals:
         """Store an accepted message; `stream` is the sequence of a transactional one."""
         turn.connection.note_accepted()
         if stream is not None:
-            self._advance(turn, stream, message, packet)
+            assert message.transaction is not None
+            number = message.transaction.sequence_number
+            self._advance(turn, stream, number, (message.user.message_number,))
+            if message.user.flags & _JOURNALED_BITS:
+                self._acknowledgments.expect_final_ack(packet)
         self._store(turn, queue, message, packet)
 
-    def _advance(
-        self, turn: Turn, stream: IncomingStream, message: UserMessage, packet: bytes
+    def accept_run(
+        self, turn: Turn, queue: LocalQueue, stream: IncomingStream, message: UserMessage, run: Run
     ) -> None:
-        """Move a sequence on to its accepted message."""
-        assert message.transaction is not None
-        turn.accepted[stream] = (
-            message.transaction.sequence_id,
-            message.transaction.sequence_number,
-        )
-        host = turn.connection.host
-        self._incoming_streams.accepted(stream, message.user.message_number, host)
-        if message.user.flags & _JOURNALED_BITS:
-            self._acknowledgments.expect_final_ack(packet)
+        """Store accepted messages that follow `message`, which was accepted in this turn."""
+        packets, numbers, first = run
+        count = len(packets)
+        self._advance(turn, stream, first + count - 1, numbers)
+        batch, wall_ms = self._services.storage.batch, turn.wall_ms
+        lookup_ids = self._services.ids.next_lookup_ids(_TRANSACTIONAL_LEVEL, count)
+        expires_at_s = self._expiry(turn, packets[0])
+        stored = [
+            StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
+            for lookup_id, packet in zip(lookup_ids, packets, strict=True)
+        ]
+        if self._recorder.enabled:
+            self._record_run(turn, message, run, lookup_ids)
+        put_all(queue, stored, batch)
+        turn.arrivals[queue] += stored
+
+    def _advance(
+        self, turn: Turn, stream: IncomingStream, number: int, messages: Sequence[int]
+    ) -> None:
+        """Move a sequence on to its accepted messages; `number` is the position of the last."""
+        turn.accepted[stream] = stream.sequence.accepted_id, number
+        self._incoming_streams.accepted(stream, messages, turn.connection.host)
+
+    def _expiry(self, turn: Turn, packet: bytes) -> int | None:
+        """Return the last second of a message's lifetime, by the queue manager's own clock."""
+        left_s = time_left_s(packet, receive_time_s(packet), turn.wall_s)
+        return self._services.clock.deadline_s(left_s)
 
     def _store(self, turn: Turn, queue: LocalQueue, message: UserMessage, packet: bytes) -> None:
         """Add a message to its queue; a recoverable one is delivered after the commit."""
@@ -86,8 +110,7 @@ class Arrivals:
         lookup_id = self._services.ids.next_lookup_id(
             _TRANSACTIONAL_LEVEL if is_transactional else 7 - (message.base.flags & 7)
         )
-        left_s = time_left_s(packet, receive_time_s(packet), turn.wall_s)
-        expires_at_s = self._services.clock.deadline_s(left_s)
+        expires_at_s = self._expiry(turn, packet)
         stored = StoredMessage(lookup_id, turn.wall_ms, packet, expires_at_s=expires_at_s)
         if self._recorder.enabled:
             self._record(turn, queue, message, lookup_id, len(packet))
@@ -150,6 +173,22 @@ class Arrivals:
         extension = message.properties.extension
         if extension and (trace := trace_of(extension)):
             add_trace(event, trace)
+
+    def _record_run(
+        self, turn: Turn, message: UserMessage, run: Run, lookup_ids: list[int]
+    ) -> None:
+        """Record messages that follow `message`, in its event."""
+        event, count = turn.event, len(lookup_ids)
+        assert event is not None, "the message before the run was recorded in this turn"
+        event.numbers += run.message_numbers
+        event.places += lookup_ids
+        event.sizes += map(len, run.packets)
+        event.positions += range(run.first_position, run.first_position + count)
+        properties = message.properties
+        if properties.correlation_id != _NO_CORRELATION:
+            add_correlation(event, properties.correlation_id, count)
+        if properties.extension and (trace := trace_of(properties.extension)):
+            add_trace(event, trace, count)
 
 
 def _signer(message: UserMessage) -> str:

@@ -8,12 +8,13 @@ A message is acknowledged only when the disk holds the decision about it, whatev
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from protocol import MessageKind, UserMessage, classify
-from qmd.core.session import MessageReceived
+from qmd.core.session import MessageReceived, RunReceived
+from qmd.core.session_events import one_by_one
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.promises import Promise
 from qmd.transfer.decision import Decision, Verdict
@@ -21,7 +22,11 @@ from qmd.transfer.security_gate import NOT_CHECKED
 from qmd.transfer.turn import Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from qmd.core.session_events import Received
     from qmd.events.recorder import Recorder
+    from qmd.message_security.checking import Checked
     from qmd.outcomes.nack import Nacks
     from qmd.outcomes.promises import Promises
     from qmd.peers.connection import PeerConnection
@@ -64,9 +69,7 @@ class Incoming:
         self.duplicate_count = 0
         self.rejected_count = 0
 
-    def receive(
-        self, connection: PeerConnection, messages: list[MessageReceived], now: float
-    ) -> None:
+    def receive(self, connection: PeerConnection, messages: list[Received], now: float) -> None:
         """Take over messages of one session, in the order of their arrival.
 
         now: the clock of the event loop, in seconds.  Messages with a SecurityHeader, and those
@@ -74,7 +77,7 @@ class Incoming:
         """
         if self._gate.must_hold(connection, messages):
             connection.pause_reading()
-            self._gate.hold(connection, messages)
+            self._gate.hold(connection, one_by_one(messages))
         else:
             self._take(connection, messages, now, NOT_CHECKED)
 
@@ -93,40 +96,27 @@ class Incoming:
     def _take(
         self,
         connection: PeerConnection,
-        messages: list[MessageReceived],
+        messages: Sequence[Received],
         now: float,
         checked: CheckedMessages,
     ) -> None:
         """Take over messages; `checked` has the results of checks by index."""
-        own_id = self._services.id
         turn = Turn(connection, now, self._services.environment.time())
         received_acks: list[tuple[MessageKind, UserMessage, int]] = []
-        self.received_count += len(messages)
-        for index, (message, packet, number) in enumerate(messages):
-            if message.properties.message_class:
-                kind = classify(message, own_id)
-                if kind is not MessageKind.ORDINARY:
-                    if kind is not MessageKind.FINAL_ACK:
-                        self._received_acks.order_ack(connection, message, now)
-                    received_acks.append((kind, message, number))
-                    continue
-            security = checked.get(index)
-            decision = self._acceptance.decide(
-                connection, message, packet, security, wall_ms=turn.wall_ms, now=now
-            )
-            if decision.verdict is Verdict.ACCEPTED:
-                assert decision.queue is not None
-                if security is not None:
-                    message, packet = security.message, security.packet
-                self._arrivals.accept(turn, decision.queue, decision.stream, message, packet)
-            elif decision.verdict is Verdict.NO_ROOM:
-                self._finish(turn)
-                connection.drop(decision.detail)
-                return
+        decision: Decision | None = None  # about the message before
+        for index, each in enumerate(messages):
+            if type(each) is MessageReceived:
+                singles: Sequence[MessageReceived] = (each,)
+            elif decision is not None and self._take_run(turn, cast(RunReceived, each), decision):
+                continue
             else:
-                self._carry_out(turn, decision, message, packet)
-            if number:
-                turn.decided.append(number)
+                singles = cast(RunReceived, each).singles()
+            for single in singles:
+                decision = self._take_one(turn, single, checked.get(index), received_acks)
+                if decision is not None and decision.verdict is Verdict.NO_ROOM:
+                    self._finish(turn)
+                    connection.drop(decision.detail)
+                    return
         if received_acks:
             self._received_acks.apply(connection, received_acks, now)
         self._finish(turn)
@@ -136,6 +126,54 @@ class Incoming:
             connection.pause_reading()
             self._waiting_for_disk[connection] = None
             self._await_commit()
+
+    def _take_one(
+        self,
+        turn: Turn,
+        received: MessageReceived,
+        security: Checked | None,
+        received_acks: list[tuple[MessageKind, UserMessage, int]],
+    ) -> Decision | None:
+        """Take over one message; return the decision, None about an acknowledgment."""
+        message, packet, number = received
+        connection, now = turn.connection, turn.now
+        self.received_count += 1
+        if message.properties.message_class:
+            kind = classify(message, self._services.id)
+            if kind is not MessageKind.ORDINARY:
+                if kind is not MessageKind.FINAL_ACK:
+                    self._received_acks.order_ack(connection, message, now)
+                received_acks.append((kind, message, number))
+                return None
+        decision = self._acceptance.decide(
+            connection, message, packet, security, wall_ms=turn.wall_ms, now=now
+        )
+        if decision.verdict is Verdict.ACCEPTED:
+            assert decision.queue is not None
+            if security is not None:
+                message, packet = security.message, security.packet
+            self._arrivals.accept(turn, decision.queue, decision.stream, message, packet)
+        elif decision.verdict is Verdict.NO_ROOM:
+            return decision
+        else:
+            self._carry_out(turn, decision, message, packet)
+        if number:
+            turn.decided.append(number)
+        return decision
+
+    def _take_run(self, turn: Turn, received: RunReceived, decision: Decision) -> bool:
+        """Take over messages like the one before, about which was decided; False: not together."""
+        run = received.run
+        if not self._acceptance.accepts_run(
+            turn.connection, received.message, run, decision, turn.now
+        ):
+            return False
+        assert decision.queue is not None and decision.stream is not None
+        self._arrivals.accept_run(turn, decision.queue, decision.stream, received.message, run)
+        count = len(run.packets)
+        self.received_count += count
+        turn.decided += range(received.first_number, received.first_number + count)
+        return True
 
     def _carry_out(
         self, turn: Turn, decision: Decision, message: UserMessage, packet: bytes

@@ -16,7 +16,7 @@ dropped: its peer sends them again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from protocol import UserMessage
     from qmd.config.settings import MessageSecuritySettings
     from qmd.core.session import MessageReceived
+    from qmd.core.session_events import Received
     from qmd.directory.security_answers import SecurityAnswers
     from qmd.message_security.checking import Checked, Checker
     from qmd.message_security.keyring import Keyring
@@ -78,7 +79,7 @@ class SecurityGate:
         """Name the function that takes over checked messages."""
         self._take = take
 
-    def must_hold(self, connection: PeerConnection, messages: list[MessageReceived]) -> bool:
+    def must_hold(self, connection: PeerConnection, messages: Sequence[Received]) -> bool:
         """Return whether messages have to wait: one of them needs a check, or others wait."""
         if self._held and connection in self._held:
             return True

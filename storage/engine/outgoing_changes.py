@@ -52,6 +52,12 @@ class OutgoingChanges:
             rows = [(key, packet)]
             self.insert_copies(rows, expires_at_s, confirm_by_s, discard=discard, part=part)
 
+    def insert_many(self, rows: Sequence[outgoing.NewOutgoing], size: int) -> None:
+        """Insert many outgoing messages; `size` is the sum of the bytes of their packets."""
+        self._messages += rows
+        self._load.bytes += size
+        self._load.count(len(rows))
+
     def insert_copies(
         self,
         rows: outgoing.RowsOfCopies,

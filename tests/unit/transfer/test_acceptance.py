@@ -159,7 +159,7 @@ async def test_a_transactional_message_is_accepted_at_the_next_position_only(des
 async def test_another_message_at_an_accepted_position_is_a_contradiction(desk: Desk) -> None:
     first = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
     assert first.stream is not None
-    desk.manager.assembly.incoming_streams.accepted(first.stream, 11, "127.0.0.1")
+    desk.manager.assembly.incoming_streams.accepted(first.stream, [11], "127.0.0.1")
 
     other = desk.decide(_message(12, queue="ledger", position=(5, 1, 0)))
     assert other.verdict is Verdict.CONTRADICTION
