@@ -32,6 +32,9 @@ _SECURITY_SIZES = Struct("<xxHHHII")
 
 _NAME_BYTES = (0, 0, 4, 4, 4, 16, 20)  # by queue name type; a name of type 7 states its own size
 _DIRECT = 7
+# Of UserHeader.Flags: the types of the three names, and whether a connector type follows them.
+_NAMES = 7 << 10 | 7 << 13 | 7 << 16 | 1 << 22
+_ONE_DIRECT_NAME = _DIRECT << 10
 
 
 def append_session_header(packet: bytes, header: SessionHeader) -> bytes:
@@ -112,12 +115,19 @@ def patch_hops(packet: bytearray, hops: int) -> None:
 
 def transaction_offset(packet: bytes | bytearray) -> int | None:
     """Return the offset of the TransactionHeader of a user message; None if it has none."""
-    _fits(packet, QUEUE_NAMES_OFFSET, "user")
+    size = len(packet)
+    if size < QUEUE_NAMES_OFFSET:
+        _fits(packet, QUEUE_NAMES_OFFSET, "user")
     (flags,) = _U32.unpack_from(packet, USER_FLAGS_OFFSET)
     if not flags >> 20 & 1:
         return None
-    at = _user_header_end(packet, flags)
-    _fits(packet, at + 20, "transaction")
+    if flags & _NAMES == _ONE_DIRECT_NAME and size > QUEUE_NAMES_OFFSET + 1:
+        # Most packets: as `_user_header_end`, without its loop.
+        at = QUEUE_NAMES_OFFSET + 2 + (packet[64] | packet[65] << 8) + 3 & -4
+    else:
+        at = _user_header_end(packet, flags)
+    if at + 20 > size:
+        _fits(packet, at + 20, "transaction")
     return at
 
 

@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -136,6 +137,53 @@ class ReadyWindow(Generic[Item]):
             self._bytes += size
             if self._entries > self._entries_max or self._bytes > self._bytes_max:
                 self._shrink()
+
+    def add_all(self, entries: Sequence[tuple[int, Item, int]]) -> None:
+        """Add stored messages that are ready, (key, item, size), as `add` does one by one."""
+        if not entries:
+            return
+        keys = [key for key, _, _ in entries]
+        level = keys[0] >> LEVEL_SHIFT_BITS
+        lane = self._stored[level]
+        if (
+            (lane and lane[-1][0] >= keys[0])
+            or keys[-1] >= self._horizon
+            or keys[-1] >> LEVEL_SHIFT_BITS != level
+            or self._gone
+            or not self._taken.isdisjoint(keys)
+            or keys != sorted(keys)
+        ):
+            for key, item, size in entries:
+                self.add(key, item, size, stored=True)
+            return
+        if lane is _UNUSED:
+            lane = self._stored[level] = deque()
+        lane.extend(entries)
+        self._first_level = min(self._first_level, level)
+        self._entries += len(keys)
+        self._bytes += sum([size for _, _, size in entries])
+        if self._entries > self._entries_max or self._bytes > self._bytes_max:
+            self._shrink()
+
+    def first_stored(self, count: int) -> list[tuple[int, Item, int]]:
+        """Return the first messages, (key, item, size), without taking them; at most `count`.
+
+        There are fewer, or none, if express messages or those of another level come next.
+        """
+        lane = self._first_lane()
+        if lane is None or self._express[self._first_level]:
+            return []
+        return list(islice(lane, count))
+
+    def pop_stored(self, count: int) -> None:
+        """Take the first `count` messages of `first_stored`."""
+        if not count:
+            return
+        popleft = self._stored[self._first_level].popleft
+        entries = [popleft() for _ in range(count)]
+        self._entries -= count
+        self._bytes -= sum([size for _, _, size in entries])
+        self._taken.update([key for key, _, _ in entries])
 
     def peek(self) -> tuple[int, Item] | None:
         """Return the first message without taking it; None: none is ready, or none is known yet."""

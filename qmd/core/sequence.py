@@ -313,6 +313,25 @@ class OutgoingSequence:
             self._due = now + self._interval_s()
         return previous
 
+    def transmit_run(self, first: int, count: int) -> None:
+        """Record that `count` messages are sent now, each for the first time, after the one before
+        `first`: that is the last one in flight."""
+        last = first + count - 1
+        assert self.in_flight
+        assert self.in_flight[-1] == first - 1 == self._highest_transmitted
+        assert last < self.next_number
+        self.in_flight.extend(range(first, first + count))
+        self._highest_transmitted = last
+
+    def continues(self, number: int) -> bool:
+        """Return whether `transmit_run` may begin with this number."""
+        in_flight = self.in_flight
+        return bool(
+            in_flight
+            and in_flight[-1] == number - 1 == self._highest_transmitted
+            and not self.is_unproven
+        )
+
     def was_transmitted(self, number: int) -> bool:
         """Return whether the message was sent before, in any pass, or possibly before the start."""
         return number <= self._highest_transmitted

@@ -256,6 +256,20 @@ class Session:
         if self._ack_wait_due == NEVER:
             self._ack_wait_due = now + self._ack_wait_s
 
+    def send_run(self, packets: Sequence[bytes], now: float) -> None:
+        """Send recoverable messages without tokens; `room` must not be below their number."""
+        if now > self.incoming.piggyback_after:
+            for packet in packets:
+                self.send(packet, recoverable=True, token=None, now=now)
+            return
+        assert self.room() >= len(packets), "check for room in the window first"
+        self.outgoing.add_run(len(packets))
+        self._output += packets
+        self._active = True
+        self.last_active = now
+        if self._ack_wait_due == NEVER:
+            self._ack_wait_due = now + self._ack_wait_s
+
     def mark_stored(self, recoverable_numbers: Sequence[int], now: float) -> None:
         """Mark messages that are durable, or durably refused, so that they may be acknowledged.
 

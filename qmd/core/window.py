@@ -10,6 +10,7 @@ Internal numbers count from 1 and never wrap; only the numbers on the wire have 
 from __future__ import annotations
 
 from collections import deque
+from itertools import repeat
 
 from protocol import SessionHeader
 from qmd.core.session_events import IN_DOUBT_MAX, SessionOver
@@ -97,6 +98,15 @@ class SendWindow:
             self._recoverable[recoverable_number] = number, token
         else:
             self._express.append((number, token))
+
+    def add_run(self, count: int) -> None:
+        """Count recoverable messages without tokens that are being sent, as `add` does."""
+        sent, recoverable = self.sent_count + 1, self.recoverable_sent_count + 1
+        self.sent_count += count
+        self.recoverable_sent_count += count
+        numbers = range(recoverable, recoverable + count)
+        released = zip(range(sent, sent + count), repeat(None, count), strict=True)
+        self._recoverable.update(zip(numbers, released, strict=True))
 
     def begin_probe(self, now: float) -> None:
         """Measure the time to the acknowledgment of the last message, unless one is measured."""

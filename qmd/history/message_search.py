@@ -24,7 +24,7 @@ from qmd.history.places import (
 )
 from qmd.message.shared_packet import head_of, whole_message
 from qmd.queues.local_queue import LocalQueue
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import event_search, whereabouts
 from storage.tables import events as event_rows
 from storage.tables.keys import LOOKUP_BITS, queue_range

@@ -16,7 +16,8 @@ from qmd.control_protocol.messages import StoredMessage
 from qmd.core.packet_fields import is_transactional, message_number, sent_time_s, source_of
 from qmd.message.shared_packet import head_of, whole_message
 from qmd.queues.local_queue import LocalQueue
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from qmd.transfer import sequence_renewal
 from storage.tables import retries, whereabouts
 from storage.tables.keys import LOOKUP_BITS, LOOKUP_MASK

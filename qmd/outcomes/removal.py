@@ -24,8 +24,8 @@ from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import cut
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.source_acknowledgments import is_owed
-from qmd.queues.outgoing_queue import InFlight
 from qmd.queues.quarantine import put_aside
+from qmd.queues.transmission import InFlight
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables import messages as message_rows

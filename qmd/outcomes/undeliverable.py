@@ -23,8 +23,9 @@ from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.removal import Dying, Found, Removal, is_of_application
 from qmd.outcomes.source_acknowledgments import is_owed
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quarantine import log_damaged
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import outgoing as outgoing_rows
 from storage.tables import owed as owed_rows
 from storage.tables.keys import ARRIVAL_MAX, OUTGOING_TRANSACTIONAL_LEVEL, TRANSACTIONAL_LEVEL

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from qmd.core.peer_instance import Instance
     from qmd.core.principals import Principal
     from qmd.core.retry import Retry
+    from qmd.core.session_events import Received
     from qmd.peers.admission import Admission
     from qmd.peers.announced import Announced, AnnouncedSessions
     from qmd.peers.dial_gate import QueuesOfLink
     from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.runtime.fair_scheduler import FairScheduler
-    from qmd.core.session_events import Received
     from qmd.runtime.services import Services
     from qmd.tls.channel import Proof
 
@@ -56,9 +56,7 @@ UNREAD_BYTES_MAX = 32 * 1024 * 1024  # more than one full pump of the largest me
 class MessageSink(Protocol):
     """The receiver of user messages: `Incoming` of qmd/transfer."""
 
-    def receive(
-        self, connection: PeerConnection, messages: list[Received], now: float
-    ) -> None: ...
+    def receive(self, connection: PeerConnection, messages: list[Received], now: float) -> None: ...
 
 
 class SessionUser(Protocol):

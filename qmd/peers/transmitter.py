@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from qmd.queues.outgoing_queue import Moment, TransmitLimits
+from qmd.queues.transmission import Moment, TransmitLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

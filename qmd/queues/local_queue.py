@@ -221,13 +221,13 @@ class LocalQueue(Measured):
         if self.scouts:
             messages, express = list(messages), list(express)
             self._note([message.lookup_id for message in (*messages, *express)])
-        add = self.window.add
-        for message in messages:
-            add(message.lookup_id, message, len(message.packet), stored=True)
+        self.window.add_all(
+            [(message.lookup_id, message, len(message.packet)) for message in messages]
+        )
         for message in express:
             lookup_id, packet = message.lookup_id, message.packet
             self.express.keep(lookup_id, message, packet, message.expires_at_s)
-            add(lookup_id, message, len(packet), stored=False)
+            self.window.add(lookup_id, message, len(packet), stored=False)
         self.on_ready(self)
 
     def deliver_from_disk(self, lookup_ids: Sequence[int]) -> None:

@@ -32,8 +32,18 @@ from qmd.core.session import Session
 from qmd.message.build import QueueAddress
 from qmd.message.shared_packet import Packet, SharedPacket, whole
 from qmd.queues.express_messages import ExpressMessages
+from qmd.queues.transmission import (
+    IN_FLIGHT_ENTRIES_MAX,
+    TRACING_BIT,
+    TRANSACTIONAL_FIRST,
+    InFlight,
+    Moment,
+    Transmission,
+    TransmitLimits,
+    Waiting,
+    transmit_run,
+)
 from qmd.queues.usage import Measured, Usage
-from storage.tables.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 from storage.tables.outgoing import OutgoingQueueRow
 from storage.tables.pages import EMPTY, Totals
 
@@ -45,27 +55,8 @@ WINDOW_ENTRIES_MAX = 4096
 WINDOW_BYTES_MAX = 8 * 1024 * 1024
 EXPIRED_MAX = 100  # ended in one turn of the loop
 CLOCK_STEP_S = 2  # four times in the computation are truncated to seconds
-IN_FLIGHT_ENTRIES_MAX = 4096  # transactional messages sent and not order-acknowledged
-
-_TRACING_BIT = 0x01  # TR of BaseHeader.Flags, in its second byte
 
 VIA = " via "  # in the name of a queue, before the GUID over which it is reached
-
-TRANSACTIONAL_FIRST = OUTGOING_TRANSACTIONAL_LEVEL << ARRIVAL_BITS
-
-
-#: A packet and the last second of its lifetime, by the queue manager's own clock.
-Waiting = tuple[Packet, int | None]
-
-
-class InFlight(NamedTuple):
-    """A transactional message that was sent in this pass."""
-
-    number: int
-    key: int
-    size: int
-    message_number: int
-    confirms: bool  # it asks for confirmation: it is kept until it was received
 
 
 class Awaiting(Measured):
@@ -79,55 +70,6 @@ class Awaiting(Measured):
         """Count messages that arrived; `size` is the bytes of their packets."""
         self.messages += messages
         self.grow(size)
-
-
-class Handed:
-    """Messages that were handed to a session, as parallel lists for the event log."""
-
-    __slots__ = ("numbers", "positions", "sizes", "sources")
-
-    def __init__(self) -> None:
-        self.sources: list[bytes] = []  # of relayed messages; empty in other queues
-        self.numbers: list[int] = []
-        self.positions: list[int] = []  # in the sequence; 0: not transactional
-        self.sizes: list[int] = []
-
-    def add(self, number: int, position: int, size: int) -> None:
-        """Add a message: its number, its position in the sequence, and its bytes."""
-        self.numbers.append(number)
-        self.positions.append(position)
-        self.sizes.append(size)
-
-
-class Transmission:
-    """The result of one call of `OutgoingQueue.transmit`."""
-
-    __slots__ = ("again", "bytes", "expired", "first", "messages", "too_large", "traced")
-
-    def __init__(self) -> None:
-        self.messages = 0  # number of messages that were handed to the session
-        self.bytes = 0  # of their packets
-        self.first = Handed()  # messages that were handed for the first time
-        self.again = Handed()  # all others
-        self.expired: list[int] = []  # keys of messages that expired and were not handed
-        self.too_large: list[int] = []  # keys of messages that the peer does not take
-        self.traced: list[bytes] = []  # packets that ask for reports
-
-
-class TransmitLimits(NamedTuple):
-    """The limits of one transmission."""
-
-    messages: int
-    bytes: int  # a transmission ends when this many were handed
-    packet_bytes: int  # the largest packet that the peer takes
-
-
-class Moment(NamedTuple):
-    """The present time by three clocks, in seconds."""
-
-    loop_s: float  # by the event loop
-    own_s: int  # by the queue manager's own clock, which deadlines refer to
-    wall_s: int  # by the wall clock of the computer
 
 
 class StoredContents(NamedTuple):
@@ -293,6 +235,11 @@ class OutgoingQueue(Measured):
         first, again = done.first, done.again
         sent = size = 0
         while sent < room and size < bytes_max and len(done.expired) < EXPIRED_MAX:
+            rest = TransmitLimits(room - sent, bytes_max - size, packet_bytes_max)
+            count, run_bytes = self._transmit_run(session, done, rest, at)
+            if count:
+                sent, size = sent + count, size + run_bytes
+                continue
             entry = window.peek()
             if entry is None:
                 break
@@ -340,12 +287,23 @@ class OutgoingQueue(Measured):
                 if recoverable:
                     self.in_flight[key] = kept if isinstance(kept, SharedPacket) else packet
                 session.send(packet, recoverable=recoverable, token=(self, key), now=now)
-            if packet[3] & _TRACING_BIT:
+            if packet[3] & TRACING_BIT:
                 done.traced.append(packet)
             sent += 1
             size += len(packet)
         done.messages, done.bytes = sent, size
         return done
+
+    def _transmit_run(
+        self, session: Session, done: Transmission, limits: TransmitLimits, at: Moment
+    ) -> tuple[int, int]:
+        """Hand messages that follow each other to the session; return their number and bytes."""
+        if self.removing or self.is_stopped or self.may_be_misdated:
+            return 0, 0
+        return transmit_run(
+            *(self.window, self.sequence, self.transmitted, session, done, limits, at),
+            renumbered_to=self.renumbered_to,
+        )
 
     def new_pass(self, why: str, *, transactional_only: bool) -> None:
         """Begin again to send, in order, all messages that are still stored.

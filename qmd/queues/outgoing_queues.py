@@ -35,7 +35,8 @@ from qmd.queues.outgoing_names import (
     parse_queue_name,
     stored_address,
 )
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, VIA, OutgoingQueue, StoredContents
+from qmd.queues.outgoing_queue import VIA, OutgoingQueue, StoredContents
+from qmd.queues.transmission import TRANSACTIONAL_FIRST, Waiting
 from qmd.queues.usage import Usage
 from storage.engine.batch import Batch
 from storage.tables import outgoing as outgoing_rows
@@ -398,13 +399,15 @@ class OutgoingQueues:
         queue.link.wake()
 
     def _add_to_window(self, queue: OutgoingQueue, messages: list[Appended]) -> None:
-        add = queue.window.add
         queue.used_at = self._services.loop.time()
+        stored: list[tuple[int, Waiting, int]] = []
         for key, packet, expires_at_s in messages:
-            express = is_express(head_of(packet))
-            if express and key not in queue.express:
-                continue  # it expired before the commit that it waited for
-            add(key, (packet, expires_at_s), len(packet), stored=not express)
+            # In most queues all messages are stored; transactional ones are in any case.
+            if key >= TRANSACTIONAL_FIRST or not is_express(head_of(packet)):
+                stored.append((key, (packet, expires_at_s), len(packet)))
+            elif key in queue.express:  # else it expired before the commit that it waited for
+                queue.window.add(key, (packet, expires_at_s), len(packet), stored=False)
+        queue.window.add_all(stored)
 
     def save(self, queues: Iterable[OutgoingQueue], batch: Batch) -> None:
         """Store the positions of sequences, in the same commit as the messages."""

@@ -16,7 +16,8 @@ import structlog
 
 from qmd.events.header import EventHeader, Kind
 from qmd.queues.local_queue import LocalQueue
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import damaged, events, pages
 from storage.tables.keys import LOOKUP_MASK
 from storage.tables.messages import MessageRow

@@ -30,8 +30,9 @@ from qmd.core.packet_fields import is_kept_as_dead, wants_journal
 from qmd.events.header import EventHeader, Kind
 from qmd.outcomes.dead_letter import UNWANTED
 from qmd.outcomes.promises import Promise
-from qmd.queues.outgoing_queue import InFlight, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
 from qmd.queues.quarantine import REMEDY, log_damaged
+from qmd.queues.transmission import InFlight
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables.awaiting import Arrived, AwaitingRow, Kept

@@ -168,7 +168,8 @@ class Incoming:
             turn.connection, received.message, run, decision, turn.now
         ):
             return False
-        assert decision.queue is not None and decision.stream is not None
+        assert decision.queue is not None
+        assert decision.stream is not None
         self._arrivals.accept_run(turn, decision.queue, decision.stream, received.message, run)
         count = len(run.packets)
         self.received_count += count

@@ -16,7 +16,8 @@ from qmd.core.disposition import reason_text
 from qmd.core.packet_fields import message_number, source_of, wants_journal
 from qmd.core.sequence import ImpossibleOrderAck
 from qmd.events.header import EventHeader, Kind
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, Handed, InFlight, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.transmission import TRANSACTIONAL_FIRST, Handed, InFlight
 from storage.tables import awaiting as awaiting_rows
 from storage.tables import events as event_rows
 from storage.tables import outgoing as outgoing_rows
@@ -272,12 +273,9 @@ class OutgoingRelease:
 
     def _released(self, queue: OutgoingQueue, messages: list[InFlight]) -> None:
         """Remove messages from their queue: their rows leave with the open batch."""
-        remove = queue.window.remove
-        size = 0
-        for message in messages:
-            remove(message.key)
-            size += message.size
-        queue.shrink(size)
+        sizes = [message.size for message in messages]
+        queue.window.remove_all([message.key for message in messages])
+        queue.shrink(sum(sizes))
         recorder = self._recorder
         if recorder.enabled:
             event = recorder.group(
@@ -291,7 +289,7 @@ class OutgoingRelease:
             )
             event.numbers += [message.message_number for message in messages]
             event.positions += [message.number for message in messages]
-            event.sizes += [message.size for message in messages]
+            event.sizes += sizes
         self._count_released(queue, len(messages))
 
     def _count_released(self, queue: OutgoingQueue, count: int) -> None:

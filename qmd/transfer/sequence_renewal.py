@@ -25,7 +25,8 @@ from protocol import UserMessage
 from protocol.message_class import MessageClass
 from qmd.errors import Refusal
 from qmd.events.header import Kind
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, OutgoingQueue
+from qmd.queues.outgoing_queue import OutgoingQueue
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:

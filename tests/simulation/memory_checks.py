@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from qmd.core.ready_window import ReadyWindow
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from storage.tables import message_id_history as history
 from tests.simulation.message_records import Found, Totals
 from tests.stored_packets import memory_bytes

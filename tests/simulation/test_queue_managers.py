@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST, InFlight, Transmission
+from qmd.queues.transmission import TRANSACTIONAL_FIRST, InFlight, Transmission
 from tests.simulation import vfs
 from tests.simulation.__main__ import regressions
 from tests.simulation.applications import Queue

@@ -16,7 +16,7 @@ from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.errors import Refusal
 from qmd.events.header import Kind
 from qmd.queues.local_queue import Reader
-from qmd.queues.outgoing_queue import TRANSACTIONAL_FIRST
+from qmd.queues.transmission import TRANSACTIONAL_FIRST
 from tests.integration.disk import held_disk
 from tests.integration.managers import (
     DEAD_LETTERS,

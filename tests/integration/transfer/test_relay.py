@@ -12,7 +12,7 @@ from qmd.control_protocol.messages import TRANSACTIONAL
 from qmd.core.packet_fields import message_number
 from qmd.core.retry import CONNECTED
 from qmd.message.shared_packet import whole
-from qmd.queues.outgoing_queue import Transmission
+from qmd.queues.transmission import Transmission
 from tests.integration.managers import (
     DEAD_LETTERS,
     TRANSACTIONAL_DEAD_LETTERS,
