@@ -72,6 +72,13 @@ class Queue(RuleBasedStateMachine):
             self.model.disk.add(key)
             self.callbacks.append(("add", key))
 
+    @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=5), order=choices)
+    def commit_together(self, arriving, order):
+        """Commit messages that are added together, most often in the order of their keys."""
+        keys = [self.model.new_key(level, size) for level, size in arriving]
+        self.model.disk.update(keys)
+        self.callbacks.append(("add all", keys if order % 3 else sorted(keys)))
+
     @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=9))
     def commit_many(self, arriving):
         """Commit messages that stay on disk instead of being added one by one."""
@@ -89,14 +96,18 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def call_back(self):
         kind, key = self.callbacks.popleft()
-        if kind == "add":
+        if kind == "add all":
+            self.model.added.update(key)
+            self.window.add_all([(each, *self.model.items[each]) for each in key])
+        elif kind == "add":
             self.model.added.add(key)
             self.window.add(key, *self.model.items[key], stored=True)
         elif kind == "leave on disk":
             self.model.added.update(key)
             self.window.leave_on_disk(min(key))
-        elif kind == "remove all":
+        elif kind in ("remove all", "release all"):
             self.window.remove_all(key)
+            self.model.ghosts.difference_update(key)
             self.model.leaving.difference_update(key)
             self.model.taken.difference_update(key)
         else:
@@ -148,6 +159,21 @@ class Queue(RuleBasedStateMachine):
         assert not self.window.needs_refill or self.window.peek() is None
         self.model.express.discard(key)
         self.model.taken.add(key)
+
+    @rule(count=st.integers(1, 4), of_them=st.integers(0, 4))
+    def pop_stored(self, count, of_them):
+        first = self.window.first_stored(count)
+
+        assert len(first) <= count
+        ready = self.model.ready | self.model.express
+        for key, item, size in first[:of_them]:
+            assert (item, size) == self.model.items[key]
+            assert self.window.peek() is not None
+            assert self.model.is_ready(key), "twice"
+            assert key in self.model.disk | self.model.ghosts, "unknown or removed"
+            assert all(key <= other for other in ready - self.model.taken), "out of order"
+            self.model.taken.add(key)
+        self.window.pop_stored(min(of_them, len(first)))
 
     @precondition(lambda self: self.model.items)
     @rule(choice=choices)
@@ -224,6 +250,16 @@ class Queue(RuleBasedStateMachine):
         self.model.disk.remove(key)
         self.model.ghosts.add(key)
         self.callbacks.append(("remove", key))
+
+    @precondition(lambda self: self.model.ready)
+    @rule(choice=choices)
+    def release_all(self, choice):
+        """Remove messages that are taken or not, as an acknowledgment of several does."""
+        keys = sorted(self.model.disk & self.model.added - self.model.leaving)[: 1 + choice % 4]
+        self.model.disk.difference_update(keys)
+        self.model.ghosts.update(set(keys) - self.model.taken)
+        self.model.leaving.update(set(keys) & self.model.taken)
+        self.callbacks.append(("release all", keys))
 
     @rule(choice=choices)
     def clear_to_disk(self, choice):

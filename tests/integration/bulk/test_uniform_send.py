@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from protocol import parse_user_message
+from protocol.identifiers import guid_text
 from qmd.control_protocol.messages import NewMessage, StoredMessage
 from qmd.errors import Refusal
 from qmd.properties.block import with_properties
 from qmd.properties.trace import TRACEPARENT
 from qmd.properties.values import MessageProperties
 from tests.integration.bulk.stages import sent_events
-from tests.integration.managers import Host, Hosts, hosted
+from tests.integration.managers import Host, Hosts, hosted, until
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACED = with_properties(MessageProperties({TRACEPARENT: PARENT}))
@@ -109,3 +110,44 @@ async def test_all_messages_or_none_are_sent(hosts: Hosts) -> None:
         with pytest.raises(Refusal):
             await uniform(a, *good, *[bad] * 6)
     assert a.queue("orders").messages == 0
+
+
+@hosted
+async def test_a_request_of_an_application_gets_its_ids_before_others_get_the_messages(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    order: list[object] = []
+    queue = a.queue("orders")
+    queue.on_ready = lambda _: order.append("ready")
+    durable = asyncio.get_running_loop().create_future()
+
+    def done(ids: list[object]) -> None:
+        order.append("answered")
+        durable.set_result(ids)
+
+    a.components.uniform_sender.send(messages("orders"), b"token", done)
+    ids = await durable
+    await until(lambda: len(order) > 1, "delivered messages")
+    stored = [parse_user_message(each.packet).user for each in await a.peek("orders")]
+    own = guid_text(a.components.services.id)
+    assert sorted(ids) == sorted(f"{own}\\{user.message_number}" for user in stored)
+    assert order == ["answered", "ready"]
+    outcome = await a.components.request_outcomes.outcome(b"token", 1)
+    assert outcome == ids
+
+
+@hosted
+async def test_few_or_different_messages_of_an_application_are_sent_too(hosts: Hosts) -> None:
+    a = await hosts.start()
+    await a.create("orders")
+    for sent in (
+        [NewMessage("orders", b"few")] * 2,
+        [NewMessage("orders", b"", priority=number) for number in range(8)],
+        [NewMessage("orders", b"", extension=TRACED)] * 10,
+    ):
+        durable = asyncio.get_running_loop().create_future()
+        a.components.uniform_sender.send(sent, b"", durable.set_result)
+        assert len(await durable) == len(sent)
+    assert a.queue("orders").messages == 20

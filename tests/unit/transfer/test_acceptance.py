@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from protocol import parse_user_message
+from protocol.like_packets import Run
 from protocol.message_class import MessageClass
 from qmd.config.settings import QueueManagerSettings, Settings
 from qmd.manager import QueueManager
@@ -60,6 +61,13 @@ class Desk(NamedTuple):
             built,
             wall_ms=int(time.time() * 1000),
             now=self.manager.services.loop.time(),
+        )
+
+    def accepts_run(self, decision: Decision, run: Run) -> bool:
+        """Ask about messages that follow the first one of a sequence."""
+        message = parse_user_message(_message(11, queue="ledger", position=(5, 1, 0)))
+        return self.manager.assembly.incoming._acceptance.accepts_run(
+            self.connection, message, run, decision, self.manager.services.loop.time()
         )
 
 
@@ -153,6 +161,65 @@ async def test_a_transactional_message_is_accepted_at_the_next_position_only(des
     assert verdict(12, (5, 2, 1)) is Verdict.ACCEPTED
     assert verdict(11, (5, 1, 0)) is Verdict.DUPLICATE
     assert verdict(12, (5, 2, 1)) is Verdict.DUPLICATE
+
+
+def _run(first: int, count: int) -> Run:
+    """Return messages that follow each other, the first of them at position `first`."""
+    numbers = list(range(10 + first, 10 + first + count))
+    packets = [
+        _message(number, queue="ledger", position=(5, number - 10, number - 11))
+        for number in numbers
+    ]
+    return Run(packets, numbers, first)
+
+
+@decided
+async def test_a_run_is_accepted_behind_its_first_message(desk: Desk) -> None:
+    first = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    assert first.stream is not None
+
+    assert desk.accepts_run(first, _run(2, 9))
+    assert first.stream.sequence.accepted_number == 10
+    assert desk.accepts_run(first, _run(11, 1))
+    assert desk.decide(_message(21, queue="ledger", position=(5, 11, 10))).verdict is (
+        Verdict.DUPLICATE
+    )
+
+
+@decided
+async def test_a_run_of_which_one_message_may_be_refused_is_not_accepted(desk: Desk) -> None:
+    first = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    ledger = first.queue
+    assert ledger is not None
+    assert not desk.accepts_run(first, _run(1, 3)), "it begins with a duplicate"
+    assert not desk.accepts_run(first, _run(3, 3)), "a message before it is missing"
+    run = _run(2, 9)
+    ledger.quota_bytes = ledger.bytes + sum(map(len, run.packets)) - 1
+    assert not desk.accepts_run(first, run), "there is no room for the last one"
+    ledger.quota_bytes = None
+    desk.manager.assembly.known_messages.add(desk.connection, SOURCE, 15)
+    assert not desk.accepts_run(first, run), "one was refused before"
+    assert desk.accepts_run(first, _run(2, 3)), "those before it were not"
+    duplicate = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    assert not desk.accepts_run(duplicate, _run(5, 1))
+
+
+@decided
+async def test_the_messages_of_a_run_are_remembered_as_single_ones(desk: Desk) -> None:
+    first = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
+    stream = first.stream
+    assert stream is not None
+    streams = desk.manager.assembly.incoming_streams
+    streams.accepted(stream, [11], "127.0.0.1")
+    for begin, count in ((2, 30), (32, 1), (33, 200), (233, 70)):
+        run = _run(begin, count)
+        assert desk.accepts_run(first, run)
+        streams.accepted(stream, run.message_numbers, "127.0.0.1")
+    for position in range(240, 303):
+        assert stream.contradicts(5, position, 99)
+        assert not stream.contradicts(5, position, 10 + position)
+    assert not stream.contradicts(5, 100, 99), "it is forgotten"
+    assert streams._recent_count == len(stream._recent) + len(stream._earlier)
 
 
 @decided
