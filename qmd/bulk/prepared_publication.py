@@ -41,7 +41,25 @@ if TYPE_CHECKING:
 ROWS_A_TURN = 1_000  # some 5 ms
 ROWS_OF_SHAPE_MIN = 3  # on the average, in one turn: a shape costs as much as two messages
 SHAPES_MAX = 256  # a publication with more shapes is not uniform
+EXAMPLE_BYTES_MAX = 16 * 1024  # the body of a message whose shape is kept for later requests
 _CORRELATION_ID = 10  # the index of this field in a row
+
+
+class Shapes:
+    """The shapes of the messages of requests that follow each other.
+
+    The routes of a publication are checked at its end, whenever its shapes were made.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: dict[Row, MessageShape] = {}
+        self._second = 0  # of the wall clock: their packets state the time
+
+    def of_second(self, second: int) -> dict[Row, MessageShape]:
+        """Return the shapes of messages that are sent in this second; the caller adds others."""
+        if second != self._second or len(self._shapes) >= SHAPES_MAX:
+            self._shapes, self._second = {}, second
+        return self._shapes
 
 
 class PreparedPublication:
@@ -74,9 +92,14 @@ class PreparedPublication:
         self._shape_builder = shape_builder
         self._writer = writer
         self._sent_s = int(services.environment.time())
-        self._shapes: dict[Row, MessageShape] = {}
+        self._shapes: dict[Row, MessageShape] = {}  # of its messages
+        self._known: dict[Row, MessageShape] = {}  # of earlier publications in this second
         self._groups: list[PacketGroup] = []
         self.messages = 0
+
+    def use_shapes(self, shapes: Shapes) -> None:
+        """Use the shapes that earlier publications have made, as far as they still hold."""
+        self._known = shapes.of_second(self._sent_s)
 
     @property
     def numbers(self) -> list[int]:
@@ -123,8 +146,13 @@ class PreparedPublication:
             raise NotUniform
         for key, alike in groups:
             if key not in self._shapes:
-                example = NewMessage(*alike[0])
-                self._shapes[key] = self._answers.call(partial(self._new_shape, example))
+                known = self._known.get(key)
+                if known is None:
+                    example = NewMessage(*alike[0])
+                    known = self._answers.call(partial(self._new_shape, example))
+                    if _may_be_kept(example):
+                        self._known[key] = known
+                self._shapes[key] = known
         self._add(groups, self._services.ids.next_message_numbers(len(rows)))
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
@@ -225,3 +253,11 @@ class PreparedPublication:
                     raise NotUniform
         except MustAsk as ask:
             raise NotUniform from ask
+
+
+def _may_be_kept(example: NewMessage) -> bool:
+    """Return whether the shape of a message may be kept: no name in it is resolved elsewhere, and
+    its example takes little memory."""
+    return not (
+        example.admin_queue or example.response_queue or len(example.body) > EXAMPLE_BYTES_MAX
+    )

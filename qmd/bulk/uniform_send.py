@@ -15,6 +15,7 @@ import msgspec
 
 from qmd.bulk.directory_answers import DirectoryAnswers
 from qmd.bulk.message_shapes import NotUniform
+from qmd.bulk.prepared_publication import Shapes
 from qmd.properties.trace import trace_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class UniformSender:
         self._resolver = resolver
         self._destinations = destinations
         self._new_publication = new_publication
+        self._shapes = Shapes()
 
     def send(
         self,
@@ -99,6 +101,7 @@ class UniformSender:
         publication = self._new_publication(
             DirectoryAnswers(self._resolver, self._destinations, self._destinations.answers), ""
         )
+        publication.use_shapes(self._shapes)
         publication.prepare_now([msgspec.structs.astuple(each) for each in messages])
         publication.check()
         return publication

@@ -27,8 +27,7 @@ class DamagedRow(NamedTuple):
 COLUMNS = ", ".join(DamagedRow._fields)
 
 
-def checksum_of(packet: bytes) -> int:
-    return crc32(packet)
+checksum_of = crc32  # of a packet
 
 
 def is_whole(packet: bytes, checksum: int | None) -> bool:

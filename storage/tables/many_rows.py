@@ -7,7 +7,7 @@ SQLite works beside the loop meanwhile.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 
@@ -21,7 +21,7 @@ PACKET_BYTES_MAX = 4096
 def insert(
     db: sqlite3.Connection,
     into: str,
-    rows: Iterable[Sequence[object]],
+    rows: Sequence[Sequence[object]],
     packet_bytes: int,
     *,
     conflict: str = "",
@@ -31,7 +31,6 @@ def insert(
     packet_bytes: the bytes of all their packets.  `conflict` is the clause for rows that exist, as
     in `ON CONFLICT DO NOTHING`.
     """
-    rows = list(rows)
     at, columns = 0, into.count(",") + 1
     if packet_bytes <= len(rows) * PACKET_BYTES_MAX:
         for width in WIDTHS:

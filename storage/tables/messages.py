@@ -52,14 +52,14 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewMessage]) -> None:
         many_rows.insert(
             db,
             "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum, seal)",
-            ((*row[:4], *vault.stored("message", row[0], row[4])) for row in rows),
+            [(*row[:4], *vault.stored("message", row[0], row[4])) for row in rows],
             sum(sizes),
         )
         return
     many_rows.insert(
         db,
         "message (key, arrived_at_ms, expires_at_s, reason, packet, checksum)",
-        ((*row, checksum_of(row[4])) for row in rows),
+        [(*row, checksum_of(row[4])) for row in rows],
         sum(sizes),
     )
 

@@ -101,14 +101,14 @@ def insert(db: sqlite3.Connection, rows: Sequence[NewOutgoing]) -> None:
         many_rows.insert(
             db,
             "outgoing (key, expires_at_s, confirm_by_s, discard, packet, checksum, seal)",
-            ((*row[:2], *row[3:], *vault.stored("outgoing", row[0], row[2])) for row in rows),
+            [(*row[:2], *row[3:], *vault.stored("outgoing", row[0], row[2])) for row in rows],
             sum(sizes),
         )
         return
     many_rows.insert(
         db,
         "outgoing (key, expires_at_s, packet, confirm_by_s, discard, checksum)",
-        ((*row, checksum_of(row[2])) for row in rows),
+        [(*row, checksum_of(row[2])) for row in rows],
         sum(sizes),
     )
 

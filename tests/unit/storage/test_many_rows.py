@@ -21,7 +21,7 @@ def inserted(db, rows):
     """Insert rows; return the rows of the table, and the number of statements."""
     statements = []
     db.set_trace_callback(statements.append)
-    many_rows.insert(db, INTO, iter(rows), sum(len(packet) for _, packet in rows))
+    many_rows.insert(db, INTO, rows, sum(len(packet) for _, packet in rows))
     db.set_trace_callback(None)
     return db.execute("SELECT key, packet FROM message ORDER BY key").fetchall(), len(statements)
 
