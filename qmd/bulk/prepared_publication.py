@@ -13,7 +13,7 @@ queue, a report queue ...) are left to `MessageSender`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -153,35 +153,62 @@ class PreparedPublication:
                     if _may_be_kept(example):
                         self._known[key] = known
                 self._shapes[key] = known
-        self._add(groups, self._services.ids.next_message_numbers(len(rows)))
+        self._add(groups, self._services.ids.next_message_numbers(len(rows)), later=True)
 
     def _new_shape(self, example: NewMessage) -> MessageShape:
         if len(self._shapes) >= SHAPES_MAX or is_delayed(example):
             raise NotUniform
         return self._shape_builder.build(example, self._sent_s)
 
-    def _add(self, groups: Sequence[tuple[Row, list[Row]]], numbers: Sequence[int]) -> None:
+    def _add(
+        self,
+        groups: Sequence[tuple[Row, list[Row]]],
+        numbers: Sequence[int],
+        *,
+        later: bool = False,
+    ) -> None:
+        """Add rows; with `later`, packets of a sequence are made when they have their places."""
         at = 0
         for key, some in groups:
             shape = self._shapes[key]
             group = self._groups[-1] if self._groups and self._groups[-1].shape is shape else None
-            if group is None:
+            if group is None or group.make is not None:
                 group = PacketGroup(shape)
                 self._groups.append(group)
             mine = numbers[at : at + len(some)]
-            packets = self._packets_of(shape, some, mine)
-            if packets is None:
-                raise NotUniform
+            packets: list[bytes] | None = []
+            sizes = shape.template.sizes(some) if later and shape.in_sequence else None
+            if sizes is not None:
+                group.make = self._maker(shape, some, mine)
+            else:
+                packets = self._packets_of(shape, some, mine)
+                if packets is None:
+                    raise NotUniform
+                sizes = [len(packet) for packet in packets]
             if any(row[_CORRELATION_ID] for row in some) or group.correlation_ids:
                 group.correlation_ids += [b""] * (len(group.numbers) - len(group.correlation_ids))
                 group.correlation_ids += [row[_CORRELATION_ID] for row in some]
             group.numbers += mine
-            group.packets += packets
-            group.sizes += map(len, packets)
+            group.packets += packets or ()
+            group.sizes += sizes
             if self._arrivals is not None and self._arrivals.wants(shape.example, shape.queue):
-                self._arrivals.add(packets)
+                self._arrivals.add(packets or ())
             at += len(some)
         self.messages += len(numbers)
+
+    def _maker(
+        self, shape: MessageShape, rows: Sequence[Row], numbers: Sequence[int]
+    ) -> Callable[[int, int], list[bytes]]:
+        """Return the function that makes the packets of messages in a sequence."""
+        index = self._message_sender.next_indexes(len(rows))
+
+        def make(sequence_id: int, first: int) -> list[bytes]:
+            place = sequence_id, first, first - 1
+            packets = shape.template.packets(rows, numbers, index, place=place, follow=True)
+            assert packets is not None, "their sizes were known"
+            return packets
+
+        return make
 
     def _packets_of(
         self, shape: MessageShape, rows: Sequence[Row], numbers: Sequence[int]

@@ -7,7 +7,7 @@ same holds for the numbers of an outgoing sequence; the writer's thread puts tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,9 @@ class PacketGroup:
     packets: list[bytes] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     correlation_ids: list[bytes] = field(default_factory=list)  # empty if no message has one
+    #: Makes the packets when the messages get their places: from the sequence id and the number of
+    #: the first one.  None: `packets` has them.
+    make: Callable[[int, int], list[bytes]] | None = None
 
 
 class PublicationWriter:
@@ -172,7 +175,7 @@ class _OutgoingDelivery:
         self, group: PacketGroup, queue: OutgoingQueue, batch: Batch
     ) -> tuple[list[int], Sequence[int]]:
         """Add the messages to the open batch; return their keys and their sequence numbers."""
-        shape, count = group.shape, len(group.packets)
+        shape, count = group.shape, len(group.numbers)
         positions: Sequence[int] = ()
         rows: RowsOfCopies
         base = queue.id << LOOKUP_BITS
@@ -182,13 +185,14 @@ class _OutgoingDelivery:
             positions = range(first, first + count)
             keys = list(range(first_key, first_key + count))
             self._in_sequences[queue] = None
-            rows = _SequencedRows(
-                base | first_key,
-                group.packets,
-                shape.transaction_at,
-                queue.sequence.sequence_id,
-                first,
-            )
+            sequence_id = queue.sequence.sequence_id
+            if group.make is not None:
+                packets = group.make(sequence_id, first)
+                rows = [(base | key, packet) for key, packet in zip(keys, packets, strict=True)]
+            else:
+                rows = _SequencedRows(
+                    base | first_key, group.packets, shape.transaction_at, sequence_id, first
+                )
             confirm_by_s = confirmation_requests.confirm_by_s(self._services, shape.example)
             discard = confirmation_requests.discards(self._services, shape.example)
         else:

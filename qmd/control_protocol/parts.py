@@ -24,6 +24,10 @@ SIGNED_AT_ONCE = 8
 _MESSAGE_BYTES_MIN = 4  # an array of a destination and a body
 _MESSAGES = 2  # the index of the messages in a request
 
+# Of MessagePack: first bytes, and the bytes of integers after them.
+_SHORT_TEXT, _SHORT_ARRAY, _ARRAY_16, _INTEGERS = 0xA0, 0x90, 0xDC, 0x80
+_INTEGER_BYTES = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+
 RawMessages = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=MESSAGES_MAX)]
 
 
@@ -51,13 +55,29 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def request_in_parts(data: bytes | memoryview) -> SendParts | SendOnceParts | None:
     """Return a request with many messages; None: it is another one, or is not valid."""
-    if len(data) < MANY * _MESSAGE_BYTES_MIN:
+    if len(data) < MANY * _MESSAGE_BYTES_MIN or _has_few(data):
         return None
     try:
         request = _requests.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return request if len(request.messages) >= MANY else None
+
+
+def _has_few(data: bytes | memoryview) -> bool:
+    """Return whether the first bytes show a request with fewer than `MANY` messages.
+
+    They are the header of an array, a verb, a number, and the header of the array of messages.
+    """
+    verb = data[1]
+    if verb & 0xE0 != _SHORT_TEXT:
+        return False
+    at = 2 + (verb & 0x1F)
+    number = data[at]
+    at += 1 if number < _INTEGERS else 1 + _INTEGER_BYTES.get(number, 0)
+    if data[at] & 0xF0 == _SHORT_ARRAY:
+        return True
+    return data[at] == _ARRAY_16 and (data[at + 1] << 8 | data[at + 2]) < MANY
 
 
 def is_slow(request: Send | SendOnce) -> bool:

@@ -32,6 +32,7 @@ _FIRST, _LAST = 1 << 2, 1 << 3  # of a transaction, [MS-MQMQ] 2.2.20.5
 _BOUNDS = _FIRST | _LAST
 _NO_CORRELATION = bytes(20)
 _PLACE = struct.Struct("<QII")
+_U32_MAX = 0xFFFFFFFF
 _PADDING = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
@@ -84,6 +85,24 @@ class Template:
         packets = self.packets((row,), (number,), index, place=place)
         return None if packets is None else packets[0]
 
+    def sizes(self, rows: Sequence[Row]) -> list[int] | None:
+        """Return the size of the packet of each row; None if `packets` would return None."""
+        head_bytes, label_bytes_max = self._head.size, 2 * LABEL_CHARACTERS_MAX + 2
+        sizes: list[int] = []
+        for row in rows:
+            size = head_bytes + len(row[_BODY]) + len(row[_EXTENSION])
+            if row[_LABEL]:
+                label_bytes = len(row[_LABEL].encode("utf-16-le")) + 2
+                if label_bytes > label_bytes_max:
+                    return None
+                size += label_bytes
+            if (row[_CORRELATION_ID] and len(row[_CORRELATION_ID]) != 20) or not (
+                0 <= row[_BODY_TYPE] <= _U32_MAX and 0 <= row[_TAG] <= _U32_MAX
+            ):
+                return None
+            sizes.append(size + 3 & -4)
+        return sizes
+
     def packets(
         self,
         rows: Sequence[Row],
@@ -92,12 +111,14 @@ class Template:
         *,
         step: int = 1,
         place: Place | None = None,
+        follow: bool = False,
     ) -> list[bytes] | None:
         """Return a packet for each row; None if `compose` would refuse one of them.
 
         Each transactional message is a transaction of its own: their indexes begin with
         `first_index`.  With a `step` of 0 they are messages in the middle of one transaction.
-        Their place in a sequence is `place`, or that of the model.
+        Their place in a sequence is `place`, or that of the model; if they `follow` each other,
+        `place` is that of the first one.
         """
         head = self._head.pack
         head_bytes = self._head.size
@@ -118,6 +139,8 @@ class Template:
             middle: tuple[Any, ...] = between
             if flags is not None:
                 index = first_index + step * at & TRANSACTION_INDEX_MASK
+                if follow:
+                    where = where if not at else (where[0], where[1] + 1, where[1])
                 middle = between[0], flags | index << _INDEX_BIT, *where, between[1]
             try:
                 headers = head(

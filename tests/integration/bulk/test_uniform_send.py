@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+import msgspec
 import pytest
 
 from protocol import parse_user_message
 from protocol.identifiers import guid_text
-from qmd.control_protocol.messages import NewMessage, StoredMessage
+from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.errors import Refusal
 from qmd.properties.block import with_properties
 from qmd.properties.trace import TRACEPARENT
 from qmd.properties.values import MessageProperties
+from storage.tables import outgoing as outgoing_rows
 from tests.integration.bulk.stages import sent_events
 from tests.integration.managers import Host, Hosts, hosted, until
 
@@ -151,3 +154,29 @@ async def test_few_or_different_messages_of_an_application_are_sent_too(hosts: H
         a.components.uniform_sender.send(sent, b"", durable.set_result)
         assert len(await durable) == len(sent)
     assert a.queue("orders").messages == 20
+
+
+@hosted
+async def test_packets_of_a_sequence_have_their_places_and_are_those_of_single_ones(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    one, other = (f"DIRECT=TCP:127.0.0.1:9\\private$\\{name}" for name in ("one", "two"))
+    for _ in range(2):
+        durable = asyncio.get_running_loop().create_future()
+        sent = [msgspec.structs.replace(each, delivery=TRANSACTIONAL) for each in messages(one)]
+        a.components.uniform_sender.send(sent, b"", durable.set_result)
+        await durable
+        for each in messages(other):
+            await a.handed_over([msgspec.structs.replace(each, delivery=TRANSACTIONAL)])
+    found = []
+    for destination in (one, other):
+        queue = a.sending_to(destination)
+        rows = await a.storage.read(partial(outgoing_rows.page, outgoing_id=queue.id))
+        parsed = [parse_user_message(row.packet) for row in rows]
+        places = [each.transaction for each in parsed if each.transaction is not None]
+        assert [each.sequence_number for each in places] == list(range(1, 41))
+        assert [each.previous_number for each in places] == list(range(40))
+        assert {each.sequence_id for each in places} == {queue.sequence.sequence_id}
+        found.append([(each.properties, int(each.transaction.flags) & 0xF) for each in parsed])
+    assert found[0] == found[1]
