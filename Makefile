@@ -162,7 +162,7 @@ bench: tools .venv/bench ## measure the promised figures, and other queues by tu
 	@touch $@
 
 .PHONY: bench-costs bench-compare
-bench-costs: setup ## count writes, bytes and calls for a message: more than 5 % above benchmarks/costs.json fails
+bench-costs: setup ## count writes, bytes and calls for a message: more than allowed above benchmarks/costs.json fails
 	@$(PY) -m benchmarks.costs --check
 
 bench-compare: tools ## measure the present state and the commit BASE=main by turns

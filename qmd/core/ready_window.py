@@ -31,6 +31,7 @@ from typing import Any, Generic, TypeVar
 
 LEVEL_SHIFT_BITS = 44  # a key is level << 44 | arrival
 LEVELS = 16
+FEW = 4  # entries that are added one by one
 
 _NOWHERE = LEVELS << LEVEL_SHIFT_BITS  # a horizon above every key
 
@@ -140,7 +141,9 @@ class ReadyWindow(Generic[Item]):
 
     def add_all(self, entries: Sequence[tuple[int, Item, int]]) -> None:
         """Add stored messages that are ready, (key, item, size), as `add` does one by one."""
-        if not entries:
+        if len(entries) < FEW:
+            for key, item, size in entries:
+                self.add(key, item, size, stored=True)
             return
         keys = [key for key, _, _ in entries]
         level = keys[0] >> LEVEL_SHIFT_BITS

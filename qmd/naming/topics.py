@@ -99,7 +99,7 @@ class Topics:
         """Return `protect` for messages of which the topics are expanded first."""
 
         def expand(messages: list[NewMessage], **named: Any) -> list[NewMessage]:
-            if any(has_topic(new.destination) for new in messages):
+            if any([has_topic(new.destination) for new in messages]):
                 messages = [
                     self._expanded(new) if has_topic(new.destination) else new for new in messages
                 ]

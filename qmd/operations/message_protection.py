@@ -84,7 +84,7 @@ class MessageProtection:
         self, messages: list[NewMessage], *, in_transaction: bool = False
     ) -> list[NewMessage]:
         """Return the messages as they are to be sent.  Raises Refusal, MustAsk."""
-        if not any(new.signature or new.privacy_level for new in messages):
+        if not any([new.signature or new.privacy_level for new in messages]):
             return messages
         return [
             self._protected(new, in_transaction) if new.signature or new.privacy_level else new

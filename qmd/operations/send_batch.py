@@ -214,7 +214,8 @@ class BatchSender:
         `numbers` are the ids in the form that is stored under the token of the request.
         """
         batch = self.batch
-        self._outgoing.save(self.in_sequences, batch)
+        if self.in_sequences:
+            self._outgoing.save(self.in_sequences, batch)
         for queue, packets in self._express.items():
             if self._token:
                 # A client may ask for the outcome by this token: the messages must not leave
@@ -235,4 +236,5 @@ class BatchSender:
         done(ids)
         for queue, messages in self.to_queues.items():
             queue.deliver(messages)
-        self._outgoing.all_appended(self.to_send)
+        if self.to_send:
+            self._outgoing.all_appended(self.to_send)
