@@ -152,13 +152,13 @@ class ReadyWindow(Generic[Item]):
             (lane and lane[-1][0] >= keys[0])
             or keys[-1] >= self._horizon
             or keys[-1] >> LEVEL_SHIFT_BITS != level
-            or self._gone
             or not self._taken.isdisjoint(keys)
             or keys != sorted(keys)
         ):
             for key, item, size in entries:
                 self.add(key, item, size, stored=True)
             return
+        self._gone.difference_update(keys)
         if lane is _UNUSED:
             lane = self._stored[level] = deque()
         lane.extend(entries)

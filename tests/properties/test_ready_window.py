@@ -72,7 +72,7 @@ class Queue(RuleBasedStateMachine):
             self.model.disk.add(key)
             self.callbacks.append(("add", key))
 
-    @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=5), order=choices)
+    @rule(arriving=st.lists(st.tuples(levels, sizes), min_size=1, max_size=9), order=choices)
     def commit_together(self, arriving, order):
         """Commit messages that are added together, most often in the order of their keys."""
         keys = [self.model.new_key(level, size) for level, size in arriving]

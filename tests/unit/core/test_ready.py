@@ -479,3 +479,30 @@ class TestComingBack:
         one.refill(rows(1, 2), complete=True)
 
         assert [one.pop(), one.pop(), one.pop()] == [(1, "m1"), (2, "moved twice"), None]
+
+
+class TestManyAtOnce:
+    def test_messages_that_a_refill_has_read_and_a_reader_has_taken_do_not_come_again(self):
+        one = window(entries_max=10)
+        one.clear_to_disk(0)
+        read(one, 1, 2, 3, 4, 5)  # committed, and not added yet
+        assert drain(one) == [1, 2, 3, 4, 5]
+
+        one.add_all(rows(1, 2, 3, 4, 5))
+
+        assert one.pop() is None
+
+    def test_messages_that_a_refill_has_read_are_not_there_twice(self):
+        one = window(entries_max=10)
+        one.clear_to_disk(0)
+        read(one, 1, 2, 3, 4, 5)
+
+        one.add_all(rows(3, 4, 5, 6, 7))
+
+        assert drain(one) == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_the_window_keeps_to_its_limits(self):
+        one = window(1, 2, entries_max=4)
+        one.add_all(rows(3, 4, 5, 6))
+        assert (len(one), one.bytes, one.horizon) == (4, 4, 5)
+        assert drain(one) == [1, 2, 3, 4]
