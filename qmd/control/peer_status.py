@@ -214,7 +214,7 @@ def sessions(components: Components) -> list[Value]:
             "is_primary": components.origins.is_primary(connection),
             "state": session.state.value,
             "sent": session.sent_count,
-            "received": session.received_count,
+            "received": session.incoming.received_count,
             "unacknowledged": session.unacknowledged,
             "peer_window": session.peer_window,
             "bytes_sent": connection.bytes_sent,

@@ -25,7 +25,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from heapq import merge
-from itertools import islice
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -60,7 +59,6 @@ class ReadyWindow(Generic[Item]):
         "_horizon",
         "_missed",
         "_refill_from",
-        "_refill_is_void",
         "_stored",
         "_taken",
         "_taken_express",
@@ -85,7 +83,6 @@ class ReadyWindow(Generic[Item]):
         self._taken_express: set[int] = set()
         # While a refill is under way:
         self._refill_from: int | None = None
-        self._refill_is_void = False
         # Keys removed during the refill; the rows may still contain them.
         self._gone: set[int] = set()
         # Entries added during the refill, beyond the horizon.
@@ -167,26 +164,6 @@ class ReadyWindow(Generic[Item]):
         self._bytes += sum([size for _, _, size in entries])
         if self._entries > self._entries_max or self._bytes > self._bytes_max:
             self._shrink()
-
-    def first_stored(self, count: int) -> list[tuple[int, Item, int]]:
-        """Return the first messages, (key, item, size), without taking them; at most `count`.
-
-        There are fewer, or none, if express messages or those of another level come next.
-        """
-        lane = self._first_lane()
-        if lane is None or self._express[self._first_level]:
-            return []
-        return list(islice(lane, count))
-
-    def pop_stored(self, count: int) -> None:
-        """Take the first `count` messages of `first_stored`."""
-        if not count:
-            return
-        popleft = self._stored[self._first_level].popleft
-        entries = [popleft() for _ in range(count)]
-        self._entries -= count
-        self._bytes -= sum([size for _, _, size in entries])
-        self._taken.update([key for key, _, _ in entries])
 
     def peek(self) -> tuple[int, Item] | None:
         """Return the first message without taking it; None: none is ready, or none is known yet."""
@@ -308,19 +285,6 @@ class ReadyWindow(Generic[Item]):
         if self._refill_from is not None:  # that refill may have begun before they were stored
             self._missed = min(self._missed, from_key)
 
-    def purge(self) -> list[tuple[int, Item]]:
-        """Empty the window after the commit that emptied the queue; taken messages stay taken.
-
-        Returns the messages that were in memory, stored and express.
-        """
-        dropped = [(key, item) for key, item, _ in self._in_memory()]
-        for lane in (*self._stored, *self._express):
-            lane.clear()
-        self._entries = self._bytes = 0
-        self._horizon = _NOWHERE
-        self._refill_is_void = self._refill_from is not None
-        return dropped
-
     def entries(self) -> Iterator[tuple[int, Item]]:
         """Iterate in order over the messages that can be taken without reading the disk.
 
@@ -341,10 +305,9 @@ class ReadyWindow(Generic[Item]):
         """Take the rows of a read: (key, item, size) in key order; `complete`: up to the end."""
         assert self._refill_from is not None
         assert rows or complete
-        is_of_use = not self._refill_is_void and self._horizon == self._refill_from
+        is_of_use = self._horizon == self._refill_from
         arrived, gone, missed = self._arrived, self._gone, self._missed
         self._refill_from = None
-        self._refill_is_void = False
         self._arrived, self._arrived_bytes, self._gone, self._missed = [], 0, set(), _NOWHERE
         if not is_of_use:
             return  # the window now needs rows before these, or these rows are deleted

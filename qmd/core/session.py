@@ -157,10 +157,6 @@ class Session:
         return self.outgoing.sent_count
 
     @property
-    def received_count(self) -> int:
-        return self.incoming.received_count
-
-    @property
     def exchanged_count(self) -> int:
         """Number of received messages, and of sent messages that the peer has acknowledged."""
         return self.incoming.received_count + self.sent_count - self.unacknowledged

@@ -106,13 +106,14 @@ def transmit_run(
     """
     bytes_max, packet_bytes_max, now_s = limits.bytes, limits.packet_bytes, at.own_s
     room = min(limits.messages, IN_FLIGHT_ENTRIES_MAX - len(transmitted))
-    entries = window.first_stored(room) if room > 0 else []
-    if not entries:
+    entry = window.peek()
+    if entry is None or room <= 0:
         return 0, 0
-    first_key = entries[0][0]
+    first_key = entry[0]
     first = (first_key ^ TRANSACTIONAL_FIRST) - sequence.base
     if first_key <= max(TRANSACTIONAL_FIRST, renumbered_to) or not sequence.continues(first):
         return 0, 0
+    entries = window.pop_run(room, bytes_max)
     packets: list[bytes] = []
     sizes: list[int] = []
     size = 0
@@ -123,16 +124,16 @@ def transmit_run(
             or packet_bytes > packet_bytes_max
             or (expires_at_s is not None and now_s > expires_at_s)
             or packet[3] & TRACING_BIT
-            or size >= bytes_max
         ):
             break
         packets.append(packet)
         sizes.append(packet_bytes)
         size += packet_bytes
     count = len(packets)
+    for key, item, packet_bytes in reversed(entries[count:]):
+        window.put_back(key, item, packet_bytes)
     if not count:
         return 0, 0
-    window.pop_stored(count)
     numbers = range(first, first + count)
     messages = [message_number(packet) for packet in packets]
     confirms = [may_be_confirmed(packet) for packet in packets]

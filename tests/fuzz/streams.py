@@ -133,7 +133,7 @@ def _check_session(stream: bytes, steering: list[int]) -> None:
         session.mark_stored([it.recoverable_number for it in stored if it.recoverable_number], now)
         _act(session, acts[turn % len(acts)] if acts else 0, now)
         _read_said(said, session)
-    assert session.received_count == received
+    assert session.incoming.received_count == received
     if session.state is SessionState.CLOSED:
         assert session.closed_reason
         assert session.receive(_MESSAGES, now) == []

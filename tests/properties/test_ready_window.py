@@ -160,21 +160,6 @@ class Queue(RuleBasedStateMachine):
         self.model.express.discard(key)
         self.model.taken.add(key)
 
-    @rule(count=st.integers(1, 4), of_them=st.integers(0, 4))
-    def pop_stored(self, count, of_them):
-        first = self.window.first_stored(count)
-
-        assert len(first) <= count
-        ready = self.model.ready | self.model.express
-        for key, item, size in first[:of_them]:
-            assert (item, size) == self.model.items[key]
-            assert self.window.peek() is not None
-            assert self.model.is_ready(key), "twice"
-            assert key in self.model.disk | self.model.ghosts, "unknown or removed"
-            assert all(key <= other for other in ready - self.model.taken), "out of order"
-            self.model.taken.add(key)
-        self.window.pop_stored(min(of_them, len(first)))
-
     @precondition(lambda self: self.model.items)
     @rule(choice=choices)
     def take(self, choice):
@@ -271,20 +256,6 @@ class Queue(RuleBasedStateMachine):
         self.model.taken -= {
             key for key in stored if key >= from_key and key not in self.model.leaving
         }
-
-    @rule()
-    def purge(self):
-        doomed = self.model.ready
-        dropped = [key for key, _ in self.window.purge()]
-
-        assert dropped == sorted(set(dropped))
-        assert (
-            self.model.express
-            <= set(dropped)
-            <= self.model.disk | self.model.ghosts | self.model.express
-        )
-        self.model.express.clear()
-        self.model.disk -= doomed
 
     # The disk is read.
 

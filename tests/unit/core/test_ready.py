@@ -357,7 +357,8 @@ class TestTaking:
         add(one, 1, stored=stored)
         one.pop()
         one.put_back(1, "m1", 1)
-        assert one.purge() == [(1, "m1")]
+        assert drain(one) == [1]
+        one.remove(1)
 
         one.put_back(1, "m1", 1)
 
@@ -417,42 +418,6 @@ class TestNewPass:
         one.refill(rows(4), complete=True)
 
         assert one.horizon == 2
-
-
-class TestPurge:
-    def test_a_purge_leaves_only_taken_messages(self):
-        one = window(1, 2, 3, 4)
-        add(one, 5, stored=False)
-        one.pop()
-
-        assert one.purge() == [(2, "m2"), (3, "m3"), (5, "m5")]
-
-        assert (len(one), one.bytes, one.horizon) == (0, 0, None)
-        one.put_back(1, "m1", 1)
-        assert drain(one) == [1]
-
-    def test_rows_read_before_a_purge_are_discarded(self):
-        one = window(1, 2, 3, 4)
-        one.begin_refill()
-        one.purge()
-
-        one.refill(rows(4), complete=True)
-
-        assert drain(one) == []
-        assert one.horizon is None
-
-    def test_rows_read_before_a_purge_are_discarded_also_later(self):
-        one = window()
-        one.clear_to_disk(0)
-        one.begin_refill()
-        one.purge()
-        one.clear_to_disk(0)
-
-        one.refill(rows(4), complete=True)
-
-        assert (one.horizon, len(one)) == (0, 0)
-        read(one, 5)
-        assert drain(one) == [5]
 
 
 class TestComingBack:

@@ -44,7 +44,7 @@ def test_a_received_message_comes_with_its_packet_and_its_recoverable_number():
     assert [event.message for event in events] == [
         parse_user_message(event.packet) for event in events
     ]
-    assert session.received_count == 3
+    assert session.incoming.received_count == 3
 
 
 def test_the_session_header_is_cut_off_a_received_message():
@@ -62,7 +62,7 @@ def test_a_malformed_message_ends_the_session_and_earlier_messages_are_delivered
     events = session.receive([message(1), bytes(wrong), message(3)], now=0.0)
     assert [type(event) for event in events] == [MessageReceived, Closed]
     assert "delivery" in ended(events)
-    assert session.received_count == 1
+    assert session.incoming.received_count == 1
 
 
 def test_a_closed_session_receives_and_sends_nothing():
@@ -323,7 +323,7 @@ def test_a_session_continues_when_its_counters_wrap():
         session.send(message(count & 0xFFFF), recoverable=False, token=None, now=0.0)
     other.receive(PacketBuffer().feed(session.data_to_send()), now=0.0)
 
-    assert session.sent_count == other.received_count == 0x10000 + 100
+    assert session.sent_count == other.incoming.received_count == 0x10000 + 100
     other.handle_timer(now=10.0)
     session.receive(packets(other), now=10.0)
     assert (session.state, session.unacknowledged) == (SessionState.OPEN, 0)

@@ -231,7 +231,7 @@ def test_messages_may_follow_the_parameters_at_once():
         "MessageReceived",
         "MessageReceived",
     ]
-    assert session.received_count == 2
+    assert session.incoming.received_count == 2
 
 
 def test_parameters_that_are_a_refusal_end_the_session():

@@ -90,7 +90,7 @@ def test_a_run_has_the_effects_of_its_messages() -> None:
     [
         LIMITS._replace(messages=5),
         LIMITS._replace(bytes=5 * len(placed(1))),
-        LIMITS._replace(bytes=5 * len(placed(1)) - 1),
+        LIMITS._replace(bytes=6 * len(placed(1)) - 1),
     ],
 )
 def test_a_run_ends_at_the_limits(limits: TransmitLimits) -> None:
