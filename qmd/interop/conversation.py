@@ -62,10 +62,13 @@ class Streams:
         self._ids: dict[tuple[int, int], str] = {}
         self._highest: dict[int, int] = {}
         self._acknowledged: dict[int, int] = {}
-        self._latest: dict[tuple[bytes, str], int] = {}
+        self._latest: dict[tuple[bytes, str, str], int] = {}
 
-    def add(self, packet: UserMessage, name: str) -> Iterator[Violation]:
-        """Record the position of a message."""
+    def add(self, packet: UserMessage, name: str, receiver: str) -> Iterator[Violation]:
+        """Record the position of a message; `receiver` is the GUID of the end that gets it.
+
+        Two receivers may have one address: a name in a packet has no port.
+        """
         transaction, user = packet.transaction, packet.user
         assert transaction is not None
         sequence, number = transaction.sequence_id, transaction.sequence_number
@@ -73,7 +76,7 @@ class Streams:
         if highest and number > highest and transaction.previous_number not in (0, highest):
             found = f"{transaction.previous_number}, and {highest} was sent before"
             yield must(_QB, "3.1.7.1.3", f"PreviousTxSequenceNumber is {found}")
-        place = user.source_queue_manager, str(user.destination_queue)
+        place = user.source_queue_manager, str(user.destination_queue), receiver
         latest = self._latest.get(place, 0)
         if sequence < latest:
             yield must(_QB, "3.1.1.3.1", "TxSequenceID is below one that was used before")
@@ -301,7 +304,7 @@ class Conversation:
             violations += rules.message(record)
             about.append(name)
             if record.transaction is not None:
-                violations += self._streams.add(record, name)
+                violations += self._streams.add(record, name, self.guids[1 if by_initiator else 0])
         side.messages += 1
         side.sent += 1
         number = 0
