@@ -1,15 +1,16 @@
-"""Save the state of a job repeatedly, and die each time at the next change of a file.
+"""Save the state of a job, and keep the files as they are before each change of a file.
 
-`python -m tests.pipeline.dying_states audit|traffic FOLDER` prints a list of [exit of the run,
-state after the run, state after the next run, names of files after it], for each such change.
-Each run is a fork of a process that has only imported the modules, which is fast.
-
+A process that is killed there leaves exactly these files.  `python -m tests.pipeline.dying_states
+audit|traffic FOLDER EVERY` prints a list of [state that such a death leaves, state after the next
+run, number of files then], for a run that does not die, and before that for every EVERY-th change
+and for the last `END`: those of the commit and after it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -72,23 +73,32 @@ def known(kind: str, folder: Path) -> list[Any]:
     return [sorted(files), streams.to_dict("records"), shown]
 
 
-def dies_at(number: int) -> None:
-    """Make this process kill itself at change number `number`."""
-    counted = 0
+def before_each_change(act: Callable[[], object]) -> None:
+    """Call `act` in this process before each change of a file, from now on."""
 
-    def count(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal counted
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in CHANGES:
             return
         if event == "open" and not (
             isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         ):
             return
-        counted += 1
-        if counted == number:
+        act()
+
+    sys.addaudithook(look)
+
+
+def dies_at(number: int) -> None:
+    """Make this process kill itself at change number `number`."""
+    left = number
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(count)
+    before_each_change(count)
 
 
 def forked(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -109,26 +119,40 @@ def forked(work: Callable[[], Any]) -> tuple[int, Any]:
     return os.waitstatus_to_exitcode(status), json.loads(reported) if reported else None
 
 
-def main(kind: str, root: Path) -> None:
+END = 24
+
+
+def copies(kind: str, root: Path) -> list[Path]:
+    """Save twice; return copies of the files before each change of the second time, and after."""
+    folder, found, is_saving = root / "live", list[Path](), False
+    save(kind, folder, 1)
+
+    def copy() -> None:
+        nonlocal is_saving
+        if is_saving:
+            is_saving = False  # the changes of the copy itself do not count
+            found.append(root / str(len(found) + 1))
+            shutil.copytree(folder, found[-1], symlinks=True)
+            is_saving = True
+
+    before_each_change(copy)
+    is_saving = True
+    save(kind, folder, 2)
+    copy()
+    is_saving = False
+    return found
+
+
+def main(kind: str, root: Path, every: int) -> None:
     rows = []
-    ended = -signal.SIGKILL
-    while ended == -signal.SIGKILL:
-        number = len(rows) + 1
-        folder = root / str(number)
-        folder.mkdir()
-        assert forked(lambda: save(kind, folder, 1))[0] == 0  # noqa: B023  # called at once
-
-        def run() -> None:
-            dies_at(number)  # noqa: B023
-            save(kind, folder, 2)  # noqa: B023
-
-        ended, _ = forked(run)
-        then = forked(lambda: known(kind, folder))[1]  # noqa: B023
-        assert forked(lambda: save(kind, folder, 3))[0] == 0  # noqa: B023
-        after = forked(lambda: known(kind, folder))[1]  # noqa: B023
-        rows.append([ended, then, after, len([*folder.rglob("*")])])
+    found = copies(kind, root)
+    for folder in [*found[:-END:every], *found[-END:]]:
+        then = known(kind, folder)
+        save(kind, folder, 3)
+        rows.append([then, known(kind, folder), len([*folder.rglob("*")])])
+        shutil.rmtree(folder)
     print(json.dumps(rows))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
