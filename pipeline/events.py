@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from pipeline.event_numbers import REQUIRED, check_place, within_limits
+
 SPLIT_BYTES = 64 * 1024 * 1024  # several tasks share a larger file
 UNIT_ROWS = 500_000  # rows that are processed together
 VERSION = 1  # of the schema: a newer version may give the same names another meaning
@@ -120,9 +122,9 @@ def read_piece(
 ) -> Iterator[Any]:
     """Yield Arrow tables of about `UNIT_ROWS` rows at most, in the order of the file.
 
-    Repeated texts are dictionary-encoded.  A column that the file lacks is null.  With `choose`,
-    yield only the rows that it selects: it gets the columns `probe`, and the other columns are read
-    only if it selects a row.
+    Repeated texts are dictionary-encoded.  A column that the file lacks is null.  Numbers are
+    `within_limits`.  With `choose`, yield only the rows that it selects: it gets the columns
+    `probe`, and the other columns are read only if it selects a row.
 
     Raises Unreadable for a file that is damaged or is no file of events.
     """
@@ -154,7 +156,7 @@ def check(path: str, *, whole: bool = False) -> None:
             _check_columns(file)
             if whole:
                 for group in range(file.metadata.num_row_groups):
-                    file.read_row_group(group, use_threads=False)
+                    _group(file, group)
     except FileNotFoundError:
         raise
     except _BROKEN as error:
@@ -212,13 +214,13 @@ def _read_parquet(
         rows = 0
         for group in range(first, end):
             if choose is None:
-                table = file.read_row_group(group, columns=wanted, use_threads=False)
+                table = _group(file, group, wanted)
             else:
-                table = file.read_row_group(group, columns=list(probe), use_threads=False)
+                table = _group(file, group, list(probe))
                 chosen = choose(table)
                 if not chosen.any():
                     continue
-                others = file.read_row_group(group, columns=rest, use_threads=False)
+                others = _group(file, group, rest)
                 for name in rest:
                     table = table.append_column(name, others.column(name))
                 table = table.filter(pa.array(chosen))
@@ -231,13 +233,25 @@ def _read_parquet(
             yield _completed(pa.concat_tables(held), columns)
 
 
+def _group(file: Any, number: int, columns: Sequence[str] | None = None) -> Any:
+    return within_limits(file.read_row_group(number, columns=columns, use_threads=False))
+
+
 def _check_columns(file: Any) -> None:
-    """Raise ValueError if the columns are not those of events, or the version is newer."""
+    """Raise ValueError if the columns are not those of events, or the version is newer.
+
+    Also for the numbers of blocks, as far as the footer shows them.
+    """
     import pyarrow.compute as pc
 
     there = file.schema_arrow.names
     if missing := [name for name in _NEEDED if name not in there]:
         raise ValueError(f"it has no column {missing[0]}")
+    for name in REQUIRED:
+        for group in range(file.metadata.num_row_groups):
+            known = file.metadata.row_group(group).column(there.index(name)).statistics
+            if known is not None and known.has_min_max:
+                check_place(name, known.min, known.max, known.null_count or 0)
     if "schema" not in there:
         return
     at = there.index("schema")
@@ -264,7 +278,7 @@ def _event(line: str, number: int) -> dict[str, Any]:
 
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"line {number} is not an event: {error}") from error
     if not isinstance(row, dict):
         raise ValueError(f"line {number} is not an event")
@@ -283,9 +297,8 @@ def _read_ndjson(path: str, columns: Sequence[str]) -> Iterator[Any]:
     rows: list[dict[str, Any]] = []
 
     def table() -> Any:
-        return pa.table(
-            {name: pa.array([row.get(name) for row in rows], _type(name)) for name in columns}
-        )
+        arrays = {name: pa.array([row.get(name) for row in rows], _type(name)) for name in columns}
+        return within_limits(pa.table(arrays))
 
     with fsspec.open(path, "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.event_numbers import EARLIEST_MS, LATEST_MS, SIZE_MAX
 from pipeline.events import LogFile
 
 #: The columns that the jobs read; a column that a file lacks is null.
@@ -18,7 +19,12 @@ COLUMNS = tuple(each.split()[0].strip("`") for each in SCHEMA.split(", "))
 
 
 def read_events(spark: Any, files: Sequence[LogFile]) -> Any:
-    """Return all events of `files`; an event that two files contain appears twice."""
+    """Return all events of `files`; an event that two files contain appears twice.
+
+    Their numbers are within the limits of `pipeline.event_numbers`.
+    """
+    from pyspark.sql import functions as F
+
     parquet = [file.path for file in files if file.path.endswith(".parquet")]
     lines = [file.path for file in files if not file.path.endswith(".parquet")]
     tables = []
@@ -31,36 +37,7 @@ def read_events(spark: Any, files: Sequence[LogFile]) -> Any:
     table = tables[0]
     for other in tables[1:]:
         table = table.unionByName(other)
-    return table
-
-
-#: One row for each message: its stages, by the clock of the host that logged each.
-LEDGER = r"""
-SELECT message_id,
-  min(host) FILTER (WHERE is_source) AS from_host,
-  min(host) FILTER (WHERE kind = 'accepted') AS to_host,
-  min(queue) FILTER (WHERE kind = 'accepted') AS queue,
-  min(queue) FILTER (WHERE kind = 'sent') AS destination,
-  max(bytes) AS bytes,
-  max(delivery) AS delivery,
-  min(at_ms) FILTER (WHERE kind = 'sent') AS sent_ms,
-  min(at_ms) FILTER (WHERE kind = 'transmitted') AS transmitted_ms,
-  min(at_ms) FILTER (WHERE kind = 'accepted') AS accepted_ms,
-  min(at_ms) FILTER (WHERE kind IN ('order_acknowledged', 'session_acknowledged')) AS acked_ms,
-  min(at_ms) FILTER (WHERE kind = 'received') AS received_ms,
-  min(at_ms) FILTER (WHERE kind = 'confirmed') AS confirmed_ms
-FROM (SELECT *, substring(message_id, 1, 36) = queue_manager AS is_source FROM events
-      WHERE kind IN ('sent', 'transmitted', 'accepted', 'order_acknowledged',
-                     'session_acknowledged', 'received', 'confirmed') AND message_id <> '')
-GROUP BY message_id
-"""
-
-
-def ledger(spark: Any, files: Sequence[LogFile]) -> Any:
-    """Return the table of `LEDGER`, kept on the executors' disks for several queries."""
-    from pyspark import StorageLevel
-
-    read_events(spark, files).createOrReplaceTempView("events")
-    table = spark.sql(LEDGER).persist(StorageLevel.DISK_ONLY)
-    table.createOrReplaceTempView("ledger")
-    return table
+    return table.withColumns({
+        "at_ms": F.greatest(F.least("at_ms", F.lit(LATEST_MS)), F.lit(EARLIEST_MS)),
+        "bytes": F.when(F.col("bytes").between(0, SIZE_MAX), F.col("bytes")),
+    })  # fmt: skip

@@ -42,6 +42,31 @@ def row(kind: str, **more: Any) -> dict[str, Any]:
     return dict.fromkeys(arrow_schema().names) | known | more
 
 
+def absurd() -> list[dict[str, Any]]:
+    """Return messages with sizes that no packet has, at times that no clock should show."""
+    rows = []
+    blocks = {GUID: 0, OTHER: 0}
+    for number, (size, at_ms) in enumerate(zip(ABSURD_SIZES, ABSURD_TIMES, strict=True), 1):
+        away = "DIRECT=OS:beta\\private$\\q"
+        for host, guid, kind, queue in (
+            ("alpha", GUID, "sent", away), ("beta", OTHER, "accepted", "private$\\q"),
+            ("alpha", GUID, "session_acknowledged", away),
+            ("beta", OTHER, "received", "private$\\q"),
+        ):  # fmt: skip
+            blocks[guid] += 1
+            rows.append(
+                row(kind, host=host, queue_manager=guid, block=blocks[guid], queue=queue,
+                    message_id=f"{GUID}\\{number}", bytes=size, at_ms=at_ms, label="\0" * 1000,
+                    delivery="recoverable", time=MIDNIGHT)
+            )  # fmt: skip
+    return rows
+
+
+ABSURD_SIZES = (700, 1 << 62, (1 << 63) - 1, -(1 << 63), -1, 1 << 32, 300, 0, 1 << 62)
+#: 1601, 30828, and the limits of 64 bits, besides real ones.
+ABSURD_TIMES = (MIDNIGHT, -11_644_473_600_000, 910_692_730_085_477, (1 << 63) - 1, -(1 << 63), 0,
+                MIDNIGHT + 1, -1, MIDNIGHT + 2)  # fmt: skip
+
 INPUTS: dict[str, list[dict[str, Any]]] = {
     "nothing": [],
     "nulls": [row("accepted", message_id=None, queue=None, host=None)],
@@ -54,6 +79,9 @@ INPUTS: dict[str, list[dict[str, Any]]] = {
         for n, text in enumerate(("x", "", "\\", f"{GUID}\\9999999999999999999999", "é" * 37,
                                   f"{GUID}\\x", f"{GUID}\\-1"), 1)
     ],
+    "absurd numbers": absurd(),
+    "long texts": [row("accepted", block=n, message_id=f"{OTHER}\\{n}") | {name: "\0x" * 500_000}
+                   for n, name in enumerate(("host", "queue", "label", "reason", "kind"), 1)],
 }  # fmt: skip
 
 

@@ -280,6 +280,13 @@ def row_on_its_way_missed(lake: Lake) -> set[tuple[str, str | None]]:
     return {("vanished", last)}
 
 
+def row_passed_over_missed(lake: Lake) -> set[tuple[str, str | None]]:
+    """It vanished from the outgoing queue of its sender, and the stream goes on."""
+    passed_over(lake)
+    lake.add("sender", "sent", lake.orders[6], kind="vanished")
+    return {("vanished", lake.orders[6])}
+
+
 def received_and_missed(lake: Lake) -> set[tuple[str, str | None]]:
     """An application received it nevertheless: it is not lost."""
     lake.add("receiver", "received", lake.orders[2], kind="vanished")
@@ -344,7 +351,7 @@ FAULTS: list[Fault] = [
     *(plain_stored_twice, received_twice, received_without_arrival, another_size, another_queue),
     *(another_number, overtaken, sent_never, order_sent_never, number_given_twice),
     *(dead_and_delivered, imported_twice, row_deleted, row_missed, row_noticed, row_missed_twice),
-    *(row_on_its_way_missed, received_and_missed, copy_missed),
+    *(row_on_its_way_missed, row_passed_over_missed, received_and_missed, copy_missed),
     *(clock_jumps, log_cut, log_without_middle),
     *(log_missing, log_copied, file_cut),
 ]

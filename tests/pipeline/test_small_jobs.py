@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipeline.engines.local import LocalEngine
-from pipeline.events import LogFile, find_files
+from pipeline.events import LogFile, Unreadable, check, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.memory import Memory
@@ -32,7 +33,7 @@ from pipeline.report.slo_page import slo_page
 from pipeline.report.trace_page import trace_page
 from pipeline.report.traffic_page import traffic_page
 from pipeline.results.runs import Results
-from tests.pipeline.test_odd_inputs import GUID, INPUTS, SCHEMA
+from tests.pipeline.test_odd_inputs import ABSURD_SIZES, GUID, INPUTS, SCHEMA, absurd, row
 
 OBJECTIVE = Objective("stored", "accepted", 2000, 99.0, 30, "*", "*", "*")
 WORK: dict[str, Any] = {
@@ -81,6 +82,50 @@ def test_a_trace_of_nearly_nothing_has_a_page(tmp_path: Path) -> None:
             assert "<main>" in trace_page(tables, message=MESSAGE)
 
 
+def test_sizes_and_times_that_no_message_has_are_unknown_or_the_nearest(
+    engine: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "events.parquet"
+    parquet.write_table(pa.Table.from_pylist(absurd(), schema=SCHEMA), path)
+    files = find_files([str(path)])
+
+    moved = run(engine, "traffic", files, tmp_path / "traffic")["by_hour"]
+    took = run(engine, "latency", files, tmp_path / "latency")
+    slo_tables = run(engine, "slo", files, tmp_path / "slo")
+
+    messages = len(ABSURD_SIZES)
+    assert moved.sent.sum() == moved.received.sum() == messages
+    assert moved.sent_bytes.sum() == 700 + 300
+    assert (moved.hour.min().year, moved.hour.max().year) == (1678, 2262)
+    assert took["by_route"].messages.to_list() == [messages]
+    assert took["by_route"].bytes.to_list() == [700 + 300]
+    assert slo_tables["objectives"].in_time.to_list() == [2]  # of its newest days, in 2262
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("block", -1, "an event has the block -1, which no queue manager assigns"),
+        ("block", 1 << 62, "which no queue manager assigns"),
+        ("index", 1 << 32, "an event has the index 4294967296"),
+        ("at_ms", None, "an event has no at_ms"),
+    ],
+)
+@pytest.mark.parametrize("form", ["parquet", "ndjson"])
+def test_a_log_with_an_event_without_a_place_or_a_time_is_broken(
+    name: str, value: int | None, why: str, form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"events.{form}"
+    rows = [row("started"), row("accepted", **{name: value})]
+    if form == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+
+    with pytest.raises(Unreadable, match=why):
+        check(str(path), whole=True)
+
+
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(
         plain(one[name]) == plain(other[name]) for name in one
@@ -100,6 +145,8 @@ def plain(table: Any) -> list[tuple[str, ...]]:
 def test_spark_and_this_process_have_the_same_tables(spark: Any, tmp_path: Path) -> None:
     fleet = Fleet(hosts=4, streams=6, messages=400, days=2, seed=3, faults=parse_faults("everyday"))
     generate(fleet, tmp_path / "logs")
+    odd = tmp_path / "logs" / "odd.parquet"
+    parquet.write_table(pa.Table.from_pylist(absurd(), schema=SCHEMA), odd)
     files = find_files([str(tmp_path / "logs")])
     half = len(files) // 2
 
@@ -110,5 +157,6 @@ def test_spark_and_this_process_have_the_same_tables(spark: Any, tmp_path: Path)
                 theirs = run(spark, job, some, tmp_path / f"{job} spark")
                 assert same(ours, theirs), job
         events = parquet.read_table(files[0].path, columns=["message_id"])
-        message = next(filter(None, events.column("message_id").to_pylist()))
-        assert same(trace(engine, files, message), trace(spark, files, message))
+        usual = next(filter(None, events.column("message_id").to_pylist()))
+        for message in (usual, f"{GUID}\\4"):
+            assert same(trace(engine, files, message), trace(spark, files, message))

@@ -134,7 +134,8 @@ LAYERS: dict[str, set[str]] = {
     "qmd.__main__": {"qmd.cli"},  # `python -m qmd` is the command
     # The pipeline is a client like any other; only it may import heavy libraries.
     "pipeline": set(),
-    "pipeline.events": {"fsspec", "numpy", "pyarrow"},
+    "pipeline.event_numbers": {"pyarrow"},
+    "pipeline.events": {"pipeline.event_numbers", "fsspec", "numpy", "pyarrow"},
     "pipeline.source": {
         *("qmd.client", "qmd.control_protocol.messages", "qmd.control_protocol.bulk", "protocol"),
         *("qmd.bodies", "qmd.properties"),
@@ -145,8 +146,8 @@ LAYERS: dict[str, set[str]] = {
     "pipeline.engines": {"duckdb", "numpy", "pandas", "pyarrow", "pyspark", "sqlglot"},
     "pipeline.results": {"fsspec", "pyarrow"},
     "pipeline.jobs": {
-        *("pipeline.engines", "pipeline.events", "pipeline.results", "pipeline.source"),
-        *("qmd.client", "qmd.config.units", "qmd.control_protocol.bulk"),
+        *("pipeline.engines", "pipeline.event_numbers", "pipeline.events", "pipeline.results"),
+        *("pipeline.source", "qmd.client", "qmd.config.units", "qmd.control_protocol.bulk"),
         *("fsspec", "numpy", "pandas", "pyarrow", "pyspark"),
     },
     "pipeline.report": {

@@ -38,11 +38,14 @@ def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> 
     _keep_open_for_other_receivers(rows, why, found, spans)
     rows, why = _without_repetitions(rows, why, found)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
-    missed = presence.missed_at(rows.iloc[pending], found)
-    gone = presence.not_on_its_way(rows.iloc[pending], found) | missed.notna().to_numpy(bool)
+    gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"
-    rows.loc[missed.dropna().index, "at_ms"] = missed.dropna()
-    why[pending[~gone]] = "on_its_way"
+    # Its queue manager has logged that it misses it: later messages may have passed it since.
+    absent = rows[rows.kind.isin(["pending", "vanished", "lost"]) & (why == "")]
+    missed = presence.missed_at(absent, found).dropna()
+    rows.loc[missed.index, "kind"] = "vanished"
+    rows.loc[missed.index, "at_ms"] = missed
+    why[(rows.kind == "pending").to_numpy() & (why == "")] = "on_its_way"
     return rows, why
 
 
