@@ -18,7 +18,7 @@ from tests.process.command_line import ROOT
 from tests.process.harness import free_port
 
 START_S = END_S
-WORKERS = 3
+WORKERS = 2
 
 
 class Cluster:

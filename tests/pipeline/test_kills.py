@@ -20,7 +20,8 @@ def test_every_message_is_in_both_sinks_once_in_spite_of_kills(tmp_path):
     except NoJava as none:
         pytest.skip(str(none))
 
-    Kills(tmp_path, seed=1).run(3, ["worker", "driver", "daemon"])
+    # At the end it kills the driver too, and another one reads what is left.
+    Kills(tmp_path, seed=1).run(2, ["worker", "daemon"])
 
 
 def test_lost_duplicated_and_unordered_messages_are_detected():
