@@ -97,7 +97,7 @@ def test_a_disk_that_is_full_at_any_write_leaves_the_last_results(
 ) -> None:
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("only root can make a small disk")
-    free_kb = [*range(0, 1200, 4 if SOAK else 400), 100_000]
+    free_kb = [*range(0, 1200, 4 if SOAK else 600), 100_000]
     module = ("-m", "tests.pipeline.full_disks", job, str(logs), str(tmp_path))
     done = subprocess.run(
         ["unshare", "--mount", sys.executable, *module, *map(str, free_kb)], cwd=ROOT,

@@ -122,7 +122,7 @@ def test_the_audit_finds_exactly_the_faults_of_foreign_hosts(
     assert records < result.events / 2  # the suspects alone
 
     broken.write_bytes(whole[: len(whole) // 2])
-    result = audit(spark, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
+    result = audit(engine, find_files([str(tmp_path / "logs")]), state, AuditSettings(tasks=2))
 
     assert found(result) <= fleet.findings  # less can be decided, and there are no other findings
     about = fleet.about_hosts | {("broken_file", "november"), ("late_log", "november")}
