@@ -74,7 +74,7 @@ def _positions(option: str, text: str, queues: list[str]) -> dict[str, Position]
     wrong = f'is {text!r}; it is {EARLIEST}, {LATEST}, or as {{"orders": 4711}}'
     try:
         listed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise option_error(option, wrong) from None
     if not isinstance(listed, dict) or not listed:
         raise option_error(option, wrong)
@@ -99,7 +99,7 @@ def _times(option: str, text: str, queues: list[str]) -> dict[str, int]:
     wrong = f'is {text!r}; it is a time, or as {{"orders": "2026-01-31T08:00:00Z"}}'
     try:
         listed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise option_error(option, wrong) from None
     if not isinstance(listed, dict) or not listed:
         raise option_error(option, wrong)

@@ -31,7 +31,13 @@ class SourceError(Exception):
             self.code = code
 
 
+_LONGEST = 600  # characters of the reason
+
+
 def option_error(option: str, why: str) -> SourceError:
+    """Return the error of an option; `why` quotes its value first, which may be of any length."""
+    if len(why) > _LONGEST:
+        why = f"{why[: _LONGEST // 4]} ... {why[-_LONGEST // 2 :]}"
     return SourceError(f'qmd: option "{option}" {why}', code="source_option")
 
 

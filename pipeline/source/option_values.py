@@ -153,6 +153,6 @@ def names_of(said: Any, option: str = "queue") -> list[str]:
     if text.startswith("["):
         try:
             return [str(one) for one in json.loads(text)]
-        except ValueError:
+        except (ValueError, RecursionError):
             raise option_error(option, f"is {text!r}, which is no list of JSON") from None
     return [part.strip() for part in text.split(",") if part.strip()]

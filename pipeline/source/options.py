@@ -221,7 +221,7 @@ class ReadOptions(ConnectionOptions):
                 )
                 for each in listed
             ]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise option_error("sources", f"is not as {example}: {error}") from error
         if not found or (self.kind != "events" and not all(one.queues for one in found)):
             raise option_error("sources", f"names no queue; it is as {example}")

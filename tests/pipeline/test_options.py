@@ -64,6 +64,19 @@ def test_an_invalid_value_is_refused_with_its_option(options, said):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("option", ["columns", "sources", "startingOffsets", "kind", "partitions"])
+@pytest.mark.parametrize("value", ["[" * 5000, "\0" * 5000])
+def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
+    given = {"endpoint": "/run/qmd.sock", "queue": "orders", option: value}
+    if option == "sources":
+        del given["endpoint"], given["queue"]
+    with pytest.raises(SourceError) as refused:
+        DefaultSource(given).reader(None)
+
+    assert f'option "{option}"' in str(refused.value)
+    assert len(str(refused.value)) < 700
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

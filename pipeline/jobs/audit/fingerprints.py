@@ -192,6 +192,31 @@ def _waiting(facts: Facts) -> Array:
     return at[~np.isin(*ids)]
 
 
+#: Kinds of rows that are ranges of numbers of one source, and nothing else.
+RANGES = (RowKind.NUMBERS, RowKind.DEPARTED, RowKind.DEPARTED_NUMBERS, RowKind.ARRIVED)
+
+
+def with_joined_ranges(rows: Any) -> Any:
+    """Return a table of `SCHEMA` in which the ranges of its pieces are joined.
+
+    The messages of a source leave queues at many hosts, each of which has every tenth number or
+    so.  Without this, the driver would get a row for some three messages.
+    """
+    is_range = np.isin(rows.column("what").to_numpy(), RANGES)
+    of, ends = ["what", "source", "stream"], ["key_first", "key_last"]
+    some = rows.filter(pa.array(is_range)).select([*of, *ends]).to_pandas()
+    some = some.sort_values([*of, "key_first"], ignore_index=True)
+    reached = some.groupby(of).key_last.cummax()
+    before = reached.groupby([some[name] for name in of]).shift(fill_value=-2)
+    begins = np.flatnonzero((some.key_first > before + 1).to_numpy())
+    if len(begins) == len(some):
+        return rows
+    last = np.maximum.reduceat(some.key_last.to_numpy(), begins)
+    first = (some[name].to_numpy()[begins] for name in (*of, "key_first"))
+    joined = _batch([Row(**dict(zip((*of, "key_first"), first, strict=True)), key_last=last)])
+    return pa.concat_tables([rows.filter(pa.array(~is_range)), pa.Table.from_batches([joined])])
+
+
 def unreadable(path: str, why: str) -> Any:
     """Return a batch of one row, for a damaged file."""
     row = dict.fromkeys(Row._fields, 0) | {

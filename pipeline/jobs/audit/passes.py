@@ -36,6 +36,7 @@ from pipeline.jobs.audit.fingerprints import (
     first_of_each,
     mixed,
     unreadable,
+    with_joined_ranges,
 )
 from pipeline.jobs.audit.settled import Numbers, Stretches, ends, in_pairs
 from pipeline.jobs.audit.state import State
@@ -110,7 +111,8 @@ def print_rows(
             of_part = [unreadable(broken.path, broken.why)]
         held += of_part
     if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        rows = with_joined_ranges(pa.Table.from_batches(held))
+        yield from rows.combine_chunks().to_batches()
     else:
         yield pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
