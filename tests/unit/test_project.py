@@ -102,3 +102,14 @@ def test_a_document_names_only_existing_files(document):
     missing += [path for path in paths if not (ROOT / path).exists()]
 
     assert not missing
+
+
+@pytest.mark.parametrize("entrance", ["README.md", "docs/index.md"])
+def test_each_manual_is_named_where_readers_enter(entrance):
+    text = (ROOT / entrance).read_text()
+    manuals = {file.stem for file in (ROOT / "docs").glob("*.md")} - {"index"}
+
+    # SECURITY.md is the text of docs/security.md, and the README names that.
+    missing = {name for name in manuals - {"security"} if not re.search(rf"\b{name}\b", text)}
+
+    assert not missing
