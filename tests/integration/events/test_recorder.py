@@ -69,7 +69,12 @@ async def test_an_event_is_durable_with_its_batch(hosts: Hosts) -> None:
 async def test_messages_with_the_same_outcome_in_one_batch_share_an_event(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
-    await asyncio.gather(*(a.send("orders", b"x") for _ in range(20)))
+    with held_disk(a):  # a commit that waits: all messages come before the next one
+        first = asyncio.ensure_future(a.storage.batch.run(lambda db: None))
+        await asyncio.sleep(0)
+        sends = [asyncio.create_task(a.send("orders", b"x")) for _ in range(20)]
+        await until(lambda: len(a.storage.batch._messages) == 20, "rows of all messages")
+    await asyncio.gather(first, *sends)
     await a.receive("orders")
 
     (sent,) = [event for event in await reported(a) if event.kind == "sent"]
