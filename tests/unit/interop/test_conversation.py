@@ -6,7 +6,7 @@ import pytest
 
 from protocol import PacketBuffer
 from protocol import packets as wire
-from qmd.interop.conversation import Conversation, Seen
+from qmd.interop.conversation import Conversation, Seen, Streams
 from tests.captures import Part
 from tests.dialogue import usual
 
@@ -99,6 +99,20 @@ def test_a_wrong_order_ack_is_named(offset: int, value: bytes, clause: str) -> N
     at = body_of(PARTS[ORDER_ACK].data) + offset
 
     assert clause in clauses(changed(ORDER_ACK, at, value))
+
+
+@pytest.mark.parametrize(("other", "is_broken"), [("b", True), ("c", False)])
+def test_a_sequence_is_judged_for_each_receiver(other: str, is_broken: bool) -> None:
+    """Two receivers may have one address, and a sender has a sequence for each."""
+    streams = Streams()
+    later = wire.parse_user_message(PARTS[FIRST].data)
+    assert later.transaction is not None
+    before = later.transaction._replace(sequence_id=later.transaction.sequence_id - 1)
+
+    assert list(streams.add(later, "1", "b")) == []
+    found = {each.clause for each in streams.add(later._replace(transaction=before), "2", other)}
+
+    assert found == ({"MS-MQQB 3.1.1.3.1"} if is_broken else set())
 
 
 def test_a_relayed_order_ack_may_have_hops() -> None:
