@@ -17,15 +17,15 @@ other until that part is known well enough, or there were `--rounds` of each kin
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
-import http.client
 import json
 import math
+import multiprocessing
 import os
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ from tests.process.harness import Daemon
 
 BATCH = 5000
 REFRESH_S = 2.0
-STEP_S = 0.5
+EVENTS = "text/event-stream"
 ANSWER_S = 120.0  # of a page on a busy machine
 ROUNDS_MIN = 6
 ENOUGH = 0.003  # the 95 % interval of the cost ends so far from it, as a part of a processor
@@ -116,46 +116,44 @@ def work(daemon: Daemon, seconds: float) -> Turn:
 
 @contextlib.contextmanager
 def open_pages(console: Console, pages: int) -> Iterator[None]:
-    """Open pages, each of which reads the stream of its changes; close them at the end."""
-    user, stop = console.client("vera"), threading.Event()
-    headers = {"accept": "text/event-stream", "cookie": user.cookie}
-    faults: list[BaseException] = []
-    opened = threading.Semaphore(0)
+    """Open pages, each of which reads the stream of its changes; close them at the end.
 
-    def one(number: int) -> None:
-        try:
-            read(PAGES[number % len(PAGES)])
-        except BaseException as fault:
-            faults.append(fault)
-            opened.release()
-
-    def read(path: str) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", user.port, timeout=ANSWER_S)
-        with contextlib.closing(connection):
-            connection.request("GET", path, headers=headers)
-            stream = connection.sock
-            answer = connection.getresponse()
-            assert (answer.status, answer.getheader("content-type")) == (200, headers["accept"])
-            opened.release()
-            stream.settimeout(STEP_S)
-            while not stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    assert stream.recv(1 << 16), "the stream has ended"
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(pages)]
-    for thread in threads:  # the pages of different users do not begin together
-        thread.start()
-        time.sleep(REFRESH_S / pages)
+    A process of its own reads them: it must not share the interpreter of the application.
+    """
+    user, context = console.client("vera"), multiprocessing.get_context("spawn")
+    opened = context.Semaphore(0)
+    reader = context.Process(
+        target=_read_pages, args=(user.port, user.cookie, pages, opened), daemon=True
+    )
+    reader.start()
     try:
-        for _ in threads:
-            opened.acquire()
+        for _ in range(pages):
+            assert opened.acquire(timeout=ANSWER_S), "a page did not open"
         yield
+        assert reader.is_alive(), "a stream has ended"
     finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    if faults:
-        raise faults[0]
+        reader.kill()
+        reader.join()
+
+
+def _read_pages(port: int, cookie: str, pages: int, opened: Any) -> None:
+    async def one(number: int) -> None:
+        await asyncio.sleep(REFRESH_S * number / pages)  # users do not begin together
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET {PAGES[number % len(PAGES)]} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+        writer.write(f"{head}cookie: {cookie}\r\naccept: {EVENTS}\r\n\r\n".encode())
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        assert answer.startswith("http/1.1 200"), answer
+        assert f"content-type: {EVENTS}" in answer, answer
+        opened.release()
+        while await reader.read(1 << 16):
+            pass
+        raise AssertionError("the stream has ended")
+
+    async def every() -> None:
+        await asyncio.gather(*map(one, range(pages)))
+
+    asyncio.run(every())
 
 
 def cost(console: Console, pages: int, seconds: float, rounds: int) -> dict[str, Any]:

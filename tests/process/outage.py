@@ -3,9 +3,13 @@
     python -m tests.process.outage
 
 Two queue managers exchange messages; then one of them dies with its door, messages are rejected, a
-queue fills up, and the other one restarts again and again and stays down.  The alerts of deploy/
-must fire for the right host, none before the outage, and those of the dead host end when it is
-back.  Durations of the rules are shorter by FASTER, so that a minute takes three seconds.
+queue fills up, and the other one restarts again and again and stays down.  A third one is sick
+(sick_host.py).  The alerts of deploy/ must fire for the right host, none before the outage, and
+those of the dead host end when it is back.  Durations and ages of the rules are shorter by FASTER,
+so that a minute takes three seconds.
+
+In the end each query of the dashboards is asked for the time of the outage: one that has found
+nothing in all of it names metrics or labels that do not exist.
 
 Exit code 2: Prometheus is not installed.
 """
@@ -23,13 +27,19 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 from tests.process.harness import Daemon, free_port
 from tests.process.metrics_door import MetricsDoor
+from tests.process.sick_host import SickHost
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/qmd-alerts.yml"
+DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 FASTER = 20
+LOG_LARGE_BYTES, SMALLER = 1 << 30, 128
+#: What no stage causes: a lost packet, or a heartbeat that was lost while its destination is shown.
+NOT_CAUSED = frozenset(("Transmitted and resent",))
 PATIENCE_S = 120.0
 SETTINGS = {
     "delivery": {"heartbeat": "1s", "retry_first": "200ms", "retry_max": "1s"},
@@ -44,10 +54,17 @@ def faster(rules: str) -> str:
         seconds = int(found[1]) * {"m": 60, "h": 3600}[found[2]]
         return f"{max(1, seconds // FASTER)}s"
 
-    return "".join(
-        re.sub(r"\b(\d+)([mh])\b", shorter, line) if line.lstrip()[:4] in ("expr", "for:") else line
-        for line in rules.splitlines(keepends=True)
-    )
+    def younger(found: re.Match[str]) -> str:
+        return f"{found[1]}{int(found[2]) // FASTER}"
+
+    changed = []
+    for line in rules.splitlines(keepends=True):
+        if line.lstrip()[:4] in ("expr", "for:"):
+            line = re.sub(r"\b(\d+)([mh])\b", shorter, line)
+            line = re.sub(r"(_age_seconds.* > )(\d+)", younger, line)
+            line = line.replace(str(LOG_LARGE_BYTES), str(LOG_LARGE_BYTES // SMALLER))
+        changed.append(line)
+    return "".join(changed)
 
 
 class Prometheus:
@@ -101,6 +118,27 @@ class Prometheus:
             time.sleep(0.2)
         return time.monotonic() - began
 
+    def has_found(self, query: str) -> bool:
+        """Return whether a query has a result at any time of the last ten minutes."""
+        now = time.time()
+        values = {"query": query, "start": now - 600, "end": now, "step": 2}
+        address = f"http://127.0.0.1:{self._port}/api/v1/query_range?{urlencode(values)}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return bool(json.load(answer)["data"]["result"])
+
+    def dead_queries(self) -> list[str]:
+        """Return the queries of the dashboards that have found nothing, with their panels."""
+        dead = []
+        for file in DASHBOARDS:
+            for panel in json.loads(file.read_text())["panels"]:
+                for target in panel.get("targets", ()):
+                    query = target["expr"].replace("$__rate_interval", "10s")
+                    query = query.replace('="$instance"', '=~".+"')
+                    query = re.sub(r'=~"\$\w+"', '=~".+"', query)
+                    if not self.has_found(query) and panel["title"] not in NOT_CAUSED:
+                        dead.append(f"{file.stem}: {panel['title']}: {query}")
+        return dead
+
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -112,11 +150,12 @@ def stages(folder: Path) -> Iterator[tuple[str, float]]:
         Daemon(folder / name, settings={"queue_manager": {"name": name}, **SETTINGS})
         for name in ("east", "west")
     )
-    doors = {daemon.folder.name: MetricsDoor(daemon) for daemon in (east, west)}
+    sick = SickHost(folder, SETTINGS, east)
+    doors = {daemon.folder.name: MetricsDoor(daemon) for daemon in (east, west, sick.daemon)}
     prometheus = Prometheus(folder / "prometheus", doors)
     inbox = f"DIRECT=TCP:127.0.0.1:{west.port}\\private$\\inbox"
     try:
-        for daemon, door in zip((east, west), doors.values(), strict=True):
+        for daemon, door in zip((east, west, sick.daemon), doors.values(), strict=True):
             daemon.start()
             door.start()
         west.create("inbox")
@@ -150,6 +189,14 @@ def stages(folder: Path) -> Iterator[tuple[str, float]]:
         back = prometheus.wait(lambda found: not of_the_dead & found, "the host is back")
         yield "the host is back", back
 
+        sick.fall_ill()
+        for alert in sick.alerts:
+            seconds = prometheus.wait(lambda found, alert=alert: alert in found, alert[0])
+            yield f"{alert[0]} of {alert[1]}", seconds
+        sick.recover()
+        dead = prometheus.dead_queries()
+        assert not dead, "\n".join(dead)
+
         for _ in range(4):
             east.restart()
             time.sleep(3)
@@ -159,11 +206,13 @@ def stages(folder: Path) -> Iterator[tuple[str, float]]:
         down = ("QmdDown", "east")
         yield "a daemon is down", prometheus.wait(lambda found: down in found, "down")
     finally:
+        sick.recover()
         prometheus.stop()
         for door in doors.values():
             door.kill()
-        for daemon in (east, west):
+        for daemon in (east, west, sick.daemon):
             daemon.kill()
+        sick.close()
 
 
 def main() -> int:

@@ -1,0 +1,176 @@
+"""A host on which everything is wrong that alerts are about, except that it is down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qmd.access import tokens
+from qmd.client import ClientError, QueueManager, blocking, new_message
+from qmd.client.address import TokenAddress
+from tests.process.harness import Daemon, free_port
+
+NAME = "south"
+QUOTA_BYTES = 20_000_000
+STOPPED_S, RUNS_S = 0.6, 0.4
+PAUSE_S = 0.2  # of each load
+NOTHING = "DIRECT=TCP:127.0.0.1:9\\private$\\nothing"
+
+
+class SickHost:
+    """A queue manager, and the threads that make it sick; `east` sends to it."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], east: Daemon) -> None:
+        self.daemon = Daemon(
+            folder / NAME,
+            settings={
+                **settings,
+                "queue_manager": {"name": NAME},
+                "quotas": {"computer": f"{QUOTA_BYTES}B"},
+                "directory": {"kind": "file", "reload": "1s"},
+            },
+        )
+        self._east = east
+        self._disk: Path | None = None
+        self._mount()
+        (self.daemon.folder / "directory.toml").write_text("")
+        self._make_certificate()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._ends = contextlib.ExitStack()
+
+    @property
+    def alerts(self) -> list[tuple[str, str]]:
+        """The alerts that must fire, each with its host."""
+        of_itself = [
+            *("QmdRefusesPeers", "QmdDeadLetters", "QmdAccessRefused", "QmdQueueNotRead"),
+            *("QmdQueueOld", "QmdQuotaNearlyUsed", "QmdEventLoopLag", "QmdCommitsSlow"),
+            *("QmdDirectoryProblem", "QmdLogLarge", "QmdDestinationPaused"),
+            *("QmdCertificateExpires", *(("QmdDiskFull",) if self._disk else ())),
+        ]
+        return [*((each, NAME) for each in of_itself), ("QmdDestinationOld", "east")]
+
+    def fall_ill(self) -> None:
+        """Begin; the alerts follow."""
+        daemon = self.daemon
+        daemon.create("unread", "bulk", "traffic")
+        with blocking.connect(daemon.folder / "qmd.sock") as qm:
+            qm.send_many([new_message("unread", b"x") for _ in range(1100)])
+            for _ in range(9):
+                qm.send("bulk", bytes(2_000_000), delivery="recoverable")
+            qm.send(NOTHING, b"x")
+        daemon.cli("outgoing", "pause", NOTHING)
+        self._east.send("DIRECT=TCP:127.0.0.1:9\\private$\\old", b"x")
+        (daemon.folder / "directory.toml").write_text("[[queue")
+        reader = sqlite3.connect(
+            self._data / "queues.db", isolation_level=None, check_same_thread=False
+        )
+        self._ends.callback(reader.close)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM queue").fetchone()
+        for work in (self._send_in_vain, self._send_here, self._lack_rights, self._stop_and_go):
+            thread = threading.Thread(target=work)
+            thread.start()
+            self._threads.append(thread)
+
+    def recover(self) -> None:
+        """End the causes that are threads, files or readers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._ends.close()
+
+    def close(self) -> None:
+        """Unmount its disk, after the end of the daemon."""
+        if self._disk is not None:
+            subprocess.run(["umount", "-l", str(self._disk)], check=True)
+
+    # The set-up.
+
+    @property
+    def _data(self) -> Path:
+        return (self._disk or self.daemon.folder) / "data"
+
+    def _make_certificate(self) -> None:
+        """Give it a certificate that expires soon, which needs the identity of a first run."""
+        self.daemon.start()
+        self.daemon.cli("tls", "init", "--days", "5")
+        self.daemon.terminate()
+        self.daemon.configure({"tls": {"enabled": True, "port": free_port()}})
+
+    def _mount(self) -> None:
+        """Give it a small disk of its own; only root can."""
+        place = self.daemon.folder / "disk"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(place)]
+        if os.geteuid() == 0 and subprocess.run(command, check=False).returncode == 0:
+            self._disk = place
+            self.daemon.configure({"queue_manager": {"data": str(place / "data")}})
+
+    # The causes, each in a thread.
+
+    def _repeat(self, act: Callable[[], object]) -> None:
+        while not self._stop.wait(PAUSE_S):
+            with contextlib.suppress(ClientError):
+                act()
+
+    def _send_in_vain(self) -> None:
+        """Let the other host send to a queue that does not exist here."""
+        nowhere = f"DIRECT=TCP:127.0.0.1:{self.daemon.port}\\private$\\nowhere"
+        with blocking.connect(self._east.folder / "qmd.sock") as qm:
+            self._repeat(lambda: qm.send(nowhere, b"x", dead_letter=True, delivery="recoverable"))
+
+    def _send_here(self) -> None:
+        """Send to a queue that nothing reads; also commits that the stopped daemon finishes late.
+
+        The reader of the database keeps its log from being emptied meanwhile.
+        """
+        began, has_filled = time.monotonic(), False
+        with blocking.connect(self.daemon.folder / "qmd.sock") as qm:
+            while not self._stop.wait(PAUSE_S):
+                with contextlib.suppress(ClientError):
+                    qm.send_many([new_message("unread", b"x") for _ in range(3)])
+                    qm.send("traffic", bytes(100_000), delivery="recoverable")
+                    qm.receive("traffic", timeout_s=0.0)
+                if self._disk is not None and not has_filled and time.monotonic() > began + 90:
+                    has_filled = True
+                    self._fill(self._disk)
+
+    def _fill(self, disk: Path) -> None:
+        found = os.statvfs(disk)
+        file = disk / "filler"
+        file.write_bytes(bytes(max(0, found.f_bavail * found.f_frsize - 20_000_000)))
+        self._ends.callback(file.unlink)
+
+    def _lack_rights(self) -> None:
+        """Ask with a token that may only read."""
+        token = tokens.create(
+            self.daemon.folder / "remote-tokens", "weak", frozenset(("read",)), ("*",)
+        )
+
+        async def ask() -> None:
+            address = TokenAddress(self.daemon.folder / "qmd.sock", token)
+            async with QueueManager(address, reconnect_s=10.0) as qm:
+                while not self._stop.is_set():
+                    with contextlib.suppress(ClientError):
+                        await qm.create_queue("mine")
+                    await asyncio.sleep(PAUSE_S)
+
+        asyncio.run(ask())
+
+    def _stop_and_go(self) -> None:
+        """Take the processor from the daemon most of the time."""
+        while not self._stop.is_set():
+            os.kill(self.daemon.pid, signal.SIGSTOP)
+            self._stop.wait(STOPPED_S)
+            os.kill(self.daemon.pid, signal.SIGCONT)
+            self._stop.wait(RUNS_S)
