@@ -225,6 +225,8 @@ def test_waiting_messages_are_counted_by_a_check_and_kept_by_a_rescue(folder: Pa
             ((row,), _) = await storage.read(lambda db: awaiting.find_all(db, [9]))
             assert (row.packet, row.position, row.expires_at_s) == (waiting, 1, NOW_S + 9)
             assert await storage.read(lambda db: awaiting.unconfirmed(db, [5])) == {5: 7}
+            assert await storage.read(awaiting.sequences_by_queue) == [(7, SEQUENCE)]
+            assert await storage.read(awaiting.totals_by_queue) == {7: (1, len(waiting))}
 
     asyncio.run(scenario())
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from functools import partial
+from pathlib import Path
 
+from storage.rescue.repair import Rescue
 from storage.tables import delayed, retries
 from storage.tables.delayed import OWN_CLOCK, WALL_CLOCK, DelayedRow, NextDue
 from storage.tables.pages import Totals
 from storage.tables.retries import PolicyRow, RetryRow
+from tests.unit.storage.support import opened
 
 
 def row(
@@ -45,6 +50,31 @@ def test_due_messages_of_both_clocks_come_in_the_order_of_their_times(
     assert delayed.totals_by_queue(db) == {"q": Totals(5, 50), "other": Totals(1, 10)}
     assert delayed.delete(db, [1, 4, 77]) == 2
     assert due(db) == [2, 3]
+
+
+def test_totals_follow_deletions_and_rows_that_vanish(db: sqlite3.Connection) -> None:
+    delayed.add(db, [row(number, WALL_CLOCK, 1, "q" if number < 3 else "r") for number in range(4)])
+    delayed.delete(db, [0, 3])
+    assert delayed.totals_by_queue(db) == {"q": Totals(2, 20)}
+    db.execute("DELETE FROM delayed WHERE number = 1")
+    delayed.count_anew(db)
+    assert delayed.totals_by_queue(db) == {"q": Totals(1, 10)}
+
+
+def test_a_rescued_folder_has_the_totals(folder: Path) -> None:
+    rescue = Rescue(folder)
+
+    async def store() -> None:
+        async with opened(folder) as storage:
+            await storage.batch.run(partial(delayed.add, rows=[row(1, WALL_CLOCK, 5)]))
+
+    async def look() -> None:
+        async with opened(rescue.fresh) as storage:
+            assert await storage.read(delayed.totals_by_queue) == {"q": Totals(1, 10)}
+
+    asyncio.run(store())
+    list(rescue.run(now_s=5, new_id=bytes(16)))
+    asyncio.run(look())
 
 
 def test_a_number_of_a_copy_finds_the_message_before_it(db: sqlite3.Connection) -> None:
