@@ -123,16 +123,24 @@ class AccessChecks:
             verb=verb,
             reason=verdict.reason,
         )
-        self._record(subject, f"{about}; {reason}")
+        self._record(subject.name, f"{about}; {reason}")
         return Refusal("right_missing", f"{about}, and {reason}", _remedy(caller, right, subject))
 
-    def _record(self, subject: Subject, reason: str) -> None:
+    def scope_refused(self, caller: Caller, verb: str, reason: str) -> None:
+        """Count, log and record the refusal of a request that the scope of a token excludes."""
+        self.refused_count += 1
+        self._services.log_limited(
+            "access_refused", caller.name, client=caller.name, verb=verb, reason=reason
+        )
+        self._record("", reason)
+
+    def _record(self, queue: str, reason: str) -> None:
         now_s = self._services.loop.time()
         if now_s > self._period_ends_s:
             self._period_ends_s, self._recorded = now_s + PERIOD_S, 0
         if self._recorded < EVENTS_MAX and self._recorder.enabled:
             self._recorded += 1
-            header = EventHeader(EventKind.ACCESS_REFUSED, queue=subject.name, reason=reason)
+            header = EventHeader(EventKind.ACCESS_REFUSED, queue=queue, reason=reason)
             self._recorder.group(header, self._services.id)
 
 

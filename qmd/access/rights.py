@@ -170,10 +170,11 @@ class GrantedRights(LimitedRights):
             checks.require_no_denial(caller, demand, things, verb)
         try:
             self._require_scope(demand.scope, things, verb)
-        except Refusal:
+        except Refusal as refusal:
             if checks is None or caller is None:
                 raise
             if not checks.may_by_entries(caller, demand, things):
+                checks.scope_refused(caller, verb, refusal.text)
                 raise
 
     def _require_scope(self, scope: str, things: Iterable[Thing], verb: str) -> None:

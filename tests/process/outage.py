@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus/qmd-alerts.yml"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 FASTER = 20
-LOG_LARGE_BYTES, SMALLER = 1 << 30, 128
+LOG_LARGE_BYTES, SMALLER = 1 << 30, 64
 #: What no stage causes: a lost packet, or a heartbeat that was lost while its destination is shown.
 NOT_CAUSED = frozenset(("Transmitted and resent",))
 PATIENCE_S = 120.0
@@ -72,11 +72,10 @@ class Prometheus:
 
     def __init__(self, folder: Path, doors: dict[str, MetricsDoor]) -> None:
         folder.mkdir()
+        # Rules that add up buckets keep the instance only.
+        self._hosts = {f"127.0.0.1:{door.port}": name for name, door in doors.items()}
         (folder / "rules.yml").write_text(faster(RULES.read_text()))
-        targets = [
-            {"targets": [f"127.0.0.1:{door.port}"], "labels": {"host": name}}
-            for name, door in doors.items()
-        ]
+        targets = [{"targets": list(self._hosts)}]
         (folder / "prometheus.yml").write_text(
             json.dumps(
                 {
@@ -104,7 +103,7 @@ class Prometheus:
         address = f"http://127.0.0.1:{self._port}/api/v1/alerts"
         with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as answer:
             return {
-                (each["labels"]["alertname"], each["labels"].get("host", ""))
+                (each["labels"]["alertname"], self._hosts[each["labels"]["instance"]])
                 for each in json.load(answer)["data"]["alerts"]
                 if each["state"] == "firing"
             }

@@ -23,6 +23,7 @@ NAME = "south"
 QUOTA_BYTES = 20_000_000
 STOPPED_S, RUNS_S = 0.6, 0.4
 PAUSE_S = 0.2  # of each load
+FILLED_AFTER_S = 150.0  # its disk, after other alerts that need room
 NOTHING = "DIRECT=TCP:127.0.0.1:9\\private$\\nothing"
 
 
@@ -63,6 +64,12 @@ class SickHost:
         """Begin; the alerts follow."""
         daemon = self.daemon
         daemon.create("unread", "bulk", "traffic")
+        reader = sqlite3.connect(
+            self._data / "queues.db", isolation_level=None, check_same_thread=False
+        )
+        self._ends.callback(reader.close)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM queue").fetchone()
         with blocking.connect(daemon.folder / "qmd.sock") as qm:
             qm.send_many([new_message("unread", b"x") for _ in range(1100)])
             for _ in range(9):
@@ -71,12 +78,6 @@ class SickHost:
         daemon.cli("outgoing", "pause", NOTHING)
         self._east.send("DIRECT=TCP:127.0.0.1:9\\private$\\old", b"x")
         (daemon.folder / "directory.toml").write_text("[[queue")
-        reader = sqlite3.connect(
-            self._data / "queues.db", isolation_level=None, check_same_thread=False
-        )
-        self._ends.callback(reader.close)
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM queue").fetchone()
         for work in (self._send_in_vain, self._send_here, self._lack_rights, self._stop_and_go):
             thread = threading.Thread(target=work)
             thread.start()
@@ -141,7 +142,8 @@ class SickHost:
                     qm.send_many([new_message("unread", b"x") for _ in range(3)])
                     qm.send("traffic", bytes(100_000), delivery="recoverable")
                     qm.receive("traffic", timeout_s=0.0)
-                if self._disk is not None and not has_filled and time.monotonic() > began + 90:
+                is_due = time.monotonic() > began + FILLED_AFTER_S
+                if self._disk is not None and is_due and not has_filled:
                     has_filled = True
                     self._fill(self._disk)
 

@@ -126,7 +126,7 @@ async def test_a_token_without_the_scope_is_refused(hosts: Hosts) -> None:
             WRITE: await world.log_in(READ),
             ADMIN: await world.log_in(READ, WRITE),
         }
-        before = await world.state()
+        before, count = await world.state(), 0
         for verb, tries in TRIES.items():
             scopes = [need.scope for need in verb_rights.TABLE[verb].needs]
             if scopes[0] == ANY:
@@ -137,6 +137,8 @@ async def test_a_token_without_the_scope_is_refused(hosts: Hosts) -> None:
                 assert isinstance(reply, Refused), where
                 assert reply.code == "scope_missing", where
                 assert await world.state() == before, where
+                count += 1
+                assert world.host.access_checks.refused_count == count, where
         # A move in a transaction needs the rights to receive and to write.
         own = os.urandom(16)
         await clients[WRITE].done(transaction_frames.Begin, own)
