@@ -40,7 +40,7 @@ FASTER = 20
 LOG_LARGE_BYTES, SMALLER = 1 << 30, 64
 #: What no stage causes: a lost packet, or a heartbeat that was lost while its destination is shown.
 NOT_CAUSED = frozenset(("Transmitted and resent",))
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 SETTINGS = {
     "delivery": {"heartbeat": "1s", "retry_first": "200ms", "retry_max": "1s"},
 }
