@@ -26,6 +26,7 @@ NAMES = {"qmd", "qmd-amqp", "qmd-bridge", "qmd-console", "qmd-metrics", "qmd-tra
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.timeout(3600),  # the build installs a hundred packages, a slow disk removes them
     pytest.mark.skipif(FORM not in ("1", "fast"), reason="make packages-test runs it"),
     pytest.mark.skipif(bool(deb.missing()), reason=f"not installed: {deb.missing()}"),
 ]

@@ -64,6 +64,7 @@ class SickHost:
         """Begin; the alerts follow."""
         daemon = self.daemon
         daemon.create("unread", "bulk", "traffic")
+        self._east.create("kept", transactional=True)
         reader = sqlite3.connect(
             self._data / "queues.db", isolation_level=None, check_same_thread=False
         )
@@ -75,6 +76,9 @@ class SickHost:
             for _ in range(9):
                 qm.send("bulk", bytes(2_000_000), delivery="recoverable")
             qm.send(NOTHING, b"x")
+            # No application receives it, so its final ack does not come.
+            kept = f"DIRECT=TCP:127.0.0.1:{self._east.port}\\private$\\kept"
+            qm.send(kept, b"x", delivery="transactional", dead_letter=True)
         daemon.cli("outgoing", "pause", NOTHING)
         self._east.send("DIRECT=TCP:127.0.0.1:9\\private$\\old", b"x")
         (daemon.folder / "directory.toml").write_text("[[queue")
