@@ -10,6 +10,7 @@ import dataclasses
 from functools import partial
 
 from qmd.access.administration import AccessAdministration
+from qmd.access.recreated_queues import RecreatedQueues
 from qmd.assembly.transfer_layer import TransferLayer
 from qmd.bulk.arrival_answers import ArrivalAnswers
 from qmd.bulk.consume import Consumer
@@ -347,6 +348,7 @@ class Assembly(TransferLayer):
                 self.recorder,
             ),
             self._new_answers,
+            RecreatedQueues(self.access_register).check,
         )
         self.retry_release = RetryRelease(
             services, self.housekeeping, self.mover, self.queues, self.redelivery

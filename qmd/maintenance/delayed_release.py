@@ -39,6 +39,7 @@ from qmd.message.build import NO_ADDRESS, QueueAddress, queue_address
 from qmd.naming.fan_out import Copies
 from qmd.operations.delayed import stored_message
 from qmd.outcomes.dead_letter import UNWANTED
+from qmd.queues.local_queue import LocalQueue
 from qmd.queues.quarantine import log_damaged
 from storage.tables import delayed as rows
 
@@ -77,6 +78,7 @@ _CLASSES = {
     "no_such_queue": MessageClass.NACK_BAD_DESTINATION_QUEUE,
     "not_transactional": MessageClass.NACK_NOT_TRANSACTIONAL_QUEUE,
     "needs_transactional": MessageClass.NACK_NOT_TRANSACTIONAL_MESSAGE,
+    "right_missing": MessageClass.NACK_ACCESS_DENIED,
 }
 
 
@@ -92,7 +94,10 @@ class DelayedRelease:
         message_sender: MessageSender,
         unsendable: UnsendableMessages,
         new_answers: Callable[[], DirectoryAnswers],
+        check_queue: Callable[[LocalQueue, str, int], None],
     ) -> None:
+        """`check_queue(queue, client, sent_at_ms)` refuses messages for a former queue."""
+        self._check_queue = check_queue
         self._services = services
         self._housekeeping = housekeeping
         self._delayed = delayed
@@ -175,12 +180,20 @@ class DelayedRelease:
         nothing has changed."""
         self._delayed.count_out(row)
         try:
-            ways = self._checks.check([self._unsendable.with_queue(new)])
+            way = self._checked(row, self._unsendable.with_queue(new))
         except (Refusal, InvalidName):
             self._delayed.count_in(row)
             raise
         self._delete(row)
-        self._send(new, ways[0], numbers)
+        self._send(new, way, numbers)
+
+    def _checked(self, row: DelayedRow, new: NewMessage) -> object:
+        """Return the way of a message.  Raises Refusal, InvalidName, MustAsk."""
+        (way,) = self._checks.check([new])
+        for route in way.routes if isinstance(way, Copies) else way[:1]:
+            if isinstance(route, LocalQueue):
+                self._check_queue(route, row.owner, row.sent_at_ms)
+        return way
 
     def _send(self, new: NewMessage, way: object, numbers: list[int]) -> None:
         number: object = numbers if isinstance(way, Copies) else numbers[0]
@@ -235,7 +248,7 @@ class DelayedRelease:
         for copy, name, number in copies:
             copy = self._unsendable.with_queue(copy)
             try:
-                (way,) = self._checks.check([copy])
+                way = self._checked(row, copy)
             except MustAsk as ask:
                 self._unsendable.end(copy, name, number, ask)
             except Refusal as refused:

@@ -98,6 +98,14 @@ REMOVALS = (
         f"{_NAMES}test_another_name_of_this_computer_in_the_directory_gives_no_rights",
     ),
     Removal(
+        "delayed messages to an own queue",
+        "qmd/maintenance/delayed_release.py",
+        "                self._check_queue(route, row.owner, row.sent_at_ms)",
+        "                pass",
+        "tests/integration/control/test_delayed_rights.py"
+        "::test_a_delayed_message_does_not_enter_a_closed_queue_of_the_same_name",
+    ),
+    Removal(
         "lookup ids, counted through",
         "qmd/history/message_lookup.py",
         "        if _is_lookup_id(text):\n            _require_queue(rights, queue)\n",

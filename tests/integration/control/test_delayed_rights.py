@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from qmd.access.demands import ADMIN, READ, WRITE
+from qmd.control_protocol.access import ChangeAccess
 from qmd.control_protocol.delayed import CancelDelayed, ListDelayed
 from qmd.control_protocol.messages import NewMessage, Refused, Send
+from qmd.control_protocol.operations import CreateQueue, DeleteQueue
 from qmd.control_protocol.topics import CreateTopic, Subscribe
+from tests.integration.control.test_local_users import ANN, BOB, user
 from tests.integration.control.verb_tries import World
-from tests.integration.managers import Hosts, hosted
+from tests.integration.managers import DEAD_LETTERS, Hosts, hosted
+from tests.users import needs_root
 
 HOUR_MS = 3_600_000
 
@@ -55,3 +59,36 @@ async def test_a_delayed_message_to_a_topic_reaches_each_subscription(hosts: Hos
             assert await host.receive(name) == [b"x" * 700]
     finally:
         await world.close()
+
+
+@needs_root
+@hosted
+async def test_a_delayed_message_does_not_enter_a_closed_queue_of_the_same_name(
+    hosts: Hosts,
+) -> None:
+    host = await hosts.start()
+    ann, bob = await user(host, ANN), await user(host, BOB)
+    names = ("closed", "open", "granted")
+    for name in (*names, "mine"):
+        await ann.done(CreateQueue, name)
+        await ann.done(Send, [NewMessage(name, name.encode(), delay_ms=HOUR_MS)])
+    await ann.done(Send, [NewMessage("closed,open", b"copies", delay_ms=HOUR_MS)])
+    host.world.ahead_s += 2
+    for name in names:
+        await ann.done(DeleteQueue, name)
+        await bob.done(CreateQueue, name)
+        if name != "open":
+            await bob.done(ChangeAccess, "revoke", "everyone", "send", name)
+    await bob.done(ChangeAccess, "grant", f"user:{ANN}", "send", "granted")
+    await ann.done(ChangeAccess, "revoke", "everyone", "send", "mine")
+    host.world.ahead_s += 3600
+    while await host.delayed_release.release():
+        pass
+    await host.settled()
+
+    assert await host.receive("closed") == []
+    assert await host.receive("open") == [b"open", b"copies"]
+    assert await host.receive("granted") == [b"granted"]
+    assert await host.receive("mine") == [b"mine"]
+    assert sorted(await host.receive(DEAD_LETTERS)) == [b"closed", b"copies"]
+    ann.close(), bob.close()
