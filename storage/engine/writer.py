@@ -5,6 +5,10 @@
 While one batch is synced the next one collects changes, so batches grow with the load, and no
 caller waits for a timer.  Only this module declares a batch durable, after COMMIT has returned.
 
+Changes without new packets, such as removals, that have come during a commit with packets wait a
+moment for the next packets, if syncs take longer than that: the application that was just answered
+often sends its next message then, which would have to wait for the sync of the removals alone.
+
 If the log is too long after a commit, a checkpoint runs before the next one, while the callers of
 the first are notified (checkpoint.py).
 
@@ -44,6 +48,8 @@ VACUUM_PAGES_MAX = 8192
 RETRY_S = 1.0
 #: Changes that are not urgent are committed after this time, unless another commit comes first.
 PATIENCE_S = 0.02
+#: Changes without packets wait for others for this time; not if an ordinary commit takes less.
+JOIN_S = 0.001
 #: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
 ORDINARY_BYTES = 64 * 1024
 NEW_PART = 0.1
@@ -84,6 +90,7 @@ class Writer:
         self.on_outcome: Callable[[bytes], None] = lambda token: None
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
+        self._joins: asyncio.TimerHandle | None = None  # while the open batch waits for packets
         self._patience_s = options.full_disk_patience_s
         self._patience_of_others_s = options.full_disk_patience_of_others_s
         self._retry: asyncio.TimerHandle | None = None
@@ -163,6 +170,11 @@ class Writer:
             if self._patience is None:
                 self._patience = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
             return False
+        if self._joins is not None:
+            if not (self.batch.load.bytes or self._is_closing):
+                return False
+            self._joins.cancel()
+            self._joins = None
         if self._committing is None and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._commit)
@@ -173,8 +185,17 @@ class Writer:
         if not self.batch.load.is_empty:
             self.batch.write_soon()
 
+    def _join_next_packets(self) -> bool:
+        """Let the open batch wait for packets, after a commit with some; return whether it does."""
+        load = self.batch.load
+        if load.bytes or self._is_closing or self.ordinary_commit_s < JOIN_S:
+            return False
+        load.waits = True  # the next packets make it due
+        self._joins = self._loop.call_later(JOIN_S, self._commit)
+        return True
+
     def _commit(self) -> None:
-        self._is_due = False
+        self._is_due, self._joins = False, None
         batch, self.batch = self.batch, self._new_batch()
         if self._failure is not None:
             batch.fail(self._failure)
@@ -252,7 +273,9 @@ class Writer:
         if self._failure is not None:
             batch.fail(self._failure)
         # The next batch is written to disk while the callers of this one are notified.
-        if not (self.batch.load.is_empty or self.batch.load.waits):
+        if not (self.batch.load.is_empty or self.batch.load.waits) and not (
+            batch.load.bytes and self._join_next_packets()
+        ):
             self._commit()
         if self._failure is None:
             self._report(batch)

@@ -102,6 +102,62 @@ def test_acts_during_a_commit_are_one_batch(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+async def removed_during_a_commit(storage: Storage, folder: Path) -> asyncio.Event:
+    """Remove message 1 while message 2 is committed; return after that commit.
+
+    The event is set when the removal is durable.
+    """
+    insert(storage, 1)
+    await durable(storage)
+    storage._writer.ordinary_commit_s = 100.0
+    stranger = other_connection(folder)
+    stranger.execute("BEGIN IMMEDIATE")
+    stored, removed = asyncio.Event(), asyncio.Event()
+    insert(storage, 2)
+    storage.batch.when_durable(stored.set)
+    await settled(storage)
+    storage.batch.delete_messages([key(1)])
+    storage.batch.when_durable(removed.set)
+    stranger.execute("ROLLBACK")
+    stranger.close()
+    await stored.wait()
+    return removed
+
+
+def test_a_removal_joins_the_next_packets_after_slow_commits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOIN_S", 20.0)
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            removed = await removed_during_a_commit(storage, folder)
+            batch = storage.batch
+            insert(storage, 3)
+
+            assert not removed.is_set()
+            assert storage.batch is batch
+            await durable(storage)
+            assert removed.is_set()
+            assert await stored(storage) == [key(2), key(3)]
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_without_further_packets_is_committed_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            await (await removed_during_a_commit(storage, folder)).wait()
+            assert await stored(storage) == [key(2)]
+            monkeypatch.setattr(writer, "JOIN_S", 20.0)
+            storage.batch.delete_messages([key(2)])  # no commit was under way: at once
+            await durable(storage)
+
+    asyncio.run(scenario())
+
+
 def test_acts_of_one_turn_of_the_loop_share_a_commit(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
