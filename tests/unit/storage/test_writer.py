@@ -102,10 +102,10 @@ def test_acts_during_a_commit_are_one_batch(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-async def removed_during_a_commit(storage: Storage, folder: Path) -> asyncio.Event:
+async def removed_during_a_commit(storage: Storage, folder: Path) -> tuple[asyncio.Event, Batch]:
     """Remove message 1 while message 2 is committed; return after that commit.
 
-    The event is set when the removal is durable.
+    The event is set when the removal is durable; the batch is that of the removal.
     """
     insert(storage, 1)
     await durable(storage)
@@ -118,10 +118,11 @@ async def removed_during_a_commit(storage: Storage, folder: Path) -> asyncio.Eve
     await settled(storage)
     storage.batch.delete_messages([key(1)])
     storage.batch.when_durable(removed.set)
+    batch = storage.batch
     stranger.execute("ROLLBACK")
     stranger.close()
     await stored.wait()
-    return removed
+    return removed, batch
 
 
 def test_a_removal_joins_the_next_packets_after_slow_commits(
@@ -131,8 +132,7 @@ def test_a_removal_joins_the_next_packets_after_slow_commits(
 
     async def scenario() -> None:
         async with opened(folder) as storage:
-            removed = await removed_during_a_commit(storage, folder)
-            batch = storage.batch
+            removed, batch = await removed_during_a_commit(storage, folder)
             insert(storage, 3)
 
             assert not removed.is_set()
@@ -149,7 +149,8 @@ def test_a_removal_without_further_packets_is_committed_alone(
 ) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
-            await (await removed_during_a_commit(storage, folder)).wait()
+            removed, _ = await removed_during_a_commit(storage, folder)
+            await removed.wait()
             assert await stored(storage) == [key(2)]
             monkeypatch.setattr(writer, "JOIN_S", 20.0)
             storage.batch.delete_messages([key(2)])  # no commit was under way: at once
