@@ -88,4 +88,12 @@ ENTRIES = (
         "are named are lost here: send them again, or restore a backup. The daemon continues with "
         "the present rows.",
     ),
+    Entry(
+        1711,
+        "own_dead_letters_not_loaded",
+        "The names of dead-letter queues of waiting messages could not be read (in the log).",
+        "The disk or the database does not answer a read.",
+        "The daemon tries again each second, and finds the queue of a message that ends meanwhile by "
+        "its row. If the line repeats, look at the disk of the data folder, and at qmd doctor.",
+    ),
 )

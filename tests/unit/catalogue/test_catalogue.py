@@ -328,6 +328,7 @@ def test_a_log_event_has_the_id_of_its_error(tmp_path):
     assert lines[2].keys() == {"time", "level", "event"}
 
 
+@cache
 def faults() -> list[tuple[str, str]]:
     """Return the level and the event or code of each log call that reports a fault."""
     return [
@@ -345,25 +346,28 @@ def codes_of_line(call: ast.Call) -> list[str]:
     return [each for each in named if each]
 
 
-@pytest.mark.parametrize(("level", "code"), sorted(set(faults())))
-def test_a_log_event_about_a_fault_gives_its_cause_and_remedy(level, code, tmp_path):
+def test_a_log_event_about_a_fault_gives_its_cause_and_remedy(tmp_path):
+    """All of them in one test: to read all sources takes seconds, in each process of the tests."""
     import structlog
 
     path = tmp_path / "log"
+    found = sorted(set(faults()))
     with path.open("wb") as stream:
         set_up_logging("info", "json", stream)
         try:
-            getattr(structlog.get_logger(), level)("something", code=code)
-            getattr(structlog.get_logger(), level)(code, reason="a reason", remedy="a remedy")
+            for level, code in found:
+                getattr(structlog.get_logger(), level)("something", code=code)
+                getattr(structlog.get_logger(), level)(code, reason="a reason", remedy="a remedy")
         finally:
             structlog.reset_defaults()
 
-    bare, full = [json.loads(line) for line in path.read_text().splitlines()]
-    entry = find_by_code(code)
-    assert entry is not None
-    assert (bare["cause"], bare["remedy"]) == (entry.cause, entry.remedy)
-    assert (full["reason"], full["remedy"]) == ("a reason", "a remedy")
-    assert "cause" not in full
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for (_, code), bare, full in zip(found, lines[::2], lines[1::2], strict=True):
+        entry = find_by_code(code)
+        assert entry is not None, code
+        assert (bare["cause"], bare["remedy"]) == (entry.cause, entry.remedy), code
+        assert (full["reason"], full["remedy"]) == ("a reason", "a remedy"), code
+        assert "cause" not in full, code
 
 
 def test_the_scan_finds_log_events_about_faults():
