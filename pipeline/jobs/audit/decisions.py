@@ -10,18 +10,24 @@ import pandas as pd
 from pipeline.jobs import clocks
 from pipeline.jobs.audit import presence
 from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.facts import Role
 from pipeline.jobs.audit.fingerprints import RowKind
 from pipeline.jobs.audit.labels import Labels
-from pipeline.jobs.audit.settled import position_of
-from pipeline.jobs.audit.survey import Survey
+from pipeline.jobs.audit.settled import Numbers, position_of
+from pipeline.jobs.audit.survey import EarlierState, Survey
 
 Frame = Any
 
 _CLOCK_UNSURE_MS = 50  # clocks drift
 
 
-def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> tuple[Frame, Any]:
-    """Return the candidates, and for each the reason why it is open: "" if it is proved."""
+def decided(
+    rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels, known: EarlierState
+) -> tuple[Frame, Any]:
+    """Return the candidates, and for each the reason why it is open: "" if it is proved.
+
+    `known` is the state after earlier audits.
+    """
     plain = ((rows.covering == 0) & (rows.stream < 0)).fillna(False).astype(bool)
     if plain.any():
         rows.loc[plain, "covering"] = [
@@ -36,7 +42,7 @@ def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> 
     why[of_other] = too[of_other]
     rows.loc[of_other, "covering"] = rows.too_covering[of_other]
     _keep_open_for_other_receivers(rows, why, found, spans)
-    rows, why = _without_repetitions(rows, why, found)
+    rows, why = _without_repetitions(rows, why, found, known)
     pending = np.flatnonzero((rows.kind == "pending").to_numpy() & (why == ""))
     gone = presence.not_on_its_way(rows.iloc[pending], found)
     rows.loc[pending[gone], "kind"] = "vanished"
@@ -49,25 +55,54 @@ def decided(rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels) -> 
     return rows, why
 
 
-def _without_repetitions(rows: Frame, why: Any, found: Survey) -> tuple[Frame, Any]:
-    """Make repeated messages duplicates, and drop the other candidates `express_again`.
+#: Candidates that become duplicates if the message was stored before.
+_REPEATED = ("never_sent", "express_again", "accepted_again")
+#: Rules for messages that were sent once and accepted once.
+_OF_ONCE = ("reordered", "wrong_number", "other_queue", "number_reused")
 
-    A message that its source has sent and that is not open was stored before: it is a repetition.
+
+def _without_repetitions(
+    rows: Frame, why: Any, found: Survey, known: EarlierState
+) -> tuple[Frame, Any]:
+    """Make repeated messages duplicates, and drop their candidates that suppose one acceptance.
+
+    `express_again` and `accepted_again` are dropped if the message is no repetition.
     """
-    if not rows.kind.isin(["never_sent", "express_again"]).any():
+    if not rows.kind.isin(_REPEATED).any():
         return rows, why
+    repeated = rows.kind.isin(_REPEATED).to_numpy() & _stored_before(rows, found, known)
     source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
-    for kind in ("never_sent", "express_again"):
-        repeated = (rows.kind == kind).to_numpy()
-        repeated &= found.numbers.have(source, number, express=kind == "express_again")
-        rows.loc[repeated, "kind"] = "duplicated"
-        why[repeated] = ""
-        for at in np.flatnonzero(repeated & (rows.stream >= 0).to_numpy(bool)):
-            position = position_of(found.segments, int(source[at]), int(number[at]))
-            if position is not None:
-                rows.loc[at, ["stream", "key"]] = position
-    gone = (rows.kind == "express_again").to_numpy()
+    rows.loc[repeated, "kind"] = "duplicated"
+    why[repeated] = ""
+    for at in np.flatnonzero(repeated & (rows.stream >= 0).to_numpy(bool)):
+        position = position_of(found.segments, int(source[at]), int(number[at]))
+        if position is not None:
+            rows.loc[at, ["stream", "key"]] = position
+    gone = rows.kind.isin(["express_again", "accepted_again"]).to_numpy()
+    ids = pd.MultiIndex.from_arrays([source, number])
+    gone |= ids.isin(ids[repeated]) & rows.kind.isin(_OF_ONCE).to_numpy()
     return rows[~gone].reset_index(drop=True), why[~gone]
+
+
+def _stored_before(rows: Frame, found: Survey, known: EarlierState) -> Any:
+    """Return which messages were stored before, and none of their events from then is kept.
+
+    Those are messages that their source has sent, and that are not open.
+    """
+    source, number = (rows[name].fillna(0).to_numpy(np.int64) for name in ("source", "number"))
+    is_express = (rows.kind == "express_again").to_numpy()
+    stored = np.where(
+        is_express,
+        found.numbers.have(source, number, express=True),
+        found.numbers.have(source, number, express=False),
+    )
+    # A message whose sending these files, or the kept events, contain was stored before if it was
+    # sent before as well: a source that was restored from a backup gives its numbers again.
+    sent = known.carried[known.carried.role == Role.SENT]
+    kept = pd.MultiIndex.from_frame(sent[["source", "number"]])
+    is_kept = pd.MultiIndex.from_arrays([source, number]).isin(kept)
+    before = Numbers(known.numbers).have(source, number, express=False) & ~is_kept
+    return np.where(rows.sent_at.isna().to_numpy(), stored, before)
 
 
 def _require_log_of_acknowledger(rows: Frame, labels: Labels) -> None:

@@ -242,7 +242,7 @@ def _conclude(
     offsets, wrong = clocks.solve_over_time(bounds, settings.clock_tolerance_ms)
     spans = clocks.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
-    rows, why = decided(rows, found, spans, labels)
+    rows, why = decided(rows, found, spans, labels, state)
     is_open = why != ""
     proved = rows[~is_open]
     open_rows = rows[is_open].assign(why=why[is_open])

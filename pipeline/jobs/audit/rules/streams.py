@@ -138,10 +138,14 @@ _RULES = (
         candidate("'died_later'", **MESSAGE),
         "accepted > 0 AND ended = 0 AND received = 0 AND dead_later > 0",
     ),
+    (candidate("'duplicated'", **MESSAGE), "accepted > 1"),
+    # An earlier run may have read both ends of it.  Its number as a message decides that
+    # (`decisions`), and not its place in the stream: another message may have been sent or accepted
+    # under that number, and a segment of several sequences does not show where each of them ends.
     (
-        candidate("'duplicated'", **MESSAGE),
-        f"accepted > 1 OR (is_suspect AND accepted = 1 AND NOT {_SAME_ACCEPTED} AND"
-        " exists(old_accepted, r -> accepted_key BETWEEN r[0] AND r[1]))",
+        candidate("'accepted_again'", **MESSAGE),
+        f"is_suspect AND sent > 0 AND accepted = 1 AND NOT is_settled AND {_WAS_SENT}"
+        f" AND NOT {_SAME_SENT} AND NOT {_SAME_ACCEPTED}",
     ),
     (
         candidate(
@@ -153,8 +157,7 @@ _RULES = (
             too_clock_of="host",
             too_at_to="accepted_at",
         ),
-        f"is_suspect AND accepted = 1 AND (overtaken_by > key OR {_BEHIND})"
-        f" AND (NOT {_WAS_ACCEPTED} OR {_SAME_ACCEPTED})",
+        f"is_suspect AND accepted = 1 AND (overtaken_by > key OR {_BEHIND})",
     ),
     (
         candidate("'wrong_number'", **MESSAGE, **_NOT_BEFORE),
@@ -187,7 +190,7 @@ _RULES = (
             clock_of="host",
             at_to="accepted_at",
         ),
-        f"is_suspect AND accepted > 0 AND sent = 0 AND NOT {_WAS_SENT}",
+        "is_suspect AND accepted > 0 AND sent = 0",
     ),
     (
         candidate(

@@ -1,0 +1,142 @@
+"""Numbers inside settled parts of a stream: later nights say what one run over all of them says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra qmd-msmq[spark] is not installed")
+pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed")
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipeline.engines.local import LocalEngine
+from pipeline.events import find_files
+from pipeline.jobs.audit.findings import AuditSettings
+from pipeline.jobs.audit.job import audit
+from pipeline.jobs.audit.state import State
+from qmd.cli.event_files import arrow_schema
+from tests.pipeline.foreign_fleet import HOUR, MIDNIGHT, MINUTE, Fleet, Message, Stream
+from tests.pipeline.nights import about_messages
+
+
+class Odd:
+    """Streams of two sequences from alpha to echo, each with an odd message that comes late."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(random.Random(1))
+        self.alpha, self.echo = self.fleet.host("alpha"), self.fleet.host("echo")
+        self.at = MIDNIGHT + HOUR
+        self.late: set[int] = set()  # minutes
+
+    def begin(self, queue: str) -> None:
+        self.stream, self.queue = Stream(self.alpha), queue
+        self.messages: list[Message] = []
+
+    def message(self) -> Message:
+        return Message(self.alpha, self.echo, self.queue, self.stream)
+
+    def good(self, count: int) -> None:
+        for _ in range(count):
+            self.at += MINUTE
+            self.messages.append(self.message())
+            self.fleet.life(self.messages[-1], self.at)
+
+    def odd(self) -> None:
+        """Let the events until the next message come late."""
+        self.at += MINUTE
+        self.late.add(self.at // MINUTE)
+
+    def store(self, m: Message, number: int | None = None) -> None:
+        """Send `m`, and store it under another number of its sequence."""
+        self.fleet.sent(m, self.at)
+        self.fleet.accepted(m, self.at + 12, position=(m.position[0], number or m.position[1]))
+        self.fleet.acked(m, self.at + 22)
+
+    def write(self, folder: Path, late: str) -> None:
+        """Write both logs; those of hosts in `late` without the odd messages, which come later."""
+        for host in (self.alpha, self.echo):
+            parts: dict[str, list[Any]] = {"first": [], "later": []}
+            for row in host.rows():
+                is_late = row["at_ms"] // MINUTE in self.late and host.name in late
+                parts["later" if is_late else "first"].append(row)
+            for name, rows in parts.items():
+                (folder / name).mkdir(exist_ok=True)
+                table = pa.Table.from_pylist(rows, schema=arrow_schema())
+                parquet.write_table(table, folder / name / f"{host.name}.parquet")
+
+
+def accepted_beyond_the_end_of_its_sequence(odd: Odd) -> None:
+    odd.odd()
+    odd.store(m := odd.message(), 1000)
+    odd.fleet.wrong("wrong_number", m)
+
+
+def accepted_as_a_settled_one(odd: Odd) -> None:
+    odd.odd()
+    odd.store(m := odd.message(), 2)
+    odd.fleet.wrong("wrong_number", m)
+
+
+def sent_as_a_settled_one(odd: Odd) -> None:
+    odd.odd()
+    odd.stream.number = 1
+    odd.store(m := odd.message())
+    odd.stream.number = 4
+    for kind in ("number_reused", "reordered"):
+        odd.fleet.wrong(kind, m)
+
+
+def never_sent(odd: Odd) -> None:
+    odd.odd()
+    odd.stream.number = 1
+    odd.fleet.accepted(m := odd.message(), odd.at + 12)
+    odd.stream.number = 4
+    for kind in ("never_sent", "reordered"):
+        odd.fleet.wrong(kind, m)
+
+
+def stored_again(odd: Odd) -> None:
+    odd.odd()
+    odd.fleet.accepted(odd.messages[1], odd.at + 12)
+    odd.fleet.wrong("duplicated", odd.messages[1])
+
+
+def sent_and_stored_again(odd: Odd) -> None:
+    odd.odd()
+    odd.store(odd.messages[1])
+    odd.fleet.wrong("duplicated", odd.messages[1])
+
+
+ODD = (accepted_beyond_the_end_of_its_sequence, accepted_as_a_settled_one, sent_as_a_settled_one,
+       never_sent, stored_again, sent_and_stored_again)  # fmt: skip
+
+
+@pytest.mark.parametrize("late", ["echo", "alpha and echo"])
+def test_late_messages_among_settled_ones(tmp_path: Path, late: str) -> None:
+    odd = Odd()
+    for make in ODD:
+        odd.begin(make.__name__)
+        odd.good(4)
+        make(odd)
+        odd.good(2)
+        odd.stream.sequence, odd.stream.number = 2, 0
+        odd.good(3)
+    odd.write(tmp_path, late)
+    state, settings = State(), AuditSettings(tasks=1)
+
+    def found(folder: Path, state: State) -> Counter[Any]:
+        return about_messages(audit(engine, find_files([str(folder)]), state, settings))
+
+    with LocalEngine(threads=1) as engine:
+        whole = found(tmp_path, State())
+        found(tmp_path / "first", state)
+        last = found(tmp_path / "later", state)
+
+    assert whole == odd.fleet.findings
+    assert last == whole
