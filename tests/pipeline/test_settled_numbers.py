@@ -140,3 +140,8 @@ def test_late_messages_among_settled_ones(tmp_path: Path, late: str) -> None:
 
     assert whole == odd.fleet.findings
     assert last == whole
+
+
+def test_a_night_without_files_finds_nothing() -> None:
+    with LocalEngine(threads=1) as engine:
+        assert len(audit(engine, [], State(), AuditSettings(tasks=1)).findings) == 0

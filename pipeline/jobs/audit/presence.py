@@ -162,7 +162,7 @@ def _missed_in_queues(found: Survey) -> Frame:
     One that an application received nevertheless was in the memory of its queue manager.
     """
     rows = found.missed
-    queues = rows.queue.map(found.names).fillna("")
+    queues = _queues_of(rows, found)
     is_copy = queues.str.contains(";", regex=False).to_numpy(bool)
     source, number = rows.source.to_numpy(np.int64), rows.number.to_numpy(np.int64)
     received = found.departed_numbers.of_kind(source, number, int(Role.RECEIVED))
@@ -172,8 +172,13 @@ def _missed_in_queues(found: Survey) -> Frame:
 
 def missed_on_the_way(found: Survey) -> Frame:
     """Return the messages that a queue manager has missed in a queue to another host."""
-    queues = found.missed.queue.map(found.names).fillna("")
+    queues = _queues_of(found.missed, found)
     return found.missed[queues.str.contains("=", regex=False).to_numpy(bool)]
+
+
+def _queues_of(rows: Frame, found: Survey) -> Frame:
+    """Return the names of the queues; of objects, as pandas takes an empty column for numbers."""
+    return pd.Series([found.names.get(int(each), "") for each in rows.queue], rows.index, object)
 
 
 def not_on_its_way(rows: Frame, found: Survey) -> Array:
