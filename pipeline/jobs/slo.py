@@ -5,12 +5,16 @@ limit; late if it was logged later, if the message died, or if the log of its de
 beyond the limit without that event; and if its sender's log was, without an acknowledgment.
 Otherwise it is undecided, and a later run decides it.
 
+Days after tomorrow, by the clock of the run, are those of a wrong clock: they do not move the time
+over which an objective counts, nor the time until which logs are complete, and are counted apart.
+
 Only messages on which every objective has decided are added to the sums; of all others the events
 are kept, and counted anew in each run.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -56,8 +60,8 @@ _NAMES = [each.split()[0] for each in _EVENT.split(", ")]
 _SUMS = ["objective", "day", "in_time", "late", "slowest_ms"]
 #: The table `objectives`.
 RESULT = ["objective", "stage", "within_ms", "target_percent", "days", "messages", "in_time",
-          "late", "undecided", "percent", "budget_used_percent", "burn_rate", "slowest_ms",
-          "is_met"]  # fmt: skip
+          "late", "undecided", "after_tomorrow", "percent", "budget_used_percent", "burn_rate",
+          "slowest_ms", "is_met"]  # fmt: skip
 
 
 def slo(
@@ -66,11 +70,14 @@ def slo(
     memory: Memory,
     objectives: Sequence[Objective],
     progress: Callable[[str], None] = lambda text: None,
+    *,
+    now_ms: int | None = None,
 ) -> dict[str, Frame]:
     """Return the tables `objectives` (one row for each) and `by_day`.
 
     They cover `files` and the content of `memory`; the new content is staged there.  A changed
-    objective begins anew with the new files: give `--again` to count everything.
+    objective begins anew with the new files: give `--again` to count everything.  `now_ms` is the
+    time of the run; that of this host unless given.
     """
     progress(f"reading the messages of {len(files)} files")
     fresh = each_once(engine, files, memory.seen(), _COLUMNS, _EVENT, _events)
@@ -78,7 +85,8 @@ def slo(
         new = fresh.to_pandas()
     finally:
         fresh.close()
-    logs = _Logs(memory.see(fresh.stretches))
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    logs = _Logs(memory.see(fresh.stretches), now_ms // DAY_MS + 1)
     progress("comparing them with the objectives")
     rows = joined(memory.read("open", _no_rows()), new[_NAMES] if len(new) else _no_rows())
     messages = _messages(rows)
@@ -93,7 +101,7 @@ def slo(
     memory.stage("open", rows[keys.isin(waits)].reset_index(drop=True))
     sums = _summed(final, counted[~is_final])
     undecided = dict(zip([each.id for each in objectives], is_open.sum(axis=0), strict=True))
-    return _tables(objectives, sums, undecided)
+    return _tables(objectives, sums, undecided, logs.day_last)
 
 
 def _summed(*parts: Frame) -> Frame:
@@ -194,15 +202,27 @@ def _with_receivers(messages: Frame, memory: Memory) -> Frame:
 
 
 class _Logs:
-    """The times for which each log was read without a gap."""
+    """The times for which each log was read without a gap, up to the end of the day `tomorrow`.
 
-    def __init__(self, stretches: Frame) -> None:
-        self.newest = int(stretches.at_last.max()) if len(stretches) else 0
+    `day_last` is that day, by its number; that of the newest event if all logs are later: then the
+    clock of this host is wrong.
+    """
+
+    def __init__(self, stretches: Frame, tomorrow: int) -> None:
+        self.day_last = tomorrow
+        if len(stretches) and (stretches.at_first // DAY_MS > tomorrow).all():
+            self.day_last = int(stretches.at_last.max()) // DAY_MS
+        # A stretch in which a clock was ahead counts to its beginning.
+        times = stretches[["at_first", "at_last"]].astype(np.float64)
+        times = times.where(times // DAY_MS <= self.day_last)
+        last = times.at_last.fillna(times.at_first)
+        stretches = stretches.assign(at_first=times.at_first, at_last=last)
+        self.newest = int(last.max()) if last.notna().any() else 0
         s = stretches.sort_values(["host", "block_first", "index_first"])
         behind = s.groupby("host").block_last.cummax().groupby(s.host).shift(fill_value=-2)
         chain = (s.block_first > behind + 1).cumsum()
         # Nothing precedes the first block of a log.
-        begin = s.at_first.astype(np.float64).mask(s.block_first <= 1, -np.inf)
+        begin = s.at_first.mask(s.block_first <= 1, -np.inf)
         s = s.assign(begin=begin)
         parts = s.groupby(["host", chain]).agg(first=("begin", "min"), last=("at_last", "max"))
         self._of = {
@@ -266,11 +286,13 @@ CLOCKS_MS = 2_000
 
 
 def _tables(
-    objectives: Sequence[Objective], sums: Frame, undecided: dict[str, int]
+    objectives: Sequence[Objective], sums: Frame, undecided: dict[str, int], day_last: int
 ) -> dict[str, Frame]:
     rows, days = [], []
     for each in objectives:
         mine = sums[sums.objective == each.id]
+        beyond = mine[mine.day > day_last]
+        mine = mine[mine.day <= day_last]
         last = int(mine.day.max()) if len(mine) else 0
         mine = mine[mine.day > last - each.days].sort_values("day")
         good, bad = int(mine.in_time.sum()), int(mine.late.sum())
@@ -283,6 +305,7 @@ def _tables(
                 "objective": each.name, "stage": each.stage, "within_ms": each.within_ms,
                 "target_percent": each.percent, "days": each.days, "messages": total,
                 "in_time": good, "late": bad, "undecided": int(undecided[each.id]),
+                "after_tomorrow": int(beyond.in_time.sum() + beyond.late.sum()),
                 "percent": 100 * good / total if total else None,
                 "budget_used_percent": 100 * bad / (total * allowed) if total else None,
                 "burn_rate": int(latest.late.sum()) / of_day / allowed if of_day else None,

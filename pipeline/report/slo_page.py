@@ -51,6 +51,11 @@ def _add_verdict(page: Page, found: Frame, tables: Mapping[str, Frame]) -> None:
         f"{row.objective}: {row.budget_used_percent:.0f} % of its budget is used."
         for row in near.itertuples()
     ]
+    steps += [
+        f"{row.objective}: messages that are dated after tomorrow are not counted:"
+        f" {row.after_tomorrow:,}. `qmd pipeline run audit` names wrong clocks."
+        for row in found[found.after_tomorrow > 0].itertuples()
+    ]
     if len(missed):
         mood = BAD
         sentence = f"{len(missed)} of {len(found)} objectives are missed."

@@ -16,10 +16,15 @@ import pyarrow as pa
 from click.testing import CliRunner
 from pyarrow import parquet
 
+from pipeline.events import find_files
+from pipeline.jobs.incremental.memory import Memory
 from pipeline.jobs.objectives import WrongObjective, read_objectives
+from pipeline.jobs.slo import slo
+from pipeline.report.slo_page import slo_page
+from pipeline.results.runs import Results
 from qmd.cli import main
 from qmd.cli.event_files import arrow_schema
-from tests.pipeline.foreign_fleet import DAY, MIDNIGHT
+from tests.pipeline.foreign_fleet import DAY, HOUR, MIDNIGHT
 
 ALPHA, BETA = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
 HOSTS = {ALPHA: "alpha", BETA: "beta"}
@@ -162,6 +167,38 @@ def test_several_nights_say_what_one_run_says(logs: Logs, tmp_path: Path, seed: 
     check(*result)
     check(*run(tmp_path))  # nothing new
     check(*run(tmp_path, "--again"))
+
+
+def tables_at(engine: Any, logs: Logs, folder: Path, now_ms: int) -> dict[str, Any]:
+    """Return the tables of a run at `now_ms`."""
+    (folder / "logs").mkdir()
+    write(logs.numbered().rows, folder / "logs" / "all.parquet")
+    (folder / "slo.toml").write_text(OBJECTIVES)
+    memory = Memory.load(Results(folder / "out").begin("slo"))
+    wanted = read_objectives(folder / "slo.toml")
+    return slo(engine, find_files([str(folder / "logs")]), memory, wanted, now_ms=now_ms)
+
+
+def test_a_date_years_ahead_hides_no_real_days(engine: Any, logs: Logs, tmp_path: Path) -> None:
+    logs.add(ALPHA, "sent", 98, MIDNIGHT + DAY + HOUR, "DIRECT=OS:beta\\private$\\orders")
+    logs.message(100, 292 * 365 * DAY, stored=30)  # by clocks of the year 2261
+
+    found = tables_at(engine, logs, tmp_path, MIDNIGHT + DAY + HOUR)
+
+    stored = found["objectives"].iloc[0]
+    assert (stored.in_time, stored.late, stored.after_tomorrow) == (6, 3, 1)
+    assert stored.undecided == 1  # no log of this time goes beyond its limit
+    assert found["by_day"].day.max().year == 2026
+    assert "dated after tomorrow are not counted: 1." in slo_page(found)
+
+
+def test_a_run_whose_own_clock_is_behind_counts_all(
+    engine: Any, logs: Logs, tmp_path: Path
+) -> None:
+    found = tables_at(engine, logs, tmp_path, MIDNIGHT - 900 * DAY)
+
+    stored = found["objectives"].iloc[0]
+    assert (stored.in_time, stored.late, stored.after_tomorrow) == (6, 3, 0)
 
 
 def test_logs_of_nothing_have_a_page(tmp_path: Path) -> None:

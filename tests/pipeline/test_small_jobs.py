@@ -33,6 +33,7 @@ from pipeline.report.slo_page import slo_page
 from pipeline.report.trace_page import trace_page
 from pipeline.report.traffic_page import traffic_page
 from pipeline.results.runs import Results
+from tests.pipeline.foreign_fleet import DAY, MIDNIGHT
 from tests.pipeline.test_odd_inputs import ABSURD_SIZES, GUID, INPUTS, SCHEMA, absurd, row
 
 OBJECTIVE = Objective("stored", "accepted", 2000, 99.0, 30, "*", "*", "*")
@@ -40,7 +41,7 @@ WORK: dict[str, Any] = {
     "traffic": (partial(traffic, quota_bytes=10_000), traffic_page),
     "dead-letters": (dead_letters, dead_letters_page),
     "latency": (latency, latency_page),
-    "slo": (partial(slo, objectives=[OBJECTIVE]), slo_page),
+    "slo": (partial(slo, objectives=[OBJECTIVE], now_ms=MIDNIGHT + DAY), slo_page),
 }
 MESSAGE = f"{GUID}\\7"
 
@@ -101,7 +102,8 @@ def test_sizes_and_times_that_no_message_has_are_unknown_or_the_nearest(
     assert (moved.hour.min().year, moved.hour.max().year) == (1678, 2262)
     assert took["by_route"].messages.to_list() == [messages]
     assert took["by_route"].bytes.to_list() == [700 + 300]
-    assert slo_tables["objectives"].in_time.to_list() == [2]  # of its newest days, in 2262
+    objective = slo_tables["objectives"].iloc[0]
+    assert (objective.in_time, objective.after_tomorrow) == (3, 2)  # two of 2262
 
 
 @pytest.mark.parametrize(
