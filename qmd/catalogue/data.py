@@ -93,7 +93,7 @@ ENTRIES = (
         "own_dead_letters_not_loaded",
         "The names of dead-letter queues of waiting messages could not be read (in the log).",
         "The disk or the database does not answer a read.",
-        "The daemon tries again each second, and finds the queue of a message that ends meanwhile by "
-        "its row. If the line repeats, look at the disk of the data folder, and at qmd doctor.",
+        "The daemon tries again each second; until then it finds the queue of each message by its "
+        "row. If the line repeats, look at the disk of the data folder, and run qmd doctor.",
     ),
 )
