@@ -156,7 +156,7 @@ def test_spark_and_this_process_have_the_same_tables(spark: Any, tmp_path: Path)
 
     with LocalEngine() as engine:
         for job in WORK:
-            # What continues after a night is only a query in latency.
+            # Only in latency is the part that continues after a night a query.
             for some in (files[:half], files) if job == "latency" else (files,):
                 ours = run(engine, job, some, tmp_path / f"{job} embedded")
                 theirs = run(spark, job, some, tmp_path / f"{job} spark")

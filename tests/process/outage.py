@@ -38,7 +38,7 @@ RULES = ROOT / "deploy/prometheus/qmd-alerts.yml"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 FASTER = 20
 LOG_LARGE_BYTES, SMALLER = 1 << 30, 64
-#: What no stage causes: a lost packet, or a heartbeat that was lost while its destination is shown.
+#: No stage causes it: a lost packet, or a heartbeat that was lost while its destination is shown.
 NOT_CAUSED = frozenset(("Transmitted and resent",))
 PATIENCE_S = 300.0
 SETTINGS = {

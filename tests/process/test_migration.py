@@ -375,7 +375,7 @@ def test_a_later_message_with_the_text_of_a_received_one_stays(daemon: Daemon, t
     assert [each["id"].partition("\\")[2] for each in daemon.peek("echo")] == numbers[1:]
     assert daemon.count("echo;aligned") == 1
 
-    # Within a few seconds two are not told apart: as many stay as the old host still has.
+    # Within a few seconds two are taken for one: as many stay as the old host still has.
     waiting = [row(10 + n, "echo", 312 + n) for n in range(3)]
     file.write_bytes(b"".join([*journal, row(9, "echo\\journal$", 311), *waiting]))
     assert align("--dry-run")[0]["moved"] == 1
