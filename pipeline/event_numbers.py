@@ -22,7 +22,7 @@ REQUIRED = (*PLACES, "at_ms")
 
 
 def within_limits(table: Any) -> Any:
-    """Return a table of events whose numbers all jobs can calculate with.
+    """Return a table of events with numbers that all jobs can calculate with.
 
     Raises ValueError for an event that has no place in a log, or no time.
     """

@@ -1,7 +1,7 @@
 """The names of the options of `format("qmd")`, with the uses that each has.
 
 Spark passes option names without regard to case.  `KAFKA` names the counterparts of the options of
-Spark's Kafka source, for people who come from there.
+Spark's Kafka source, for people that come from there.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ def test_a_later_message_with_the_text_of_a_received_one_stays(daemon: Daemon, t
         )
         return json.loads(done.stdout), done.returncode
 
-    # Two received before, one whose copy is 30, and one that the old host still has: 31.
+    # Two received before, one with the copy 30, and one that the old host still has: 31.
     journal = [row(1, "echo\\journal$", 10), row(2, "echo\\journal$", 20)]
     journal.append(row(3, "echo\\journal$", 301))
     file.write_bytes(b"".join([*journal, row(4, "echo", 310)]))

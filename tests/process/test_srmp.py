@@ -233,7 +233,7 @@ def test_a_host_that_fails_until_the_time_is_over_is_named_in_the_dead_letter(pa
 
 
 def test_rights_and_limits_count_for_the_host_that_sends(pair: Pair) -> None:
-    """Two addresses of this computer are two hosts, whose door is the same."""
+    """Two addresses of this computer are two hosts with the same door."""
     door, queue = pair.b, "private$\\guarded"
     door.daemon.create("guarded")
     door.daemon.cli("acl", "deny", "host:127.0.0.2", "send", queue)

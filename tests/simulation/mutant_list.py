@@ -451,8 +451,8 @@ MUTANTS = (
     Mutant(
         "released messages are still counted",
         "qmd/transfer/release.py",
-        "size += message.size\n        queue.shrink(size)",
-        "size += message.size",
+        "        queue.shrink(sum(sizes))\n",
+        "",
     ),
     Mutant(
         "dead letters are not counted",
@@ -1313,8 +1313,8 @@ MUTANTS = (
     Mutant(
         "the history lacks the last numbers",
         "storage/tables/message_id_history.py",
-        "{runs}{last}{_encode(numbers)}",
-        "{runs}{last}",
+        "WHEN runs <> '' THEN runs || excluded.runs",
+        "WHEN runs <> '' THEN runs",
     ),
     Mutant(
         "the release of a delayed message keeps its row",
@@ -1325,8 +1325,8 @@ MUTANTS = (
     Mutant(
         "the release of a delayed message is another commit than its deletion",
         "qmd/maintenance/delayed_release.py",
-        "        self._delete(row)\n        self._send(new, ways[0], numbers)",
-        "        self._send(new, ways[0], numbers)\n"
+        "        self._delete(row)\n        self._send(new, way, numbers)",
+        "        self._send(new, way, numbers)\n"
         "        self._services.loop.call_later(0.05, self._delete, row)",
     ),
     Mutant(
@@ -1484,14 +1484,14 @@ MUTANTS = (
     Mutant(
         "received messages do not expire in their queue",
         "qmd/transfer/arrivals.py",
-        "expires_at_s = self._services.clock.deadline_s(left_s)",
-        "expires_at_s = None",
+        "return self._services.clock.deadline_s(left_s)",
+        "return None",
     ),
     Mutant(
         "a refill of another position is used",
         "qmd/core/ready_window.py",
-        "is_of_use = not self._refill_is_void and self._horizon == self._refill_from",
-        "is_of_use = not self._refill_is_void",
+        "is_of_use = self._horizon == self._refill_from",
+        "is_of_use = True",
     ),
     Mutant(
         "express bytes are still counted",
@@ -1581,12 +1581,12 @@ MUTANTS = (
         "        done(ids)\n"
         "        for queue, messages in self.to_queues.items():\n"
         "            queue.deliver(messages)\n"
-        "        self._outgoing",
+        "        if self.to_send",
         "        done(ids)\n"
         "        for queue, messages in self.to_queues.items():\n"
         "            for m in messages:\n"
         "                queue.window.add(m.lookup_id, m, len(m.packet), stored=True)\n"
-        "        self._outgoing",
+        "        if self.to_send",
     ),
     Mutant(
         "ranges of long batches are lost",
@@ -1604,8 +1604,8 @@ MUTANTS = (
     Mutant(
         "the log has wrong sizes",
         "qmd/events/recorder.py",
-        "            event.sizes.append(len(packet))\n            if places:",
-        "            event.sizes.append(len(packet) + 1)\n            if places:",
+        "event.sizes += map(len, run)",
+        "event.sizes += [len(each) + 1 for each in run]",
     ),
     Mutant(
         "a removed message stays linked",
@@ -1643,14 +1643,8 @@ MUTANTS = (
     Mutant(
         "the first position of a commit is stored",
         "qmd/transfer/arrivals.py",
-        "        turn.accepted[stream] = (\n"
-        "            message.transaction.sequence_id,\n"
-        "            message.transaction.sequence_number,\n"
-        "        )",
-        "        turn.accepted.setdefault(stream, (\n"
-        "            message.transaction.sequence_id,\n"
-        "            message.transaction.sequence_number,\n"
-        "        ))",
+        "turn.accepted[stream] = stream.sequence.accepted_id, number",
+        "turn.accepted.setdefault(stream, (stream.sequence.accepted_id, number))",
     ),
     Mutant(
         "bytes of received messages are counted wrong",

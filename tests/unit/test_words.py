@@ -37,7 +37,7 @@ HEADLESS = re.compile(
 WORD = re.compile(r"[A-Za-z']+")
 # Only a line like this can have an offence in a comment.  Few files do, and tokens are slow.
 SUSPECT = re.compile(rf"#.*((?i:{PERSONS.pattern})|\bWhat)")
-COMMENT = re.compile(r"^[ \t]*#(.*)", re.MULTILINE)
+COMMENT = re.compile(r"(?:^[ \t]*|  )#(.*)", re.MULTILINE)
 
 
 def _without_code(text: str) -> str:

@@ -6,7 +6,7 @@
     JOBS=2 make unprotected               tries two at a time
 
 The modules beside this one list the removals.  Each is tried in a copy of the code below
-`build/unprotected`; a copy whose removal no test noticed is kept there.
+`build/unprotected`; a copy with a removal that no test noticed is kept there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rights of senders on other hosts: who may send to a queue of this computer."""
+"""Rights of senders on other hosts: which of them may send to a queue of this computer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The principal `service:NAME` of a program: a name that systemd has given, and nobody else."""
+"""The principal `service:NAME` of a program: a name that systemd, and nothing else, has given."""
 
 from __future__ import annotations
 
