@@ -109,11 +109,7 @@ class Link:
             async with asyncio.timeout(ANSWER_S):
                 kept.value, kept.error = await ask(), None
         except TimeoutError:
-            kept.error = NotConnected(
-                f"{self.host.name} did not answer within {ANSWER_S:.0f} seconds",
-                "look at its log",
-                code="daemon_not_answering",
-            )
+            kept.error = _not_answering(self.host.name)
         except ClientError as error:
             kept.error = error
         kept.asked_at = time.monotonic()
@@ -245,6 +241,8 @@ class Fleet:
                 return await look(self.link(name, identity))
             except ClientError as error:
                 return error
+            except TimeoutError:
+                return _not_answering(name)
 
         names = list(self.hosts)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
@@ -278,3 +276,9 @@ def _parts(host: ConsoleHost) -> tuple[str, int]:
     found = address_of(host.where, token_file=file, ca_file=host.ca_file)
     assert isinstance(found, RemoteAddress)
     return found.host, found.port
+
+
+def _not_answering(host: str) -> NotConnected:
+    return NotConnected(
+        f"{host} did not answer in time", "look at its log", code="daemon_not_answering"
+    )

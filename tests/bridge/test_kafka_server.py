@@ -16,16 +16,15 @@ import pytest
 
 from tests.bridge.bridges import Bridges
 from tests.bridge.brokers import KafkaServer
+from tests.bridge.kafka_transactions import PARTITIONS, TOPICS, between_transactions
 from tests.process.harness import Daemon, body
-
-PARTITIONS = 2
 
 
 def create_topics(server: KafkaServer) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": server.servers, "log_level": 0})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in ("shop-out", "shop-in")]
+    topics = [NewTopic(name, PARTITIONS, 1) for name in TOPICS]
     for future in admin.create_topics(topics).values():
         future.result(20)
 
@@ -92,7 +91,8 @@ def test_both_ways_with_kills_of_the_bridge_and_the_daemon_and_restarts_of_the_b
         publish(kafka, first, sent)
 
     def restart_broker() -> None:
-        kafka.stop()
+        with between_transactions(made, kafka):
+            kafka.stop()
         kafka.start()
 
     more()

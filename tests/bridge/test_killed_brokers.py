@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,9 @@ import pytest
 
 from tests.bridge.bridges import Bridges
 from tests.bridge.brokers import KafkaServer
+from tests.bridge.kafka_transactions import PARTITIONS, TOPICS, between_transactions
 from tests.bridge.s3_server import S3Server
-from tests.bridge.test_kafka_server import PARTITIONS, create_topics, publish, records
+from tests.bridge.test_kafka_server import create_topics, publish, records
 from tests.bridge.test_kafka_server import definitions as kafka_definitions
 from tests.bridge.test_s3 import BUCKET, keys
 from tests.bridge.test_s3 import definitions as s3_definitions
@@ -26,31 +26,10 @@ from tests.patience import END_S
 from tests.process.harness import Daemon, body
 
 KILLS = int(os.environ.get("BROKER_KILLS", "1"))
-TOPICS = ("shop-out", "shop-in")
 
 
 def numbered(first: int, last: int) -> list[bytes]:
     return [b"%d" % n for n in range(first, last + 1)]
-
-
-def ends(kafka: KafkaServer, level: str) -> list[int]:
-    """Return the end of each partition, for readers of a level."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(
-        {
-            **{"bootstrap.servers": kafka.servers, "group.id": "ends", "log_level": 0},
-            "isolation.level": level,
-        }
-    )
-    try:
-        return [
-            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)[1]
-            for topic in TOPICS
-            for partition in range(PARTITIONS)
-        ]
-    finally:
-        consumer.close()
 
 
 def saved_ends(kafka: KafkaServer) -> list[int]:
@@ -68,25 +47,17 @@ def saved_ends(kafka: KafkaServer) -> list[int]:
 
 
 def kill_between_transactions(made: Bridges, kafka: KafkaServer) -> None:
-    """Kill the server while the bridge stands still, and has no open transaction.
+    """Kill the server between transactions, and after it has saved what it has acknowledged.
 
-    This server saves records after it has acknowledged them, and forgets open transactions: a kill
-    at any time would lose what no broker may lose.
+    This server saves records after it has acknowledged them: a kill at any time would lose what no
+    broker may lose.
     """
-    assert made.process is not None
     deadline = time.monotonic() + END_S
-    while True:
-        made.process.send_signal(signal.SIGSTOP)
-        written = ends(kafka, "read_uncommitted")
-        if written == ends(kafka, "read_committed"):
-            break
-        made.process.send_signal(signal.SIGCONT)
-        assert time.monotonic() < deadline
-    while saved_ends(kafka) != written:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    kafka.kill()
-    made.process.send_signal(signal.SIGCONT)
+    with between_transactions(made, kafka) as written:
+        while saved_ends(kafka) != written:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        kafka.kill()
     kafka.start()
 
 

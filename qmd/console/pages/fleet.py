@@ -211,8 +211,9 @@ async def _containing(link: Link, text: str) -> _Containing:
 
     Dead letters come first: a message that did not arrive is often there.  Then short queues.
     """
-    figures = await link.figures()
-    queues = [each for each in figures.queues if each["messages"]]
+    async with asyncio.timeout(FIND_S):  # not the shared figures: a message may be a second old
+        queues = await link.qm.list_queues(system=True)
+    queues = [each for each in queues if each["messages"]]
     queues.sort(key=lambda each: (not each["system"], each["messages"]))
     matches: list[dict[str, Any]] = []
     left_out: list[str] = []
