@@ -182,7 +182,9 @@ def _rest(causes: Causes, begin: int, end: int, covered: float, waits: Waits, th
     causes["work"] += rest - waited
 
 
-async def measure(seconds: float, rate: float) -> tuple[list[tuple[int, Causes]], Causes]:
+async def measure(
+    seconds: float, rate: float, *, after: int = 0
+) -> tuple[list[tuple[int, Causes]], Causes]:
     """Return the time of each message in ns with its causes, and the counts of spans."""
     with tempfile.TemporaryDirectory(prefix="qmd-tail-") as name:
         folder = Path(name)
@@ -201,6 +203,14 @@ async def measure(seconds: float, rate: float) -> tuple[list[tuple[int, Causes]]
                 await daemon.start()
             async with b.client() as there:
                 await there.create_queue(QUEUE, transactional=True)
+            if after:
+                burst = ("--messages", str(after), "--body-bytes", "1024")
+                async with (
+                    _client("receive", b, QUEUE, *burst) as receiver,
+                    _client("send", a, b.destination(QUEUE), *burst) as sender,
+                ):
+                    await _report(sender)
+                    await _report(receiver)
             times = folder / "times"
             count = int(seconds * rate) + WARM_UP
             common = ("--messages", str(count), "--body-bytes", "1024")
@@ -251,11 +261,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=200.0, help="messages a second")
     parser.add_argument("--real-time", action="store_true")
+    parser.add_argument(
+        "--after", type=int, default=0, help="messages that are sent before, as fast as possible"
+    )
     given = parser.parse_args()
     if given.real_time:  # and all children
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     load, sync = os.getloadavg()[0], fdatasync_ms()
-    messages, counts = pair.run(measure(given.seconds, given.rate))
+    messages, counts = pair.run(measure(given.seconds, given.rate, after=given.after))
     took_ms = sorted(took / 1e6 for took, _ in messages)
     print(
         f"{len(took_ms)} messages: p50 {took_ms[len(took_ms) // 2]:.1f} ms,"
