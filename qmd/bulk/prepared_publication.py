@@ -236,13 +236,16 @@ class PreparedPublication:
         if full is not None:
             raise full
 
-    def write(self) -> None:
-        """Add all messages to the open batch, in the turn of the loop of their `check`."""
+    def write(self, answer: Callable[[], None] | None = None) -> None:
+        """Add all messages to the open batch, in the turn of the loop of their `check`.
+
+        `answer` is called when they are durable, before others get them.
+        """
         if self._transaction:
             first, last = self._groups[0].packets, self._groups[-1].packets
             first[0] = with_bounds(first[0], is_first=True, is_last=False)
             last[-1] = with_bounds(last[-1], is_first=False, is_last=True)
-        self._writer.write(self._groups, self.messages, self._transaction)
+        self._writer.write(self._groups, self.messages, self._transaction, answer)
         if self._arrivals is not None:
             self._arrivals.write()
         self._message_sender.sent_count += self.messages

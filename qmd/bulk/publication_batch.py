@@ -63,10 +63,17 @@ class PublicationWriter:
         self._outgoing_release = outgoing_release
         self._recorder = recorder
 
-    def write(self, groups: Sequence[PacketGroup], messages: int, transaction: str = "") -> None:
+    def write(
+        self,
+        groups: Sequence[PacketGroup],
+        messages: int,
+        transaction: str = "",
+        answer: Callable[[], None] | None = None,
+    ) -> None:
         """Add all `messages` messages of `groups`; they are ready when the batch is durable.
 
-        `transaction` is the id, as text, of the one that sends them, or "".
+        `transaction` is the id, as text, of the one that sends them, or "".  `answer` is called
+        then, before others get the messages.  If this raises, it is never called.
         """
         # If all messages of an outgoing sequence are acknowledged, a new sequence begins.
         self._outgoing_release.release()
@@ -83,6 +90,8 @@ class PublicationWriter:
         remote.save(batch)
 
         def durable() -> None:
+            if answer is not None:
+                answer()
             local.durable()
             remote.durable()
 

@@ -67,13 +67,11 @@ class UniformSender:
             self._message_sender.send(messages, token, done, owner)
             return
         numbers, batch = publication.numbers, self._services.storage.batch
+        # The answer and the outcome come last: without memory for the packets there is neither.
+        publication.write(partial(done, self._message_sender.ids(numbers)))
         if token:
             result = msgspec.msgpack.encode(numbers)
             batch.record_outcome(token, result, self._services.clock.now_s)
-        # Before the callbacks of `write`: the application has its answer before others get the
-        # messages.
-        batch.when_durable(partial(done, self._message_sender.ids(numbers)))
-        publication.write()
 
     def send_for_links(
         self, messages: list[NewMessage], done: Callable[[list[object]], None], owner: str
@@ -88,8 +86,7 @@ class UniformSender:
         except NotUniform:
             self._message_sender.send(messages, b"", done, owner)
             return
-        self._services.storage.batch.when_durable(partial(done, []))
-        publication.write()
+        publication.write(partial(done, []))
 
     def _prepared(self, messages: list[NewMessage]) -> PreparedPublication:
         """Return a publication that can be written in this turn.  Raises NotUniform, Refusal,
