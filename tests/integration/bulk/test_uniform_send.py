@@ -10,7 +10,7 @@ import pytest
 
 from protocol import parse_user_message
 from protocol.identifiers import guid_text
-from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage, StoredMessage
+from qmd.control_protocol.messages import RECOVERABLE, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.errors import Refusal
 from qmd.properties.block import with_properties
 from qmd.properties.trace import TRACEPARENT
@@ -180,3 +180,26 @@ async def test_packets_of_a_sequence_have_their_places_and_are_those_of_single_o
         assert {each.sequence_id for each in places} == {queue.sequence.sequence_id}
         found.append([(each.properties, int(each.transaction.flags) & 0xF) for each in parsed])
     assert found[0] == found[1]
+
+
+@hosted
+async def test_a_lack_of_memory_for_the_messages_leaves_no_answer(hosts: Hosts) -> None:
+    """The batch is committed with what other requests have put into it."""
+    a = await hosts.start()
+    await a.create("orders")
+    answers: list[object] = []
+    ids = a.components.services.ids
+
+    def fail(level: int, count: int) -> list[int]:
+        raise MemoryError
+
+    whole, ids.next_lookup_ids = ids.next_lookup_ids, fail  # type: ignore[method-assign]
+    try:
+        with pytest.raises(MemoryError):
+            a.components.uniform_sender.send(messages("orders"), b"token", answers.append)
+    finally:
+        ids.next_lookup_ids = whole  # type: ignore[method-assign]
+
+    await a.send("orders", b"of another", delivery=RECOVERABLE)
+    assert answers == []
+    assert await a.components.request_outcomes.outcome(b"token", 1) is None
