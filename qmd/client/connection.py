@@ -8,6 +8,8 @@ fails with NotConnected; `Caller` finds out whether it was done.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +19,13 @@ import msgspec
 from qmd.client import forks
 from qmd.client.address import RESTART_ADVICE, Address, SocketAddress
 from qmd.client.errors import BadRequest, NotConnected, TooLarge, refusal
+from qmd.control_protocol import locks
 from qmd.control_protocol import messages as frames
+
+# Requests that are answered with messages, often after a wait.
+_BRING_MESSAGES = {frames.Take, frames.TakeChosen, frames.Peek, locks.TakeLocked}
+_CODEC = "protocol.packets"
+_IMPORT_AFTER_S = 0.001  # the request has left by then
 
 
 class Connection(asyncio.Protocol):
@@ -73,6 +81,9 @@ class Connection(asyncio.Protocol):
         if not self._write_is_due:
             self._write_is_due = True
             self._loop.call_soon(self._write)
+        if verb in _BRING_MESSAGES and _CODEC not in sys.modules:
+            # The import takes as long as many messages: the first one need not wait for it.
+            self._loop.call_later(_IMPORT_AFTER_S, importlib.import_module, _CODEC)
         return future
 
     async def has_room(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,26 @@ async def test_a_message_of_a_cancelled_receive_is_not_removed_by_a_commit(
         await transaction.commit()
     (message,) = await other.receive_many("orders", 9, timeout_s=5)
     assert message.body == b"nobody has seen it"
+
+
+def test_the_codec_is_imported_while_a_receive_waits(daemon: Daemon) -> None:
+    daemon.create("empty")
+    program = f"""
+import asyncio, sys
+from qmd.client import connect
+
+async def main():
+    async with connect({str(daemon.folder / "qmd.sock")!r}) as qm:
+        assert "protocol.packets" not in sys.modules
+        assert not await qm.take("empty", 1, timeout_s=0.3)
+        print("protocol.packets" in sys.modules)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_the_blocking_client_behaves_the_same(daemon: Daemon) -> None:
