@@ -15,7 +15,7 @@ import click
 
 from pipeline.commands.archive import archive, replay
 from pipeline.commands.job import Job, Progress, job_options, require
-from qmd.cli.program import ExitCode, Failure, reported
+from qmd.cli.program import ExitCode, Failure, Group, reported
 
 FOUND = 1  # exit code of an audit that has findings
 
@@ -45,7 +45,7 @@ def _apart_from_findings(command: F) -> F:
     return made  # type: ignore[no-any-return]  # the same signature and options
 
 
-@click.group()
+@click.group(cls=Group)
 def run() -> None:
     """Run a job over files that `qmd events export` or `qmd ship` wrote.
 

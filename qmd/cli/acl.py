@@ -12,11 +12,12 @@ from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import json_option, yes_option
+from qmd.cli.program import Group
 
 ME = "me"
 
 
-@click.group()
+@click.group(cls=Group)
 def acl() -> None:
     """Manage the rights on queues and on the host.
 

@@ -8,9 +8,10 @@ from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import confirm, json_option, yes_option
+from qmd.cli.program import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def alias() -> None:
     """Manage queue aliases of the directory.
 

@@ -11,13 +11,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
 
 
-@click.group("audit-log")
+@click.group("audit-log", cls=Group)
 def audit_log() -> None:
     """Show and verify the log of the operators' requests.  docs/audit-log.md"""
 

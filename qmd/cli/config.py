@@ -8,10 +8,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Check, show and compare the configuration, and let the daemon read it again."""
 

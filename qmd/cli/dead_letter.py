@@ -12,6 +12,7 @@ from qmd.cli.choice import Which, choice_options, dry_run_option, filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.parameters import SYSTEM_QUEUES, confirm, json_option, queue_argument, yes_option
+from qmd.cli.program import Group
 from qmd.cli.progress import backlog, expected
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group("dead-letter")
+@click.group("dead-letter", cls=Group)
 def dead_letter() -> None:
     """Manage messages that could not be delivered.
 

@@ -10,7 +10,7 @@ import click
 from qmd.cli.completion import destinations
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import confirm, json_option, yes_option
-from qmd.cli.program import ExitCode
+from qmd.cli.program import ExitCode, Group
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ COLUMNS = [
 ]
 
 
-@click.group()
+@click.group(cls=Group)
 def delayed() -> None:
     """List and cancel messages that are to be delivered at a later time."""
 

@@ -7,6 +7,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import confirm, json_option, yes_option
+from qmd.cli.program import Group
 
 _MEMBERS_HELP = """
 
@@ -15,7 +16,7 @@ _MEMBERS_HELP = """
 """
 
 
-@click.group()
+@click.group(cls=Group)
 def dl() -> None:
     """Manage distribution lists.
 

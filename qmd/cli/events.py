@@ -14,7 +14,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import duration, json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LINES_DEFAULT = 20
 
 
-@click.group()
+@click.group(cls=Group)
 def events() -> None:
     """Read the history of messages.
 

@@ -11,7 +11,7 @@ import click
 
 from qmd.cli.output import print_json, printable
 from qmd.cli.parameters import confirm, json_option, yes_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.interop.conversation import Seen
@@ -26,7 +26,7 @@ KINDS = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def interop() -> None:
     """Check conversations between queue managers against the specification.
 

@@ -11,13 +11,13 @@ from qmd.cli.choice import filter_options
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.parameters import duration, json_option, lookup_id, queue_argument
-from qmd.cli.program import BadValue, ExitCode
+from qmd.cli.program import BadValue, ExitCode, Group
 
 if TYPE_CHECKING:
     from qmd.client import Locked
 
 
-@click.group()
+@click.group(cls=Group)
 def lock() -> None:
     """Take messages for some time, and settle them later.
 

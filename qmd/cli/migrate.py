@@ -13,7 +13,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, print_json, printable
 from qmd.cli.parameters import confirm, json_option, yes_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
@@ -26,7 +26,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=Group)
 def migrate() -> None:
     """Move from another queue manager to this one."""
 

@@ -10,12 +10,13 @@ from qmd.cli.completion import outgoing as outgoing_names
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted
 from qmd.cli.parameters import confirm, json_option, yes_option
+from qmd.cli.program import Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
 
 
-@click.group()
+@click.group(cls=Group)
 def outgoing() -> None:
     """Manage messages on their way to other computers.
 

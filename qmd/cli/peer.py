@@ -6,9 +6,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import confirm, json_option, yes_option
+from qmd.cli.program import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def peer() -> None:
     """Show and decide which other queue manager has which GUID.
 

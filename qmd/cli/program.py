@@ -36,6 +36,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 refused,
 """
 
 
+_SENTENCE_MAX = 1000  # characters: click would cut a sentence where a line ends
+
 #: Errors of the daemon or the client about invalid arguments.
 _WRONG_USAGE = frozenset({"argument_unsendable", "bad_lookup_id", "not_a_message_id"})
 
@@ -105,12 +107,47 @@ class BadValue(click.BadParameter):
         self.error = error
 
 
-class Program(click.Group):
-    """The root command: `commands_at` names the module of each command."""
+class Group(click.Group):
+    """A command with commands; its help has the first sentence of each as a whole."""
 
-    def __init__(self, *args: Any, commands_at: Mapping[str, str], **named: Any) -> None:
+    group_class = type  # the groups below it too
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for title, names in self.sections(ctx).items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(_SENTENCE_MAX))
+                for name, command in commands
+                if command is not None and not command.hidden
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def sections(self, ctx: click.Context) -> Mapping[str, Sequence[str]]:
+        """Return the names of the commands by the headings above them."""
+        return {"Commands": self.list_commands(ctx)}
+
+
+class Program(Group):
+    """The root command: `commands_at` names the module of each command.
+
+    `sections` divides their names in its help; without them they are one list.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        commands_at: Mapping[str, str],
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*args, **named)
         self._commands_at = commands_at
+        self._sections = sections or {"Commands": list(commands_at)}
+
+    def sections(self, ctx: click.Context) -> Mapping[str, Sequence[str]]:
+        return self._sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._commands_at)

@@ -11,6 +11,7 @@ from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, queue_argument, quota, yes_option
+from qmd.cli.program import Group
 from qmd.cli.progress import backlog, expected
 from qmd.cli.retry_options import retry_options, take_retry
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CREATED_AT_ONCE = 100  # requests on the way
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """Manage the queues of this computer."""
 

@@ -6,9 +6,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
+from qmd.cli.program import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def sequence() -> None:
     """Show transactional sequences."""
 

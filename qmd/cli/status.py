@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
+from qmd.cli.overview import overview, size
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode
-
-UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+from qmd.cli.program import ExitCode, Failure
 
 
 @click.command()
@@ -46,9 +44,17 @@ def status(
     if dead_letters_max is not None and not check:
         raise click.UsageError("--dead-letters-max needs --check")
     facts = configuration.ask(lambda qm: qm.status())
-    found = problems(facts, dead_letters_max)
+    is_brief = facts.get("brief", False)  # the user lacks the right see-status
+    if check and is_brief:
+        raise Failure(
+            ExitCode.REFUSED,
+            "--check needs the right see-status on the host; an administrator can grant it:"
+            " qmd acl grant PRINCIPAL see-status host",
+            "right_missing",
+        )
+    found = [] if is_brief else problems(facts, dead_letters_max)
     if not check:
-        print_facts(facts if as_json else readable(facts), as_json=as_json)
+        print_facts(facts if as_json else overview(facts, found), as_json=as_json)
     elif as_json:
         print_json({"ok": not found, "problems": found})
     else:
@@ -97,39 +103,3 @@ def problems(facts: dict[str, Any], dead_letters_max: int | None = None) -> list
     if dead_letters_max is not None and facts["dead_letters"] > dead_letters_max:
         found.append(f"there are {facts['dead_letters']} dead letters: see `qmd dead-letter list`")
     return found
-
-
-def readable(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a status with readable times, durations and sizes."""
-    shown: dict[str, Any] = {}
-    for key, value in facts.items():
-        if key == "clock_s":
-            shown["clock"] = f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%SZ}"
-        elif key.endswith("uptime_s"):
-            shown["uptime"] = duration(value)
-        elif key.endswith("bytes") and isinstance(value, int):
-            shown[key.removesuffix("_bytes").replace("bytes", "size")] = size(value)
-        else:
-            shown[key] = value
-    return shown
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two greatest units, such as `2 d 3 h`."""
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, length in UNITS:
-        count, left = divmod(left, length)
-        if count or (parts and left):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
-
-
-def size(number: int) -> str:
-    """Return a size such as `12.3 MB`, in powers of 1000."""
-    value = float(number)
-    for unit in SIZES:
-        if value < 1000 or unit == SIZES[-1]:
-            return f"{number} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1000
-    raise AssertionError

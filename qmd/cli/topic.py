@@ -10,9 +10,10 @@ from qmd.cli.completion import queues
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import counted, printable
 from qmd.cli.parameters import confirm, json_option, yes_option
+from qmd.cli.program import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def topic() -> None:
     """Manage topics.  Send to one: qmd send topic:NAME BODY."""
 

@@ -8,13 +8,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
 
 
-@click.group()
+@click.group(cls=Group)
 def transaction() -> None:
     """Show the transactions of applications."""
 

@@ -25,14 +25,19 @@ def run(
     timeout_s: float = END_S,
     environment: Mapping[str, str] | None = None,
     warm: bool = False,
+    user: int = 0,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run the command line without a daemon of its own."""
+    """Run the command line without a daemon of its own.
+
+    As root, a warm process becomes the user with an id other than 0.
+    """
     if warm:
         done = warm_process().run(
             arguments,
             {**environment_of_commands(), **(environment or {})},
             input=input,
             timeout_s=timeout_s,
+            user=user,
         )
     else:
         done = subprocess.run(

@@ -9,6 +9,7 @@ The tests run thousands of commands and daemons.  The same code runs as in a pro
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pkgutil
 import subprocess
@@ -34,9 +35,10 @@ class Warm(PreparedProcess):
         stdin: IO[bytes],
         stdout: IO[bytes],
         stderr: IO[bytes],
+        user: int = 0,
     ) -> Process:
-        """Start a command with these standard streams."""
-        request = {"arguments": arguments, "environment": dict(environment)}
+        """Start a command with these standard streams, as a user of this id unless it is 0."""
+        request = {"arguments": arguments, "environment": dict(environment), "user": user}
         return self.start(request, [stdin.fileno(), stdout.fileno(), stderr.fileno()])
 
     def run(
@@ -46,6 +48,7 @@ class Warm(PreparedProcess):
         *,
         input: bytes | None,
         timeout_s: float,
+        user: int = 0,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as subprocess.run does.  Raises subprocess.TimeoutExpired."""
         with (
@@ -55,7 +58,7 @@ class Warm(PreparedProcess):
         ):
             stdin.write(input or b"")
             stdin.seek(0)
-            process = self.spawn(arguments, environment, stdin, stdout, stderr)
+            process = self.spawn(arguments, environment, stdin, stdout, stderr, user)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -88,11 +91,21 @@ def _be(request: Request, files: list[int]) -> NoReturn:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        if request["user"]:
+            _become(request["user"])
         code = _run(request["arguments"])
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def _become(user: int) -> None:
+    """Connect as this user from now on; files are still opened as root, as modules must be."""
+    os.setgroups([])
+    os.setegid(user)
+    os.seteuid(user)
+    ctypes.CDLL(None).setfsuid(0)
 
 
 def _run(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import print_json, print_rows, printable
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.bridge.definition import Definition
@@ -37,7 +37,7 @@ STATE_AGE_MAX_S = 30.0
 _STATE = Path("/run/qmd-bridge/state.json")  # of the service
 
 
-@click.group()
+@click.group(cls=Group)
 def bridge() -> None:
     """Join queues with RabbitMQ and other brokers of AMQP 1.0, NATS, Kafka or S3.
 

@@ -8,9 +8,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
+from qmd.cli.program import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def directory() -> None:
     """Query the directory of queues, lists and computers."""
 

@@ -10,13 +10,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 #: The doors, each with a command and a section of the configuration of its name.
 DOORS = ("http", "amqp", "metrics", "srmp")
 
 
-@click.group()
+@click.group(cls=Group)
 def door() -> None:
     """Serve clients of other protocols.
 

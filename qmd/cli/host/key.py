@@ -11,7 +11,7 @@ from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.host import key_directory
 from qmd.cli.host.key_directory import account_options, chosen_account
 from qmd.cli.parameters import json_option
-from qmd.cli.program import BadValue
+from qmd.cli.program import BadValue, Group
 
 if TYPE_CHECKING:
     from qmd.message_security.keyring import Keyring
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def key() -> None:
     """Manage the keys that sign and encrypt messages.
 

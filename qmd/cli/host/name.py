@@ -8,12 +8,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
+from qmd.cli.program import Group
 
 if TYPE_CHECKING:
     from qmd.directory.spelling import Spelled
 
 
-@click.group()
+@click.group(cls=Group)
 def name() -> None:
     """Explain names of queues."""
 

@@ -9,10 +9,10 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 
-@click.group()
+@click.group(cls=Group)
 def push() -> None:
     """Deliver queues to URLs (webhooks), in order, by the HTTP door.
 

@@ -11,7 +11,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import duration
-from qmd.cli.program import BadValue, ExitCode, Failure, Misuse
+from qmd.cli.program import BadValue, ExitCode, Failure, Group, Misuse
 
 if TYPE_CHECKING:
     from qmd.client import Signer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OURS = ("protocol", "storage", "pipeline", "qmd")  # packages; a file beside may have such a name
 
 
-@click.group()
+@click.group(cls=Group)
 def service() -> None:
     """Run services with calls that come through queues."""
 

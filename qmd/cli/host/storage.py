@@ -9,13 +9,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from storage.vault import StorageKey
 
 
-@click.group()
+@click.group(cls=Group)
 def storage() -> None:
     """Encrypt the packets on the disk, with a key outside of the data folder."""
 

@@ -13,7 +13,7 @@ import click
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.output import printable
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -44,7 +44,7 @@ authority_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def tls() -> None:
     """Manage certificates and keys for TLS between queue managers.
 

@@ -9,13 +9,13 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import json_option
-from qmd.cli.program import ExitCode, Failure
+from qmd.cli.program import ExitCode, Failure, Group
 
 if TYPE_CHECKING:
     from qmd.client import QueueManager
 
 
-@click.group()
+@click.group(cls=Group)
 def traces() -> None:
     """Follow messages over hosts with OpenTelemetry.  docs/tracing.md"""
 

@@ -12,7 +12,7 @@ import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
 from qmd.cli.parameters import duration, json_option
-from qmd.cli.program import ExitCode, Failure, Misuse
+from qmd.cli.program import ExitCode, Failure, Group, Misuse
 
 if TYPE_CHECKING:
     from qmd.triggers.definition import Rule
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=Group)
 def trigger() -> None:
     """Run programs or call URLs for the messages of a queue.
 

@@ -10,9 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from qmd.cli import main
+from qmd.cli import COMMANDS, SECTIONS, main
+from qmd.cli.overview import overview
 from qmd.cli.program import Failure
-from qmd.cli.status import problems, readable
+from qmd.cli.status import problems
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 
@@ -38,7 +39,6 @@ def test_help_imports_no_heavy_library():
     script = f"""
 import sys
 from qmd.cli import main
-from qmd.cli.status import problems, readable
 for words in {list(commands())!r}:
     main([*words, "--help"], standalone_mode=False)
 print(sorted(sys.modules), file=sys.stderr)
@@ -253,6 +253,47 @@ def test_colors_are_used_only_on_terminals_that_allow_them(monkeypatch, capsys):
 STATUS = {
     "clock_s": 1_795_387_485,
     "uptime_s": 93_784.2,
+    "name": "hosta",
+    "queue_manager": "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0",
+    "release": "1.0",
+    "listen": ["127.0.0.1:1801"],
+    "queues": 1,
+    "messages": 4,
+    "outgoing_messages": 5,
+    "awaiting_messages": 0,
+    "delayed_messages": 2,
+    "delayed_bytes": 5_000,
+    "delayed_until": "2027-01-01T00:00:00Z",
+    "quota_used_percent": 7,
+    "sessions": 1,
+    "sent": 1,
+    "received": 2,
+    "transmitted": 3,
+    "resent": 0,
+    "relayed": 0,
+    "refused": 0,
+    "duplicates_refused": 0,
+    "access_refused": 6,
+    "memory": {"packets": {"bytes": 100, "limit_bytes": 10**9, "denied": 9, "waiting": 0}},
+    "consequences": {
+        "acknowledgments": {
+            "queues": 1,
+            "queues_max": 8192,
+            "bytes": 50,
+            "bytes_max": 268_435_456,
+            "not_made": {},
+            "hosts": [{"host": "10.0.0.5", "bytes": 50}],
+        },
+        "dead_letters": {
+            "dead_letters": 3,
+            "bytes": 70,
+            "bytes_max": 500_000_000,
+            "not_kept": 0,
+            "ended": 2,
+            "hosts": [{"host": "10.0.0.6", "bytes": 70}],
+        },
+        "events_not_listed": 0,
+    },
     "bytes": 12_345_678,
     "quota_bytes": 999,
     "disk_free_bytes": 5_000_000,
@@ -267,12 +308,53 @@ STATUS = {
 }
 
 
-def test_a_status_is_readable():
-    shown = readable(STATUS)
+def test_the_overview_of_a_status_has_units():
+    shown = overview(STATUS, ["the disk is full"])
 
-    assert shown["clock"] == "2026-11-22 22:44:45Z"
-    assert shown["uptime"] == "1 d 2 h"
-    assert (shown["size"], shown["quota"], shown["disk_free"]) == ("12.3 MB", "999 bytes", "5.0 MB")
+    assert (shown["clock"], shown["uptime"]) == ("2026-11-22 22:44:45Z", "1 d 2 h")
+    contents = shown["contents"]
+    assert contents["size"] == "12.3 MB of 999 bytes, 7 %"
+    assert contents["free on the disk"] == "5.0 MB"
+    assert contents["messages"] == "4 in 1 queue"
+    assert contents["delayed"] == "2, 5.0 kB, the next one at 2027-01-01T00:00:00Z"
+    assert shown["since the start"] == {
+        "messages": "1 sent, 2 received, 3 transmitted, 0 resent, 0 relayed",
+        "refusals": "6 without the right",
+        "sessions now": 1,
+    }
+    assert shown["memory"]["packets"] == "100 bytes of 1.0 GB, 9 denied"
+    assert shown["caused by other hosts"] == {
+        "acknowledgments": "1 of 8192 queues, 50 bytes of 268.4 MB",
+        "waiting for": "10.0.0.5 50 bytes",
+        "dead letters": "3, 70 bytes of 500.0 MB",
+        "ended": 2,
+        "refused from": "10.0.0.6 70 bytes",
+    }
+    assert shown["problems"] == {"1.": "the disk is full"}
+
+
+def test_the_overview_without_the_right_to_see_the_rest():
+    names = ("name", "queue_manager", "release", "clock_s", "uptime_s", "listen")
+    shown = overview({name: STATUS[name] for name in names} | {"brief": True}, [])
+
+    assert list(shown) == ["name", "queue manager", "release", "uptime", "clock", "listen"]
+
+
+def test_each_command_stands_in_one_section_of_the_help():
+    named = [name for names in SECTIONS.values() for name in names]
+    assert sorted(named) == sorted(COMMANDS)
+
+    shown = CliRunner().invoke(main, ["--help"]).output
+    for title, names in SECTIONS.items():
+        (text,) = re.findall(rf"^{title}:\n((?:  .*\n)+)", shown, re.MULTILINE)
+        assert re.findall(r"^  (\S+)", text, re.MULTILINE) == list(names)
+
+
+def test_no_sentence_of_a_help_is_cut():
+    for words in commands():
+        shown = CliRunner().invoke(main, [*words, "--help"]).output
+        for line in shown.partition("Commands:")[2].splitlines():
+            assert not line.endswith("..."), words
 
 
 def test_a_check_finds_the_problems_of_a_status():

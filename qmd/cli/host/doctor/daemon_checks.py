@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.cli.output import counted
 from qmd.cli.status import vanished
 from qmd.client import QueueManager
 from qmd.client.errors import ClientError
@@ -148,7 +149,7 @@ def _conflicts(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["dead_letters"]:
         yield note(
             "dead letters",
-            f"There are {facts['dead_letters']} dead letters.",
+            f"This host keeps {counted(facts['dead_letters'], 'dead letter')}.",
             "`qmd dead-letter list` groups them by reason.",
         )
 
