@@ -14,6 +14,39 @@ from tests.patience import END_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
+
+#: What the unit of each service takes away from it.
+SANDBOX = {
+    "AmbientCapabilities": "",
+    "CapabilityBoundingSet": "",
+    "DevicePolicy": "closed",
+    "KeyringMode": "private",
+    "LockPersonality": "yes",
+    "MemoryDenyWriteExecute": "yes",
+    "NoNewPrivileges": "yes",
+    "PrivateDevices": "yes",
+    "PrivateMounts": "yes",
+    "PrivateTmp": "yes",
+    "ProcSubset": "pid",
+    "ProtectClock": "yes",
+    "ProtectControlGroups": "yes",
+    "ProtectHome": "yes",
+    "ProtectHostname": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "ProtectProc": "invisible",
+    "ProtectSystem": "strict",
+    "RemoveIPC": "yes",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces": "yes",
+    "RestrictRealtime": "yes",
+    "RestrictSUIDSGID": "yes",
+    "SystemCallArchitectures": "native",
+    "UMask": "0077",
+}
+#: The unit that listens on port 80.
+LOW_PORTS = dict.fromkeys(("AmbientCapabilities", "CapabilityBoundingSet"), "CAP_NET_BIND_SERVICE")
 CLIENTS = (
     *("bridge", "console", "door-http", "door-amqp", "door-metrics", "door-srmp", "traces"),
     "trigger",
@@ -42,6 +75,19 @@ def test_the_sandbox_is_rated_tight():
     rating = re.search(r"exposure level for qmd\.service: ([0-9.]+)", result.stdout)
     assert rating is not None, result.stderr
     assert float(rating[1]) <= EXPOSURE_MAX
+
+
+@pytest.mark.parametrize("unit", ["qmd.service", *DOORS])
+def test_no_protection_of_the_sandbox_is_missing(unit):
+    """The rating is a sum, in which one missing line hardly shows."""
+    wanted = SANDBOX | (LOW_PORTS if unit == "qmd-door-srmp.service" else {})
+    found = settings(unit)
+
+    assert {name: found.get(name) for name in wanted} == wanted
+    filters = re.findall(r"^SystemCallFilter=(.*)$", (DEPLOY / unit).read_text(), re.MULTILINE)
+    assert filters[0] == "@system-service"
+    assert "@privileged" in filters[1]
+    assert filters[1].startswith("~")
 
 
 @needs_systemd_analyze

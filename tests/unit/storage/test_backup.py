@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from storage.backup import making, restoration
+from storage.backup.archive import ArchiveReader
 from storage.backup.making import Request, make
 from storage.backup.snapshot import Snapshot
 from storage.engine import key_file, schema
@@ -222,6 +224,30 @@ def test_every_changed_or_missing_byte_is_found(
         into.rename(into.with_name(f"as-before{harmless}"))
 
     assert harmless <= 1, "only the unused id of a key may differ"
+
+
+def test_a_piece_that_was_changed_and_packed_anew_is_found(folder: Path, target: Path) -> None:
+    """Its own sum is right then, and it has its former length."""
+    path = make(request(folder, target)).path
+    with closing(ArchiveReader(path)) as reader:
+        pieces = reader.contents().piece_list()
+    content = bytearray(path.read_bytes())
+    forged = 0
+    for piece in pieces:
+        record = content[piece.offset : piece.offset + piece.length]
+        data = bytearray(zlib.decompress(record[1:]) if record[0] else record[1:])
+        data[-100] ^= 1
+        packed = b"\1" + zlib.compress(data, 9) if record[0] else b"\0" + data
+        if len(packed) <= piece.length:  # bytes behind the end of the packed ones are not read
+            content[piece.offset : piece.offset + piece.length] = packed.ljust(piece.length, b"\0")
+            forged += 1
+    assert forged
+    path.write_bytes(content)
+
+    chosen = restoration.choose(target, None, ())
+    with pytest.raises(BackupFailed, match="is damaged at byte"):
+        restoration.restore(chosen, target.parent / "restored", (), now_ms=NOW_MS)
+    assert not (target.parent / "restored").exists()
 
 
 def test_a_missing_earlier_file_is_named(folder: Path, target: Path) -> None:
