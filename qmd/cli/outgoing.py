@@ -72,6 +72,71 @@ def show(configuration: Configuration, destination: str, as_json: bool) -> None:
 
 
 @outgoing.command()
+@click.argument("destination", required=False, default="", shell_complete=outgoing_names)
+@click.option("--find", "text", default="", help="Only messages with this text in label or id.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Stop after this many messages.",
+)
+@json_option
+@pass_configuration
+def messages(
+    configuration: Configuration, destination: str, text: str, count: int, as_json: bool
+) -> None:
+    """List messages that wait for DESTINATION, or for any.
+
+    STATE is waiting, or unacknowledged: sent, but not acknowledged yet.  `qmd why` explains each
+    of them by its id.
+    """
+    from datetime import UTC, datetime
+
+    from qmd.cli.output import print_rows
+
+    def time(at_ms: int) -> str:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+
+    rows, is_complete = configuration.ask(lambda qm: _waiting(qm, destination, text, count))
+    for row in rows:
+        for name in ("sent", "expires"):
+            at_ms = row.pop(f"{name}_at_ms")
+            row[name] = None if at_ms is None else time(at_ms)
+    columns = [
+        ("SENT", "sent"),
+        ("DESTINATION", "destination"),
+        ("STATE", "state"),
+        ("NUMBER", "sequence_number"),
+        ("BYTES", "bytes"),
+        ("ID", "id"),
+        ("LABEL", "label"),
+    ]
+    print_rows(rows, columns, as_json=as_json, none="no such messages wait")
+    if not is_complete:
+        click.echo(f"qmd: more follow after {counted(count, 'message')}: use --count", err=True)
+
+
+async def _waiting(
+    qm: QueueManager, destination: str, text: str, count: int
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return messages that wait for one destination or all, and whether these are all of them."""
+    names = [destination]
+    if not destination:
+        names = [each["destination"] for each in await qm.list_outgoing() if each["messages"]]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        start: int | None = 0
+        while start is not None:
+            page = await qm.peek_outgoing(name, start, count + 1 - len(rows), text=text)
+            rows += [{"destination": name, **each} for each in page["messages"]]
+            if len(rows) > count:
+                return rows[:count], False
+            start = page["next"]
+    return rows, True
+
+
+@outgoing.command()
 @click.argument("destination", shell_complete=outgoing_names)
 @json_option
 @pass_configuration

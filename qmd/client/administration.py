@@ -256,6 +256,16 @@ class Administration:
     async def show_outgoing(self, destination: str) -> Facts:
         return await self._show(operator_frames.ShowOutgoing, destination)
 
+    async def peek_outgoing(
+        self, destination: str, start: int = 0, limit: int = 1000, *, text: str = ""
+    ) -> Facts:
+        """Return messages that are not acknowledged yet as `messages`, and `next`: where to go on.
+
+        `text`: only those with it in label or id.  Some pages are empty before the last one.
+        """
+        verb = operator_frames.PeekOutgoing
+        return await self._show(verb, destination, start, limit, text)
+
     async def list_awaiting(
         self, destination: str, start: int = 0, limit: int = 1000
     ) -> list[Facts]:

@@ -7,7 +7,7 @@ first one.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.errors import ProtocolError
 from qmd.client import Message, QueueManager
@@ -94,6 +94,35 @@ async def search(
             return Found(found, seen, None)
         if seen >= SCAN_MAX or time.monotonic() > until:
             return Found(found, seen, start)
+
+
+class WaitingMessages(NamedTuple):
+    """Some messages of an outgoing queue, in the order of sending."""
+
+    rows: list[dict[str, Any]]
+    following: int | None  # where the list goes on; None: it is at the end
+
+
+async def waiting_messages(
+    qm: QueueManager,
+    destination: str,
+    text: str,
+    rows_max: int = PAGE_MESSAGES,
+    *,
+    start: int = 0,
+    until: float,
+) -> WaitingMessages:
+    """Return messages of an outgoing queue, with a text those that have it in label or id.
+
+    `until` is the time of the monotonic clock at which a search ends.  Raises ClientError.
+    """
+    rows: list[dict[str, Any]] = []
+    at: int | None = start
+    while at is not None and len(rows) < rows_max and time.monotonic() < until:
+        found = await qm.peek_outgoing(destination, at, rows_max - len(rows), text=text)
+        rows += found["messages"]
+        at = found["next"]
+    return WaitingMessages(rows, at)
 
 
 class Needle:

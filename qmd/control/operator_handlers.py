@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qmd.access.demands import EVERYTHING, READ, Demand
 from qmd.access.rights import PrincipalRights, Rights
 from qmd.access.things import thing_of
-from qmd.control import peer_status
+from qmd.control import outgoing_messages, peer_status
 from qmd.control import status as overview
 from qmd.control import validate as checked
 from qmd.control.listing import answer_list
@@ -154,6 +154,13 @@ def _show_outgoing(connection: ControlConnection, request: operator_frames.ShowO
     connection.look(request.number, peer_status.outgoing_details(connection.components, queue))
 
 
+def _peek_outgoing(connection: ControlConnection, request: operator_frames.PeekOutgoing) -> None:
+    queue = connection.components.destinations.find_outgoing(request.destination)
+    start, limit = checked.place(request.start), checked.limit(request.limit)
+    work = outgoing_messages.page(connection.components, queue, start, limit, request.text)
+    connection.look(request.number, work)
+
+
 def _list_awaiting(connection: ControlConnection, request: operator_frames.ListAwaiting) -> None:
     queue = connection.components.destinations.find_outgoing(request.destination)
     start, limit = checked.place(request.start), checked.limit(request.limit)
@@ -289,6 +296,7 @@ HANDLERS: dict[type, Handler] = {
     operator_frames.ShowQueue: _show_queue,
     operator_frames.ListOutgoing: _list_outgoing,
     operator_frames.ShowOutgoing: _show_outgoing,
+    operator_frames.PeekOutgoing: _peek_outgoing,
     operator_frames.ListAwaiting: _list_awaiting,
     operator_frames.GiveUpAwaiting: _give_up_awaiting,
     operator_frames.PauseOutgoing: _pause_outgoing,

@@ -328,7 +328,7 @@ TABLE: dict[type, Row] = {
     **_rows((_STATUS,), operator_frames.ListOutgoing, operator_frames.ListSequences),
     **_rows((_STATUS,), operator_frames.ListSessions),
     **_rows((_READ_OUTGOING,), operator_frames.ShowOutgoing),
-    **_rows((_PEEK_OUTGOING,), operator_frames.ListAwaiting),
+    **_rows((_PEEK_OUTGOING,), operator_frames.PeekOutgoing, operator_frames.ListAwaiting),
     **_rows((_OUTGOING,), operator_frames.GiveUpAwaiting, operator_frames.PauseOutgoing),
     **_rows((_OUTGOING,), operator_frames.ResumeOutgoing, operator_frames.KickOutgoing),
     **_rows((_OUTGOING,), operator_frames.PurgeOutgoing, routing_frames.RestartOutgoing),

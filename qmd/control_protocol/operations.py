@@ -107,6 +107,22 @@ class ShowOutgoing(Request, tag="show_outgoing", frozen=True):
     destination: str
 
 
+class PeekOutgoing(Request, tag="peek_outgoing", frozen=True):
+    """List messages that wait for a destination or for its acknowledgment, in the order of sending.
+
+    -> {messages: [{id, label, state, delivery, bytes, ...}, ...], next: a lookup id, or None}
+
+    `state` is waiting or unacknowledged: sent, but not acknowledged yet.  With `text` only messages
+    with this text in label or id are listed, without regard to case.  The list begins with the
+    lookup id `start`.  `next` is where it continues; None: it is at the end.
+    """
+
+    destination: str
+    start: int = 0
+    limit: int = 1000
+    text: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
 class ListAwaiting(Request, tag="list_awaiting", frozen=True):
     """List messages that arrived at a destination and are kept until receipt is confirmed.
 
@@ -213,6 +229,7 @@ OperatorRequest = (
     | DeadLetters
     | ListOutgoing
     | ShowOutgoing
+    | PeekOutgoing
     | ListAwaiting
     | GiveUpAwaiting
     | PauseOutgoing

@@ -108,7 +108,8 @@ class Fleet:
             "fleet": "/",
             "oldest": "/oldest",
             "dead-letters": "/dead-letters",
-            "find": "/find?message=nothing",
+            "find": "/find?message=sent+on",
+            "not-found": "/find?message=nothing",
             "jobs": "/jobs",
             "reports": "/reports",
             "host": "/hosts/east",
@@ -215,7 +216,7 @@ def test_each_page_is_accessible_and_fits(fleet, watched):
         assert watched.open(path) == odd.get(name, 200), name
         page.evaluate(axe)
         faults = page.evaluate(CHECK, {}) + page.evaluate(TOO_WIDE)
-        if PICTURES and name not in (*odd, "search", "host-dead-letters"):
+        if PICTURES and name not in (*odd, "search", "host-dead-letters", "not-found"):
             save(page, name)
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size(NARROW)

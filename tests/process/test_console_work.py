@@ -109,6 +109,30 @@ def test_a_message_is_found_by_a_part_of_its_label(console, queues):
     assert "Not found" in client.get("/find?message=nothing-like-that").text
 
 
+def test_a_message_for_another_host_is_found_and_leads_to_its_page(console):
+    label = f"waybill {time.monotonic_ns()}"
+    destination = f"DIRECT=TCP:127.0.0.1:{free_port()}\\private$\\late"
+    for name in (label, "another"):
+        console.daemon.send(destination, b"x", "--label", name, "--recoverable")
+    client = console.client("vera")
+
+    found = client.get(f"/find?message={quote(label.upper()[3:])}").text
+
+    rows = found.partition('aria-label="Messages for other hosts"')[2]
+    rows = rows.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert (rows.count("<tr>"), label in rows, "waiting" in rows) == (1, True, True), found
+    assert "outgoing messages --find" in found
+    assert "Not found" not in found
+    message, queue = re.findall(r'href="([^"]+)"', rows)
+    assert "private$\\late" in html.unescape(client.get(html.unescape(message)).text)
+    listed = client.get(html.unescape(queue)).text
+    assert label in listed
+    assert ">another<" in listed
+    listed = client.get(f"{html.unescape(queue)}&text={quote(label)}").text
+    assert label in listed
+    assert ">another<" not in listed
+
+
 def test_headers_of_a_service_bus_are_on_the_page_of_a_message(console, queues):
     from qmd.client import blocking
 

@@ -11,7 +11,7 @@ from qmd.client import ClientError, Message, NotConnected
 from qmd.console.fleet import Figures, Link
 from qmd.console.flow_map import draw, flows
 from qmd.console.render import address
-from qmd.console.search import search
+from qmd.console.search import search, waiting_messages
 from qmd.console.visit import Answer, Redirect, Visit, page
 from qmd.control_protocol.figures import OLDEST_MAX, OldestMessages
 
@@ -173,7 +173,7 @@ async def find(visit: Visit) -> Answer:
     """
     wanted = visit.asked("message").strip()
     if not wanted:
-        return page("find", visit, wanted="", rows=[], matches=[], left_out=[])
+        return page("find", visit, wanted="", rows=[], matches=[], left_out=[], waiting=[])
     found = await visit.fleet.each(visit.identity, lambda link: _known(link, wanted))
     rows = []
     for host, account in found.items():
@@ -189,13 +189,15 @@ async def find(visit: Visit) -> Answer:
     texts = await visit.fleet.each(visit.identity, lambda link: _containing(link, wanted))
     answers = {host: each for host, each in texts.items() if not isinstance(each, ClientError)}
     matches = [{"host": host, **row} for host, each in answers.items() for row in each.matches]
+    waiting = [{"host": host, **row} for host, each in answers.items() for row in each.waiting]
     return page(
         "find",
         visit,
         wanted=wanted,
         rows=rows,
         matches=sorted(matches, key=lambda row: -row["at_ms"])[:MATCHES],
-        left_out=[(host, name) for host, each in answers.items() for name in each.left_out],
+        waiting=sorted(waiting, key=lambda row: -row["sent_at_ms"])[:MATCHES],
+        left_out=[(host, *each) for host, found in answers.items() for each in found.left_out],
     )
 
 
@@ -203,24 +205,26 @@ class _Containing(NamedTuple):
     """The messages of one host that contain a text."""
 
     matches: list[dict[str, Any]]
-    left_out: list[str]  # queues that were not searched to the end
+    waiting: list[dict[str, Any]]  # messages for other hosts
+    left_out: list[tuple[str, str]]  # pages of queues that were not searched to the end, and names
 
 
 async def _containing(link: Link, text: str) -> _Containing:
-    """Search the labels and ids in the queues of a host for a limited time.  Raises ClientError.
+    """Search the labels and ids in all queues of a host for a limited time.  Raises ClientError.
 
-    Dead letters come first: a message that did not arrive is often there.  Then short queues.
+    Dead letters and messages for other hosts come first: a message that did not arrive is often
+    there.  Then short queues.
     """
     async with asyncio.timeout(FIND_S):  # not the shared figures: a message may be a second old
         queues = await link.qm.list_queues(system=True)
     queues = [each for each in queues if each["messages"]]
     queues.sort(key=lambda each: (not each["system"], each["messages"]))
     matches: list[dict[str, Any]] = []
-    left_out: list[str] = []
     until = time.monotonic() + TEXT_S
+    waiting, left_out = await _waiting(link, text, time.monotonic() + TEXT_S / 2)
     for each in queues:
         if len(matches) >= MATCHES or time.monotonic() > until:
-            left_out.append(each["name"])
+            left_out.append(("queue", each["name"]))
             continue
         try:
             found = await search(link.qm, each["format_name"], text, frozenset(("label", "id")))
@@ -233,8 +237,38 @@ async def _containing(link: Link, text: str) -> _Containing:
             for message in found.messages
         ]
         if found.following is not None:
-            left_out.append(each["name"])
-    return _Containing(matches, left_out)
+            left_out.append(("queue", each["name"]))
+    return _Containing(matches, waiting, left_out)
+
+
+async def _waiting(
+    link: Link, text: str, until: float
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Search the messages that wait for other hosts until a time of the monotonic clock.
+
+    Returns them, and the outgoing queues that were not searched to the end, short ones first.
+    """
+    try:
+        queues = await link.qm.list_outgoing()
+    except NotConnected:
+        raise
+    except ClientError:
+        return [], []  # without the right to see the state of the host
+    found: list[dict[str, Any]] = []
+    left_out: list[tuple[str, str]] = []
+    for each in sorted(queues, key=lambda queue: int(queue["messages"])):
+        if not each["messages"]:
+            continue
+        try:
+            part = await waiting_messages(link.qm, each["destination"], text, MATCHES, until=until)
+        except NotConnected:
+            raise
+        except ClientError:
+            continue  # without the right to peek, or gone meanwhile
+        found += [{"destination": each["destination"], **row} for row in part.rows]
+        if part.following is not None:
+            left_out.append(("destination", each["destination"]))
+    return found, left_out
 
 
 async def _known(link: Link, wanted: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from qmd.config.file import ConfigError, load_settings
 from qmd.config.settings import SECTIONS, Settings, settings_of
 from qmd.console.pages.fleet import dead_letters_of, warnings_of
 from qmd.console.roles import Role
+from qmd.console.search import SCAN_S, WaitingMessages, waiting_messages
 from qmd.console.visit import Answer, Forbidden, Visit, host_page, sorted_by
 
 OUTGOING = ("messages", "destination", "address", "state", "unacknowledged", "awaiting")
@@ -85,10 +86,24 @@ async def destination(visit: Visit, host: str) -> Answer:
     """Show one outgoing queue with its sequence, its attempts and unconfirmed messages."""
     link, name = visit.link(host), visit.asked("name")
     facts = await link.shared(f"destination {name}", lambda: link.qm.show_outgoing(name))
-    awaiting = Part([], "")
+    text, start = visit.asked("text").strip(), visit.place("start")
+    waiting, awaiting = Part(WaitingMessages([], None), ""), Part([], "")
     if not visit.is_live:
+        waiting = await _part(
+            waiting_messages(link.qm, name, text, start=start, until=time.monotonic() + SCAN_S),
+            waiting.rows,
+        )
         awaiting = await _part(link.qm.list_awaiting(name, limit=100))
-    return host_page("destination", visit, host, name=name, facts=facts, awaiting=awaiting)
+    return host_page(
+        "destination",
+        visit,
+        host,
+        name=name,
+        facts=facts,
+        text=text,
+        waiting=waiting,
+        awaiting=awaiting,
+    )
 
 
 async def dead_letters(visit: Visit, host: str) -> Answer:

@@ -409,6 +409,7 @@ async def test_a_user_may_not_manage_the_host(hosts: Hosts) -> None:
     for request in (
         (operator.ListOutgoing,),
         (operator.ShowOutgoing, ELSEWHERE),
+        (operator.PeekOutgoing, ELSEWHERE),
         (operator.ListAwaiting, ELSEWHERE),
         (operator.PauseOutgoing, ELSEWHERE),
         (operator.PurgeOutgoing, ELSEWHERE),
@@ -424,6 +425,8 @@ async def test_a_user_may_not_manage_the_host(hosts: Hosts) -> None:
     chosen = frozenset({"see-status", "read-events"})
     await register.grant(Holder("host", Kind.HOST), uid(ANN), chosen)
     assert len(await ann.done(operator.ListOutgoing)) == 1
+    reply = await ann.ask(operator.PeekOutgoing, ELSEWHERE)
+    assert isinstance(reply, Refused), "labels are not for those that may only see the status"
     await host.create("orders")
     await host.send("orders", b"", label="private label", time_to_be_received_s=1, dead_letter=True)
     host.world.ahead_s += 10

@@ -476,6 +476,7 @@ TRIES: dict[type[Request], list[Try]] = {
     access.ExportAccess: [about(access.ExportAccess)],
     doors.StopWaiting: [about(doors.StopWaiting, SECRET)],
     **{each: [about(each, ELSEWHERE)] for each in (getattr(operator, n) for n in QUEUED.split())},
+    operator.PeekOutgoing: [about(operator.PeekOutgoing, ELSEWHERE, 0, 1, "label")],
     operator.GiveUpAwaiting: [about(operator.GiveUpAwaiting, ELSEWHERE)],
     doors.RejectOutgoing: [about(doors.RejectOutgoing, "http://b:80", bytes(16), 1, 0x8000, "")],
     doors.EndLinkSession: [about(doors.EndLinkSession, "http://hostb:80", "no answer")],
