@@ -5,9 +5,11 @@
 While one batch is synced the next one collects changes, so batches grow with the load, and no
 caller waits for a timer.  Only this module declares a batch durable, after COMMIT has returned.
 
-Changes without new packets, such as removals, that have come during a commit with packets wait a
-moment for the next packets, if syncs take longer than that: the application that was just answered
-often sends its next message then, which would have to wait for the sync of the removals alone.
+Changes without new packets, such as removals, that come during a commit with packets or just after
+it wait a moment for the next packets: the application that was just answered often sends its next
+message then, which would have to wait for the sync of the removals alone.  They wait only if that
+was useful the last time: an application that sends its next message when its removal is durable
+never waits for itself.
 
 If the log is too long after a commit, a checkpoint runs before the next one, while the callers of
 the first are notified (checkpoint.py).
@@ -48,7 +50,7 @@ VACUUM_PAGES_MAX = 8192
 RETRY_S = 1.0
 #: Changes that are not urgent are committed after this time, unless another commit comes first.
 PATIENCE_S = 0.02
-#: Changes without packets wait for others for this time; not if an ordinary commit takes less.
+#: Changes without packets wait for packets for this time, and until so long after others at most.
 JOIN_S = 0.001
 #: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
 ORDINARY_BYTES = 64 * 1024
@@ -91,6 +93,8 @@ class Writer:
         self._patience: asyncio.TimerHandle | None = None
         self._is_due = False
         self._joins: asyncio.TimerHandle | None = None  # while the open batch waits for packets
+        self._joins_until = 0.0  # loop time, after a commit with packets
+        self._packets_follow = False  # a wait for packets was useful the last time, or had been
         self._patience_s = options.full_disk_patience_s
         self._patience_of_others_s = options.full_disk_patience_of_others_s
         self._retry: asyncio.TimerHandle | None = None
@@ -176,6 +180,8 @@ class Writer:
             self._joins.cancel()
             self._joins = None
         if self._committing is None and not self._is_due:
+            if self._join_next_packets():
+                return False
             self._is_due = True
             self._loop.call_soon(self._commit)
         return True
@@ -188,11 +194,18 @@ class Writer:
     def _join_next_packets(self) -> bool:
         """Let the open batch wait for packets, after a commit with some; return whether it does."""
         load = self.batch.load
-        if load.bytes or self._is_closing or self.ordinary_commit_s < JOIN_S:
+        if load.bytes or self._is_closing or not self._packets_follow:
+            return False
+        if self._loop.time() >= self._joins_until:
             return False
         load.waits = True  # the next packets make it due
-        self._joins = self._loop.call_later(JOIN_S, self._commit)
+        self._joins = self._loop.call_later(JOIN_S, self._commit_alone)
         return True
+
+    def _commit_alone(self) -> None:
+        """Commit the changes that have waited for packets without effect."""
+        self._packets_follow, self._joins_until = False, 0.0
+        self._commit()
 
     def _commit(self) -> None:
         self._is_due, self._joins = False, None
@@ -272,10 +285,13 @@ class Writer:
             submit(self._connection, self._checkpoint).add_done_callback(self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
+        if batch.load.bytes:
+            self._joins_until = self._loop.time() + JOIN_S
+        elif self._began_at < self._joins_until:
+            self._joins_until = 0.0
+            self._packets_follow = self.batch.load.bytes > 0  # some came meanwhile
         # The next batch is written to disk while the callers of this one are notified.
-        if not (self.batch.load.is_empty or self.batch.load.waits) and not (
-            batch.load.bytes and self._join_next_packets()
-        ):
+        if not (self.batch.load.is_empty or self.batch.load.waits or self._join_next_packets()):
             self._commit()
         if self._failure is None:
             self._report(batch)

@@ -1,7 +1,9 @@
 """Group commit: the contents of a batch, the time of its callbacks, and failures."""
 
 import asyncio
+import contextlib
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -102,59 +104,105 @@ def test_acts_during_a_commit_are_one_batch(folder: Path) -> None:
     asyncio.run(scenario())
 
 
-async def removed_during_a_commit(storage: Storage, folder: Path) -> tuple[asyncio.Event, Batch]:
-    """Remove message 1 while message 2 is committed; return after that commit.
-
-    The event is set when the removal is durable; the batch is that of the removal.
-    """
-    insert(storage, 1)
-    await durable(storage)
-    storage._writer.ordinary_commit_s = 100.0
+@contextlib.contextmanager
+def held_up(folder: Path) -> Iterator[None]:
+    """Let no commit end before the end of the block."""
     stranger = other_connection(folder)
     stranger.execute("BEGIN IMMEDIATE")
-    stored, removed = asyncio.Event(), asyncio.Event()
-    insert(storage, 2)
-    storage.batch.when_durable(stored.set)
-    await settled(storage)
-    storage.batch.delete_messages([key(1)])
-    storage.batch.when_durable(removed.set)
-    batch = storage.batch
+    yield
     stranger.execute("ROLLBACK")
     stranger.close()
-    await stored.wait()
-    return removed, batch
 
 
-def test_a_removal_joins_the_next_packets_after_slow_commits(
+async def packets_have_followed(storage: Storage, folder: Path) -> None:
+    """Commit messages 1 to 3; the last one has to wait for the commit of a removal."""
+    insert(storage, 1)
+    insert(storage, 2)
+    await durable(storage)
+    with held_up(folder):
+        storage.batch.delete_messages([key(1)])
+        await settled(storage)
+        insert(storage, 3)
+    await durable(storage)
+
+
+def removal(storage: Storage, number: int) -> tuple[asyncio.Event, Batch]:
+    """Remove a message; the event is set when that is durable, and the batch has the removal."""
+    removed = asyncio.Event()
+    storage.batch.delete_messages([key(number)])
+    storage.batch.when_durable(removed.set)
+    return removed, storage.batch
+
+
+@pytest.mark.parametrize("comes_during_the_commit", [True, False])
+def test_a_removal_joins_the_next_packets(
+    comes_during_the_commit: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "JOIN_S", 20.0)
+
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            await packets_have_followed(storage, folder)
+            if comes_during_the_commit:
+                with held_up(folder):
+                    insert(storage, 4)
+                    is_stored = storage.batch.barrier()
+                    await settled(storage)
+                    removed, batch = removal(storage, 2)
+                await is_stored
+            else:
+                removed, batch = removal(storage, 2)
+            await settled(storage)
+            assert storage.batch is batch
+            assert not removed.is_set()
+            insert(storage, 5)
+
+            await durable(storage)
+            assert removed.is_set()
+            assert key(2) not in await stored(storage)
+            assert key(5) in await stored(storage)
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_that_has_waited_for_packets_without_effect_is_the_last_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with opened(folder) as storage:
+            monkeypatch.setattr(writer, "JOIN_S", 20.0)
+            await packets_have_followed(storage, folder)
+            monkeypatch.setattr(writer, "JOIN_S", 0.0)
+            with held_up(folder):
+                removed, batch = removal(storage, 2)
+                while storage.batch is batch:
+                    await settled(storage)
+                insert(storage, 4)
+                monkeypatch.setattr(writer, "JOIN_S", 20.0)
+            await durable(storage)
+
+            removed, batch = removal(storage, 3)
+            await settled(storage)
+            assert storage.batch is not batch
+            await removed.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_removal_does_not_wait_for_an_application_that_waits_for_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "JOIN_S", 20.0)
 
     async def scenario() -> None:
         async with opened(folder) as storage:
-            removed, batch = await removed_during_a_commit(storage, folder)
-            insert(storage, 3)
-
-            assert not removed.is_set()
-            assert storage.batch is batch
-            await durable(storage)
-            assert removed.is_set()
-            assert await stored(storage) == [key(2), key(3)]
-
-    asyncio.run(scenario())
-
-
-def test_a_removal_without_further_packets_is_committed_alone(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with opened(folder) as storage:
-            removed, _ = await removed_during_a_commit(storage, folder)
-            await removed.wait()
-            assert await stored(storage) == [key(2)]
-            monkeypatch.setattr(writer, "JOIN_S", 20.0)
-            storage.batch.delete_messages([key(2)])  # no commit was under way: at once
-            await durable(storage)
+            for number in range(1, 5):
+                insert(storage, number)
+                await durable(storage)
+                removed, batch = removal(storage, number)
+                await settled(storage)
+                assert storage.batch is not batch
+                await removed.wait()
 
     asyncio.run(scenario())
 
