@@ -54,6 +54,7 @@ def show(
     from qmd.cli.output import print_json
     from qmd.config.effective import LIVE, read_effective
 
+    configuration.stay_here()
     rows = read_effective(configuration.path)
     names = {f"{row.section}.{row.key}" for row in rows} | {row.section for row in rows}
     for key in keys:

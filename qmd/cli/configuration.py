@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import click
 
+from qmd.cli.program import Misuse
+
 if TYPE_CHECKING:
     from qmd.client import QueueManager
     from qmd.client.blocking import Blocking
@@ -34,9 +36,10 @@ class Configuration:
         self._is_named = path is not None
 
     def settings(self) -> Settings:
-        """Read the configuration.  Raises ConfigError."""
+        """Read the configuration.  Raises ConfigError, and Misuse for another host."""
         from qmd.config.file import ConfigError, load_settings
 
+        self.stay_here()
         if not self._is_named and not self.path.exists():
             raise ConfigError(
                 f"{self.path} does not exist; name a configuration with --config or QMD_CONFIG, "
@@ -44,6 +47,15 @@ class Configuration:
                 code="config_missing",
             )
         return load_settings(self.path)
+
+    def stay_here(self) -> None:
+        """Raise Misuse if another host is named: this command reads files of this one."""
+        if self.host:
+            raise Misuse(
+                "options_exclude",
+                "this command works with files of this computer, and --host (or QMD_HOST) names"
+                f" {self.host}: run it on that computer, or leave --host out",
+            )
 
     def connect(self) -> QueueManager:
         """Return a client of the daemon, to be used as a context manager.  Raises ConfigError."""

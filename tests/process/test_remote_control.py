@@ -371,6 +371,20 @@ def test_the_command_line_works_remotely(remote: Remote) -> None:
     words += ("--ca-file", str(remote.ca_file))
     assert b"orders" in remote.daemon.cli(*words, "queue", "list").stdout
     assert b"operator" in remote.daemon.cli("remote", "token", "list").stdout
+    explained = remote.daemon.cli(*words, "name", "explain", "orders", "--json").stdout
+    facts = json.loads(explained)
+    assert (facts["daemon"], facts["host"]) == ("asked", "localhost")
+    for command in (
+        ("remote", "token", "list"),
+        ("tls", "init"),
+        ("config", "show"),
+        ("doctor",),
+        ("trigger", "list"),
+    ):
+        refused = remote.daemon.cli(*words, *command, check=False)
+        assert (refused.returncode, refused.stdout) == (2, b"")
+        assert f"names localhost:{remote.port}: run it on that computer" in refused.stderr.decode()
+    assert not (remote.daemon.folder / "tls").exists()
 
 
 # Malicious clients.

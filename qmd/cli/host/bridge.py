@@ -138,11 +138,13 @@ def run(
     """
     from qmd.bridge.kinds import sink_of, source_of
     from qmd.bridge.process import run_bridges
+    from qmd.config.settings.queue_manager import LogSettings
     from qmd.runtime.log import forward_standard_logging, set_up_logging
     from qmd.runtime.systemd import ServiceManager
 
     definitions = _definitions(file, names)
-    settings = configuration.settings()
+    # A bridge can run beside another queue manager than that of this computer.
+    log = LogSettings() if configuration.host else configuration.settings().log
     for name, given in definitions.items():
         try:
             _ = source_of(given, name) if given.direction == "in" else sink_of(given, name, "")
@@ -152,7 +154,7 @@ def run(
                 f"the bridge {name}: {_missing(error)}",
                 "door_package_missing",
             ) from error
-    set_up_logging(settings.log.level, settings.log.format)
+    set_up_logging(log.level, log.format)
     forward_standard_logging()
     manager = ServiceManager(os.environ)
     import asyncio

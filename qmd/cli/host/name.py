@@ -74,10 +74,13 @@ def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, A
     from qmd.client import ClientError, NotConnected, connect
     from qmd.config.file import ConfigError
 
-    if not configuration.path.exists():
+    if not configuration.host and not configuration.path.exists():
         return None, f"{configuration.path} does not exist"
 
     async def ask() -> dict[str, Any]:
+        if configuration.host:
+            async with configuration.connect() as qm:
+                return await qm.directory.explain(text)
         async with connect(configuration.settings().control.socket, reconnect_s=0) as qm:
             return await qm.directory.explain(text)
 
@@ -92,9 +95,13 @@ def _by_the_daemon(configuration: Configuration, text: str) -> tuple[dict[str, A
 
 
 def _local_host(configuration: Configuration) -> str:
-    """Return the name in the configuration, or the host name without a configuration."""
+    """Return the host of `--host`, or the name in the configuration, or that of the computer."""
     import os
+    from urllib.parse import urlsplit
 
+    if configuration.host:
+        given = configuration.host
+        return urlsplit(given if "://" in given else f"//{given}").hostname or "localhost"
     if configuration.path.exists():
         return configuration.settings().queue_manager.name
     return os.uname().nodename or "localhost"
