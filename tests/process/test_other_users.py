@@ -60,3 +60,11 @@ def test_a_refusal_names_the_right_and_the_command_that_grants_it(
     assert line.startswith("qmd: error QM-9001: ")
     assert f"the right {right} on " in line
     assert "qmd acl grant " in line
+
+
+@needs_root
+def test_a_doctor_of_another_host_says_what_the_user_may_not_see(daemon: Daemon) -> None:
+    done = as_ann(daemon, "doctor", f"127.0.0.1:{daemon.port}")
+    assert done.returncode == 0, done.stdout
+    assert b"This user may not see what is known of other hosts" in done.stdout
+    assert b"does not answer" not in done.stdout.partition(b"note    daemon")[2]

@@ -348,7 +348,7 @@ def _own_facts(configuration: Configuration) -> dict[str, object]:
     settings = configuration.settings()
     if not settings.tls.certificate.exists():
         facts = configuration.ask(lambda qm: qm.status())
-        return {"queue_manager": facts["queue_manager"], "file": None, **facts["tls"]}
+        return {"queue_manager": facts["queue_manager"], "file": None, **facts.get("tls", {})}
     found = _certificate(settings.tls.certificate)
     return {
         "queue_manager": guid_text(found.guid),

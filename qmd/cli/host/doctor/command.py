@@ -170,7 +170,7 @@ def _with_the_daemon(
 ) -> list[Finding]:
     from qmd.cli.host.doctor.probe import check_known, send_probe
     from qmd.client import QueueManager
-    from qmd.client.errors import ClientError
+    from qmd.client.errors import AccessDenied, ClientError
 
     assert check.met is not None
     met = check.met
@@ -191,6 +191,9 @@ def _with_the_daemon(
         ]
     try:
         return configuration.ask(ask)
+    except AccessDenied as error:
+        text = f"This user may not see what is known of other hosts: {error}."
+        return [note("daemon", text, "Run this command as root or as an administrator ([access]).")]
     except ClientError as error:
         return [fault("daemon", f"The daemon here does not answer: {error}.", error.remedy or "")]
 
