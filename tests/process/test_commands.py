@@ -333,20 +333,6 @@ def test_exit_codes_have_their_meanings(daemon: Daemon, code: int, arguments: li
         assert len(done.stderr.strip().splitlines()) == (0 if code == 6 else 1)
 
 
-def test_a_terminal_without_unicode_gets_escapes(daemon: Daemon):
-    daemon.cli("send", "plain", "Füße ☃", "--label", "Bücher 日本")
-    try:
-        for words in (["peek"], ["receive"]):
-            done = run(
-                ["--config", str(daemon.config), *words, "plain"],
-                environment={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
-            )
-            assert r"Bücher \u65e5\u672c" in done.stdout.decode("latin-1")
-            assert r"Füße \u2603" in done.stdout.decode("latin-1")
-    finally:
-        daemon.receive("plain")
-
-
 def test_an_unreachable_daemon_is_reported_in_one_line(hosts: Hosts):
     daemon = hosts.daemon(start=False)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import END_S
-from tests.process.command_line import environment_of_commands
+from tests.process.command_line import environment_of_commands, run
 from tests.process.harness import Cleaner, Daemon, Hosts, empty_queues
 
 OUTPUT_CLOSED = 141
@@ -190,3 +190,14 @@ def test_queues_are_listed_by_name_and_state(daemon: Daemon):
         assert names("plain", "--transactional") == []
     finally:
         daemon.cli("queue", "delete", "other", "--yes")
+
+
+def test_a_terminal_without_unicode_gets_escapes(daemon: Daemon) -> None:
+    daemon.cli("send", "plain", "Füße ☃", "--label", "Bücher 日本")
+    for words in (["peek"], ["receive"]):
+        done = run(
+            ["--config", str(daemon.config), *words, "plain"],
+            environment={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"},
+        )
+        assert r"Bücher \u65e5\u672c" in done.stdout.decode("latin-1")
+        assert r"Füße \u2603" in done.stdout.decode("latin-1")
