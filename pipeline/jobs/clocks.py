@@ -17,101 +17,10 @@ import pandas as pd
 
 Frame = Any
 BOUNDS = ["source", "host", "day", "at_from", "at_to"]
-_UNKNOWN_MS = 86_400_000  # assumed largest difference of two clocks without data
-_OVER = 4
-_DAYS = 7  # before a pair's last day: older bounds may precede a clock correction
-
-
-def narrowed(old: Frame, new: Frame) -> Frame:
-    """Merge the old and the new bounds, for each day of the last `_DAYS`."""
-    both = pd.concat([old[BOUNDS].astype("Int64"), new[BOUNDS].astype("Int64")])
-    both = both.groupby(["source", "host", "day"], as_index=False).agg(
-        at_from=("at_from", "max"), at_to=("at_to", "min")
-    )
-    last = both.groupby(["source", "host"]).day.transform("max")
-    return _whole(both[both.day > last - _DAYS].reset_index(drop=True))
 
 
 def _whole(bounds: Frame) -> Frame:
     return bounds.astype({"source": np.int64, "host": np.int64})
-
-
-class Spans:
-    """Bounds of the difference of two clocks, as far as messages show it."""
-
-    def __init__(
-        self, bounds: Frame, wrong: Collection[int] = (), unsteady: Collection[int] = ()
-    ) -> None:
-        """Build the bounds.
-
-        Clocks in `wrong` do not connect other clocks.  Clocks in `unsteady` were set back; for
-        these, even direct bounds are not used.
-        """
-        is_known = ~(bounds.source.isin(list(unsteady)) | bounds.host.isin(list(unsteady)))
-        bounds = _whole(bounds[(bounds.source != bounds.host) & is_known])
-        low = bounds.at_from.astype("Float64").to_numpy(np.float64, na_value=np.nan)
-        high = bounds.at_to.astype("Float64").to_numpy(np.float64, na_value=np.nan)
-        # A clock that was set meanwhile has had both offsets.
-        bounds = bounds.assign(low=np.fmin(low, high), high=np.fmax(low, high))
-        bounds.loc[np.isnan(low), "low"] = -np.inf
-        days = bounds.groupby(["source", "host"]).agg(low=("low", "min"), high=("high", "max"))
-        #: Upper bound of how far the second clock is ahead of the first.
-        self._most: dict[tuple[int, int], float] = {}
-        for (source, host), low, high in days.itertuples():
-            for pair, most in (((source, host), high), ((host, source), -low)):
-                known = self._most.get(pair)
-                if np.isfinite(most):
-                    self._most[pair] = most if known is None else min(known, most)
-        for (a, b), most in list(self._most.items()):
-            back = self._most.get((b, a))
-            if back is not None and -back > most:
-                self._most[a, b], self._most[b, a] = -back, -most
-        self._known: dict[int, dict[int, float]] = {}
-        self._edges = np.array(
-            [(a, b, m) for (a, b), m in self._most.items() if not {a, b} & set(wrong)],
-            dtype=[("a", np.int64), ("b", np.int64), ("most", np.float64)],
-        )
-
-    def of(self, others: Any, host: int) -> tuple[Any, Any]:
-        """Return how far the clock of `host` is ahead of each of `others`: lower and upper bounds.
-
-        For a null in `others` both bounds are 0: there is nothing to convert.
-        """
-        known = [int(each) if pd.notna(each) else 0 for each in others]  # 0 stands for null
-        spans = {each: self._span(each, host) for each in set(known) - {0}} | {0: (0.0, 0.0)}
-        both = np.array([spans[each] for each in known])
-        return (both[:, 0], both[:, 1]) if len(both) else (np.zeros(0), np.zeros(0))
-
-    def _span(self, other: int, host: int) -> tuple[float, float]:
-        if other == host:
-            return 0.0, 0.0
-        ahead, behind = self._at_most(other, host), self._at_most(host, other)
-        least = -behind if behind is not None else -_UNKNOWN_MS
-        most = ahead if ahead is not None else max(_UNKNOWN_MS, least)
-        return min(least, most), most
-
-    def _at_most(self, source: int, host: int) -> float | None:
-        if (source, host) in self._most:
-            return self._most[source, host]
-        return self._reached(source).get(host)
-
-    def _reached(self, source: int) -> dict[int, float]:
-        """Return the bounds from `source` to other hosts, over a few hosts in between."""
-        if source not in self._known:
-            hosts, at = np.unique(
-                np.concatenate([self._edges["a"], self._edges["b"]]), return_inverse=True
-            )
-            a, b = at[: len(self._edges)], at[len(self._edges) :]
-            most = np.where(hosts == source, 0.0, np.inf)
-            for _ in range(_OVER):
-                further = most.copy()
-                np.minimum.at(further, b, most[a] + self._edges["most"])
-                most = further
-            there = np.isfinite(most)
-            self._known[source] = dict(
-                zip(hosts[there].tolist(), most[there].tolist(), strict=True)
-            )
-        return self._known[source]
 
 
 def solve(

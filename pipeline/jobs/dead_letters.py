@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.events import LogFile, hash_of
 from pipeline.jobs.audit.facts import coded
+from pipeline.jobs.incremental.believed import believed
 from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.jobs.incremental.memory import Memory, joined
 from pipeline.jobs.incremental.new_events import SparkEvents, each_once
@@ -57,10 +58,13 @@ def dead_letters(
     files: Sequence[LogFile],
     memory: Memory,
     progress: Callable[[str], None] = lambda text: None,
+    *,
+    now_ms: int | None = None,
 ) -> dict[str, Frame]:
     """Return the tables `groups` (most waiting first, with requeue commands) and `by_hour`.
 
-    They cover `files` and the content of `memory`; the new content is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.  `now_ms` is
+    the time of the run, if not that of this host.
     """
     progress(f"reading deaths: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _rows)
@@ -83,7 +87,7 @@ def dead_letters(
     progress("finding the dead letters that wait")
     known = memory.read("open", _no_rows())
     judged = _judged(joined(known, died, left))
-    seen = memory.see(fresh.stretches)
+    seen, _ = believed(memory.see(fresh.stretches), now_ms)
     memory.stage("open", _kept(judged, seen))
     return _tables(judged[judged.what == _DIED], memory)
 
@@ -172,7 +176,7 @@ def _dead_letter_queues(died: Frame, memory: Memory) -> Frame:
 
 def _kept(judged: Frame, seen: Frame) -> Frame:
     """Return the rows to keep for the next run: all of every message with a waiting row."""
-    newest = seen.groupby("host").at_last.max()
+    newest = seen.groupby("host").at_last.max().fillna(0)
     hosts = {name: newest.get(hash_of(name), 0) for name in judged.queue_manager.unique()}
     since = judged.queue_manager.map(hosts).astype("int64") - WAIT_DAYS * DAY_MS
     kept = ~judged.is_over & ((judged.died > 0) | (judged.at_ms >= since))

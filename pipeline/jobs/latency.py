@@ -23,6 +23,7 @@ from pipeline.engines.on_spark import engine_of
 from pipeline.events import LogFile
 from pipeline.jobs import clocks
 from pipeline.jobs.audit.facts import coded, ids_of, is_local
+from pipeline.jobs.incremental.believed import believed
 from pipeline.jobs.incremental.known_events import DAY_MS, Chains
 from pipeline.jobs.incremental.memory import Memory, joined
 from pipeline.jobs.incremental.new_events import NewEvents, each_once
@@ -101,18 +102,23 @@ def latency(
     files: Sequence[LogFile],
     memory: Memory,
     progress: Callable[[str], None] = lambda text: None,
+    *,
+    now_ms: int | None = None,
 ) -> dict[str, Frame]:
     """Return tables `by_route`, `by_queue`, `by_hour`, `route_hours` (of the slowest), `clocks`.
 
     They cover `files` and the content of `memory`; the new content is staged there.  `spark` is a
-    session, or the embedded engine.
+    session, or the embedded engine.  `now_ms` is the time of the run, if not that of this host.
     """
     engine = engine_of(spark)
     progress(f"reading the messages of {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _EVENT, _events)
     try:
         names = _names(fresh.names, memory)
-        _judge(engine, fresh, memory, Chains(memory.see(fresh.stretches)))
+        seen = memory.see(fresh.stretches)
+        counting, day_last = believed(seen, now_ms)
+        newest = counting.groupby("host").at_last.max()
+        _judge(engine, fresh, memory, Chains(seen), newest)
         progress("comparing the clocks of the hosts")
         offsets = _offsets(engine, memory)
         for name, frame in (("offsets", offsets), ("shifts", _shifts(offsets, memory))):
@@ -124,7 +130,7 @@ def latency(
     finally:
         engine.release()
         fresh.close()
-    tables["clocks"] = _clocks(offsets, names)
+    tables["clocks"] = _clocks(offsets[offsets.day <= day_last], names)
     return tables
 
 
@@ -181,8 +187,11 @@ def _names(new: dict[int, str], memory: Memory) -> dict[int, str]:
     return names
 
 
-def _judge(engine: Engine, fresh: NewEvents, memory: Memory, chains: Chains) -> None:
-    """Create `messages`: each message that was incomplete before, and whether it `is_over`."""
+def _judge(engine: Engine, fresh: NewEvents, memory: Memory, chains: Chains, newest: Frame) -> None:
+    """Create `messages`: each message that was incomplete before, and whether it `is_over`.
+
+    `newest` are the times of the newest events of hosts.
+    """
     fresh.view(engine, "events")
     parts = [
         f"{how}(CASE WHEN stage = {stage} THEN {column} END) AS {name}"
@@ -205,14 +214,14 @@ def _judge(engine: Engine, fresh: NewEvents, memory: Memory, chains: Chains) -> 
 
     def each(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
-            over = pa.array(_is_over(batch, chains), pa.bool_())
+            over = pa.array(_is_over(batch, chains, newest), pa.bool_())
             yield pa.RecordBatch.from_arrays([*batch.columns, over], schema=schema)
 
     schema = _numbers(_NAMES).append(pa.field("is_over", pa.bool_()))
     engine.keep_mapped("messages", f"SELECT {', '.join(_NAMES)} FROM ({found})", each, schema)
 
 
-def _is_over(batch: Any, chains: Chains) -> Array:
+def _is_over(batch: Any, chains: Chains, newest: Frame) -> Array:
     """Return for each message whether later files can still change its row.
 
     They cannot if the log of its source was read without a gap from its sending to its
@@ -240,8 +249,8 @@ def _is_over(batch: Any, chains: Chains) -> Array:
     is_complete = (begun > 0) & (begun == acknowledged) & (until >= column("acked_ms") + _LAZY_MS)
     is_complete &= ~awaited | ((last != none) & (settled == begun))
     is_complete &= (left != none) & (came > 0) & (came == gone)
-    newest = pd.Series(column("told_host")).map(chains.newest).fillna(0).to_numpy(np.int64)
-    is_old = newest > column("told_ms") + WAIT_DAYS * DAY_MS
+    until_now = pd.Series(column("told_host")).map(newest).fillna(0).to_numpy(np.int64)
+    is_old = until_now > column("told_ms") + WAIT_DAYS * DAY_MS
     return (is_known & is_complete) | is_old
 
 

@@ -14,7 +14,6 @@ are kept, and counted anew in each run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 
 from pipeline.events import LogFile, text_hashes
 from pipeline.jobs.audit.facts import coded, ids_of, is_local
+from pipeline.jobs.incremental.believed import believed
 from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.jobs.incremental.memory import Memory, joined
 from pipeline.jobs.incremental.new_events import each_once
@@ -85,8 +85,7 @@ def slo(
         new = fresh.to_pandas()
     finally:
         fresh.close()
-    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-    logs = _Logs(memory.see(fresh.stretches), now_ms // DAY_MS + 1)
+    logs = _Logs(*believed(memory.see(fresh.stretches), now_ms))
     progress("comparing them with the objectives")
     rows = joined(memory.read("open", _no_rows()), new[_NAMES] if len(new) else _no_rows())
     messages = _messages(rows)
@@ -202,21 +201,11 @@ def _with_receivers(messages: Frame, memory: Memory) -> Frame:
 
 
 class _Logs:
-    """The times for which each log was read without a gap, up to the end of the day `tomorrow`.
+    """The times for which each log was read without a gap, up to the end of the day `day_last`."""
 
-    `day_last` is that day, by its number; that of the newest event if all logs are later: then the
-    clock of this host is wrong.
-    """
-
-    def __init__(self, stretches: Frame, tomorrow: int) -> None:
-        self.day_last = tomorrow
-        if len(stretches) and (stretches.at_first // DAY_MS > tomorrow).all():
-            self.day_last = int(stretches.at_last.max()) // DAY_MS
-        # A stretch in which a clock was ahead counts to its beginning.
-        times = stretches[["at_first", "at_last"]].astype(np.float64)
-        times = times.where(times // DAY_MS <= self.day_last)
-        last = times.at_last.fillna(times.at_first)
-        stretches = stretches.assign(at_first=times.at_first, at_last=last)
+    def __init__(self, stretches: Frame, day_last: int) -> None:
+        self.day_last = day_last
+        last = stretches.at_last
         self.newest = int(last.max()) if last.notna().any() else 0
         s = stretches.sort_values(["host", "block_first", "index_first"])
         behind = s.groupby("host").block_last.cummax().groupby(s.host).shift(fill_value=-2)

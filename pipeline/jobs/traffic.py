@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from pipeline.events import LogFile
 from pipeline.jobs.audit.facts import coded
+from pipeline.jobs.incremental.believed import last_day
+from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.jobs.incremental.memory import Memory, joined
 from pipeline.jobs.incremental.new_events import each_once
 
@@ -56,10 +58,13 @@ def traffic(
     memory: Memory,
     quota_bytes: int = 0,
     progress: Callable[[str], None] = lambda text: None,
+    *,
+    now_ms: int | None = None,
 ) -> dict[str, Frame]:
     """Return tables `by_hour` (of each host) and `queues` (backlog and forecast of each).
 
-    They cover `files` and the content of `memory`; the new content is staged there.
+    They cover `files` and the content of `memory`; the new content is staged there.  `now_ms` is
+    the time of the run, if not that of this host.
     """
     progress(f"counting arrivals and departures: {len(files)} files")
     fresh = each_once(spark, files, memory.seen(), _COLUMNS, _SCHEMA, _sums)
@@ -77,6 +82,7 @@ def traffic(
     progress("what waits")
     by_hour = hours.assign(hour=pd.to_datetime(hours.hour_ms, unit="ms"))
     by_hour = by_hour.sort_values(["host", "hour"], ignore_index=True)
+    queues = _at_real_hours(queues, now_ms)
     until_ms = queues.groupby("host").hour_ms.max()
     rows = [
         {"host": host, "queue": queue}
@@ -90,6 +96,21 @@ def traffic(
         "by_hour": by_hour[["host", "hour", *_HOURS[2:]]],
         "queues": frame,
     }
+
+
+def _at_real_hours(queues: Frame, now_ms: int | None) -> Frame:
+    """Count messages that are dated after tomorrow in the newest hour of their host before that.
+
+    They are in the queue, or have left it; only the date is wrong.
+    """
+    end = (last_day(queues.hour_ms, now_ms) + 1) * DAY_MS
+    is_late = queues.hour_ms >= end
+    if not is_late.any():
+        return queues
+    newest = queues.hour_ms.mask(is_late).groupby(queues.host).transform("max")
+    newest = newest.fillna(queues.hour_ms[~is_late].max())
+    hours = queues.hour_ms.mask(is_late, newest).astype(np.int64)
+    return _added(queues[:0], queues.assign(hour_ms=hours), _QUEUES)
 
 
 def _empty(columns: list[str]) -> Frame:

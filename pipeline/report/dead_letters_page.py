@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.report import plots
 from pipeline.report.page import GOOD, UNSURE, Page, moment, table
-from pipeline.report.shared import broken, left_out, mood_with, recent
+from pipeline.report.shared import broken, left_out, mood_with, real, recent
 
 Frame = Any
 
@@ -21,9 +21,10 @@ def dead_letters_page(tables: Mapping[str, Frame]) -> str:
         broken(page, tables)
         return page.html("Made by qmd pipeline run dead-letters,")
     _add_verdict(page, tables, total)
+    hours, note = real(hours)
     many = len(recent(hours)[0]) < len(hours)
     page.section(
-        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.",
+        "When they died", f"{'Day by day' if many else 'Hour by hour'}, by class.{note}",
         plots.stacked(
             hours.assign(hour=hours.hour.dt.floor("D")) if many else hours,
             "hour", "message_class", "messages", "messages",

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.jobs.incremental.believed import last_day
+from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.report.page import GOOD, UNSURE, Page, table
 
 Frame = Any
@@ -51,14 +53,22 @@ def broken(page: Page, tables: Mapping[str, Frame]) -> None:
 _HOURLY_DAYS = 14
 
 
+def real(hours: Frame) -> tuple[Frame, str]:
+    """Return the hours until tomorrow, and a note about later ones: a wrong clock gives these."""
+    times_ms = hours.hour.to_numpy("datetime64[ms]").astype("int64")
+    is_real = times_ms // DAY_MS <= last_day(times_ms)
+    return hours[is_real], "" if is_real.all() else " Times after tomorrow are omitted."
+
+
 def recent(hours: Frame) -> tuple[Frame, str]:
     """Return the last days, and a note about the omitted ones."""
+    hours, note = real(hours)
     if not len(hours):
-        return hours, ""
+        return hours, note
     since = hours.hour.max().floor("D") - pd.Timedelta(days=_HOURLY_DAYS - 1)
     if hours.hour.min() >= since:
-        return hours, ""
+        return hours, note
     return (
         hours[hours.hour >= since],
-        f" The last {_HOURLY_DAYS} days; all are in the tables beside this page.",
+        f" The last {_HOURLY_DAYS} days; all are in the tables beside this page.{note}",
     )

@@ -9,9 +9,10 @@ pytest.importorskip("pandas", reason="the extra qmd-msmq[spark] is not installed
 import numpy as np
 import pandas as pd
 
+from pipeline.jobs.audit.clock_spans import SLOT_BOUNDS, SLOT_MS, Spans
 from pipeline.jobs.clocks import BOUNDS, solve, solve_over_time
 
-HOUR = 3_600_000
+HOUR, MINUTE = 3_600_000, 60_000
 
 
 def bounds(*rows: tuple[int, int, int, int | None, int]) -> pd.DataFrame:
@@ -63,3 +64,65 @@ def test_a_pair_in_doubt_gives_way_to_a_day_without_doubt() -> None:
             (1, 3, 11, -20, 20), (1, 2, 12, HOUR - 20, HOUR + 20)]  # fmt: skip
 
     assert solve_over_time(bounds(*days), 1000)[1] == {2: 0}
+
+
+def slots(*rows: tuple[int, int, int, int | None, int]) -> pd.DataFrame:
+    """Return bounds of pairs at times in minutes."""
+    listed = [(a, b, minutes * MINUTE // SLOT_MS, low, minutes * MINUTE, high, minutes * MINUTE)
+              for a, b, minutes, low, high in rows]  # fmt: skip
+    return pd.DataFrame(listed, columns=SLOT_BOUNDS).astype(dict.fromkeys(SLOT_BOUNDS, "Int64"))
+
+
+def span(bounds: pd.DataFrame, one: int, other: int, minutes: int) -> tuple[float, float]:
+    at = np.array([minutes * MINUTE], np.float64)
+    least, most = Spans(bounds).of([one], other, at, at)
+    return float(least[0]), float(most[0])
+
+
+def test_bounds_are_looser_the_longer_ago_a_message_is() -> None:
+    one = slots((1, 2, 60, -5, 5))
+
+    assert span(one, 1, 2, 60) == (-5, 5)
+    assert span(one, 1, 2, 70) == (-605, 605)
+    assert span(one, 2, 1, 60) == pytest.approx((-5, 5), abs=0.01)
+    assert span(slots((1, 2, 60, -5, 5), (1, 2, 75, -5, 5)), 1, 2, 74) == (-65, 65)
+    loose = slots((1, 2, 60, -5, 5), (1, 2, 75, -5, 2_400_000))  # after an outage of 40 minutes
+    assert span(loose, 1, 2, 75) == (-5, 905)
+
+
+@pytest.mark.parametrize("ppm", [100, 900, 5000])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clock_that_drifts_is_within_its_bounds_at_any_time(ppm: int, sign: int) -> None:
+    """Bounds of one day must not be those of another part of the day."""
+
+    def offset(minutes: int) -> int:
+        return sign * ppm * minutes * MINUTE // 1_000_000
+
+    hourly = slots(*((1, 2, at, offset(at) - 8, offset(at) + 8) for at in range(0, 24 * 60, 60)))
+
+    for minutes in range(0, 25 * 60, 7):
+        least, most = span(hourly, 1, 2, minutes)
+        assert least - 1 <= offset(minutes) <= most + 1
+        assert most - least < HOUR // 10
+
+
+def test_a_clock_that_was_set_may_have_had_both_offsets_between_two_messages() -> None:
+    was_set = slots(
+        (1, 2, 0, -5, 5), (1, 2, 60, HOUR - 5, HOUR + 5), (1, 2, 90, HOUR - 5, HOUR + 5)
+    )
+
+    least, most = span(was_set, 1, 2, 50)
+    assert least < 0
+    assert most > HOUR
+    least, most = span(was_set, 1, 2, 75)
+    assert HOUR - 1000 < least < most < HOUR + 1000
+
+
+def test_hosts_between_connect_two_clocks_at_about_that_time() -> None:
+    over_two = slots((1, 2, 60, -5, 5), (3, 2, 60, -5, 5))
+
+    least, most = span(over_two, 1, 3, 60)
+
+    assert -10_000 < least < -10
+    assert 10 < most < 10_000
+    assert span(over_two, 1, 4, 60) == (-86_400_000, 86_400_000)

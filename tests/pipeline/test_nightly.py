@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 # `make soak-pipeline` runs hundreds of cases; these failed once, as 7 and 29 did: messages that
 # left their place, died, came again, or had their number given again, after they were settled.
-@pytest.mark.parametrize("seed", [36, 50])
+# In 305, and in all cases with an odd number, clocks drift.
+@pytest.mark.parametrize("seed", [36, 50, 305])
 def test_the_last_of_many_runs_says_what_one_run_says(seed: int, tmp_path: Path) -> None:
     assert check(seed, tmp_path).problems == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.jobs import clocks
+from pipeline.jobs.audit.clock_spans import SLOT_MS, narrowed
 from pipeline.jobs.audit.facts import Role
 
 Frame = Any
@@ -14,7 +14,6 @@ Frame = Any
 #: Times of events of messages; `stream` is the role.
 SAMPLES = ["source", "stream", "key_first", "host", "at_first"]
 _SAMPLES_MAX = 100_000
-_DAY_MS = 86_400_000
 _CLOCK_RIGHT_MS = 1000
 
 
@@ -47,12 +46,11 @@ def clock_bounds(samples: Frame, holes: Frame) -> tuple[Frame, Frame]:
         )
     both["at_from"] = (both.at_first - both.at_first_acked.astype("Int64")).mask(is_unsure)
     both["at_to"] = (both.at_first - both.at_first_sent).astype("Int64")
-    both["day"] = both.at_first_sent // _DAY_MS
-    bounds = both.groupby(["source", "host", "day"], as_index=False).agg(
-        at_from=("at_from", "max"), at_to=("at_to", "min")
-    )
+    bounds = both.rename(columns={"at_first_acked": "seen_from", "at_first_sent": "seen_to"})
+    bounds["slot"] = bounds.seen_to // SLOT_MS
+    bounds = narrowed(bounds, bounds[:0])
     done = both[~is_unsure][["source", "number"]].rename(columns={"number": "key_first"})
     rest = samples.merge(done.assign(done=True), on=["source", "key_first"], how="left")
     rest = rest[rest.done.isna()].sort_values("at_first").tail(_SAMPLES_MAX)
     waiting = rest[SAMPLES].astype(np.int64).reset_index(drop=True)
-    return bounds[clocks.BOUNDS], waiting
+    return bounds, waiting

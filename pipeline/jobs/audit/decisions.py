@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.jobs import clocks
 from pipeline.jobs.audit import presence
+from pipeline.jobs.audit.clock_spans import UNSURE_MS, Spans
 from pipeline.jobs.audit.coverage import END
 from pipeline.jobs.audit.facts import Role
 from pipeline.jobs.audit.fingerprints import RowKind
@@ -18,11 +18,9 @@ from pipeline.jobs.audit.survey import EarlierState, Survey
 
 Frame = Any
 
-_CLOCK_UNSURE_MS = 50  # clocks drift
-
 
 def decided(
-    rows: Frame, found: Survey, spans: clocks.Spans, labels: Labels, known: EarlierState
+    rows: Frame, found: Survey, spans: Spans, labels: Labels, known: EarlierState
 ) -> tuple[Frame, Any]:
     """Return the candidates, and for each the reason why it is open: "" if it is proved.
 
@@ -117,9 +115,7 @@ def _require_log_of_acknowledger(rows: Frame, labels: Labels) -> None:
             rows.loc[at, ["block_from", "block_to"]] = pd.NA  # these belong to another log
 
 
-def _keep_open_for_other_receivers(
-    rows: Frame, why: Any, found: Survey, spans: clocks.Spans
-) -> None:
+def _keep_open_for_other_receivers(rows: Frame, why: Any, found: Survey, spans: Spans) -> None:
     """Keep a loss open if the stream was redirected and another host may have stored it."""
     lost = np.flatnonzero((rows.kind == "lost").to_numpy() & (why == ""))
     if len(lost) == 0:
@@ -137,7 +133,7 @@ def _keep_open_for_other_receivers(
                 why[others.index.to_numpy()[reasons != ""]] = reasons[reasons != ""]
 
 
-def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "") -> Any:
+def _undecided(rows: Frame, found: Survey, spans: Spans, which: str = "") -> Any:
     """Return why each candidate cannot be decided: "" if the required log was read.
 
     `which` is the prefix of the columns that name the required stretch.
@@ -152,9 +148,10 @@ def _undecided(rows: Frame, found: Survey, spans: clocks.Spans, which: str = "")
             why[at] = "no_log"
             continue
         # By the clock of that host, with a margin for the uncertainty of clocks.
-        least, most = spans.of(part[f"{which}clock_of"], host)
-        begin = _floats(part[f"{which}at_from"], -np.inf) + least - _CLOCK_UNSURE_MS
-        end = _floats(part[f"{which}at_to"], np.inf) + most + _CLOCK_UNSURE_MS
+        begin = _floats(part[f"{which}at_from"], -np.inf)
+        end = _floats(part[f"{which}at_to"], np.inf)
+        least, most = spans.of(part[f"{which}clock_of"], host, begin, end)
+        begin, end = begin + least - UNSURE_MS, end + most + UNSURE_MS
         block_from, block_to = part[f"{which}block_from"], part[f"{which}block_to"]
         first, last = _floats(block_from, -1.0), _floats(block_to, np.inf)
         has_first, has_last = block_from.notna().to_numpy(), block_to.notna().to_numpy()

@@ -31,18 +31,17 @@ import pandas as pd
 import pyarrow as pa
 
 from pipeline.events import LogFile
-from pipeline.jobs import clocks
 from pipeline.jobs.audit.clock_samples import SAMPLES
+from pipeline.jobs.audit.clock_spans import SLOT_BOUNDS, narrowed
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
 from pipeline.jobs.audit.presence import INVENTORY, MISSED, PRESENT
 from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
 from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
-from pipeline.jobs.clocks import BOUNDS
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 9
+VERSION = 10
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -55,7 +54,7 @@ _FRAMES: dict[str, list[str]] = {
     "again": AGAIN,
     "covered": COVERED,
     "routes": ["host", "queue", "source"],
-    "clock_bounds": BOUNDS,
+    "clock_bounds": SLOT_BOUNDS,
     "samples": SAMPLES,
     "present": PRESENT,
     "missed": MISSED,
@@ -145,7 +144,7 @@ class State:
         self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
         self.runs, self.covered, self.routes = found.runs, found.covered, routes
         self.numbers, self.segments, self.carried = found.numbers.frame, segments, kept
-        self.clock_bounds = clocks.narrowed(self.clock_bounds, found.clock_bounds)
+        self.clock_bounds = narrowed(self.clock_bounds, found.clock_bounds)
         self.samples = found.samples
         self.departed = found.departed.frame
         self.arrived = found.arrived.frame

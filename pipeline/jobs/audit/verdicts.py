@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from pipeline.engines.engine import Engine, plain_numbers, whole_numbers
 from pipeline.jobs import clocks
-from pipeline.jobs.audit import presence
+from pipeline.jobs.audit import clock_spans, presence
 from pipeline.jobs.audit.decisions import decided
 from pipeline.jobs.audit.epochs import restored
 from pipeline.jobs.audit.facts import Facts, Role
@@ -158,6 +158,7 @@ def _kept_ids(rows: Frame, found: Survey) -> tuple[Frame, Frame]:
         wrong = orphans[is_settled & (ended | later)].assign(
             kind="delivered_and_dead", stream=-1, key=pd.NA, until_key=pd.NA
         )
+        wrong = wrong.astype(rows.dtypes)  # a column of nulls alone has no type
         is_proved = ended | (later & _was_received(source, number, found))
         wrong.loc[is_proved[is_settled & (ended | later)], "covering"] = pd.NA
         if len(wrong):
@@ -238,9 +239,9 @@ def _conclude(
     rows = _and(rows, presence.vanished(found, COLUMN_NAMES)).reset_index(drop=True)
     rows["source"] = rows.source.astype(np.int64)
     rows["stream"] = rows.stream.astype(np.int64)
-    bounds = clocks.narrowed(state.clock_bounds, found.clock_bounds)
-    offsets, wrong = clocks.solve_over_time(bounds, settings.clock_tolerance_ms)
-    spans = clocks.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
+    bounds = clock_spans.narrowed(state.clock_bounds, found.clock_bounds)
+    offsets, wrong = clocks.solve_over_time(clock_spans.by_day(bounds), settings.clock_tolerance_ms)
+    spans = clock_spans.Spans(bounds, wrong, _set_back(found.covered, settings.clock_tolerance_ms))
     labels = Labels(found, routes)
     rows, why = decided(rows, found, spans, labels, state)
     is_open = why != ""

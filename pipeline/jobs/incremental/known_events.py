@@ -222,9 +222,6 @@ class Chains:
         self._hosts, at = np.unique(self._host, return_index=True)
         self._begin = at
         self._end = np.append(at[1:], len(s))
-        self.newest = dict(zip(s.host, s.at_last, strict=True)) if len(s) else {}
-        for host, moment in zip(self._host.tolist(), at_last.tolist(), strict=True):
-            self.newest[host] = max(self.newest.get(host, moment), moment)
 
     def of(self, host: Array, block: Array) -> tuple[Array, Array]:
         """Return the chain of each block (0: not read), and the end time of that chain."""
