@@ -10,6 +10,7 @@
     broker kills                       ─                   Kafka and S3, between bridges and load
     damaged folders                   ──                   findings and repairs of `qmd check`
     backups                           ──               restored and killed under load
+    strict host                        ──              random walks over legal behaviour
     outage                             ─               Prometheus must raise the alerts
     take-over                          ─               keepalived moves a queue manager
     simulated worlds                  ───────────────────  new seeds, until the time is over
@@ -45,6 +46,7 @@ BROKER_KILLS = 30
 FOLDERS = 2000
 BACKUPS = 50
 RESTORES = 500
+WALKS = 60
 BLOCK_SEEDS = 200
 KILLS = 100  # of the door for AMQP
 SKIPPED = 2
@@ -111,6 +113,7 @@ def main(arguments: list[str]) -> int:
             _brokers(chosen.folder, share),
             _folders(chosen.folder, share),
             _backups(chosen.folder, share),
+            _walks(chosen.folder, share),
             Part("outage", chosen.folder, "tests.process.outage").wait(),
             Part("take-over", chosen.folder, "tests.netns.takeover").wait(),
             _restores(chosen.folder, share),
@@ -181,6 +184,15 @@ def _backups(folder: Path, share: float) -> Result:
     """Back up and restore daemons under load, and kill everything meanwhile."""
     rounds = max(5, round(BACKUPS * share))
     return Part("backups", folder, "tests.process.backup_life", "--rounds", str(rounds)).wait()
+
+
+def _walks(folder: Path, share: float) -> Result:
+    """Walk at random with the strict host; `make test` takes two short walks."""
+    return Part(
+        *("strict host", folder, "tests.strict_host"),
+        *("--first", str(random.randrange(SEEDS_MAX))),
+        *("--walks", str(max(4, round(WALKS * share)))),
+    ).wait()
 
 
 def _restores(folder: Path, share: float) -> Result:

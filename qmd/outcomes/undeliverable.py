@@ -74,17 +74,28 @@ class Undeliverable:
         self._gone_for_others = gone_for_others
 
     def expire(self, queue: OutgoingQueue, keys: list[int]) -> None:
-        """End messages that did not reach their queue in time."""
-        self.kill(
-            queue,
-            keys,
-            MessageClass.NACK_REACH_QUEUE_TIMEOUT,
-            reason_text(
+        """End messages that did not reach their queue in time, as far as is known.
+
+        A transactional message that was sent and not order-acknowledged may have arrived: its
+        reason says so, because sending it again may double it.
+        """
+        unsure = [key for key in keys if _may_have_arrived(queue, key)]
+        if unsure:
+            reason = (
+                f"The message was sent to {queue.destination}, and {queue.link.name} sent no order"
+                " ack for it in time: it may have arrived. Look for it there before you send it"
+                " again, or set a longer time-to-reach-queue."
+            )
+            self.kill(queue, unsure, MessageClass.NACK_REACH_QUEUE_TIMEOUT, reason)
+            known = set(unsure)
+            keys = [key for key in keys if key not in known]
+        if keys:
+            reason = reason_text(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
                 queue=queue.destination,
                 detail=_hindrance(queue),
-            ),
-        )
+            )
+            self.kill(queue, keys, MessageClass.NACK_REACH_QUEUE_TIMEOUT, reason)
 
     def end_too_large(self, queue: OutgoingQueue, keys: list[int], connection: PeerSession) -> None:
         """End messages that are too large for the peer.
@@ -320,6 +331,17 @@ class Undeliverable:
         if queue.sequence.remove(queue.number_of(dying.key)):
             queue.sequence.hasten(self._services.loop.time())
             self._outgoing.arm_resend(queue)
+
+
+def _may_have_arrived(queue: OutgoingQueue, key: int) -> bool:
+    """Return whether a transactional message was sent in this run, and not order-acknowledged."""
+    if key < TRANSACTIONAL_FIRST or queue.for_others:
+        return False
+    number = queue.number_of(key)
+    sequence = queue.sequence
+    if sequence.is_unproven:
+        return number in sequence.in_flight
+    return sequence.was_transmitted(number)
 
 
 def _hindrance(queue: OutgoingQueue) -> str:

@@ -57,7 +57,7 @@ class Session:
         # Received.
         self.received = self.recoverable_received = 0
         self.unacked: list[Arrived] = []
-        self._announced = host.manner.window  # the widest of this session: notes 16
+        self._announced = 0  # the widest window of this session: notes 16
         self._stored: list[tuple[int, Arrived]] = []  # no bit has been sent for them
         self._is_active = self._has_heard = False
         # Times; NEVER: the timer is stopped.
@@ -177,6 +177,7 @@ class Session:
             return
         self.peer = packet.server
         host.meets(packet.server)
+        self._announced = host.manner.window
         round_trip_ms = int(host.now() * 1000) % 2**32 - self._timestamp
         self.recoverable_ms = min(max(8 * round_trip_ms, 500), 120_000)
         self._write(
@@ -194,6 +195,7 @@ class Session:
             good = 20_000 <= packet.ack_ms <= 120_000
             require(good, "QB 2.2.2.1", f"AckTimeout {packet.ack_ms}")
             self.recoverable_ms, self.ack_ms = packet.recoverable_ms, packet.ack_ms
+            self._announced = host.manner.window
             self._write(
                 encoding.parameters(
                     packet.recoverable_ms, packet.ack_ms, host.manner.window,
