@@ -186,7 +186,7 @@ class PreparedMessages:
 
     @property
     def is_express(self) -> bool:
-        """Whether all of them are express messages for queues here, so that nothing is stored."""
+        """Whether all of them, and their copies, are express, so that nothing is stored."""
         return self._unstored == len(self._messages)
 
     def record(self, token: bytes) -> None:
@@ -210,8 +210,9 @@ class PreparedMessages:
         async for some in parts.of(len(self._messages)):
             ways = self._ways[some]
             for way in ways:
-                if not isinstance(way, Copies) and _is_deleted(way[0]):
-                    raise _deleted(way[0])
+                for route in way.routes if isinstance(way, Copies) else way[:1]:
+                    if _is_deleted(route):
+                        raise _deleted(route)
             self._sender.take_over(
                 self._messages[some],
                 ways,
@@ -238,9 +239,10 @@ class PreparedMessages:
             known.example, known.bytes = new, _size(new)
         if not isinstance(way, Copies):
             route, delivery = way
-            self._unstored += is_unstored(new, route, delivery)
+            self._unstored += _is_unstored(new, delivery)
             self._add(route, delivery, len(packets[delivery]))
             return
+        self._unstored += all(_is_unstored(new, delivery) for delivery in way.deliveries)
         for route, delivery in zip(way.routes, way.deliveries, strict=True):
             self._add(route, delivery, len(packets[delivery]), is_copy=True)
         self._stored_bytes += max(map(len, packets.values()))
@@ -266,13 +268,9 @@ def changed() -> Refusal:
     )
 
 
-def is_unstored(new: NewMessage, route: object, delivery: int) -> bool:
+def _is_unstored(new: NewMessage, delivery: int) -> bool:
     """Return whether a message is in memory only, with all that it causes."""
-    return (
-        delivery == EXPRESS
-        and isinstance(route, LocalQueue)
-        and not (new.report_queue or new.dead_letter_queue or is_delayed(new))
-    )
+    return delivery == EXPRESS and not (new.report_queue or is_delayed(new))
 
 
 def _is_deleted(route: Route) -> bool:

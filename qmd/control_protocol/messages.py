@@ -196,8 +196,8 @@ class Send(Request, tag="send", frozen=True):
     With a transaction, nothing is sent before it commits.
 
     A message with a later time of delivery is stored, and sent to its queue at that time.
-    Express messages for queues here are not stored: if a queue is deleted while many of them are
-    sent, those before it were sent.
+    Express messages are not stored: if a queue of here is deleted while many of them are sent,
+    those before it were sent.
     """
 
     messages: Annotated[list[NewMessage], msgspec.Meta(max_length=MESSAGES_MAX)]

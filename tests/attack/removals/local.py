@@ -64,6 +64,13 @@ REMOVALS = (
     ),
     Removal(
         "requests with tens of thousands of messages that are acknowledged",
+        "qmd/bulk/prepared_messages.py",
+        "    return delivery == EXPRESS and not (",
+        "    return False and not (",
+        "tests/integration/control/test_large_acknowledged.py::test_others_are_served_while_express_messages_leave",
+    ),
+    Removal(
+        "requests with tens of thousands of messages that are acknowledged",
         "qmd/bulk/arrival_answers.py",
         "        return bool(new.acknowledge & POSITIVE_ARRIVAL) and isinstance(route, LocalQueue)",
         "        return False",

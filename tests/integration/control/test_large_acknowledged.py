@@ -143,3 +143,49 @@ async def test_others_are_served_while_express_messages_of_a_large_request_are_s
     assert [each.properties.body for each in stored] == [each.body for each in express] + [b"last"]
     answered = [each.properties.correlation_id for each in await all_of(host, "acks")]
     assert [correlation_text(each) for each in answered] == ids
+
+
+@pytest.mark.parametrize("kind", ["elsewhere", "copies", "dead-letter queue"])
+def test_others_are_served_while_express_messages_leave(tmp_path: Any, kind: str) -> None:
+    @hosted
+    async def scenario(hosts: Hosts) -> None:
+        host = await hosts.start()
+        for name in ("first", "second", "dead", "other"):
+            await host.create(name)
+        target, waiting = ELSEWHERE, [ELSEWHERE]
+        if kind == "copies":
+            waiting = ["DIRECT=OS:.\\private$\\first", "DIRECT=OS:.\\private$\\second"]
+            target = ",".join(waiting)
+        named = {"dead_letter_queue": "dead"} if kind == "dead-letter queue" else {}
+        express = [
+            new_message(target, b"%d" % at, delivery="express", **named) for at in range(MESSAGES)
+        ]
+
+        def count() -> int:
+            if kind == "copies":
+                return host.queue("first").messages + host.queue("second").messages
+            return host.sending_to(ELSEWHERE).messages
+
+        async with connect(host.socket) as large, connect(host.socket) as other:
+            await other.send("other", b"connected")
+            sent = asyncio.create_task(large.send_many(express))
+            last = asyncio.create_task(large.send(target, b"last", delivery="express"))
+            await until(lambda: ELSEWHERE in _known(host) or host.queue("first").messages)
+            assert count() < MESSAGES
+            await other.send("other", b"small")
+            assert len(await sent) == MESSAGES
+            await last
+        assert count() == (1 + MESSAGES) * len(waiting)
+        if kind == "copies":
+            for name in ("first", "second"):
+                stored = [each.properties.body for each in await all_of(host, name)]
+                assert stored == [b"%d" % at for at in range(MESSAGES)] + [b"last"]
+        elif kind == "dead-letter queue":
+            assert await host.own_dead_letters.are_kept_in(host.queue("dead"))
+
+    scenario(tmp_path)
+
+
+def _known(host: Host) -> set[str]:
+    """Return the destinations of which messages wait."""
+    return {each.destination for each in host.outgoing.queues if each.messages}
