@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -43,6 +44,13 @@ REASON_CHARACTERS_MAX = 1000
 ATTEMPTS_MAX = 1_000_000
 DELAY_S_MAX = 365 * 86_400.0
 FACTOR_MAX = 100.0
+
+
+class _Wait(NamedTuple):
+    """A message that failed, and the seconds for which it waits."""
+
+    lookup_id: int
+    seconds: float
 
 
 class Redelivery:
@@ -131,8 +139,8 @@ class Redelivery:
         policy = policy or queue.retry
         if policy is None or queue.is_read_only or queue.deleted:
             return lookup_ids
-        waiting: dict[int, float] = {}
-        ended: list[int] = []
+        waiting: dict[tuple[int, str], list[_Wait]] = {}  # by their failures, and the wait as text
+        ended: dict[int, list[int]] = {}  # by their failures
         staying: list[int] = []
         for lookup_id in lookup_ids:
             failures = queue.taken[lookup_id].abort_count + counted
@@ -141,28 +149,40 @@ class Redelivery:
             if isinstance(step, Again):
                 staying.append(lookup_id)
             elif isinstance(step, Wait):
-                waiting[lookup_id] = step.seconds
+                group = failures, f"{step.seconds:.1f} s"
+                waiting.setdefault(group, []).append(_Wait(lookup_id, step.seconds))
             else:
-                ended.append(lookup_id)
-        if ended and policy.end is End.DEAD_LETTER and not self._may_end(queue, ended):
-            staying, ended = sorted([*staying, *ended]), []  # it ends after its next failure
+                ended.setdefault(failures, []).append(lookup_id)
+        ended_count = sum(map(len, ended.values()))
+        if ended and policy.end is End.DEAD_LETTER and not self._may_end(ended_count):
+            # They end after their next failure.
+            staying, ended, ended_count = sorted([*staying, *chain(*ended.values())]), {}, 0
         if counted:
-            for lookup_id in (*waiting, *ended):
+            for lookup_id in chain(*ended.values()):
                 _count(queue, lookup_id)
-        for lookup_id, seconds in waiting.items():
-            count = queue.taken[lookup_id].abort_count
-            why = f"it failed {_times(count)}; it is tried again after {seconds:.1f} s: {reason}"
-            self._send_away(reader, queue, RETRY, [lookup_id], _cut(why), transaction, seconds)
-        for lookup_id in ended:
-            count = queue.taken[lookup_id].abort_count
-            why = _cut(f"it failed {_times(count)}; the last time: {reason}")
+            for each in chain(*waiting.values()):
+                _count(queue, each.lookup_id)
+        for (failures, seconds), waits in waiting.items():
+            why = f"it failed {_times(failures)}; it is tried again after {seconds}: {reason}"
+            self._send_away(
+                *(reader, queue, RETRY, [each.lookup_id for each in waits], _cut(why), transaction),
+                [each.seconds for each in waits],
+            )
+            self.waited_count += len(waits)
+        for failures, those in ended.items():
+            why = _cut(f"it failed {_times(failures)}; the last time: {reason}")
             if policy.end is End.POISON:
-                self._send_away(reader, queue, POISON, [lookup_id], why, transaction, None)
+                self._send_away(reader, queue, POISON, those, why, transaction, None)
             else:
-                self._reject(reader, queue, lookup_id, why)
-            log.info("message_given_up", queue=queue.name, lookup_id=lookup_id, reason=why)
-        self.waited_count += len(waiting)
-        self.ended_count += len(ended)
+                self._reject(reader, queue, those, why)
+            log.info(
+                "messages_given_up",
+                queue=queue.name,
+                messages=len(those),
+                lookup_id=those[0],
+                reason=why,
+            )
+        self.ended_count += ended_count
         return staying
 
     async def stop(self) -> None:
@@ -170,19 +190,18 @@ class Redelivery:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _may_end(self, queue: LocalQueue, lookup_ids: list[int]) -> bool:
+    def _may_end(self, messages: int) -> bool:
         # For each message: an acknowledgment, a final ack, and a copy.
-        return self._services.ids.suffice(3 * len(lookup_ids))
+        return self._services.ids.suffice(3 * messages)
 
-    def _reject(self, reader: Reader, queue: LocalQueue, lookup_id: int, why: str) -> None:
-        message = queue.taken[lookup_id]
+    def _reject(self, reader: Reader, queue: LocalQueue, lookup_ids: list[int], why: str) -> None:
         self._dead_letters.end(
             queue,
-            [(lookup_id, message.packet)],
+            [(lookup_id, queue.taken[lookup_id].packet) for lookup_id in lookup_ids],
             MessageClass.NACK_RECEIVE_REJECTED,
             detail=why,
         )
-        self._receiver.let_go(reader, queue, [lookup_id])
+        self._receiver.let_go(reader, queue, lookup_ids)
 
     def _send_away(
         self,
@@ -192,9 +211,9 @@ class Redelivery:
         lookup_ids: list[int],
         why: str,
         transaction: str,
-        seconds: float | None,
+        seconds: list[float] | None,
     ) -> None:
-        """Move taken messages to a subqueue; in `;retry` they wait for some seconds."""
+        """Move taken messages to a subqueue; in `;retry` each waits for its seconds."""
         name = f"{queue.name};{subqueue}"
         target = next((each for each in queue.subqueues if each.name == name), None)
         if target is not None and not target.deleted:
@@ -217,7 +236,7 @@ class Redelivery:
         lookup_ids: list[int],
         why: str,
         transaction: str,
-        seconds: float | None,
+        seconds: list[float] | None,
     ) -> None:
         try:
             target = await self._mover.target(queue, name)
@@ -237,17 +256,19 @@ class Redelivery:
         lookup_ids: list[int],
         why: str,
         transaction: str,
-        seconds: float | None,
+        seconds: list[float] | None,
     ) -> None:
         moved = self._mover.move_taken(reader, queue, target, lookup_ids, transaction, why)
         if seconds is None:
             return
         self._services.clock.deadline_s(0)  # the batch has the present time by our clock
-        due_ms = int((self._services.clock.now + seconds) * 1000)
+        now = self._services.clock.now
+        due = [int((now + each) * 1000) for each in seconds]
+        base = target.id << LOOKUP_BITS
+        found = [RetryRow(base | each, at_ms) for each, at_ms in zip(moved, due, strict=True)]
         batch = self._services.storage.batch
-        found = [RetryRow(target.id << LOOKUP_BITS | each, due_ms) for each in moved]
         batch.run(partial(rows.add, rows=found))
-        batch.when_durable(partial(self.on_waiting, due_ms))
+        batch.when_durable(partial(self.on_waiting, min(due)))
 
 
 def changed(policy: RetryPolicy | None, given: RetryProperties) -> RetryPolicy | None:
