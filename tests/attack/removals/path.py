@@ -17,8 +17,8 @@ REMOVALS = (
         "qmd/queues/outgoing_queues.py",
         "wake_at = queue.sequence.next_timer()",
         "wake_at = None",
-        "tests/netns/test_hostile_networks.py"
-        "::test_in_a_hostile_network_messages_arrive_once_and_in_order",
+        "tests/process/test_retransmission.py"
+        "::test_unacknowledged_transactional_messages_are_sent_again_on_the_same_session",
     ),
     Removal(
         "a program reads or changes messages on the path",

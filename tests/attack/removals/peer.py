@@ -477,7 +477,7 @@ REMOVALS = (
         '            if history.key[3] in (origin, "") and history.has(number):\n'
         "                return True",
         "        pass",
-        "tests/netns/test_relayed.py"
-        "::test_over_a_router_that_is_killed_too_each_queue_gets_its_messages_once_and_in_order",
+        "tests/integration/queues/test_message_id_history.py"
+        "::test_a_duplicate_is_detected_over_any_session",
     ),
 )
