@@ -114,14 +114,15 @@ def sent_and_stored_again(odd: Odd) -> None:
 
 
 ODD = [accepted_beyond_the_end_of_its_sequence, accepted_as_a_settled_one, sent_as_a_settled_one,
-       never_sent, stored_again]  # fmt: skip
+       never_sent, stored_again, sent_and_stored_again]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("kinds", "nights"),
     [
-        ([*ODD, sent_and_stored_again], ["first", "alpha echo"]),
+        (ODD, ["first", "alpha echo"]),
         (ODD, ["first", "alpha", "echo"]),
+        (ODD, ["first", "echo", "alpha"]),
     ],
 )
 def test_late_messages_among_settled_ones(

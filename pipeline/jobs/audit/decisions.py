@@ -98,8 +98,10 @@ def _stored_before(rows: Frame, found: Survey, known: EarlierState) -> Any:
     # sent before as well: a source that was restored from a backup gives its numbers again.
     sent = known.carried[known.carried.role == Role.SENT]
     kept = pd.MultiIndex.from_frame(sent[["source", "number"]])
-    is_kept = pd.MultiIndex.from_arrays([source, number]).isin(kept)
+    ids = pd.MultiIndex.from_arrays([source, number])
+    is_kept = ids.isin(kept)
     before = Numbers(known.numbers).have(source, number, express=False) & ~is_kept
+    before |= ids.isin(pd.MultiIndex.from_frame(known.resent))
     return np.where(rows.sent_at.isna().to_numpy(), stored, before)
 
 

@@ -285,6 +285,23 @@ def ends(segments: Frame) -> Frame:
     return found[list(Facts._fields)].astype(np.int64)
 
 
+def resent(kept: Frame, known: Any) -> Frame:
+    """Return the settled messages (source, number) that were sent once more, among `kept` events.
+
+    `known` is the state before these events were read.  Its source had given the number, and its
+    sending was not kept: so it was stored.  Afterwards its second sending is kept, as if it were
+    open.
+    """
+    by = ["source", "number"]
+    sent = kept[kept.role == Role.SENT][by].drop_duplicates()
+    was_open = pd.MultiIndex.from_frame(known.carried[known.carried.role == Role.SENT][by])
+    source, number = (sent[name].to_numpy(np.int64) for name in by)
+    ids = pd.MultiIndex.from_frame(sent)
+    is_new = Numbers(known.numbers).have(source, number, express=False) & ~ids.isin(was_open)
+    before = ids.isin(pd.MultiIndex.from_frame(known.resent))
+    return sent[is_new | before].reset_index(drop=True)
+
+
 def position_of(segments: Frame, source: int, number: int) -> tuple[int, int] | None:
     """Return the stream and the key of a settled message, if its segment shows them."""
     s = segments[

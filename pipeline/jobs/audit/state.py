@@ -7,6 +7,7 @@
     arrived    the arrival numbers of each host that events name, other than those of leaving
     departed   the messages that have left their queues: places of hosts, and numbers of sources
     again      departures that a later run has read once more
+    resent     settled messages that a later run has read as sent once more
     present    the messages in queues, as far as events show (`presence.py`)
     missed     the messages that queue managers have missed in their databases
     inventories  the newest inventory of each host
@@ -36,12 +37,12 @@ from pipeline.jobs.audit.clock_spans import SLOT_BOUNDS, narrowed
 from pipeline.jobs.audit.epochs import EPOCHS
 from pipeline.jobs.audit.facts import Facts
 from pipeline.jobs.audit.presence import INVENTORY, MISSED, PRESENT
-from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT
+from pipeline.jobs.audit.settled import AGAIN, COVERED, NUMBERS, SEGMENT, resent
 from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 10
+VERSION = 11
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -52,6 +53,7 @@ _FRAMES: dict[str, list[str]] = {
     "arrived": NUMBERS,
     "departed_numbers": NUMBERS,
     "again": AGAIN,
+    "resent": ["source", "number"],
     "covered": COVERED,
     "routes": ["host", "queue", "source"],
     "clock_bounds": SLOT_BOUNDS,
@@ -83,6 +85,7 @@ class State:
         self.arrived = _empty("arrived")
         self.departed_numbers = _empty("departed_numbers")
         self.again = _empty("again")
+        self.resent = _empty("resent")
         self.covered = _empty("covered")
         self.routes = _empty("routes")
         self.clock_bounds = _empty("clock_bounds")
@@ -142,6 +145,7 @@ class State:
         """Update the state after an audit of `files`."""
         self.files |= {file.key for file in files}
         self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
+        self.resent = resent(kept, self)
         self.runs, self.covered, self.routes = found.runs, found.covered, routes
         self.numbers, self.segments, self.carried = found.numbers.frame, segments, kept
         self.clock_bounds = narrowed(self.clock_bounds, found.clock_bounds)

@@ -87,6 +87,7 @@ class EarlierState(Protocol):
     departed: Frame
     departed_numbers: Frame
     again: Frame
+    resent: Frame
     samples: Frame
     present: Frame
     missed: Frame
