@@ -223,12 +223,20 @@ def _administration_queue(user: UserHeader, own_id: bytes) -> AckDestination | N
     return queue
 
 
-def _response_queue(user: UserHeader, own_id: bytes) -> tuple[int, QueueName]:
-    """Return the original's destination as the type and name of a response queue."""
+def _response_queue(user: UserHeader, own_id: bytes, address: bytes) -> tuple[int, QueueName]:
+    """Return the original's destination as the type and name of a response queue.
+
+    `address` is the QueueManagerAddress of the acknowledgment.  A private queue of its source or of
+    its destination has a type of its own; the one with a GUID is for others. [MS-MQMQ] 2.2.19.2
+    """
     queue, kind = user.destination_queue, user.flags.destination_type
     if kind == PRIVATE_ON_DESTINATION:
         assert isinstance(queue, int)
         manager = _destination_queue_manager(user, own_id)
+        if manager == own_id:
+            return PRIVATE_ON_SOURCE, queue
+        if manager == address:
+            return PRIVATE_ON_DESTINATION, queue
         return PRIVATE_QUEUE, PrivateQueueName(manager, queue)
     assert kind in (NO_QUEUE, PUBLIC_QUEUE, DIRECT_QUEUE)
     return kind, queue
@@ -257,7 +265,7 @@ def _user_header(
         )
     else:
         kind = DIRECT_QUEUE if isinstance(destination, DirectQueueName) else PUBLIC_QUEUE
-    response_kind, response = _response_queue(original, own_id)
+    response_kind, response = _response_queue(original, own_id, address)
     flags = UserFlags.of(
         delivery=original.flags.delivery,
         destination_type=kind,

@@ -70,10 +70,9 @@ TRANSACTION_INDEX_MASK = 0xFFFFF  # 20 bits, [MS-MQMQ] 2.2.20.5
 _SIGNATURE = 0x524F494C  # "LIOR", [MS-MQMQ] 2.2.19.1
 _VERSION = 0x10
 # Types of queue names in UserHeader, [MS-MQMQ] 2.2.19.2
-_PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 3, 5, 6, 7
+_PRIVATE_HERE, _PRIVATE, _PUBLIC, _PRIVATE_ELSEWHERE, _DIRECT = 2, 3, 5, 6, 7
 DISTRIBUTION_LIST = -1  # not one of these types: allowed only as an element of a multiple name
-_PROPERTIES = 1 << 21
-_TRANSACTION = 1 << 20
+_TRANSACTION, _PROPERTIES = 1 << 20, 1 << 21
 _SECURITY = 1 << 19
 _CONNECTOR = 1 << 22
 _MULTI_QUEUE = 1 << 23
@@ -126,8 +125,8 @@ def queue_address(name: FormatName) -> QueueAddress:
     )
 
 
-def reply_address(name: FormatName) -> QueueAddress:
-    """Return the address for `name` as administration or response queue, or as several of them.
+def reply_address(name: FormatName, own_id: bytes = NULL_GUID) -> QueueAddress:
+    """Return the address for `name` as administration or response queue of a message of `own_id`.
 
     Raises Refusal for too many queues, and as `queue_address`.
     """
@@ -139,9 +138,11 @@ def reply_address(name: FormatName) -> QueueAddress:
                 f" {REPLY_QUEUES_MAX} are allowed",
                 "Name fewer queues.",
             )
-        several = tuple(map(reply_address, name.elements))
+        several = tuple(reply_address(each, own_id) for each in name.elements)
         return replace(several[0], several=several)
     if isinstance(name, PrivateName):
+        if name.queue_manager == own_id:
+            return QueueAddress(_PRIVATE_HERE, name.number, own_id, 4)
         value = PrivateQueueName(name.queue_manager, name.number)
         return QueueAddress(_PRIVATE_ELSEWHERE, value, NULL_GUID, 20)
     return queue_address(name)
@@ -475,7 +476,7 @@ def _element(address: QueueAddress) -> MqfElement:
         return MqfElement(MQF_DIRECT, address.value.name)
     if address.type == _PUBLIC:
         return MqfElement(MQF_PUBLIC, address.value)
-    if address.type == _PRIVATE:
+    if address.type in (_PRIVATE_HERE, _PRIVATE):
         return MqfElement(MQF_PRIVATE, PrivateQueueName(address.queue_manager, address.value))
     if address.type == DISTRIBUTION_LIST:
         return MqfElement(MQF_DISTRIBUTION_LIST, address.value)

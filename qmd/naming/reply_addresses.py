@@ -62,7 +62,7 @@ class ReplyAddresses:
             raise Refusal(
                 "name_not_understood", f"'{text}' is not the name of a queue: {error}"
             ) from error
-        address = reply_address(name)
+        address = reply_address(name, self._services.id)
         if len(self._addresses) >= ADDRESSES_MAX:
             self._addresses = {"": NO_ADDRESS}
         self._addresses[text] = address
@@ -82,7 +82,9 @@ class ReplyAddresses:
             if isinstance(name, DirectName) and name.host == ".":
                 name = replace(name, host=self._services.name)
             names.setdefault(name.key, name)
-        address = self._lists[text] = reply_address(name_of(tuple(names.values())))
+        address = self._lists[text] = reply_address(
+            name_of(tuple(names.values())), self._services.id
+        )
         if found.expires_at != math.inf:
             self._services.loop.call_at(found.expires_at, self._lists.pop, text, None)
         return address

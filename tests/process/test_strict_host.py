@@ -16,6 +16,7 @@ import pytest
 from tests.patience import END_S
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.outgoing import send
+from tests.strict_host.encoding import Name
 from tests.strict_host.host import StrictHost
 from tests.strict_host.manner import POLITE, Manner
 from tests.strict_host.sockets import SocketHost
@@ -242,3 +243,18 @@ def test_an_acknowledged_message_outlives_a_kill(daemon: Daemon, strict: HostMak
     bodies = [b"%d" % number for number in range(300)]
     assert daemon.bodies("orders") == bodies
     assert sorted(daemon.bodies("plain"), key=int) == bodies
+
+
+def test_a_queue_of_the_source_is_named_by_its_number(daemon: Daemon, strict: HostMaker) -> None:
+    peer = strict()
+    (manager,) = daemon.json("status")
+    (queue,) = daemon.json("queue", "show", "private$\\plain")
+    name = f"PRIVATE={manager['queue_manager']}\\{queue['number']:x}"
+    daemon.send(
+        peer.destination("q"), b"1",
+        "--response-queue", name, "--admin-queue", name, "--acknowledge", "positive-arrival",
+    )  # fmt: skip
+    peer.wait(lambda host: host.bodies("q"), "the message")
+
+    (arrived,) = peer.host.receiving.queues["q"]
+    assert (arrived.admin, arrived.response) == (Name(2, number=queue["number"]),) * 2

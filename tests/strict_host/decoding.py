@@ -210,6 +210,9 @@ def _message(data: bytes, flags: int, counts: Counts | None, verdict: Verdict) -
     require(kinds[0] in (3, 5, 7), clause, f"DQ is {kinds[0]}")
     require(kinds[1] in (0, 2, 3, 5, 6, 7), clause, f"AQ is {kinds[1]}")
     to, admin, response = (_name(cursor, kind) for kind in kinds)
+    for name in (admin, response):
+        is_near = name.kind == 6 and name.guid == source
+        require(not is_near, clause, "type 6 for a private queue of the source, which is type 2")
     require(any(address) == (kinds[0] in (3, 5)), clause, "QueueManagerAddress and DQ")
     require(user & 0x1F <= 0x1D, clause, f"RC is {user & 0x1F}")
     if user >> 22 & 1:

@@ -219,7 +219,8 @@ class TestAdministrationAcknowledgments:
             ((7, ORDERS), NULL, 7, ORDERS),
             ((5, PUBLIC), OWN, 5, PUBLIC),
             ((3, 8), THIRD, 6, PrivateQueueName(THIRD, 8)),
-            ((3, 8), NULL, 6, PrivateQueueName(OWN, 8)),
+            ((3, 8), NULL, 2, 8),
+            ((3, 8), OWN, 2, 8),
             ((0, None), NULL, 0, None),
         ],
     )
@@ -229,6 +230,13 @@ class TestAdministrationAcknowledgments:
         _, packet = acknowledge(original(destination=destination, address=address))
 
         assert (packet.user.flags.response_type, packet.user.response_queue) == (kind, queue)
+
+    def test_a_response_queue_beside_the_administration_queue_has_no_guid(self):
+        admin = 6, PrivateQueueName(THIRD, 9)
+        _, packet = acknowledge(original(destination=(3, 8), address=THIRD, admin=admin))
+
+        assert packet.user.queue_manager_address == THIRD
+        assert (packet.user.flags.response_type, packet.user.response_queue) == (3, 8)
 
     def test_the_correlation_id_is_the_id_of_the_message(self):
         _, packet = acknowledge(original())
