@@ -154,3 +154,18 @@ def test_late_messages_among_settled_ones(
 def test_a_night_without_files_finds_nothing() -> None:
     with LocalEngine(threads=1) as engine:
         assert len(audit(engine, [], State(), AuditSettings(tasks=1)).findings) == 0
+
+
+def test_an_earlier_file_that_comes_later_does_not_rename_a_host(tmp_path: Path) -> None:
+    fleet = Fleet(random.Random(1))
+    renamed = fleet.host("kilo")
+    renamed.later_name = (MIDNIGHT + HOUR, "kilo-new")
+    rows = sorted(renamed.rows(), key=lambda row: int(row["at_ms"]))
+    state = State()
+    with LocalEngine(threads=1) as engine:
+        for night in (rows[1:], rows[:1]):
+            path = tmp_path / f"{len(night)}-{night[0]['block']}.parquet"
+            parquet.write_table(pa.Table.from_pylist(night, schema=arrow_schema()), path)
+            audit(engine, find_files([str(path)]), state, AuditSettings(tasks=1))
+
+    assert list(state.hosts.values()) == ["kilo-new"]

@@ -42,7 +42,7 @@ from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 11
+VERSION = 12
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -76,6 +76,7 @@ class State:
         self.files: set[str] = set()
         self.names: dict[int, str] = {}
         self.hosts: dict[int, str] = {}
+        self.named_at: dict[int, int] = {}
         self.aliases: dict[str, int] = {}
         self.runs = _empty("runs")
         self.carried = _empty("carried")
@@ -113,6 +114,7 @@ class State:
         state.files = set(known["files"])
         state.names = {int(key): text for key, text in known["names"].items()}
         state.hosts = {int(key): text for key, text in known["hosts"].items()}
+        state.named_at = {int(key): block for key, block in known["named_at"].items()}
         state.aliases = known["aliases"]
         for name, part in known["parts"].items():
             setattr(state, name, draft.place.read_table(part).to_pandas())
@@ -131,6 +133,7 @@ class State:
             "files": sorted(self.files),
             "names": self.names,
             "hosts": self.hosts,
+            "named_at": self.named_at,
             "aliases": self.aliases,
             "parts": parts,
         }
@@ -144,7 +147,8 @@ class State:
     ) -> None:
         """Update the state after an audit of `files`."""
         self.files |= {file.key for file in files}
-        self.names, self.hosts, self.aliases = found.names, found.hosts, found.aliases
+        self.names, self.aliases = found.names, found.aliases
+        self.hosts, self.named_at = found.hosts, found.named_at
         self.resent = resent(kept, self)
         self.runs, self.covered, self.routes = found.runs, found.covered, routes
         self.numbers, self.segments, self.carried = found.numbers.frame, segments, kept

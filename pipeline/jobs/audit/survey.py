@@ -41,6 +41,7 @@ class Survey:
 
     names: dict[int, str]
     hosts: dict[int, str]  # queue managers with a log
+    named_at: dict[int, int]
     aliases: dict[str, int]  # every name that each of them has had, in lower case
     runs: Frame  # merged, of all time
     streams: Frame  # one row for each stream of these files or carried over
@@ -76,6 +77,7 @@ class EarlierState(Protocol):
 
     names: dict[int, str]
     hosts: dict[int, str]
+    named_at: dict[int, int]  # the block from which on a host has its name
     aliases: dict[str, int]
     runs: Frame
     covered: Frame
@@ -115,11 +117,12 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     acknowledged = new.of(RowKind.ACKNOWLEDGED)
     orphans = _orphans(acknowledged[acknowledged.stream >= 0], merged, known)
     streams = _streams(both_sides, merged, known, unsettled | orphans, stretches)
-    names, hosts, aliases = new.names(known)
+    names, hosts, named_at, aliases = new.names(known)
     link(streams, runs, hosts, aliases, names, routes)
     found = Survey(
         names,
         hosts,
+        named_at,
         aliases,
         runs[RUN_COLUMNS],
         streams,
@@ -174,14 +177,22 @@ class _Fingerprints:
     def of(self, kind: RowKind) -> Frame:
         return self._by_kind.get(kind, self._none)
 
-    def names(self, known: EarlierState) -> tuple[dict[int, str], dict[int, str], dict[str, int]]:
-        """Return the known and new names of hashes, names of hosts, and aliases of hosts."""
+    def names(
+        self, known: EarlierState
+    ) -> tuple[dict[int, str], dict[int, str], dict[int, int], dict[str, int]]:
+        """Return the known and new names: of hashes, of hosts, with their blocks, and aliases."""
         names = self.of(RowKind.NAME)
         # The last name of a renamed host counts; messages are sent to the earlier names as well.
+        # Its earlier files may come later.
         named = self.of(RowKind.HOST).sort_values("block_first")
+        hosts, named_at = dict(known.hosts), dict(known.named_at)
+        for host, name, block in zip(named.host, named.text, named.block_first, strict=True):
+            if block >= named_at.get(int(host), 0):
+                hosts[int(host)], named_at[int(host)] = name, int(block)
         return (
             known.names | dict(zip(names.key_first, names.text, strict=True)),
-            known.hosts | dict(zip(named.host, named.text, strict=True)),
+            hosts,
+            named_at,
             known.aliases
             | {
                 name.casefold(): int(host)
