@@ -64,6 +64,8 @@ class Storage:
         self._lock = lock
         self._options = options
         self._open_reader = open_reader
+        self._rows_max = options.commit_rows_max
+        self._bytes_max = options.batch_bytes_max
         self._is_closed = False
         self._resources = contextlib.AsyncExitStack()
         self._readers: set[Reader] = set()
@@ -183,10 +185,7 @@ class Storage:
     @property
     def congested(self) -> bool:
         """Whether so many changes wait for the disk that no new messages should be accepted."""
-        return (
-            self._writer.rows_waiting >= self._options.commit_rows_max
-            or self._writer.bytes_waiting >= self._options.batch_bytes_max
-        )
+        return self._writer.has_waiting(self._rows_max, self._bytes_max)
 
     def room(self, now_s: float, size_bytes: int = 0) -> bool:
         """Return whether the disk has room for new messages of this size, which then count as

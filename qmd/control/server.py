@@ -215,8 +215,8 @@ class ControlConnection(asyncio.Protocol):
         return None
 
     def _refill(self) -> None:
-        """Split more requests off when all of the last ones have begun."""
-        if self._buffer.has_more and not self._backlog:
+        """Split more requests off, if all of the last ones have begun."""
+        if not self._backlog:
             self._backlog += self._frames(b"") or ()
 
     def close(self) -> None:
@@ -247,8 +247,9 @@ class ControlConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
-        self._refill()
-        if self._may_begin() and not self._waits_for_turn:
+        if self._buffer.has_more:
+            self._refill()
+        if self._backlog and self._may_begin() and not self._waits_for_turn:
             turns, account = self.components.local_turns, self.account
             is_bulk = len(self._backlog[0]) > LARGE_REQUEST_BYTES
             must_wait = is_bulk or (account is not None and account.must_wait)
@@ -256,8 +257,9 @@ class ControlConnection(asyncio.Protocol):
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
                 self._begin()
-                self._refill()
-            if self._may_begin():
+                if self._buffer.has_more:
+                    self._refill()
+            if self._backlog and self._may_begin():
                 self._waits_for_turn = True
                 if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
                     turns.wait(self, Class.BULK, self.memory_owner)
@@ -294,7 +296,7 @@ class ControlConnection(asyncio.Protocol):
         )
 
     def _begin(self) -> None:
-        """Begin as many requests as this turn has time for."""
+        """Begin as many requests as this turn has time for, and one at least."""
         busy_time = self.components.services.environment.busy_time
         began_s, began, size, untimed = 0.0, 0, 0, 0
         try:
@@ -308,8 +310,10 @@ class ControlConnection(asyncio.Protocol):
             return
         if len(self._backlog) > FEW_REQUESTS or len(self._backlog[0]) > FEW_BYTES:
             began_s = busy_time()
-        took_s, turn_s = 0.0, TURN_S if self.account is None else self.account.turn_s
-        while self._may_begin() and self._taken < TURN_REQUESTS_MAX:
+        took_s, turn_s = 0.0, TURN_S
+        if began_s and self.account is not None:
+            turn_s = self.account.turn_s
+        while True:
             frame_bytes = len(self._backlog[0])
             if began and frame_bytes > LARGE_BYTES:
                 self._taken = TURN_REQUESTS_MAX  # its memory is probed in a separate turn
@@ -321,6 +325,8 @@ class ControlConnection(asyncio.Protocol):
                 took_s, untimed = busy_time() - began_s, 0
                 if took_s > turn_s:
                     self._taken = TURN_REQUESTS_MAX
+            if self._taken >= TURN_REQUESTS_MAX or not (self._backlog and self._may_begin()):
+                break
         if began_s:
             took_s = busy_time() - began_s
             self.components.local_turns.spend(took_s)

@@ -211,7 +211,15 @@ def _check_rare(new: NewMessage) -> None:
             f"the sender id has {len(new.sender_id)} bytes; {SENDER_ID_BYTES_MAX} are allowed",
             "Give a security identifier such as S-1-5-21-1-2-1001.",
         )
-    _check_security(new)
+    if (
+        new.signature
+        or new.certificate
+        or new.encryption_key
+        or new.hash_algorithm
+        or new.privacy_level
+        or new.encryption_algorithm
+    ):
+        _check_security(new)
     if new.connector_type and len(new.connector_type) != 16:
         raise Refusal(
             "bad_connector_type",
@@ -279,7 +287,8 @@ def packet_size(
     )
     if new.connector_type:
         size += 16
-    size += _security_size(new)
+    if _has_security(new):
+        size += _security_size(new)
     if new.report_queue:
         size += 20
     if destinations or admin.several or response.several:
@@ -438,9 +447,7 @@ def _security(new: NewMessage, in_list: bool, signature_type: int) -> SecurityHe
 
 
 def _security_size(new: NewMessage) -> int:
-    """Return the size in bytes of the SecurityHeader of a message."""
-    if not _has_security(new):
-        return 0
+    """Return the size in bytes of the SecurityHeader of a message that has one."""
     items = [new.sender_id, new.encryption_key, new.signature, new.certificate]
     if new.encryption_key:
         items.append(build_provider(_PROVIDER))

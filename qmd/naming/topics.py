@@ -99,10 +99,13 @@ class Topics:
         """Return `protect` for messages of which the topics are expanded first."""
 
         def expand(messages: list[NewMessage], **named: Any) -> list[NewMessage]:
-            if any([has_topic(new.destination) for new in messages]):
-                messages = [
-                    self._expanded(new) if has_topic(new.destination) else new for new in messages
-                ]
+            for new in messages:
+                if ":" in new.destination and has_topic(new.destination):
+                    messages = [
+                        self._expanded(each) if has_topic(each.destination) else each
+                        for each in messages
+                    ]
+                    break
             return protect(messages, **named)
 
         return expand

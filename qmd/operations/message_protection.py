@@ -84,7 +84,10 @@ class MessageProtection:
         self, messages: list[NewMessage], *, in_transaction: bool = False
     ) -> list[NewMessage]:
         """Return the messages as they are to be sent.  Raises Refusal, MustAsk."""
-        if not any([new.signature or new.privacy_level for new in messages]):
+        for new in messages:
+            if new.signature or new.privacy_level:
+                break
+        else:
             return messages
         return [
             self._protected(new, in_transaction) if new.signature or new.privacy_level else new

@@ -60,7 +60,8 @@ class Environment:
         It is limited to the 32 bits that packets have for it, which last until 2106. A clock beyond
         that is wrong, but must not end the daemon.
         """
-        return min(max(self.wall_clock(), 0.0), LATEST_S)
+        now = self.wall_clock()
+        return now if 0.0 <= now <= LATEST_S else min(max(now, 0.0), LATEST_S)
 
     def wall_clock(self) -> float:
         """Return the computer's clock in seconds since 1970 UTC."""

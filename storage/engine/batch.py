@@ -56,12 +56,11 @@ class Batch:
         self._on_outcome = on_outcome
         #: Unique; identifies the batch to objects that must not keep a reference to it.
         self.number = next(_numbers)
-        self.load = load = Load(on_act)
-        #: Changes of outgoing queues, and of incoming sequences and the history of message ids.
-        self.outgoing = OutgoingChanges(load)
-        self.incoming = IncomingChanges(load)
-        #: Deliveries of the links of doors.
-        self.links = LinkChanges(load)
+        self.load = Load(on_act)
+        # Most batches of a lone sender have none of these.
+        self._outgoing: OutgoingChanges | None = None
+        self._incoming: IncomingChanges | None = None
+        self._links: LinkChanges | None = None
         self._messages: list[messages.NewMessage] = []
         self._shared_parts: list[shared_parts.NewPart] = []
         self._message_copies: list[messages.NewCopy] = []
@@ -71,6 +70,27 @@ class Batch:
         self._units: list[Unit[Any]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._reads: list[Read[Any]] = []
+
+    @property
+    def outgoing(self) -> OutgoingChanges:
+        """Changes of outgoing queues."""
+        if self._outgoing is None:
+            self._outgoing = OutgoingChanges(self.load)
+        return self._outgoing
+
+    @property
+    def incoming(self) -> IncomingChanges:
+        """Changes of incoming sequences, and of the history of message ids."""
+        if self._incoming is None:
+            self._incoming = IncomingChanges(self.load)
+        return self._incoming
+
+    @property
+    def links(self) -> LinkChanges:
+        """Deliveries of the links of doors."""
+        if self._links is None:
+            self._links = LinkChanges(self.load)
+        return self._links
 
     # Frequent changes.
 
@@ -209,26 +229,35 @@ class Batch:
         tally = tally_of(db)
         if tally is not None:
             tally.begin()
+        outgoing, incoming = self._outgoing, self._incoming
         if self._messages:
             messages.insert(db, self._messages)
-        self.outgoing.write_messages(db)
+        if outgoing is not None:
+            outgoing.write_messages(db)
         if self._shared_parts:
             shared_parts.insert(db, self._shared_parts)
         if self._message_copies:
             messages.insert_copies(db, self._message_copies)
-        self.outgoing.write_copies(db)
+        if outgoing is not None:
+            outgoing.write_copies(db)
         if self._message_deletions:
             messages.delete(db, self._message_deletions)
-        self.outgoing.write_deletions(db)
-        self.incoming.write_sequences(db)
-        self.outgoing.write_sequences(db)
-        self.incoming.write_history(db)
-        self.links.write(db)
+        if outgoing is not None:
+            outgoing.write_deletions(db)
+        if incoming is not None:
+            incoming.write_sequences(db)
+        if outgoing is not None:
+            outgoing.write_sequences(db)
+        if incoming is not None:
+            incoming.write_history(db)
+        if self._links is not None:
+            self._links.write(db)
         if self._events:
             events.insert(db, self._events, self._outcomes)
         elif self._outcomes:
             outcomes.record(db, self._outcomes)
-        self.outgoing.write_events(db)
+        if outgoing is not None:
+            outgoing.write_events(db)
         for unit in self._units:
             unit.write(db)
         if tally is None:
@@ -249,7 +278,8 @@ class Batch:
 
     def report(self) -> None:
         """Notify all callers, in the event loop.  Only after `write` has returned."""
-        self.outgoing.report()
+        if self._outgoing is not None:
+            self._outgoing.report()
         for unit in self._units:
             unit.settle()
         for callback in self._callbacks:
@@ -261,7 +291,8 @@ class Batch:
 
     def fail(self, error: StorageError) -> None:
         """Report to all callers that the batch was not stored, as far as is known."""
-        self.outgoing.fail(error)
+        if self._outgoing is not None:
+            self._outgoing.fail(error)
         for unit in self._units:
             unit.fail(error)
 

@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiosqlite
 
@@ -52,6 +52,49 @@ def submit(connection: aiosqlite.Connection, work: Work[T]) -> asyncio.Future[T]
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     connection._tx.put_nowait((future, partial(work, connection._conn)))
     return future
+
+
+class _Call(Generic[T]):
+    """The future that aiosqlite's thread gets for a call, where a callback replaces it.
+
+    A real future would call its callback one turn of the loop later.
+    """
+
+    __slots__ = ("_callback", "_loop")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[[T | None, BaseException | None], None],
+    ) -> None:
+        self._loop = loop
+        self._callback = callback
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: T) -> None:
+        self._callback(result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._callback(None, error)
+
+
+def submit_then(
+    connection: aiosqlite.Connection,
+    work: Work[T],
+    loop: asyncio.AbstractEventLoop,
+    callback: Callable[[T | None, BaseException | None], None],
+) -> None:
+    """Run `work` as `submit` does, and call `callback` with its result or its exception on `loop`.
+
+    It is called in the turn of the loop in which the loop is notified.
+    """
+    call: Any = _Call(loop, callback)
+    connection._tx.put_nowait((call, partial(work, connection._conn)))
 
 
 def at_once(connection: aiosqlite.Connection, work: Work[T]) -> T:

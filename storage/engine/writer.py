@@ -33,7 +33,7 @@ import aiosqlite
 
 from storage.engine import checkpoint
 from storage.engine.batch import Batch
-from storage.engine.connection import submit
+from storage.engine.connection import submit, submit_then
 from storage.engine.disk import LogFile
 from storage.engine.figures import WriterFigures
 from storage.engine.hindrance import can_wait, cause, explain, is_full, is_short_of_memory
@@ -120,6 +120,14 @@ class Writer:
         """Bytes of the packets that are not durable yet."""
         committing = self._committing
         return self.batch.load.bytes + (0 if committing is None else committing.load.bytes)
+
+    def has_waiting(self, rows: int, size: int) -> bool:
+        """Return whether so many rows, or so many bytes of packets, are not durable yet."""
+        load, committing = self.batch.load, self._committing
+        if committing is None:
+            return load.rows >= rows or load.bytes >= size
+        other = committing.load
+        return load.rows + other.rows >= rows or load.bytes + other.bytes >= size
 
     async def vacuum(self, pages_max: int) -> int:
         """Return free pages to the file system; return the number of free pages left.
@@ -219,9 +227,8 @@ class Writer:
 
     def _submit(self, batch: Batch) -> None:
         self._began_at = self._loop.time()
-        submit(self._connection, partial(self._write, batch=batch)).add_done_callback(
-            self._committed
-        )
+        work = partial(self._write, batch=batch)
+        submit_then(self._connection, work, self._loop, self._committed)
 
     def _may_wait(self, batch: Batch) -> bool:
         """Return whether a batch that was undone is to be retried."""
@@ -262,10 +269,10 @@ class Writer:
                 raise failed from error
             raise
 
-    def _committed(self, commit: asyncio.Future[bool]) -> None:
+    def _committed(self, is_long: bool | None, error: BaseException | None) -> None:
+        """Go on after a commit, or its failure; `is_long`: the log is too long."""
         batch = self._committing
         assert batch is not None
-        error = commit.exception()
         if isinstance(error, _NotNow):
             error = error.__cause__
             if self._failure is None and self._may_wait(batch):
@@ -279,10 +286,10 @@ class Writer:
             self.ordinary_commit_s += NEW_PART * (took_s - self.ordinary_commit_s)
         if error is not None:
             self._fail(_failed("a commit", error), error)
-        elif self._failure is None and commit.result():
+        elif self._failure is None and is_long:
             self._is_checkpointing = True
             self._checkpoint_began_at = self._loop.time()
-            submit(self._connection, self._checkpoint).add_done_callback(self._checkpointed)
+            submit_then(self._connection, self._checkpoint, self._loop, self._checkpointed)
         if self._failure is not None:
             batch.fail(self._failure)
         if batch.load.bytes:
@@ -297,10 +304,9 @@ class Writer:
             self._report(batch)
         self._rest()
 
-    def _checkpointed(self, done: asyncio.Future[None]) -> None:
+    def _checkpointed(self, _: None, error: BaseException | None) -> None:
         self._is_checkpointing = False
         self.figures.checkpoints.add(self._loop.time() - self._checkpoint_began_at)
-        error = done.exception()
         if error is not None:
             self._fail(_failed("a checkpoint", error), error)
         self._rest()

@@ -122,15 +122,20 @@ def insert(
     carried = outcome_rows.carry(db, outcomes)
     tally = tally_of(db)
     size = len(data) + len(carried or b"") + _BLOCK_BYTES + _RANGE_BYTES * len(ranges)
+    first_ms = last_ms = events[0].at_ms
+    count = len(events[0].numbers)
+    for event in events[1:]:
+        first_ms, last_ms = min(first_ms, event.at_ms), max(last_ms, event.at_ms)
+        count += len(event.numbers)
     block = db.execute(
         "INSERT INTO event_block"
         " (first_at_ms, last_at_ms, events, data, end_bytes, tally, ranges, outcomes)"
         " VALUES (?, ?, ?, ?, ? + coalesce("
         "(SELECT end_bytes FROM event_block ORDER BY id DESC LIMIT 1), 0), ?, ?, ?)",
         (
-            min(event.at_ms for event in events),
-            max(event.at_ms for event in events),
-            sum(len(event.numbers) for event in events),
+            first_ms,
+            last_ms,
+            count,
             data,
             size,
             None if tally is None else tally.for_block(),
@@ -301,13 +306,16 @@ def _widen(ranges: dict[bytes, tuple[int, int]], source: bytes, first: int, last
 
 
 def _packed(event: Event) -> Event:
+    size = sum(event.sizes) if event.sizes else event.bytes
+    if len(event.numbers) <= _SHORT:
+        return msgspec.structs.replace(event, bytes=size)  # no list is longer than that of numbers
     return msgspec.structs.replace(
         event,
         numbers=_short(event.numbers),
         places=_short(event.places),
         positions=_short(event.positions),
         sizes=_short(event.sizes),
-        bytes=sum(event.sizes) if event.sizes else event.bytes,
+        bytes=size,
         sequence_ids=_short(event.sequence_ids),
     )
 
