@@ -214,11 +214,6 @@ class ControlConnection(asyncio.Protocol):
             self.close()
         return None
 
-    def _refill(self) -> None:
-        """Split more requests off, if all of the last ones have begun."""
-        if not self._backlog:
-            self._backlog += self._frames(b"") or ()
-
     def close(self) -> None:
         """End the connection after the answers so far; requests that have not begun do not."""
         self._backlog.clear()
@@ -247,8 +242,8 @@ class ControlConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Begin requests, as long as the client reads its answers and this turn has time left."""
-        if self._buffer.has_more:
-            self._refill()
+        if self._buffer.has_more and not self._backlog:
+            self._backlog += self._frames(b"") or ()
         if self._backlog and self._may_begin() and not self._waits_for_turn:
             turns, account = self.components.local_turns, self.account
             is_bulk = len(self._backlog[0]) > LARGE_REQUEST_BYTES
@@ -257,8 +252,8 @@ class ControlConnection(asyncio.Protocol):
                 self._turn, self._taken = turns.serial, 0
             if self._taken < TURN_REQUESTS_MAX and not must_wait and turns.has_time():
                 self._begin()
-                if self._buffer.has_more:
-                    self._refill()
+                if self._buffer.has_more and not self._backlog:
+                    self._backlog += self._frames(b"") or ()
             if self._backlog and self._may_begin():
                 self._waits_for_turn = True
                 if self._backlog and len(self._backlog[0]) > LARGE_REQUEST_BYTES:
@@ -310,9 +305,8 @@ class ControlConnection(asyncio.Protocol):
             return
         if len(self._backlog) > FEW_REQUESTS or len(self._backlog[0]) > FEW_BYTES:
             began_s = busy_time()
-        took_s, turn_s = 0.0, TURN_S
-        if began_s and self.account is not None:
-            turn_s = self.account.turn_s
+        account = self.account if began_s else None
+        took_s, turn_s = 0.0, TURN_S if account is None else account.turn_s
         while True:
             frame_bytes = len(self._backlog[0])
             if began and frame_bytes > LARGE_BYTES:

@@ -211,14 +211,7 @@ def _check_rare(new: NewMessage) -> None:
             f"the sender id has {len(new.sender_id)} bytes; {SENDER_ID_BYTES_MAX} are allowed",
             "Give a security identifier such as S-1-5-21-1-2-1001.",
         )
-    if (
-        new.signature
-        or new.certificate
-        or new.encryption_key
-        or new.hash_algorithm
-        or new.privacy_level
-        or new.encryption_algorithm
-    ):
+    if _has_security(new) or new.hash_algorithm or new.privacy_level or new.encryption_algorithm:
         _check_security(new)
     if new.connector_type and len(new.connector_type) != 16:
         raise Refusal(

@@ -20,7 +20,7 @@ from typing import Any
 from storage.engine.connection import Work
 from storage.engine.incoming_changes import IncomingChanges
 from storage.engine.link_changes import LinkChanges
-from storage.engine.load import Load
+from storage.engine.load import Load, Part
 from storage.engine.outgoing_changes import OutgoingChanges
 from storage.engine.pending import Read, T, Unit
 from storage.errors import StorageError
@@ -43,6 +43,12 @@ class Batch:
     it was passed to a method.
     """
 
+    #: Changes of outgoing queues, and of incoming sequences and the history of message ids.
+    outgoing = Part(OutgoingChanges)
+    incoming = Part(IncomingChanges)
+    #: Deliveries of the links of doors.
+    links = Part(LinkChanges)
+
     def __init__(
         self,
         on_act: Callable[[], bool],
@@ -57,10 +63,6 @@ class Batch:
         #: Unique; identifies the batch to objects that must not keep a reference to it.
         self.number = next(_numbers)
         self.load = Load(on_act)
-        # Most batches of a lone sender have none of these.
-        self._outgoing: OutgoingChanges | None = None
-        self._incoming: IncomingChanges | None = None
-        self._links: LinkChanges | None = None
         self._messages: list[messages.NewMessage] = []
         self._shared_parts: list[shared_parts.NewPart] = []
         self._message_copies: list[messages.NewCopy] = []
@@ -70,27 +72,6 @@ class Batch:
         self._units: list[Unit[Any]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._reads: list[Read[Any]] = []
-
-    @property
-    def outgoing(self) -> OutgoingChanges:
-        """Changes of outgoing queues."""
-        if self._outgoing is None:
-            self._outgoing = OutgoingChanges(self.load)
-        return self._outgoing
-
-    @property
-    def incoming(self) -> IncomingChanges:
-        """Changes of incoming sequences, and of the history of message ids."""
-        if self._incoming is None:
-            self._incoming = IncomingChanges(self.load)
-        return self._incoming
-
-    @property
-    def links(self) -> LinkChanges:
-        """Deliveries of the links of doors."""
-        if self._links is None:
-            self._links = LinkChanges(self.load)
-        return self._links
 
     # Frequent changes.
 
@@ -229,7 +210,10 @@ class Batch:
         tally = tally_of(db)
         if tally is not None:
             tally.begin()
-        outgoing, incoming = self._outgoing, self._incoming
+        made = self.__dict__
+        outgoing: OutgoingChanges | None = made.get("outgoing")
+        incoming: IncomingChanges | None = made.get("incoming")
+        links: LinkChanges | None = made.get("links")
         if self._messages:
             messages.insert(db, self._messages)
         if outgoing is not None:
@@ -250,8 +234,8 @@ class Batch:
             outgoing.write_sequences(db)
         if incoming is not None:
             incoming.write_history(db)
-        if self._links is not None:
-            self._links.write(db)
+        if links is not None:
+            links.write(db)
         if self._events:
             events.insert(db, self._events, self._outcomes)
         elif self._outcomes:
@@ -278,8 +262,8 @@ class Batch:
 
     def report(self) -> None:
         """Notify all callers, in the event loop.  Only after `write` has returned."""
-        if self._outgoing is not None:
-            self._outgoing.report()
+        if "outgoing" in self.__dict__:
+            self.outgoing.report()
         for unit in self._units:
             unit.settle()
         for callback in self._callbacks:
@@ -291,8 +275,8 @@ class Batch:
 
     def fail(self, error: StorageError) -> None:
         """Report to all callers that the batch was not stored, as far as is known."""
-        if self._outgoing is not None:
-            self._outgoing.fail(error)
+        if "outgoing" in self.__dict__:
+            self.outgoing.fail(error)
         for unit in self._units:
             unit.fail(error)
 

@@ -1,6 +1,12 @@
-"""Load of a batch: the amount that its commit writes, and whether the commit is due."""
+"""Load of a batch: the amount that its commit writes, and whether the commit is due.
+
+A batch makes those of its parts that are rarely used by `Part`.
+"""
 
 from collections.abc import Callable
+from typing import Generic, Protocol, Self, TypeVar, overload
+
+P = TypeVar("P")
 
 
 class Load:
@@ -25,3 +31,32 @@ class Load:
         if self.waits:
             self.is_empty = False
             self.waits = not self._on_act()
+
+
+class Loaded(Protocol):
+    """An object with a load: a batch."""
+
+    load: Load
+
+
+class Part(Generic[P]):
+    """A part of each batch, made when it is first used: most batches use few of them."""
+
+    def __init__(self, make: Callable[[Load], P]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, batch: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, batch: Loaded, owner: type) -> P: ...
+
+    def __get__(self, batch: Loaded | None, owner: type) -> Self | P:
+        if batch is None:
+            return self
+        # From now on the attribute hides this descriptor: a part that was used is in `__dict__`.
+        part = batch.__dict__[self._name] = self._make(batch.load)
+        return part
