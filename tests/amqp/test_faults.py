@@ -20,6 +20,9 @@ from proton import Message  # noqa: E402
 from proton.utils import BlockingConnection  # noqa: E402
 
 HEADER = b"AMQP\x00\x01\x00\x00"
+#: A frame of the login that is shorter than its own head, and the descriptor of the answer.
+SHORT_LOGIN = b"AMQP\x03\x01\x00\x00" + b"\0\0\0\x04\x02\x01\0\0"
+OUTCOME = b"\x00SD"
 MESSAGES, KILLS = 200, 2
 
 
@@ -149,7 +152,7 @@ def test_bytes_that_are_no_amqp_end_their_connection_alone(hosts: Hosts) -> None
         recorded = conversation(door)
         chance = random.Random(11)
         inputs = [b"GET / HTTP/1.1\r\n\r\n", b"AMQP\x00\x00\x09\x01", HEADER + bytes(64),
-                  HEADER + b"\xff" * 64]  # fmt: skip
+                  HEADER + b"\xff" * 64, SHORT_LOGIN]  # fmt: skip
         for _ in range(60):
             damaged = bytearray(recorded)
             for _ in range(chance.randrange(1, 6)):
@@ -158,13 +161,16 @@ def test_bytes_that_are_no_amqp_end_their_connection_alone(hosts: Hosts) -> None
         for each in inputs:
             with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as client:
                 client.settimeout(END_S)
+                answer = b""
                 try:
                     client.sendall(each)
                     client.shutdown(socket.SHUT_WR)
-                    while client.recv(1 << 16):
-                        pass
+                    while part := client.recv(1 << 16):
+                        answer += part
                 except (ConnectionError, BrokenPipeError):
                     continue  # it was closed before everything was written
+                assert answer.startswith(b"AMQP"), each  # also if it began with other bytes
+                assert each != SHORT_LOGIN or OUTCOME in answer
         good = BlockingConnection(door.url, timeout=END_S)
         good.create_sender("orders").send(Message(body="after", durable=True))
         good.close()
