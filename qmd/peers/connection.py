@@ -237,7 +237,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the session of a connection that the peer or the network has closed."""
+        """End the session of a connection that the peer, the network or the dialer has closed."""
+        self._transport = None
         if self._closed or self.session is None:
             return
         self._reader.connection_lost(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qmd.tls.channel import Proof, TlsChannel
 
 ADDRESSES_MAX = 16  # addresses of one link that are tried
+TOO_LATE = "the time to connect ended while it was made"
 
 
 class Dialer:
@@ -85,6 +86,7 @@ class Dialer:
     ) -> OSError | UnicodeError | None:
         """Connect to an address, over TLS if the policy says so; return the error if that fails.
 
+        Return None also if the connection was made and has ended: its session has reported that.
         `limit_s` is the time for a connection without TLS.
         """
         peer = end_of(link)
@@ -94,13 +96,20 @@ class Dialer:
             if error is None or not ways.may_be_plain:
                 return error
             self._tls.failed(peer, str(error))
+        made: list[PeerConnection] = []
+
+        def make() -> PeerConnection:
+            made.append(self._make_connection(link, (host, port)))
+            return made[-1]
+
         try:
             async with asyncio.timeout(limit_s):
-                await self._services.loop.create_connection(
-                    lambda: self._make_connection(link, (host, port)), host, port
-                )
+                await self._services.loop.create_connection(make, host, port)
         except (OSError, TimeoutError, UnicodeError) as error:
-            return error
+            return None if _end(made) else error
+        except asyncio.CancelledError:
+            _end(made)
+            raise
         return None
 
     async def _connect_tls(
@@ -127,11 +136,25 @@ class Dialer:
                 await self._services.loop.create_connection(lambda: channel, host, tls_port)
             reason = await dial.done
         except (OSError, TimeoutError, UnicodeError) as error:
+            if channel.host:  # the connection was made, and is closed: `_end`
+                channel.connection_lost(None)
             reason = explain(error, waited_s=waited_s).text
         except asyncio.CancelledError:
             channel.abort()
             raise
         return TlsFailed(f"TLS at port {tls_port}: {reason}") if reason else None
+
+
+def _end(made: list[PeerConnection]) -> bool:
+    """End the session of a connection that was made and given up; return whether there is one.
+
+    If an attempt is given up in the turn in which its connection is made, uvloop closes the
+    transport, accepts no call on it, and does not call `connection_lost`.
+    """
+    opened = [each for each in made if each.session is not None and each.is_open]
+    for each in opened:
+        each.connection_lost(TimeoutError(TOO_LATE))
+    return bool(opened)
 
 
 class _TlsDial:
