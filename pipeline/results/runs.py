@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.results.column_types import typed
 from pipeline.results.places import Place
 
 KEEP_RUNS = 30  # with tables and pages
@@ -137,7 +138,7 @@ class Draft:
 
     def put_table(self, name: str, table: Any) -> None:
         """Write table `name`, an Arrow table."""
-        self.place.write_table(self._file(f"{name}.parquet"), table)
+        self.place.write_table(self._file(f"{name}.parquet"), typed(table))
 
     def put_page(self, name: str, text: str) -> None:
         self.place.write_text(self._file(name), text)
