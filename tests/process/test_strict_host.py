@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from tests.patience import END_S
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.outgoing import send
 from tests.strict_host.encoding import Name
-from tests.strict_host.host import StrictHost
 from tests.strict_host.manner import POLITE, Manner
 from tests.strict_host.sockets import SocketHost
 
@@ -83,14 +84,17 @@ def test_messages_go_both_ways(daemon: Daemon, strict: HostMaker, cut: str, unti
     peer = strict(replace(POLITE, cut=cut, untidy=untidy, piggyback=0.5))
     bodies = [b"%d" % number for number in range(70)]
     send(daemon, peer.destination("q"), *bodies)
-    send(daemon, peer.destination("express"), *bodies, kind="express")
+    for kind in ("express", "recoverable"):
+        send(daemon, peer.destination(kind), *bodies, kind=kind)
     with peer as host:
         for body in bodies:
             host.send_in_order("orders", body)
             host.send("plain", body, recoverable=True)
     peer.wait(lambda host: len(host.bodies("q")) == 70, "messages of the daemon")
     peer.wait(lambda host: len(host.bodies("express")) == 70, "express messages")
+    peer.wait(lambda host: len(host.bodies("recoverable")) == 70, "recoverable messages")
     peer.wait(lambda host: not host.sending.table, "acknowledgments of the daemon")
+    wait_idle(daemon, peer)
     assert peer.host.bodies("q") == bodies
     assert daemon.bodies("orders") == bodies
     assert daemon.bodies("plain") == bodies
@@ -216,20 +220,14 @@ def test_expired_messages_leave_gaps_that_the_next_ones_bridge(
     assert daemon.bodies("orders") == kept
 
 
-def _has_fewer_than(limit: int, host: StrictHost) -> bool:
-    return len(host.sending.table) < limit
-
-
 def test_an_acknowledged_message_outlives_a_kill(daemon: Daemon, strict: HostMaker) -> None:
     peer = strict(replace(POLITE, piggyback=0.5))
     with peer as host:
         for number in range(300):
             host.send_in_order("orders", b"%d" % number)
             host.send("plain", b"%d" % number, recoverable=True)
-    for limit in (450, 300, 100):
-        peer.wait(partial(_has_fewer_than, limit), "acknowledgments")
-        peer.daemon_is_killed = True
-        daemon.kill()
+    for count in (10, 100, 200, 300, 400, 500):
+        _kill_at(daemon, peer, count)
         with peer as host:
             left = {item.draft.message_id for item in host.sending.table}
             sent = dict(host.sending.sent)
@@ -243,6 +241,26 @@ def test_an_acknowledged_message_outlives_a_kill(daemon: Daemon, strict: HostMak
     bodies = [b"%d" % number for number in range(300)]
     assert daemon.bodies("orders") == bodies
     assert sorted(daemon.bodies("plain"), key=int) == bodies
+
+
+def _kill_at(daemon: Daemon, peer: SocketHost, count: int) -> None:
+    """Kill the daemon in the moment in which an acknowledgment ends message number `count`."""
+    is_dead = threading.Event()
+    pid = daemon.pid
+
+    def kill(settled: int) -> None:
+        if settled >= count and not is_dead.is_set():
+            os.kill(pid, signal.SIGKILL)
+            is_dead.set()
+
+    peer.daemon_is_killed = True
+    with peer as host:
+        host.sending.on_settled = kill
+        kill(host.sending.settled)
+    assert is_dead.wait(END_S), peer.report()
+    with peer as host:
+        host.sending.on_settled = None
+    daemon.kill()
 
 
 def test_a_queue_of_the_source_is_named_by_its_number(daemon: Daemon, strict: HostMaker) -> None:

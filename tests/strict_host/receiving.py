@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.strict_host.decoding import Arrived
-from tests.strict_host.encoding import RECEIVED, Name, direct, final_ack_draft, order_ack_draft
+from tests.strict_host.encoding import (
+    RECEIVED,
+    Name,
+    Place,
+    direct,
+    final_ack_draft,
+    order_ack_draft,
+)
 from tests.strict_host.sending import Item
 
 if TYPE_CHECKING:
@@ -48,6 +55,7 @@ class Receiving:
     sessions_of: dict[tuple[bytes, int], list[Session]] = field(default_factory=dict)
     acked: set[tuple[bytes, int]] = field(default_factory=set)  # a session ack was sent
     finished: set[tuple[bytes, int]] = field(default_factory=set)  # must not come again
+    refusing: dict[str, int] = field(default_factory=dict)  # queue -> class of its final acks
     sent_order_acks: list[tuple[str, int, int]] = field(default_factory=list)
 
     def take(self, session: Session, arrived: Arrived) -> None:
@@ -58,7 +66,7 @@ class Receiving:
             if len(self.times[arrived.key]) == 1:  # 3.1.5.8.1
                 self.queues.setdefault(str(queue), []).append(arrived)
             return
-        self._judge_place(str(queue), arrived)
+        self._judge_place(session, str(queue), arrived)
         stream = self.streams.setdefault((arrived.source, str(queue)), Incoming())
         place = arrived.place
         is_next = (
@@ -66,7 +74,9 @@ class Receiving:
             and place.number > stream.number
             and place.previous <= stream.number
         ) or (place.sequence > stream.sequence and place.previous == 0)
-        if is_next:
+        if is_next and str(queue) in self.refusing:
+            self._send_final_ack(session, arrived, self.refusing[str(queue)])
+        elif is_next:
             stream.sequence, stream.number, stream.rejected = place.sequence, place.number, 0
             self.queues.setdefault(str(queue), []).append(arrived)
             if arrived.journal or place.flags & 2:
@@ -94,7 +104,7 @@ class Receiving:
         fresh = arrived.reach_s == 0xFFFFFFFF or age_s <= arrived.reach_s + 1
         require(fresh, "QB 3.1.7.1.2", f"{text} sent when expired")
 
-    def _judge_place(self, queue: str, arrived: Arrived) -> None:
+    def _judge_place(self, session: Session, queue: str, arrived: Arrived) -> None:
         require, clause = self.host.verdict.require, "QB 3.1.1.5"
         place = arrived.place
         assert place is not None
@@ -113,6 +123,7 @@ class Receiving:
             stream.seen_sequence, stream.seen_number = place.sequence, 0
         if not require(place.sequence == stream.seen_sequence, clause, "a prior sequence"):
             return
+        self._judge_link(session, queue, place)
         if is_resent:
             return
         good = place.number == stream.seen_number + 1 or (
@@ -124,6 +135,16 @@ class Receiving:
         good = place.previous == place.number - 1 or may_be_resent
         require(good, "QB 3.1.7.1.3", f"previous {place.previous} of new number {place.number}")
         stream.seen_number = max(place.number, stream.seen_number)
+
+    def _judge_link(self, session: Session, queue: str, place: Place) -> None:
+        """Judge that a message names the one before it in the sender's table: QB 3.1.7.1.3."""
+        stream = queue, place.sequence
+        last = session.last_numbers.get(stream, 0)
+        session.last_numbers[stream] = place.number
+        acked = [number for *of, number in self.sent_order_acks if (of[0], of[1]) == stream]
+        if not self.host.has_gaps and max(acked, default=0) < last < place.number:
+            text = f"number {place.number} names {place.previous}, and came after {last}"
+            self.host.verdict.require(place.previous == last, "QB 3.1.7.1.3", text)
 
     # -- order acks: QB 3.1.1.6.2, 3.1.6.9 --
 
@@ -171,12 +192,14 @@ class Receiving:
         )
         self._send(draft, session, self.host.manner.order_ack_delay_s, covered)
 
-    def _send_final_ack(self, session: Session, arrived: Arrived) -> None:
+    def _send_final_ack(
+        self, session: Session, arrived: Arrived, message_class: int = RECEIVED
+    ) -> None:
         place = arrived.place
         assert place is not None
         to, address = self._order_queue(session)
         draft = final_ack_draft(
-            self.host.guid, self.host.next_id(), to, address, int(self.host.wall()), RECEIVED,
+            self.host.guid, self.host.next_id(), to, address, int(self.host.wall()), message_class,
             (place.sequence, place.number, place.previous, arrived.source, arrived.message_id),
         )  # fmt: skip
         self._send(draft, session, self.host.manner.final_ack_delay_s, frozenset())

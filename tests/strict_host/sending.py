@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,8 @@ class Sending:
     order_acked: dict[int, int] = field(default_factory=dict)
     final_acks: list[tuple[int, Item]] = field(default_factory=list)
     admin_acks: list[Arrived] = field(default_factory=list)
+    settled: int = 0  # messages that an acknowledgment has ended
+    on_settled: Callable[[int], None] | None = None  # called at once, with their number
     timestamp: int = 0
     ordinal: int = 0
 
@@ -166,6 +169,9 @@ class Sending:
     def _remove(self, item: Item) -> None:
         if item in self.table:
             self.table.remove(item)
+            self.settled += 1
+            if self.on_settled is not None:
+                self.on_settled(self.settled)
         stream = self.streams.get(item.stream)
         if stream is not None and not any(each.stream == item.stream for each in self.table):
             stream.sequence, stream.next_number = self.new_sequence(), 1

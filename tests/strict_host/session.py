@@ -58,6 +58,7 @@ class Session:
         self.received = self.recoverable_received = 0
         self.unacked: list[Arrived] = []
         self._announced = 0  # the widest window of this session: notes 16
+        self.last_numbers: dict[tuple[str, int], int] = {}  # of each sequence that came
         self._stored: list[tuple[int, Arrived]] = []  # no bit has been sent for them
         self._is_active = self._has_heard = False
         # Times; NEVER: the timer is stopped.
@@ -267,6 +268,9 @@ class Session:
 
     def _take_message(self, arrived: Arrived) -> None:
         host = self.host
+        if host.manner.breaks_off:
+            self.close("the host breaks off before it takes a message")
+            return
         self.received += 1
         self.unacked.append(arrived)
         self._is_active = True
