@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +18,12 @@ from qmd.access import tokens
 from qmd.client import ClientError, QueueManager, blocking, new_message
 from qmd.client.address import TokenAddress
 from tests.process.harness import Daemon, free_port
+from tests.process.small_disk import SmallDisk
 
 NAME = "south"
 QUOTA_BYTES = 20_000_000
+TRANSACTIONS_BYTES = 1_000_000
+FILLED_BYTES_PER_S = 2_000_000  # of its disk
 STOPPED_S, RUNS_S = 0.6, 0.4
 PAUSE_S = 0.2  # of each load
 FILLED_AFTER_S = 150.0  # its disk, after other alerts that need room
@@ -37,15 +40,18 @@ class SickHost:
                 **settings,
                 "queue_manager": {"name": NAME},
                 "quotas": {"computer": f"{QUOTA_BYTES}B"},
+                "memory": {"transactions": f"{TRANSACTIONS_BYTES}B"},
+                "transactions": {"idle": "1h"},
                 "directory": {"kind": "file", "reload": "1s"},
             },
         )
         self._east = east
-        self._disk: Path | None = None
-        self._mount()
+        self._disk = SmallDisk(self.daemon, "600m")
+        self._data = self._disk.data
         (self.daemon.folder / "directory.toml").write_text("")
         self._make_certificate()
         self._stop = threading.Event()
+        self._stops = threading.Event()  # the daemon is about to be stopped
         self._threads: list[threading.Thread] = []
         self._ends = contextlib.ExitStack()
 
@@ -56,7 +62,8 @@ class SickHost:
             *("QmdRefusesPeers", "QmdDeadLetters", "QmdAccessRefused", "QmdQueueNotRead"),
             *("QmdQueueOld", "QmdQuotaNearlyUsed", "QmdEventLoopLag", "QmdCommitsSlow"),
             *("QmdDirectoryProblem", "QmdLogLarge", "QmdDestinationPaused"),
-            *("QmdCertificateExpires", *(("QmdDiskFull",) if self._disk else ())),
+            *("QmdCertificateExpires", "QmdMemoryBudget"),
+            *(("QmdDiskFillsUp", "QmdDiskFull") if self._disk.place else ()),
         ]
         return [*((each, NAME) for each in of_itself), ("QmdDestinationOld", "east")]
 
@@ -82,7 +89,10 @@ class SickHost:
         daemon.cli("outgoing", "pause", NOTHING)
         self._east.send("DIRECT=TCP:127.0.0.1:9\\private$\\old", b"x")
         (daemon.folder / "directory.toml").write_text("[[queue")
-        for work in (self._send_in_vain, self._send_here, self._lack_rights, self._stop_and_go):
+        for work in (
+            *(self._send_in_vain, self._send_here, self._lack_rights, self._stop_and_go),
+            *(self._begin_a_transaction, self._use_up_the_disk),
+        ):
             thread = threading.Thread(target=work)
             thread.start()
             self._threads.append(thread)
@@ -90,20 +100,15 @@ class SickHost:
     def recover(self) -> None:
         """End the causes that are threads, files or readers."""
         self._stop.set()
+        self._ends.close()
         for thread in self._threads:
             thread.join()
-        self._ends.close()
 
     def close(self) -> None:
         """Unmount its disk, after the end of the daemon."""
-        if self._disk is not None:
-            subprocess.run(["umount", "-l", str(self._disk)], check=True)
+        self._disk.close()
 
     # The set-up.
-
-    @property
-    def _data(self) -> Path:
-        return (self._disk or self.daemon.folder) / "data"
 
     def _make_certificate(self) -> None:
         """Give it a certificate that expires soon, which needs the identity of a first run."""
@@ -111,15 +116,6 @@ class SickHost:
         self.daemon.cli("tls", "init", "--days", "5")
         self.daemon.terminate()
         self.daemon.configure({"tls": {"enabled": True, "port": free_port()}})
-
-    def _mount(self) -> None:
-        """Give it a small disk of its own; only root can."""
-        place = self.daemon.folder / "disk"
-        place.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(place)]
-        if os.geteuid() == 0 and subprocess.run(command, check=False).returncode == 0:
-            self._disk = place
-            self.daemon.configure({"queue_manager": {"data": str(place / "data")}})
 
     # The causes, each in a thread.
 
@@ -139,23 +135,42 @@ class SickHost:
 
         The reader of the database keeps its log from being emptied meanwhile.
         """
-        began, has_filled = time.monotonic(), False
         with blocking.connect(self.daemon.folder / "qmd.sock") as qm:
-            while not self._stop.wait(PAUSE_S):
+            while not self._stop.is_set():
+                self._stops.wait(PAUSE_S)
+                self._stops.clear()
                 with contextlib.suppress(ClientError):
-                    qm.send_many([new_message("unread", b"x") for _ in range(3)])
-                    qm.send("traffic", bytes(100_000), delivery="recoverable")
+                    qm.send("traffic", bytes(200_000), delivery="recoverable")
                     qm.receive("traffic", timeout_s=0.0)
-                is_due = time.monotonic() > began + FILLED_AFTER_S
-                if self._disk is not None and is_due and not has_filled:
-                    has_filled = True
-                    self._fill(self._disk)
+                    qm.send_many([new_message("unread", b"x") for _ in range(3)])
 
-    def _fill(self, disk: Path) -> None:
-        found = os.statvfs(disk)
+    def _use_up_the_disk(self) -> None:
+        """Write a file that grows, and in the end leaves no room for new messages."""
+        disk, began = self._disk.place, time.monotonic()
+        if disk is None:
+            return
         file = disk / "filler"
-        file.write_bytes(bytes(max(0, found.f_bavail * found.f_frsize - 20_000_000)))
-        self._ends.callback(file.unlink)
+        with file.open("wb", buffering=0) as filler:
+            while not self._stop.wait(PAUSE_S):
+                passed_s = time.monotonic() - began
+                wanted = int(passed_s * FILLED_BYTES_PER_S) - filler.tell()
+                if passed_s > FILLED_AFTER_S:
+                    found = os.statvfs(disk)
+                    wanted = found.f_bavail * found.f_frsize - 20_000_000
+                filler.write(bytes(max(0, wanted)))
+        file.unlink()
+
+    def _begin_a_transaction(self) -> None:
+        """Send in a transaction that does not end as much as the budget allows."""
+        with (
+            contextlib.suppress(ClientError),
+            blocking.connect(self.daemon.folder / "qmd.sock") as qm,
+            qm.transaction() as transaction,
+        ):
+            for _ in range(TRANSACTIONS_BYTES * 97 // 100 // 10_000):
+                transaction.send(NOTHING, bytes(10_000))
+            self._stop.wait()
+            transaction.abort()
 
     def _lack_rights(self) -> None:
         """Ask with a token that may only read."""
@@ -174,8 +189,10 @@ class SickHost:
         asyncio.run(ask())
 
     def _stop_and_go(self) -> None:
-        """Take the processor from the daemon most of the time."""
+        """Take the processor from the daemon most of the time, often in the middle of a commit."""
         while not self._stop.is_set():
+            self._stops.set()
+            time.sleep(random.uniform(0.002, 0.02))
             os.kill(self.daemon.pid, signal.SIGSTOP)
             self._stop.wait(STOPPED_S)
             os.kill(self.daemon.pid, signal.SIGCONT)

@@ -42,6 +42,18 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
+def test_an_alert_about_commits_fires_before_the_daemon_gives_up() -> None:
+    """A commit with new messages waits for a limited time: then the daemon stops."""
+    from storage.options import StorageOptions
+
+    (rule,) = (each for each in rules() if each["alert"] == "QmdCommitsWait")
+    number, unit = re.fullmatch(r"(\d+)([smh])", rule["for"]).groups()  # type: ignore[union-attr]
+    scrape_s = 15
+
+    for_s = int(number) * {"s": 1, "m": 60, "h": 3600}[unit]
+    assert for_s + scrape_s < StorageOptions().full_disk_patience_s
+
+
 def promtool(*words: object) -> str:
     command = ["promtool", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=END_S)
