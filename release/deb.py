@@ -29,11 +29,16 @@ def missing() -> list[str]:
 
 
 def build(
-    out: Path, *, version: str | None = None, compression: str = "", source: Path = ROOT
+    out: Path,
+    *,
+    version: str | None = None,
+    compression: str = "",
+    options: str = "",
+    source: Path = ROOT,
 ) -> list[Path]:
     """Build all packages into `out`; return the `.deb` files.
 
-    `compression` is one of dpkg-deb; by default its own default.
+    `compression` is one of dpkg-deb; by default its own default.  `options` are DEB_BUILD_OPTIONS.
     Raises subprocess.CalledProcessError, with the end of the output of the build.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -46,7 +51,7 @@ def build(
             changelog.write_text(text)
         done = subprocess.run(  # nosec B603, B607: constant words
             ["dpkg-buildpackage", "-b", "-us", "-uc"],
-            cwd=tree, env=_environment(compression), text=True,
+            cwd=tree, env=_environment(compression, options), text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -56,11 +61,12 @@ def build(
         return [Path(shutil.copy(file, out)) for file in sorted(Path(place).glob("*.deb"))]
 
 
-def _environment(compression: str) -> dict[str, str]:
+def _environment(compression: str, options: str) -> dict[str, str]:
     """Return the environment without variables of this Python, make and its tests."""
     dropped = ("PYTHON", "VIRTUAL_ENV", "MAKE", "MFLAGS", "QMD_", "PYTEST")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-    return {**kept, "QMD_DEB_COMPRESSION": compression}
+    chosen = {"DEB_BUILD_OPTIONS": options} if options else {}
+    return {**kept, **chosen, "QMD_DEB_COMPRESSION": compression}
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The Debian packages: built, checked, and their whole life in a minimal Debian.
 
 They take a minute of processor time, so `make packages-test` runs them (QMD_PACKAGES=1), and CI the
-shorter form, without compression, lintian and the second build (QMD_PACKAGES=fast).
+shorter form, without compression, optimization, lintian and the second build (QMD_PACKAGES=fast).
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ pytestmark = [
     pytest.mark.skipif(bool(deb.missing()), reason=f"not installed: {deb.missing()}"),
 ]
 only_at_length = pytest.mark.skipif(FORM != "1", reason="make packages-test runs it")
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    compression = "" if FORM == "1" else "none"
-    return deb.build(tmp_path_factory.mktemp("packages"), compression=compression)
 
 
 @pytest.fixture(scope="module")

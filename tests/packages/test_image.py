@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from release import deb, image
+from release import image
 from tests.packages.chroot import skip_without_tools
 from tests.packages.life import Installed, exchange_messages
 from tests.patience import END_S
@@ -38,7 +38,7 @@ def buildah(*words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def name(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     skip_without_tools()
     folder = tmp_path_factory.mktemp("image")
     before = os.environ.get("STORAGE_DRIVER")
@@ -46,7 +46,6 @@ def name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     name = f"localhost/qmd-test-{uuid.uuid4()}"
     try:
         image.make_base(folder / "base.tar")
-        packages = deb.build(folder / "packages", compression="none")
         image.build(name, folder / "base.tar", packages)
         yield name
     finally:
