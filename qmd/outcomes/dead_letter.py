@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,8 +27,9 @@ from qmd.core.packet_fields import (
 )
 from qmd.events.header import EventHeader, Kind
 from qmd.message.shared_packet import whole
+from qmd.outcomes.system_queues import SystemQueues
 from qmd.queues.local_queue import LocalQueue, Reader
-from qmd.queues.put import put
+from qmd.queues.put import put, put_all
 from qmd.queues.quarantine import log_damaged, put_aside
 from qmd.queues.quotas import more_for
 from storage.tables import messages as message_rows
@@ -53,20 +54,6 @@ log = structlog.get_logger()
 
 #: The reason in the event of a message that is not kept as a dead letter.
 UNWANTED = "its application did not ask for a dead letter"
-
-
-class SystemQueues(NamedTuple):
-    """The dead-letter queues of the system, (id, name) of each, as values for units of work."""
-
-    plain: tuple[int, str]
-    transactional: tuple[int, str]
-    has_named: bool  # applications have named other dead-letter queues
-    # Queues that take no dead letter any more: their messages have ended, or are about to.
-    being_deleted: frozenset[int] = frozenset()
-
-    def of(self, *, is_transactional: bool) -> tuple[int, str]:
-        """Return the queue for such a message."""
-        return self.transactional if is_transactional else self.plain
 
 
 class DeadLetters:
@@ -266,6 +253,24 @@ class DeadLetters:
         batch.when_durable(partial(queue.deliver, [stored]))
         return stored.lookup_id
 
+    def _keep_all(
+        self, to_queue: LocalQueue, packets: Sequence[bytes], header: EventHeader, wall_ms: int
+    ) -> None:
+        """Keep messages as dead letters with the open batch; `header` is that of their event."""
+        batch, next_lookup_id = self._services.storage.batch, self._services.ids.next_lookup_id
+        class_, reason = header.message_class, header.reason
+        dead = [
+            StoredMessage(
+                next_lookup_id(TRANSACTIONAL_LEVEL), wall_ms, patch_class(packet, class_), reason
+            )
+            for packet in packets
+        ]
+        put_all(to_queue, dead, batch)
+        batch.when_durable(partial(to_queue.deliver, dead))
+        self.counts[class_] += len(dead)
+        places = [each.lookup_id for each in dead]
+        self._recorder.record(header._replace(to_queue=to_queue.name), packets, places=places)
+
     def received(self, queue: LocalQueue, messages: Sequence[StoredMessage]) -> None:
         """Add the consequences of received messages to the open batch: journal, acknowledgments."""
         if queue.holds_ended:
@@ -320,10 +325,11 @@ class DeadLetters:
         keep: bool = True,
     ) -> None:
         """Acknowledge messages that ended; keep them as dead letters or in the journal."""
-        batch, recorder = self._services.storage.batch, self._recorder
+        batch = self._services.storage.batch
         wall_ms = int(self._services.environment.time() * 1000)
         for_final_ack: list[bytes] = []
         discarded: list[bytes] = []
+        kept: dict[LocalQueue, list[bytes]] = {}  # dead letters, by the queue that keeps them
         for packet in packets:
             is_local = source_of(packet) == self._services.id
             if (
@@ -355,18 +361,21 @@ class DeadLetters:
                 # An operator or an application causes the other ends, not the sender.
                 by_sender = message_class == MessageClass.NACK_RECEIVE_TIMEOUT and not is_local
                 host = self._ways.asked(source_of(packet), None).by if by_sender else ""
-                self.dead_letter(packet, message_class, reason, wall_ms, queue.name, host=host)
+                if host:
+                    self.dead_letter(packet, message_class, reason, wall_ms, queue.name, host=host)
+                else:
+                    kept.setdefault(self.dead_letter_queue(packet), []).append(packet)
             elif result.final_ack is None and message_class != MessageClass.ACK_RECEIVE:
                 discarded.append(packet)
+        header = EventHeader(
+            Kind.DEAD_LETTERED, queue=queue.name, message_class=message_class, reason=reason
+        )
+        for to_queue, dead in kept.items():
+            self._keep_all(to_queue, dead, header, wall_ms)
         if for_final_ack:
             self._acknowledgments.send_final_acks(for_final_ack, message_class, batch)
         if discarded:
-            recorder.record(
-                EventHeader(
-                    Kind.DISCARDED, queue=queue.name, message_class=message_class, reason=reason
-                ),
-                discarded,
-            )
+            self._recorder.record(header._replace(kind=Kind.DISCARDED), discarded)
 
     def expire_received(self, queue: LocalQueue) -> None:
         """End the messages in `queue.expired`, which were not received in time.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from qmd.events.unit_events import UnitEvents
-    from qmd.outcomes.dead_letter import SystemQueues
+    from qmd.outcomes.system_queues import SystemQueues
     from storage.tables.events import Event
     from storage.tables.outgoing import OutgoingRow
 

@@ -17,8 +17,8 @@ from qmd.control_protocol.messages import NewMessage
 from qmd.events.header import Kind
 from qmd.events.recorder import Recorder
 from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
-from qmd.outcomes.dead_letter import SystemQueues
 from qmd.outcomes.removal import Dying, Removal
+from qmd.outcomes.system_queues import SystemQueues
 from storage.tables import outgoing, owed, own_dead_letters, queues
 from storage.tables.keys import ARRIVAL_BITS, LOOKUP_BITS, queue_id_of
 from storage.tables.own_dead_letters import OwnDeadLetter
