@@ -50,6 +50,8 @@ class NamedDeadLetterQueues:
         self._by_number: dict[int, int] = {}  # message number to queue id
         self._express: set[int] = set()  # the express messages among them, which are not on disk
         self._gone: set[int] = set()  # gone at the last check; a commit may still be reported
+        self._unwritten: list[OwnDeadLetter] = []  # entries that go to disk with the open batch
+        self._batch_number = 0
         self._reader: Reader | None = None  # while stored entries are not loaded yet
         self._is_loaded = asyncio.Event()
         self._is_loaded.set()
@@ -149,8 +151,10 @@ class NamedDeadLetterQueues:
         if express:
             self._express.add(number)
         else:
-            row = OwnDeadLetter(number, queue.id, place, key)
-            batch.run(partial(rows.insert, rows=[row]))
+            if batch.number != self._batch_number:  # the unit of the last batch has its own rows
+                self._batch_number, self._unwritten = batch.number, []
+                batch.run(partial(rows.insert, rows=self._unwritten))
+            self._unwritten.append(OwnDeadLetter(number, queue.id, place, key))
 
     def queue_of(self, packet: bytes) -> LocalQueue | None:
         """Return the queue that keeps this dead letter; None: one of the system's queues."""
