@@ -1,6 +1,6 @@
 """Protections against an attacker on the network path."""
 
-from tests.attack.removals.removal import Removal
+from tests.attack.removals.removal import Change, Removal
 
 _TLS = "tests/attack/test_tls.py::"
 _HOSTS = "tests/process/test_tls.py::"
@@ -39,7 +39,7 @@ REMOVALS = (
         "qmd/peers/tls_peers.py",
         "        if row.key != certificate.origin_key:\n",
         "        if False:\n",
-        f"{_TLS}test_a_false_host_at_a_known_address_gets_nothing",
+        f"{_HOSTS}test_a_key_is_bound_on_first_use",
     ),
     Removal(
         "TLS is cut, and only the port without TLS let through",
@@ -75,6 +75,13 @@ REMOVALS = (
         "SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT",
         "SSL.VERIFY_PEER",
         f"{_TLS}test_a_peer_without_a_certificate_gets_no_session",
+        (
+            Change(
+                "qmd/tls/channel.py",
+                "        if owner is None or self.proof is None:\n",
+                "        if owner is None:\n",
+            ),
+        ),
     ),
     Removal(
         "no certificate, an expired, early, revoked or false one",
