@@ -196,6 +196,9 @@ def test_a_false_certificate_that_comes_first_does_not_lock_the_genuine_peer_out
     attacker = dial(tls_port(receiver), made, tmp_path)
     first = answer(attacker, victim)
     assert first is not None
+    attacker.send(wire.parameters(recoverable_ack_timeout_ms=500, ack_timeout_ms=500, window=64))
+    attacker.frame()  # the session is open
+    assert status(receiver)["accepted"] == 1
 
     sender.send(direct(receiver.port, "q"), b"genuine")
 

@@ -420,13 +420,6 @@ REMOVALS = (
         "qmd/transfer/release.py",
         "if queue is None or not self._speakers.may_acknowledge(connection, message, queue):",
         "if queue is None:",
-        f"{_ACKS}test_order_acks_of_others_release_nothing_that_is_in_flight",
-    ),
-    Removal(
-        "forged order acks and final acks",
-        "qmd/transfer/release.py",
-        "if queue is None or not self._speakers.may_acknowledge(connection, message, queue):",
-        "if queue is None:",
         f"{_ACKS}test_order_acks_of_others_release_nothing_that_is_in_flight_to_a_qmd",
     ),
     Removal(
