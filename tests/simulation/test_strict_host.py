@@ -6,6 +6,7 @@ hours cost nothing here.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from qmd.client import connect
 from tests.simulation import vfs
 from tests.simulation.scenario import Scenario
 from tests.strict_host.manner import Manner, drawn
@@ -71,21 +73,31 @@ def intervals(host: SimulatedHost) -> list[list[float]]:
     ]
 
 
+@pytest.mark.slow
 def test_messages_without_order_acks_are_resent_by_the_table_of_the_text(
     scenario: Scenario,
 ) -> None:
     host = windows(scenario, replace(WINDOWS, order_acks_withheld=True))
     send(scenario, "q", b"1", b"2")
-    # Other messages keep the session alive: an idle one would end after five minutes.
-    for number in range(116):
-        send(scenario, "other", b"%d" % number, delivery="recoverable")
-        scenario.wait(250.0)
+    anna = scenario.host("anna")
+
+    async def traffic() -> None:
+        """Keep the session alive by other messages: an idle one would end after five minutes."""
+        async with connect(anna.control_socket) as client:
+            while True:
+                await client.send(f"DIRECT=TCP:{ADDRESS}\\private$\\other", delivery="recoverable")
+                await asyncio.sleep(250.0)
+
+    anna.run_application("traffic", traffic)
+    scenario.wait(29_000.0)
 
     # QB 3.1.2.6, 3.1.3.1
     assert intervals(host) == [[30] * 3 + [300] * 3 + [1800] * 3 + [21_600]] * 2
     host.host.verdict.assert_clean()
-    host.act().behave(WINDOWS)
-    scenario.wait(22_000.0)
+    (stream,) = host.host.receiving.streams.values()
+    (session,) = host.host.sessions
+    host.act().receiving.send_order_ack("q", stream.sequence, stream.number, session)
+    scenario.wait(10.0)
     assert host.host.bodies("q") == [b"1", b"2"]
     assert outgoing(scenario)["messages"] == 0
 
@@ -161,6 +173,55 @@ def test_a_session_without_acknowledgments_ends_after_two_silent_ack_wait_timers
     for queue, body in (("express", b"1"), ("plain", b"2"), ("q", b"3")):
         assert host.host.bodies(queue) == [body]
         assert outgoing(scenario, queue)["messages"] == 0
+    host.host.verdict.assert_clean()
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_handshake_without_an_answer_ends_after_a_minute(
+    scenario: Scenario, answers: int
+) -> None:
+    slow = replace(WINDOWS.times, initialization_s=3600.0)
+    host = windows(scenario, replace(WINDOWS, answers=answers, times=slow))
+    send(scenario, "q", b"1")
+    began = scenario.world.now
+    scenario.world.run_until(lambda: bool(host.host.ended), seconds_max=300.0)
+    assert 55 < scenario.world.now - began < 65  # QB 3.1.2.1, <43>
+
+    host.act().behave(WINDOWS)
+    scenario.wait(100.0)
+    assert host.host.bodies("q") == [b"1"]
+    host.host.verdict.assert_clean()
+
+
+def test_an_idle_session_ends_and_the_next_message_opens_another(scenario: Scenario) -> None:
+    # The strict host never closes an idle session here, so that the queue manager must.
+    host = windows(scenario, replace(WINDOWS, times=replace(WINDOWS.times, cleanup_s=1e6)))
+    send(scenario, "q", b"1")
+    scenario.wait(200.0)
+    assert len(host.host.sessions) == 1
+    scenario.wait(500.0)
+    assert host.host.sessions == []  # QB 3.1.6.2, <44>
+
+    send(scenario, "q", b"2")
+    scenario.wait(10.0)
+    assert host.host.bodies("q") == [b"1", b"2"]
+    host.host.verdict.assert_clean()
+
+
+def test_a_request_for_another_queue_manager_is_refused_in_a_full_answer(
+    scenario: Scenario,
+) -> None:
+    host = windows(scenario)
+    host.server = bytes(range(16))
+    host.host.send("news", b"1")
+    host.act()
+    scenario.wait(12.0)
+    # CS is judged by the host: QB 3.1.5.3.1.
+    assert {session.end_reason for session in host.host.ended} == {"refused"}
+
+    host.server = bytes(16)
+    scenario.wait(30.0)
+    assert scenario.bodies("anna", "news") == [b"1"]
     host.host.verdict.assert_clean()
 
 

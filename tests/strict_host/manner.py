@@ -46,6 +46,7 @@ class Manner:
     names_by_guid: bool = False  # order acks to PRIVATE=guid\4 instead of a direct name
     keeps_previous: bool = False  # a resent first message: 0 or the number before it, notes 19
     system: int = 0x0310  # OperatingSystem: server-class, no ping
+    answers: int = 2  # of the handshake's two: 0 or 1 leaves the other side waiting
     breaks_off: bool = False  # closes each session instead of taking a message
     sleeps: bool = False  # sends no packet at all, and reads
 

@@ -160,7 +160,8 @@ class Session:
             packet.system & 0x100 | host.manner.system & 0x0600 | 0x10,
             refused=not is_valid, is_answer=True, untidy=host.manner.untidy,
         )  # fmt: skip
-        self._write(answer)
+        if host.manner.answers >= 1:
+            self._write(answer)
         self.state = "WAITING_CP_MSG"
 
     def _take_establish_answer(self, packet: Establish) -> None:
@@ -197,6 +198,8 @@ class Session:
             require(good, "QB 2.2.2.1", f"AckTimeout {packet.ack_ms}")
             self.recoverable_ms, self.ack_ms = packet.recoverable_ms, packet.ack_ms
             self._announced = host.manner.window
+            if host.manner.answers < 2:
+                return
             self._write(
                 encoding.parameters(
                     packet.recoverable_ms, packet.ack_ms, host.manner.window,

@@ -28,8 +28,10 @@ class _Link(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         host = self._owner.host
-        make = host.initiate if self._is_initiator else host.accept
-        self.session = make(own_address=ADDRESS)
+        if self._is_initiator:
+            self.session = host.initiate(self._owner.server, own_address=ADDRESS)
+        else:
+            self.session = host.accept(own_address=ADDRESS)
         self._owner.links.append(self)
         self._owner.turn()
 
@@ -59,6 +61,8 @@ class SimulatedHost:
             now=self._loop.time, wall=lambda: EPOCH_S + world.now, seed=seed, manner=manner
         )
         self.host.peer_address = peer
+        self.server = bytes(16)  # the ServerGuid of requests
+        self._retry_at = 0.0
         self.links: list[_Link] = []
         self._timer: events.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -106,11 +110,13 @@ class SimulatedHost:
             self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
+        """Connect, at most once in the time of the Session Retry Connect Timer: QB 3.1.2.3."""
         loop: asyncio.AbstractEventLoop = self._loop
+        await asyncio.sleep(self._retry_at - loop.time())
+        self._retry_at = loop.time() + self.host.manner.times.retry_s
         try:
             await loop.create_connection(
                 lambda: _Link(self, is_initiator=True), self.host.peer_address, PORT
             )
         except OSError:
-            await asyncio.sleep(self.host.manner.times.retry_s)
-            self._loop.call_soon(self.turn)
+            loop.call_at(self._retry_at, self.turn)
