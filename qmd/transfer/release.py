@@ -198,8 +198,8 @@ class OutgoingRelease:
             if done:  # else its messages have become dead letters meanwhile
                 self._releasable.setdefault(queue, []).extend(done)
             self._release_soon()
-            if released == queue.sequence.next_number - 1:
-                self.release()  # the end of a sequence; the next message begins another
+            if queue.removing:
+                self.release()  # before the commit that would make them dead letters, if possible
         else:
             # The ack is for an earlier pass: only the disk knows how many rows it releases.  Rows
             # that were counted before have to be deleted by then.
