@@ -8,8 +8,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
 from protocol.identifiers import message_id_text
-from qmd.core.packet_fields import is_express, message_number, sent_time_s, source_of
-from qmd.events.unit_events import label_of
+from qmd.core.packet_fields import is_express, label_of, message_number, sent_time_s, source_of
 from qmd.history.message_search import EXPRESS_AT_ONCE, catch_up
 from qmd.history.places import end_ms
 from qmd.message.shared_packet import head_of, whole
@@ -52,14 +51,16 @@ async def page(
             if _is_over(queue, key):
                 continue
             head = head_of(packet)
-            id_ = message_id_text(source_of(head), message_number(head))
             label = label_of(whole(packet))
-            if wanted and wanted not in label.casefold() and wanted not in id_.casefold():
-                continue
+            id_ = ""
+            if wanted not in label.casefold():
+                id_ = message_id_text(source_of(head), message_number(head))
+                if wanted not in id_.casefold():
+                    continue
             transactional = key >= TRANSACTIONAL_FIRST
             found.append(
                 {
-                    "id": id_,
+                    "id": id_ or message_id_text(source_of(head), message_number(head)),
                     "label": label,
                     "state": "unacknowledged" if key in sent else "waiting",
                     "delivery": _delivery(head, transactional=transactional),

@@ -19,6 +19,7 @@ _SENT_OFFSET = 52
 _SOURCE_OFFSET = 16
 _MESSAGE_NUMBER_OFFSET = 56
 _FLAGS_OFFSET = 60
+_LABEL = 56  # after the start of the MessagePropertiesHeader
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 
@@ -107,6 +108,13 @@ def has_admin_queue(packet: bytes) -> bool:
 def message_class_of(packet: bytes) -> int:
     message_class: int = _U16.unpack_from(packet, properties_offset(packet) + 2)[0]
     return message_class
+
+
+def label_of(packet: bytes) -> str:
+    """Return the label without its end mark. [MS-MQMQ] 2.2.19.3"""
+    at = properties_offset(packet)
+    label = packet[at + _LABEL : at + _LABEL + 2 * packet[at + 1]]
+    return label.decode("utf-16-le", "replace").rstrip("\0")
 
 
 def final_ack_body(packet: bytes) -> bytes:
