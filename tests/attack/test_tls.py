@@ -301,6 +301,19 @@ def test_bytes_that_are_no_tls_end_their_connection_only(hosts: Hosts, junk: byt
     receiver.wait_for("q", 1)
 
 
+def test_a_handshake_that_is_too_long_is_not_kept(hosts: Hosts):
+    """It announces fewer bytes than OpenSSL accepts, and never ends."""
+    receiver = tls_daemon(hosts)
+    hello = b"\x01" + (120_000).to_bytes(3, "big") + b"\x03\x03" + bytes(80_000)
+    parts = [hello[at : at + 16_000] for at in range(0, len(hello), 16_000)]
+
+    with socket.create_connection(("127.0.0.1", tls_port(receiver)), 30) as connection:
+        with contextlib.suppress(ConnectionError):
+            for each in parts:
+                connection.sendall(struct.pack(">BHH", 22, 0x0301, len(each)) + each)
+        wait_log(receiver, "its handshake is too long")
+
+
 def test_false_and_expired_certificates_are_refused_where_an_authority_counts(
     hosts: Hosts, tmp_path: Path
 ):

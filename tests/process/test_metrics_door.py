@@ -14,6 +14,9 @@ from tests.patience import END_S
 pytest.importorskip("prometheus_client")
 pytest.importorskip("httptools")
 
+from qmd.config.settings import MetricsSettings
+from qmd.doors.http.listening import CannotServe
+from qmd.doors.metrics.program import tls_context
 from tests.process.harness import Daemon
 from tests.process.metrics_door import MetricsDoor, Scrape
 
@@ -181,3 +184,6 @@ def test_it_does_not_listen_beyond_loopback_without_tls_and_a_token(tmp_path: Pa
     result = daemon.cli("door", "metrics", check=False)
     assert result.returncode == 78
     assert b"metrics_not_secret" in result.stderr
+    settings = MetricsSettings(address="0.0.0.0", certificate=Path("c"), key=Path("k"))
+    with pytest.raises(CannotServe, match="need a token"):
+        tls_context(settings)
