@@ -213,6 +213,9 @@ def test_a_refused_transactional_message_is_final_and_the_sequence_goes_on(
     peer.wait(lambda: bool(peer.final_acks), what="a final ack")
 
     assert peer.final_acks[0].message_class == MessageClass.NACK_BAD_SIGNATURE
+    peer.send(build_user_message(bad))  # a repetition is refused as well, and not taken for stored
+    peer.wait(lambda: len(peer.final_acks) > 1, what="a second final ack")
+    assert peer.final_acks[1].message_class == MessageClass.NACK_BAD_SIGNATURE
     # The duplicate of an accepted message stays one, also when its signature no longer counts.
     keyring(daemon).remove(SID, signer_of(certificate("sender")).fingerprint)
     peer.send(remote.transactional("orders", sequence, 3, 1))
