@@ -39,7 +39,10 @@ BYTES_MAX = 64 * 1024 * 1024
 _ROOT = re.compile(
     r"\\msmq\\triggers(?:\\clustered)?\\(?:.*\\)?data\\(triggers|rules)\\(.+)$", re.I
 )
-_VALUE = re.compile(r'^(?:"((?:[^"\\]|\\.)*)"|@)=(.*)$', re.DOTALL)
+# Each match ends where it cannot go on, and tries nothing again: a file may consist of quotes.
+_NAME = re.compile(r'[ \t]*+(?:"((?:[^"\\]|\\.)*+)"|@)=[ \t]*+', re.DOTALL)
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*+)"[ \t]*+(?=\n|\Z)', re.DOTALL)
+_DATA = re.compile(r"(?:[^\n]*+(?<=\\)\n)*+[^\n]*+")  # a backslash ends a line that goes on
 _KINDS: dict[int, Kind] = {0: PEEK, 1: RECEIVE, 2: TRANSACTIONAL}
 _SYSTEM_QUEUES = {1: "journal", 2: "dead-letter", 3: "transactional-dead-letter"}
 _SEPARATORS = re.compile(r"[\t;]")
@@ -237,55 +240,54 @@ def _text(data: bytes) -> str:
 
 def _keys(text: str) -> list[tuple[str, Values]]:
     """Return the keys of a .reg file with their values."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    if not lines[0].startswith(("Windows Registry Editor", "REGEDIT4")):
+    text = text.replace("\r\n", "\n")
+    if not text.startswith(("Windows Registry Editor", "REGEDIT4")):
         raise TriggerError("the file is no export of a registry: its first line says otherwise")
     keys: list[tuple[str, Values]] = []
-    at = 1
-    while at < len(lines):
-        line = lines[at].strip()
-        at += 1
-        if line.startswith("[") and line.endswith("]"):
-            keys.append((line[1:-1], {}))
-        elif keys and line.startswith(('"', "@")):
-            statement = lines[at - 1]
-            while at < len(lines) and not _is_whole(statement):
-                statement = f"{statement.removesuffix(chr(92))}\n{lines[at]}"
-                at += 1
-            name, value = _value(statement.strip())
-            if value is not None:
-                keys[-1][1][name.casefold()] = value
+    at = text.find("\n") + 1
+    while 0 < at < len(text):
+        value = _NAME.match(text, at) if keys else None
+        if value is not None:
+            name, found, at = _value(text, value)
+            if found is not None:
+                keys[-1][1][name.casefold()] = found
+        else:
+            end = text.find("\n", at)
+            line = text[at : end if end >= 0 else len(text)].strip()
+            if line.startswith("[") and line.endswith("]"):
+                keys.append((line[1:-1], {}))
+            elif keys and line.startswith(('"', "@")):
+                raise _damaged(text, at)
+            at = end
+        at = text.find("\n", at) + 1 if at >= 0 else 0
     return keys
 
 
-def _is_whole(statement: str) -> bool:
-    """Return whether a value is complete: a text may have several lines, and a hexadecimal too."""
-    match = _VALUE.match(statement.strip())
-    if match is None:
-        return False
-    value = match[2].strip()
-    if value.startswith('"'):
-        return re.fullmatch(r'"(?:[^"\\]|\\.)*"', value, re.DOTALL) is not None
-    return not value.endswith("\\")
-
-
-def _value(statement: str) -> tuple[str, str | int | None]:
-    match = _VALUE.match(statement)
-    if match is None:
-        return "", None
-    name, value = _unescaped(match[1] or ""), match[2].strip()
-    if value.startswith('"'):
-        return name, _unescaped(value[1:-1])
-    kind, _, digits = value.partition(":")
+def _value(text: str, named: re.Match[str]) -> tuple[str, str | int | None, int]:
+    """Return a name, its value or None, and the place after it.  Raises TriggerError."""
+    name, at = _unescaped(named[1] or ""), named.end()
+    if text[at : at + 1] == '"':
+        quoted = _TEXT.match(text, at)
+        if quoted is None:
+            raise _damaged(text, named.start())
+        return name, _unescaped(quoted[1]), quoted.end()
+    data = _DATA.match(text, at)
+    assert data is not None  # it matches an empty text
+    kind, _, digits = data[0].replace("\\\n", "").strip().partition(":")
     try:
         if kind == "dword":
-            return name, int(digits, 16)
+            return name, int(digits, 16), data.end()
         if kind in ("hex(1)", "hex(2)"):  # REG_SZ and REG_EXPAND_SZ
             raw = bytes.fromhex("".join(digits.split()).replace(",", ""))
-            return name, raw.decode("utf-16-le", "replace").rstrip("\0")
+            return name, raw.decode("utf-16-le", "replace").rstrip("\0"), data.end()
     except ValueError:
         pass
-    return name, None
+    return name, None, data.end()
+
+
+def _damaged(text: str, at: int) -> TriggerError:
+    line = text.count("\n", 0, at) + 1
+    return TriggerError(f"the file is damaged: in line {line} begins a value that has no end")
 
 
 def _unescaped(text: str) -> str:

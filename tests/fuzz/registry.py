@@ -21,7 +21,13 @@ def exports() -> Iterable[bytes]:
     yield data.decode().encode("utf-16")
     yield data.replace(b"private$", b"private$" + b"x" * 700)
     yield b'REGEDIT4\n[\\MSMQ\\Triggers\\Data\\Rules\\{1}]\n"a"="' + b"\\" * 50_000
-    yield b"REGEDIT4\n[\\MSMQ\\Triggers\\Data\\Rules\\{1}]\n" + b'"a"="\n' * 5_000
+    key = b"REGEDIT4\n[\\MSMQ\\Triggers\\Data\\Rules\\{1}]\n"
+    yield key + b'"a"="\n' * 5_000
+    yield key + b'"a"="' + b"x\\n" * 20_000
+    yield key + b'"a"="' + b"x\n" * 20_000
+    yield key + b'"a"=hex(1):00,\\\n' * 5_000
+    yield key + b'"a"=hex(1):' + b"00,\\\n" * 20_000
+    yield key + b'"a\n' * 20_000
 
 
 def check_export(data: bytes) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qmd.triggers.definition import ARGUMENTS, Condition, Foreign, Program, TriggerError
-from qmd.triggers.registry import read_registry
+from qmd.triggers.registry import _keys, read_registry
 from qmd.triggers.store import TriggerFile
 
 EXPORT = (Path(__file__).parents[2] / "data" / "triggers.reg").read_text()
@@ -61,6 +61,21 @@ def test_a_program_without_a_counterpart_disables_its_trigger() -> None:
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(TriggerError):
         read_registry(data, {})
+
+
+@pytest.mark.parametrize("value", ['"Name"="Bills', '"Name"="Bills" 7', '"Name', '@="Bills'])
+def test_a_damaged_value_is_refused_with_its_line(value: str) -> None:
+    key = r"[HKEY_LOCAL_MACHINE\SOFTWARE\Microsoft\MSMQ\Triggers\Data\Rules\{1}]"
+    data = f'REGEDIT4\n{key}\n"Description"="x"\n{value}\n'
+    with pytest.raises(TriggerError, match="in line 4 begins a value that has no end"):
+        read_registry(data.encode(), {})
+
+
+def test_a_value_of_many_lines_is_read() -> None:
+    key = r"[HKEY_LOCAL_MACHINE\SOFTWARE\Microsoft\MSMQ\Triggers\Data\Rules\{1}]"
+    lines = ",\\\n  ".join(["42,00,69,00", "6c,00", "6c,00,00,00"])
+    text = f'Windows Registry Editor Version 5.00\n{key}\n"Name"=hex(2):{lines}\n"Text"="a\nb"\n'
+    assert _keys(text) == [(key[1:-1], {"name": "Bill", "text": "a\nb"})]
 
 
 def test_an_import_is_complete_or_nothing(tmp_path: Path) -> None:
