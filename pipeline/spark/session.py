@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.spark.class_archive import archive_options
 from pipeline.spark.java import NoJava, java_home, require_java
 from pipeline.spark.spark_home import light_home
 
@@ -68,12 +69,21 @@ def spark_session(app: str, master: str = LOCAL, conf: Mapping[str, str] | None 
 
     settings = {**_ALWAYS, **(_LOCAL if is_local else {}), **(conf or {})}
     settings[_OPTIONS] = java_options(settings.get(_OPTIONS, ""), is_local=is_local)
+    if is_local and "-XX:ArchiveClassesAtExit" not in settings[_OPTIONS]:
+        home, java = Path(os.environ["SPARK_HOME"]), Path(os.environ["JAVA_HOME"])
+        settings[_OPTIONS] = " ".join((settings[_OPTIONS], *archive_options(home, java, settings)))
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     use_here(session)
     return session
+
+
+def spark_places() -> tuple[Path, Path]:
+    """Return the folders of Spark and of Java that local sessions use.  Raises NoJava."""
+    _prepare_environment(is_local=True)
+    return Path(os.environ["SPARK_HOME"]), Path(os.environ["JAVA_HOME"])
 
 
 def use_here(session: Any) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.spark.session import java_options
+from pipeline.spark import class_archive
+from pipeline.spark.session import java_options, spark_places
 from pipeline.spark.spark_home import light_home
 
 
@@ -74,3 +75,49 @@ def test_a_collector_that_is_already_set_is_not_set_again(monkeypatch, tmp_path,
     monkeypatch.setenv(where, "-XX:+UseG1GC" if where == "JAVA_TOOL_OPTIONS" else str(tmp_path))
 
     assert "GC" not in java_options("", is_local=True)
+
+
+def test_an_archive_of_classes_is_for_one_spark_one_java_and_one_class_path(monkeypatch, tmp_path):
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    home, java = tmp_path / "spark-1", tmp_path / "java"
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "core.jar").write_bytes(b"1")
+    java.mkdir()
+    assert class_archive.archive_file(home, java) is None, "Java names no release"
+    (java / "release").write_text('JAVA_VERSION="17"')
+    file = class_archive.archive_file(home, java)
+    assert file.parent == tmp_path
+    assert class_archive.archive_options(home, java, {}) == ()
+
+    file.touch()
+    found = class_archive.archive_options(home, java, {})
+    assert found[0] == f"-XX:SharedArchiveFile={file}"
+    assert class_archive.archive_options(home, java, {"spark.driver.extraClassPath": "x"}) == ()
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert class_archive.archive_options(home, java, {}) == ()
+    (home / "jars" / "core.jar").write_bytes(b"12")
+    assert class_archive.archive_file(home, java) != file
+
+
+def test_archives_that_no_session_uses_are_removed(tmp_path):
+    (tmp_path / "spark-1" / "jars").mkdir(parents=True)
+    (tmp_path / "spark-2" / "jars").mkdir(parents=True)
+    names = ("spark-1-a.jsa", "spark-1-b.jsa", "spark-2-c.jsa", "spark-3-d.jsa")
+    for name in names:
+        (tmp_path / name).touch()
+
+    class_archive._remove_others(tmp_path / "spark-1-b.jsa")
+
+    assert {each.name for each in tmp_path.glob("*.jsa")} == {"spark-1-b.jsa", "spark-2-c.jsa"}
+
+
+def test_a_session_uses_the_archive_and_prints_nothing_about_it(spark, capfd):
+    file = class_archive.archive_file(*spark_places())
+    if file is None or not file.is_file():
+        pytest.skip("no archive of classes: make one with python -m pipeline.spark.class_archive")
+    management = spark._jvm.java.lang.management.ManagementFactory
+    options = list(management.getRuntimeMXBean().getInputArguments())
+
+    assert f"-XX:SharedArchiveFile={file}" in options
+    assert spark.range(3).count() == 3
+    assert "archive" not in capfd.readouterr().out
