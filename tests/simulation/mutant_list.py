@@ -1147,8 +1147,8 @@ MUTANTS = (
     Mutant(
         "the log lacks messages discarded in their queue",
         "qmd/outcomes/dead_letter.py",
-        "        if discarded:\n            recorder.record(",
-        "        if False:\n            recorder.record(",
+        "        if discarded:\n            self._recorder.record(",
+        "        if False:\n            self._recorder.record(",
     ),
     Mutant(
         "a refill serves no waiting reader",
@@ -1515,12 +1515,10 @@ MUTANTS = (
     Mutant(
         "a rejected message becomes no dead letter",
         "qmd/outcomes/dead_letter.py",
-        "                self.dead_letter(packet, message_class, reason, wall_ms, queue.name,"
-        " host=host)",
-        "                if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
-        "                    self.dead_letter(\n"
-        "                        packet, message_class, reason, wall_ms, queue.name, host=host\n"
-        "                    )",
+        "                    kept.setdefault(self.dead_letter_queue(packet), []).append(packet)\n",
+        "                    if message_class != MessageClass.NACK_RECEIVE_REJECTED:\n"
+        "                        queue_of = self.dead_letter_queue(packet)\n"
+        "                        kept.setdefault(queue_of, []).append(packet)\n",
     ),
     Mutant(
         "messages counted only on disk do not await confirmation",
