@@ -70,7 +70,6 @@ $(TOOLS): requirements-dev.lock $(READY)
 	@$(PIP) --require-hashes -r requirements-dev.lock
 	@$(PIP) --require-hashes -r requirements-amqp.lock || \
 	  echo "the door for AMQP is left out: qpid-proton needs a C compiler and the headers of Python"
-	@$(PY) -m pipeline.spark.class_archive >/dev/null || true  # Java starts faster with one
 	@touch $@
 
 run: setup ## start one queue manager in the foreground, with its data in ./run

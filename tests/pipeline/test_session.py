@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.spark import class_archive
+from pipeline.spark import archive_maker, class_archive
 from pipeline.spark.session import java_options, spark_places
 from pipeline.spark.spark_home import light_home
 
@@ -106,7 +106,7 @@ def test_archives_that_no_session_uses_are_removed(tmp_path):
     for name in names:
         (tmp_path / name).touch()
 
-    class_archive._remove_others(tmp_path / "spark-1-b.jsa")
+    archive_maker._remove_others(tmp_path / "spark-1-b.jsa")
 
     assert {each.name for each in tmp_path.glob("*.jsa")} == {"spark-1-b.jsa", "spark-2-c.jsa"}
 
@@ -114,7 +114,7 @@ def test_archives_that_no_session_uses_are_removed(tmp_path):
 def test_a_session_uses_the_archive_and_prints_nothing_about_it(spark, capfd):
     file = class_archive.archive_file(*spark_places())
     if file is None or not file.is_file():
-        pytest.skip("no archive of classes: make one with python -m pipeline.spark.class_archive")
+        pytest.skip("no archive of classes: make one with python -m pipeline.spark.archive_maker")
     management = spark._jvm.java.lang.management.ManagementFactory
     options = list(management.getRuntimeMXBean().getInputArguments())
 
