@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.attack.mutated import mutated
 from tests.patience import END_S
 from tests.process.http_door import HttpDoor, open_door
 
 SEED, COUNT = 17, 300
+ODD = (b"\0", b"\r", b"\n", b"\r\n", b":", b"%", b"99999")
 WHOLE = (
     b"POST /v1/queues/orders/messages?label=a%20b HTTP/1.1\r\nhost: localhost\r\n"
     b"content-type: application/json\r\ncontent-length: 15\r\n\r\n" + b'{"body": "text"}'[:15],
@@ -28,28 +30,10 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpDoor]:
     yield from open_door(tmp_path_factory.mktemp("mutations"), "orders", head_timeout="2s")
 
 
-def _mutated(chance: random.Random) -> bytes:
-    data = bytearray(chance.choice(WHOLE))
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data))
-        match chance.randrange(4):
-            case 0:
-                data[at] = chance.randrange(256)
-            case 1:
-                del data[at : at + chance.randint(1, 8)]
-            case 2:
-                data[at:at] = data[at : at + chance.randint(1, 30)]
-            case _:
-                data[at:at] = chance.choice((b"\0", b"\r", b"\n", b"\r\n", b":", b"%", b"99999"))
-        if not data:
-            break
-    return bytes(data)
-
-
 def test_no_mutated_request_stops_or_hangs_the_door(door: HttpDoor) -> None:
     chance = random.Random(SEED)
     for number in range(COUNT):
-        data = _mutated(chance)
+        data = mutated(chance, chance.choice(WHOLE), ODD, faults_max=4)
         connection = socket.create_connection(("127.0.0.1", door.port), timeout=END_S)
         with connection, contextlib.suppress(ConnectionError):
             connection.sendall(data)

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from tests.attack.mutated import mutated
 from tests.process.http_door import Answer, HttpDoor, messages, open_door
 
 SECRET, ABSENT = "secret", "absent"
@@ -34,6 +35,7 @@ SPELLINGS = (
 )
 SYSTEM = ("dead-letter", "transactional-dead-letter", "journal", "alias:x", "topic:planted-topic")
 MUTATIONS, SEED = 150, 16
+ODD = (b"\\u0000", b"[[[[", b"{}", b"1e999", b"-1", b'"')
 
 
 class World:
@@ -149,21 +151,8 @@ def _mutated(chance: random.Random, world: World) -> tuple[str, str, bytes]:
     method, path, content = chance.choice(
         list(world.requests(chance.choice(SPELLINGS).format(SECRET)))
     )
-    data = bytearray(json.dumps({} if content is None else content).encode())
-    for _ in range(chance.randint(1, 3)):
-        at = chance.randrange(len(data))
-        match chance.randrange(4):
-            case 0:
-                data[at] = chance.randrange(256)
-            case 1:
-                del data[at : at + chance.randint(1, 8)]
-            case 2:
-                data[at:at] = data[at : at + chance.randint(1, 30)]
-            case _:
-                data[at:at] = chance.choice((b"\\u0000", b"[[[[", b"{}", b"1e999", b"-1", b'"'))
-        if not data:
-            data = bytearray(b"{}")
-    return method, path, bytes(data)
+    data = json.dumps({} if content is None else content).encode()
+    return method, path, mutated(chance, data, ODD, faults_max=3) or b"{}"
 
 
 def test_mutated_contents_have_no_effect_and_hang_nothing(world: World) -> None:

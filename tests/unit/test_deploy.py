@@ -15,7 +15,7 @@ from tests.patience import END_S
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 EXPOSURE_MAX = 2.0
 
-#: What the unit of each service takes away from it.
+#: The unit of each service takes these rights away from it.
 SANDBOX = {
     "AmbientCapabilities": "",
     "CapabilityBoundingSet": "",
