@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
+import subprocess  # nosec B404: own module, no shell
 import sys
 import tempfile
 from pathlib import Path
@@ -33,7 +33,7 @@ def make() -> Path | None:
     part = Path(name)
     part.unlink()  # Java makes it
     try:
-        subprocess.run(
+        subprocess.run(  # nosec B603: fixed arguments
             [sys.executable, "-m", "pipeline.spark.archive_maker", str(part)],
             check=True,
             stdout=subprocess.DEVNULL,
