@@ -45,6 +45,31 @@ MUTANTS = (
         "            if not stream.is_forgotten:\n"
         "                batch.incoming.set",
     ),
+    # A session acknowledges stored messages up to the first that is not: a run shows only if the
+    # message before it is acknowledged as well.
+    Mutant(
+        "a run is acknowledged before its commit",
+        "qmd/transfer/incoming.py",
+        "        turn.decided += range(received.first_number, received.first_number + count)\n",
+        "        turn.decided += range(received.first_number, received.first_number + count)\n"
+        "        turn.connection.mark_stored(turn.decided)\n",
+        "tests/integration/transfer/test_acknowledgments_of_runs.py",
+    ),
+    Mutant(
+        "a message that is in no run is acknowledged before its commit",
+        "qmd/transfer/incoming.py",
+        "            turn.decided.append(number)\n",
+        "            turn.decided.append(number)\n"
+        "            turn.connection.mark_stored(turn.decided)\n",
+        "tests/integration/transfer/test_acknowledgments_of_runs.py",
+    ),
+    Mutant(
+        "readers get a run before its commit",
+        "qmd/transfer/arrivals.py",
+        "        turn.arrivals[queue] += stored\n",
+        "        queue.deliver(stored)\n",
+        "tests/integration/transfer/test_acknowledgments_of_runs.py",
+    ),
     Mutant(
         "an order ack names a position that is not durable",
         "qmd/core/sequence.py",
