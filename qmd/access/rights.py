@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 TRANSACTION_ID_BYTES = 16
 LOCK_ID_BYTES = 16
 MARK_BYTES = 8  # appended to the ids of a client without all rights
+NAMING = ("queue_not_granted", "right_missing", "no_such_queue")  # refusals that name a queue
 
 
 class Rights:
@@ -48,6 +49,24 @@ class Rights:
 
     def require(self, demand: Demand, things: Iterable[Thing], verb: str) -> None:
         """Raise Refusal if a right is missing on one of the things, and MustAsk."""
+
+    def require_unnamed(
+        self, demand: Demand, things: Iterable[Thing], verb: str, what: str
+    ) -> None:
+        """Require rights on things that the request does not name, such as the queues of a reader.
+
+        `what` they are.  The refusal does not name them either: the client may not know them.
+        """
+        try:
+            self.require(demand, things, verb)
+        except Refusal as refusal:
+            if refusal.code not in NAMING:
+                raise
+            raise Refusal(
+                refusal.code,
+                f"{verb} concerns {what}, and this client does not have the rights on all of them",
+                "Ask an administrator: the log of the queue manager names the queue.",
+            ) from refusal
 
     def may(self, demand: Demand, things: Iterable[Thing]) -> bool:
         """Return whether the client has the rights on all of the things."""

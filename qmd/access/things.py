@@ -88,7 +88,8 @@ class ThingFinder:
             yield from self.named(text)
             return
         queue = self._destinations.queue_by_guid(guid)
-        yield Thing(text.casefold(), text) if queue is None else thing_of(queue)
+        # Its name is not that of the request: a refusal must not name it.
+        yield Thing(text.casefold() if queue is None else queue.key, text)
 
     def of_message(self, new: NewMessage) -> Iterator[Thing]:
         """Yield the queues that get a sent message, its dead letter, acknowledgments and reports.

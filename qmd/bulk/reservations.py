@@ -46,6 +46,7 @@ log = structlog.get_logger()
 #: Messages of one queue that one request reserves: memory holds an entry for each.
 MESSAGES_MAX = 1_000_000
 NO_LIMIT_BYTES = 1 << 62
+OF_READER = "all queues of the reader"
 
 NO_STARTS: Mapping[str, str] = MappingProxyType({})
 
@@ -112,9 +113,8 @@ class Reservations:
             if reader is None:
                 reader = self._readers.add(await self._services.storage.batch.run(open_reader))
             async with reader.lock:
-                rights.require(
-                    TO_RECEIVE, map(thing_of, self._readers.queues_of(name)), "open_reader"
-                )
+                things = map(thing_of, self._readers.queues_of(name))
+                rights.require_unnamed(TO_RECEIVE, things, "open_reader", OF_READER)
                 _check_sharing(reader, queues, shared=shared)
                 if fence:
                     self._readers.find(name, fence)
@@ -313,9 +313,8 @@ class Reservations:
         """
         reader = self._readers.find(name)
         async with reader.lock:
-            rights.require(
-                TO_RELEASE, map(thing_of, self._readers.queues_of(name)), "release_reader"
-            )
+            things = map(thing_of, self._readers.queues_of(name))
+            rights.require_unnamed(TO_RELEASE, things, "release_reader", OF_READER)
             chosen = (
                 [self._readers.held_queue(reader, text)] if text else list(reader.queues.values())
             )

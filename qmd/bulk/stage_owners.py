@@ -30,6 +30,7 @@ THINGS_KEPT_MAX = 16  # of a piece; if it has more queues, they are read again
 QUEUES_KEPT_MAX = 100
 MANY = "*"
 NO_PIECE = -1  # not the id of any piece
+OF_QUERY = "all queues of the messages of the query"
 
 Things = frozenset[Thing]
 
@@ -117,19 +118,19 @@ class StageOwners:
         while unchecked := [piece for piece in pieces() if piece.id not in checked]:
             has_waited = True
             for piece in unchecked:
-                rights.require(TO_SEND, await self.things(piece), verb)
+                rights.require_unnamed(TO_SEND, await self.things(piece), verb, OF_QUERY)
                 checked.add(piece.id)
         for arriving in self._arriving.get(query, ()):
-            rights.require(TO_SEND, arriving, verb)
+            rights.require_unnamed(TO_SEND, arriving, verb, OF_QUERY)
         return has_waited
 
     async def _check_published(self, rights: Rights, verb: str, query: str) -> None:
         published = await self._services.storage.read(partial(stages.published, query=query))
         for queues, owner in {(each.queues, each.owner) for each in published}:
             if queues == MANY or (not queues and owner != rights.owner):
-                rights.require(TO_SEND, (EVERYTHING,), verb)
+                rights.require_unnamed(TO_SEND, (EVERYTHING,), verb, OF_QUERY)
             things = [Thing(key, key) for key in queues.split("\n") if key]
-            rights.require(TO_SEND, things, verb)
+            rights.require_unnamed(TO_SEND, things, verb, OF_QUERY)
 
     async def check_repeated(
         self,

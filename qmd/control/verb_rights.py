@@ -60,11 +60,15 @@ Things = Callable[["Components", Any], Iterable[Thing]]
 
 
 class Need(NamedTuple):
-    """One demand of a verb; `words` describe its objects in the manual."""
+    """One demand of a verb; `words` describe its objects in the manual.
+
+    `is_unnamed`: the request does not name these objects, and a refusal does not either.
+    """
 
     demand: Demand
     things: Things
     words: str
+    is_unnamed: bool = False
 
     @property
     def scope(self) -> str:
@@ -213,7 +217,7 @@ _FOR_STATED = (
 _PEERS = _host(ADMIN, access.MANAGE_PEERS)
 _RECEIVE = Need(TO_RECEIVE, _named("queue"), "the queue")
 _PEEK = Need(TO_PEEK, _named("queue"), "the queue")
-_READER = Need(TO_RECEIVE, _of_reader, "all queues of the reader")
+_READER = Need(TO_RECEIVE, _of_reader, "all queues of the reader", is_unnamed=True)
 _RECEIVE_BY_ID = Need(TO_RECEIVE, _by_id("queue"), "the queue")
 _PEEK_BY_ID = Need(TO_PEEK, _by_id("queue"), "the queue")
 _READ_OUTGOING = _host(READ, access.SEE_STATUS, _named("destination"), "the destination")
@@ -362,7 +366,7 @@ TABLE: dict[type, Row] = {
     **_rows(
         (
             Need(TO_RELEASE, _by_id("queue", optional=True), "the queue"),
-            Need(TO_RELEASE, _of_reader, "all queues of the reader"),
+            Need(TO_RELEASE, _of_reader, "all queues of the reader", is_unnamed=True),
         ),
         pipeline_frames.ReleaseReader,
     ),
@@ -448,7 +452,11 @@ def admit(components: Components, rights: Rights, request: Request) -> Request:
     """
     verb = frames.verb_of(request)
     for need in TABLE.get(type(request), _UNKNOWN).needs:
-        rights.require(need.demand, need.things(components, request), verb)
+        things = need.things(components, request)
+        if need.is_unnamed:
+            rights.require_unnamed(need.demand, things, verb, need.words)
+        else:
+            rights.require(need.demand, things, verb)
     claimed = rights.claim(request)
     components.outcome_limit.check(rights, claimed)
     return claimed

@@ -324,10 +324,11 @@ class DelayedMessages:
             "by_own_clock": row.clock == delay.OWN,
         }
 
-    async def cancel(self, ids: Sequence[str], check: Callable[[DelayedRow], None]) -> list[str]:
+    async def cancel(self, ids: Sequence[str], check: Callable[[DelayedRow], bool]) -> list[str]:
         """Cancel messages; return the ids, among `ids`, of those that were delayed until now.
 
-        `check(row)` raises Refusal if the client may not cancel a message; then none is cancelled.
+        `check(row)` returns whether the client may know of a message, and raises Refusal if it may
+        not cancel one that it knows; then none is cancelled.
         Raises Refusal for a text that is no id.
         """
         await self._services.storage.batch.barrier()
@@ -344,8 +345,7 @@ class DelayedMessages:
                 ) from error
             number = int.from_bytes(identity[GUID_BYTES:], "little")
             row = await self.find(identity[:GUID_BYTES], number)
-            if row is not None:
-                check(row)
+            if row is not None and check(row):
                 found[row.number] = row
                 by_id[text] = row.number
         gone: set[int] = set()

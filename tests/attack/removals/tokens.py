@@ -4,6 +4,7 @@ from tests.attack.removals.removal import Change, Removal
 
 _REMOTE = "tests/process/test_remote_control.py::"
 _RIGHTS = "tests/integration/control/test_verb_rights.py::"
+_REMOTE_RIGHTS = "tests/attack/test_remote_rights.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _ACTING = "tests/integration/control/test_acting.py::"
 _LIMITS = "tests/amqp/test_limits.py::"
@@ -32,6 +33,27 @@ REMOVALS = (
         "        if not self.rights.are_all:\n            request = self._admitted(request)\n",
         "",
         "tests/attack/test_access.py::test_no_verb_of_a_token_of_few_rights_has_an_effect",
+    ),
+    Removal(
+        "each verb over the remote port",
+        "qmd/access/rights.py",
+        "            if refusal.code not in NAMING:\n                raise\n",
+        "            raise\n",
+        f"{_REMOTE_RIGHTS}test_no_verb_changes_what_others_have_or_names_it",
+    ),
+    Removal(
+        "each verb over the remote port",
+        "qmd/access/things.py",
+        "        yield Thing(text.casefold() if queue is None else queue.key, text)",
+        "        yield Thing(text.casefold(), text) if queue is None else thing_of(queue)",
+        f"{_REMOTE_RIGHTS}test_no_verb_changes_what_others_have_or_names_it",
+    ),
+    Removal(
+        "each verb over the remote port",
+        "qmd/control/delayed_handlers.py",
+        "        if not (rights.may(TO_CANCEL, found) or rights.may(TO_PEEK, found)):",
+        "        if False:",
+        f"{_REMOTE_RIGHTS}test_no_verb_changes_what_others_have_or_names_it",
     ),
     Removal(
         "ids of transactions and outcomes of other clients",
@@ -257,8 +279,8 @@ REMOVALS = (
     Removal(
         "cancels delayed messages of others",
         "qmd/control/delayed_handlers.py",
-        "        if not (row.owner and row.owner == rights.owner):",
-        "        if False:",
+        "        if row.owner and row.owner == rights.owner:",
+        "        if True:",
         "tests/integration/control/test_delayed_rights.py"
         "::test_a_client_cancels_its_own_delayed_messages_only",
     ),

@@ -53,7 +53,7 @@ OPEN: set[type[Request]] = {
     *(transaction_frames.ListTransactions, transaction_frames.ListBranches),
     *(transaction_frames.ForgetBranch,),  # of an id that bears the mark of the user
     *(directory.DirectoryStatus, directory.DirectoryLookup, directory.ExplainName),
-    delayed.CancelDelayed,  # of no message at all
+    delayed.CancelDelayed,  # those of others look like none
     *(directory.ShowList, directory.ExpandList, directory.ListLists, directory.ListAliases),
     lock_frames.ListLocks,
     *(link_frames.ResumeLink, link_frames.ForgetLink),  # of links of the user itself

@@ -315,7 +315,7 @@ TRIES: dict[type[Request], list[Try]] = {
     frames.CloseExclusive: [about(frames.CloseExclusive, "secret2")],
     delayed.ListDelayed: [about(delayed.ListDelayed, SECRET), about(delayed.ListDelayed)],
     delayed.CancelDelayed: [
-        Try(lambda world: delayed.CancelDelayed(0, [world.delayed_id])),
+        Try(lambda world: delayed.CancelDelayed(0, [world.delayed_id]), code=""),  # as of none
         about(delayed.CancelDelayed, [], code=""),
     ],
     operator.DeadLetters: [about(operator.DeadLetters, "DIRECT=OS:.\\SYSTEM$;DEADLETTER")],
