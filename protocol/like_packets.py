@@ -1,4 +1,4 @@
-"""Like packets: runs of transactional user messages that differ in numbers and bodies only.
+"""Like packets: runs of stored user messages that differ in numbers and bodies only.
 
 A sender with many messages for one queue sends packets of one form, one after the other.  The first
 one is parsed, and the bytes of the next ones are compared with it, which takes a tenth of the time.
@@ -18,19 +18,29 @@ _PROPERTIES_BYTES = 56  # of MessagePropertiesHeader before the label, [MS-MQMQ]
 # Of each transaction: its index.
 _TRANSACTION_MASK = 0xFFFFFFFF & ~int(TransactionFlags.of(index=0xFFFFF))
 
+_DELIVERY = int(UserFlags.of(delivery=3))  # all bits of DM
 _JOURNALED = int(UserFlags.of(negative_journal=1, positive_journal=1))
 
 
 class Run(NamedTuple):
-    """Packets that follow each other in one sequence, without gaps; lists are parallel."""
+    """Packets that follow each other without gaps; the sequences are parallel.
+
+    Transactional ones follow each other in their sequence, others by their message numbers.
+    """
 
     packets: list[bytes]
-    message_numbers: list[int]
-    first_position: int  # the sequence number of the first of them
+    message_numbers: Sequence[int]
+    first_position: int  # the sequence number of the first of them; 0: they are not transactional
 
 
-class LikePackets:
-    """The form of a packet, with which others are compared."""
+def like_packets(message: UserMessage, packet: bytes) -> LikeTransactional | LikeRecoverable:
+    """Return the form of a packet; `message` is what it states, and `may_have_like` is true."""
+    form = LikeRecoverable if message.transaction is None else LikeTransactional
+    return form(message, packet)
+
+
+class LikeTransactional:
+    """The form of a transactional packet, with which others are compared."""
 
     __slots__ = ("_expected", "_fields", "_fixed_bytes", "_position")
 
@@ -90,21 +100,73 @@ class LikePackets:
         return Run(list(packets[first:last]), numbers, first_position)
 
 
+class LikeRecoverable:
+    """The form of a recoverable packet without a sequence, with which others are compared."""
+
+    __slots__ = ("_expected", "_fields", "_fixed_bytes", "_number")
+
+    def __init__(self, message: UserMessage, packet: bytes) -> None:
+        """`message` is `packet` after parsing, and one of which `may_have_like` is true."""
+        properties = properties_offset(packet)
+        texts = len(message.properties.label) + len(message.properties.extension)
+        self._fixed_bytes = properties + _PROPERTIES_BYTES + texts
+        # Fields: as of a transactional packet, without those of the transaction.
+        texts_and_rest = _PROPERTIES_BYTES - 40 + texts
+        self._fields = Struct(f"<8sI44sI{properties - 28}sII{texts_and_rest}s")
+        begin, _, times, number, names, _, _, rest = self._fields.unpack_from(packet)
+        self._expected = begin, times, names, rest
+        self._number: int = number
+
+    def run(self, packets: Sequence[bytes], first: int) -> Run:
+        """Return the packets from index `first` on that are like this one and follow it.
+
+        They have the message numbers after that of this packet, or of the last packet of the run
+        before.  They obey all rules that `parse_user_message` checks.
+        """
+        unpack, fixed_bytes = self._fields.unpack_from, self._fixed_bytes
+        begin, times, names, rest = self._expected
+        number = self._number
+        last = first
+        for packet in packets[first:]:
+            size = len(packet)
+            if size < fixed_bytes:
+                break
+            fields = unpack(packet)
+            if not (
+                fields[3] == number + 1
+                and fields[1] == size
+                and fields[0] == begin
+                and fields[2] == times
+                and fields[4] == names
+                and fields[7] == rest
+                and fixed_bytes + fields[5] <= size
+            ):
+                break
+            number += 1
+            last += 1
+        numbers, self._number = range(self._number + 1, number + 1), number
+        return Run(list(packets[first:last]), numbers, 0)
+
+
 def may_have_like(message: UserMessage) -> bool:
     """Return whether the packets that follow a message may be like it.
 
-    Messages of one form have a place in a sequence, no headers that are rare, and ask for no
-    acknowledgments of their own.
+    Messages of one form are recoverable or have a place in a sequence, have no headers that are
+    rare, and ask for no acknowledgments of their own.
     """
+    flags, transaction = message.user.flags, message.transaction
+    if transaction is None:
+        is_plain = flags & _DELIVERY
+    else:
+        # The source of a transactional message awaits a final ack for each journaled one.
+        is_plain = transaction.connector is None and not flags & _JOURNALED
     return not (
-        message.transaction is None
-        or message.transaction.connector is not None
+        not is_plain
         or message.security is not None
         or message.debug is not None
         or message.soap is not None
         or message.multi_queue is not None
         or message.session is not None
-        or message.user.flags & _JOURNALED
         or message.properties.flags
         or message.properties.message_class
     )

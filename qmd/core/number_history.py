@@ -110,6 +110,15 @@ class Segment:
         lasts.insert(at, number)
         return 1
 
+    def add_run(self, first: int, last: int) -> int:
+        """Add the numbers from `first` to `last`, as `add` does."""
+        lasts = self._lasts
+        if lasts and first == lasts[-1] + 1:
+            self.messages += last - lasts[-1]
+            lasts[-1] = last
+            return 0
+        return sum([self.add(number) for number in range(first, last + 1)])
+
     def restore(self, runs: Iterable[Run]) -> None:
         """Fill an empty segment from runs, which may be unordered and may overlap."""
         firsts, lasts = self._firsts, self._lasts
@@ -199,6 +208,12 @@ class History:
         if number > self.highest:
             self.highest = number
         return self._segments[-1].add(number)
+
+    def add_run(self, first: int, last: int) -> int:
+        """Add the numbers from `first` to `last`, as `add` does."""
+        if last > self.highest:
+            self.highest = last
+        return self._segments[-1].add_run(first, last)
 
     def forget_old(self, now_s: int) -> list[Segment]:
         """Forget and return the segments that are too old.

@@ -35,7 +35,7 @@ from protocol import (
     without_session_header,
 )
 from protocol.errors import ProtocolError
-from protocol.like_packets import LikePackets, may_have_like
+from protocol.like_packets import like_packets, may_have_like
 from qmd.core.handshake import Handshake, Judge
 from qmd.core.identity_proof import Prover
 from qmd.core.peer_instance import Instance
@@ -364,7 +364,7 @@ class Session:
         self, message: UserMessage, packets: list[bytes], at: int, events: list[Event]
     ) -> int:
         """Receive the packets from index `at` on that are like the one before; return how many."""
-        run = LikePackets(message, packets[at - 1]).run(packets, at)
+        run = like_packets(message, packets[at - 1]).run(packets, at)
         if run.packets:
             first = self.incoming.count_run(len(run.packets))
             events.append(RunReceived(message, run, first))

@@ -79,7 +79,7 @@ class MessageReceived(NamedTuple):
 
 
 class RunReceived(NamedTuple):
-    """Messages that follow `message` in its sequence and are like it, counted and not acknowledged.
+    """Messages that follow `message` and are like it, counted and not acknowledged.
 
     `message` is that of the event before; it differs from those of `run` in numbers and body only.
     `first_number` is the recoverable number of the first of them, and the others follow.

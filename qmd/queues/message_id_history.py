@@ -108,6 +108,10 @@ class KnownMessages:
 
     def add(self, connection: PeerSession, source: bytes, number: int) -> None:
         """Remember a message that the open batch accepts or refuses for good."""
+        self.add_run(connection, source, number, number)
+
+    def add_run(self, connection: PeerSession, source: bytes, first: int, last: int) -> None:
+        """Remember the messages from number `first` to `last`, as `add` does."""
         key = _key(connection, source)
         history = self._histories.get(key) or self._history(key)
         batch = self._services.storage.batch
@@ -116,14 +120,14 @@ class KnownMessages:
         unwritten = self._unwritten.get(key)
         if unwritten is None:
             unwritten = self._open(history, batch)
-        grown = history.add(number)
+        grown = history.add_run(first, last)
         if grown:
             history.bytes += grown * RUN_BYTES
             self.bytes += grown * RUN_BYTES
-        if unwritten and unwritten[-1] + 1 == number:
-            unwritten[-1] = number
+        if unwritten and unwritten[-1] + 1 == first:
+            unwritten[-1] = last
         else:
-            unwritten += (number, number)
+            unwritten += (first, last)
 
     def add_refused(
         self, connection: PeerSession, source: bytes, number: int, message_class: MessageClass
@@ -155,6 +159,9 @@ class KnownMessages:
     def has_any(self, connection: PeerSession, source: bytes, numbers: Sequence[int]) -> bool:
         """Return whether one of these messages has arrived before, or was refused for good."""
         if source not in self._by_source:
+            return False
+        lowest = min(numbers)
+        if all(lowest > history.highest for history in self._by_source[source]):
             return False
         origin = connection.origin_for(source)
         return any(self.has(source, number, origin) for number in numbers)

@@ -140,29 +140,32 @@ class Acceptance:
         decision: Decision,
         now: float,
     ) -> bool:
-        """Accept messages that follow `message` in its sequence and are like it, all or none.
+        """Accept messages that follow `message` and are like it, all or none.
 
         `decision` is that about `message`, in this turn of the loop.  All that it depended on holds
         for them too, except for the room that they need and their own numbers.  If this returns
         False, nothing is accepted, and each of them needs a decision of its own.
         """
         queue, stream = decision.queue, decision.stream
-        if decision.verdict is not Verdict.ACCEPTED or queue is None or stream is None:
+        if decision.verdict is not Verdict.ACCEPTED or queue is None:
             return False
-        transaction, user = message.transaction, message.user
-        assert transaction is not None
+        source, transaction = message.user.source_queue_manager, message.transaction
         first, count = run.first_position, len(run.packets)
         size = sum(map(len, run.packets))
         if (
             self._relay.enabled
-            or self._known_messages.has_any(
-                connection, user.source_queue_manager, run.message_numbers
+            or self._known_messages.has_any(connection, source, run.message_numbers)
+            or (
+                stream is not None
+                and transaction is not None
+                and not stream.sequence.is_next(transaction.sequence_id, first, first - 1)
             )
-            or not stream.sequence.is_next(transaction.sequence_id, first, first - 1)
             or not queue.has_room(size)
             or self._admission.is_full(size, messages=count) is not None
         ):
             return False
+        if stream is None or transaction is None:
+            return True
         last = first + count - 1
         return stream.sequence.offer(transaction.sequence_id, last, first - 1, now)
 

@@ -73,14 +73,23 @@ class Arrivals:
         self._store(turn, queue, message, packet)
 
     def accept_run(
-        self, turn: Turn, queue: LocalQueue, stream: IncomingStream, message: UserMessage, run: Run
+        self,
+        turn: Turn,
+        queue: LocalQueue,
+        stream: IncomingStream | None,
+        message: UserMessage,
+        run: Run,
     ) -> None:
         """Store accepted messages that follow `message`, which was accepted in this turn."""
         packets, numbers, first = run
         count = len(packets)
-        self._advance(turn, stream, first + count - 1, numbers)
+        if stream is not None:
+            self._advance(turn, stream, first + count - 1, numbers)
+        else:
+            source = message.user.source_queue_manager
+            self._known_messages.add_run(turn.connection, source, numbers[0], numbers[-1])
         batch, wall_ms = self._services.storage.batch, turn.wall_ms
-        lookup_ids = self._services.ids.next_lookup_ids(_TRANSACTIONAL_LEVEL, count)
+        lookup_ids = self._services.ids.next_lookup_ids(_level(message), count)
         expires_at_s = self._expiry(turn, packets[0])
         stored = [
             StoredMessage(lookup_id, wall_ms, packet, expires_at_s=expires_at_s)
@@ -106,15 +115,13 @@ class Arrivals:
     def _store(self, turn: Turn, queue: LocalQueue, message: UserMessage, packet: bytes) -> None:
         """Add a message to its queue; a recoverable one is delivered after the commit."""
         batch = self._services.storage.batch
-        user, is_transactional = message.user, message.transaction is not None
-        lookup_id = self._services.ids.next_lookup_id(
-            _TRANSACTIONAL_LEVEL if is_transactional else 7 - (message.base.flags & 7)
-        )
+        user = message.user
+        lookup_id = self._services.ids.next_lookup_id(_level(message))
         expires_at_s = self._expiry(turn, packet)
         stored = StoredMessage(lookup_id, turn.wall_ms, packet, expires_at_s=expires_at_s)
         if self._recorder.enabled:
             self._record(turn, queue, message, lookup_id, len(packet))
-        if not is_transactional:
+        if message.transaction is None:
             # A reader of an express message does not wait for this row: its receive is a later
             # commit, which holds this row too.
             self._known_messages.add(
@@ -183,12 +190,20 @@ class Arrivals:
         event.numbers += run.message_numbers
         event.places += lookup_ids
         event.sizes += map(len, run.packets)
-        event.positions += range(run.first_position, run.first_position + count)
+        if run.first_position:
+            event.positions += range(run.first_position, run.first_position + count)
         properties = message.properties
         if properties.correlation_id != _NO_CORRELATION:
             add_correlation(event, properties.correlation_id, count)
         if properties.extension and (trace := trace_of(properties.extension)):
             add_trace(event, trace, count)
+
+
+def _level(message: UserMessage) -> int:
+    """Return the priority level of a message among the lookup ids."""
+    if message.transaction is not None:
+        return _TRANSACTIONAL_LEVEL
+    return 7 - (message.base.flags & 7)
 
 
 def _signer(message: UserMessage) -> str:

@@ -169,7 +169,6 @@ class Incoming:
         ):
             return False
         assert decision.queue is not None
-        assert decision.stream is not None
         self._arrivals.accept_run(turn, decision.queue, decision.stream, received.message, run)
         count = len(run.packets)
         self.received_count += count

@@ -1473,6 +1473,20 @@ MUTANTS = (
         "before_s = (now_s := now_s + 10**9)",
     ),
     Mutant(
+        "ids of a run of plain messages are not remembered",
+        "qmd/transfer/arrivals.py",
+        "            self._known_messages.add_run("
+        "turn.connection, source, numbers[0], numbers[-1])",
+        "            pass",
+    ),
+    Mutant(
+        "a run of plain messages is accepted again",
+        "qmd/transfer/acceptance.py",
+        "            or self._known_messages.has_any(connection, source, run.message_numbers)\n",
+        "",
+        "tests/unit/transfer/test_acceptance.py",
+    ),
+    Mutant(
         "ids of refused messages are not remembered",
         "qmd/outcomes/nack.py",
         "            self._known_messages.add_refused(connection, source, number, message_class)\n",

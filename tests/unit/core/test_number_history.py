@@ -71,6 +71,21 @@ def test_a_segment_is_the_set_of_its_numbers(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=40))
+def test_a_run_of_numbers_is_added_as_single_ones(runs: list[tuple[int, int]]) -> None:
+    one, other = History(Bounds(1000, 100)), History(Bounds(1000, 100))
+    for history in (one, other):
+        history.segment_at(0, 1)
+    for first, more in runs:
+        grown = sum(one.add(number) for number in range(first, first + more + 1))
+        assert other.add_run(first, first + more) == grown
+
+    assert other.highest == one.highest
+    assert other.segments[0].messages == one.segments[0].messages
+    assert other.segments[0].runs == one.segments[0].runs
+    assert [other.has(each) for each in range(110)] == [one.has(each) for each in range(110)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=40))
 def test_a_stored_segment_is_read_back(runs: list[tuple[int, int]]) -> None:
     stored = [(first, first + length) for first, length in runs]
     segment = Segment(1, 0)

@@ -30,16 +30,27 @@ def received(events: list[Event]) -> list[MessageReceived]:
     return one_by_one([each for each in events if isinstance(each, MessageReceived | RunReceived)])
 
 
+def plain_messages(count: int, first: int) -> list[bytes]:
+    """Return recoverable messages with successive numbers."""
+    return [message(number, "recoverable") for number in range(first, first + count)]
+
+
 def drawn_stream(draw: random.Random) -> list[bytes]:
     """Return packets of which most follow each other in one sequence."""
     stream: list[bytes] = []
     position = recoverable = 0
     for number in range(1, 60):
         kind = draw.choices(
-            ["next", "gap", "again", "plain", "ack", "with ack"], [20, 1, 1, 1, 1, 1]
+            ["next", "gap", "again", "plain", "plain run", "ack", "with ack"],
+            [20, 1, 1, 1, 1, 1, 1],
         )
         if kind == ["ack"]:
             stream.append(session_ack(sent=len(counted(stream)), recoverable_sent=recoverable))
+            continue
+        if kind == ["plain run"]:
+            count = draw.randint(2, 12)
+            stream += plain_messages(count, 100 * number)
+            recoverable += count
             continue
         recoverable += 1
         if kind == ["plain"]:
@@ -70,10 +81,28 @@ def test_messages_of_runs_are_those_of_a_session_without_runs(seed: int) -> None
         found += other.receive(some, 0.0)
     assert not any(isinstance(each, Closed) for each in expected)
     assert received(found) == received(expected)
-    assert any(isinstance(each, RunReceived) for each in found)
+    runs = [each for each in found if isinstance(each, RunReceived)]
+    assert {run.message.transaction is not None for run in runs} >= {True}
     assert other.incoming.received_count == one.incoming.received_count
     assert other.incoming.recoverable_received_count == one.incoming.recoverable_received_count
     assert other.next_timer() == one.next_timer()
+
+
+def test_recoverable_messages_are_a_run() -> None:
+    session = receiver(takes_runs=True)
+
+    first, run, other, *rest = session.receive(
+        [*plain_messages(6, 11), *plain_messages(4, 30), message(7)], 0.0
+    )
+
+    assert isinstance(first, MessageReceived)
+    assert isinstance(run, RunReceived)
+    assert list(run.run.message_numbers) == [12, 13, 14, 15, 16]
+    assert [each.recoverable_number for each in run.singles()] == [2, 3, 4, 5, 6]
+    assert isinstance(other, MessageReceived)
+    assert other.recoverable_number == 7
+    assert received(rest)[-1].recoverable_number == 0, "an express message is in no run"
+    assert session.incoming.recoverable_received_count == 10
 
 
 def test_a_packet_that_breaks_the_rules_ends_the_session_behind_a_run() -> None:

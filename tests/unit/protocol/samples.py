@@ -75,6 +75,13 @@ def express_message() -> UserMessage:
     )
 
 
+def recoverable_message() -> UserMessage:
+    """Return a message that is stored and has no place in a sequence; offsets as above."""
+    message = express_message()
+    flags = message.user.flags.replace(delivery=1)
+    return message._replace(user=message.user._replace(flags=flags))
+
+
 def transactional_message() -> UserMessage:
     """Return `express_message` with a TransactionHeader at 116 and the properties at 136."""
     express = express_message()

@@ -63,9 +63,9 @@ class Desk(NamedTuple):
             now=self.manager.services.loop.time(),
         )
 
-    def accepts_run(self, decision: Decision, run: Run) -> bool:
-        """Ask about messages that follow the first one of a sequence."""
-        message = parse_user_message(_message(11, queue="ledger", position=(5, 1, 0)))
+    def accepts_run(self, decision: Decision, run: Run, *, first: bytes | None = None) -> bool:
+        """Ask about messages that follow `first`, or the first one of a sequence."""
+        message = parse_user_message(first or _message(11, queue="ledger", position=(5, 1, 0)))
         return self.manager.assembly.incoming._acceptance.accepts_run(
             self.connection, message, run, decision, self.manager.services.loop.time()
         )
@@ -202,6 +202,33 @@ async def test_a_run_of_which_one_message_may_be_refused_is_not_accepted(desk: D
     assert desk.accepts_run(first, _run(2, 3)), "those before it were not"
     duplicate = desk.decide(_message(11, queue="ledger", position=(5, 1, 0)))
     assert not desk.accepts_run(duplicate, _run(5, 1))
+
+
+@decided
+async def test_a_run_of_recoverable_messages_is_accepted_once(desk: Desk) -> None:
+    def run(number: int, count: int) -> Run:
+        numbers = range(number, number + count)
+        return Run([_message(each) for each in numbers], numbers, 0)
+
+    known = desk.manager.assembly.known_messages
+    first = _message(11)
+    decision = desk.decide(first)
+    orders = decision.queue
+    assert orders is not None
+    known.add(desk.connection, SOURCE, 11)
+
+    assert desk.accepts_run(decision, run(12, 9), first=first)
+    known.add_run(desk.connection, SOURCE, 12, 20)
+    for number in range(11, 21):
+        assert desk.decide(_message(number)).verdict is Verdict.KNOWN
+    assert not desk.accepts_run(decision, run(20, 3), first=first), "it begins with a known one"
+    known.add(desk.connection, SOURCE, 25)
+    assert not desk.accepts_run(decision, run(21, 9), first=first), "it holds a known one"
+    assert desk.accepts_run(decision, run(21, 4), first=first), "those before it were not"
+    orders.quota_bytes = orders.bytes + sum(map(len, run(30, 4).packets)) - 1
+    assert not desk.accepts_run(decision, run(30, 4), first=first), "no room for the last one"
+    known_one = desk.decide(first)
+    assert not desk.accepts_run(known_one, run(40, 3), first=first)
 
 
 @decided
