@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+from unicodedata import normalize
 
 from protocol.errors import InvalidName
 
@@ -40,11 +41,15 @@ _SUFFIXES = {suffix.lower(): suffix for suffix in Suffix}
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """The maximum length of a part of a name, and its allowed characters."""
+    """The maximum length of a part of a name, in UTF-16 code units, and its allowed characters.
+
+    `beyond_ascii`: further characters are allowed, those of `is_plain`.
+    """
 
     characters_max: int
     characters: frozenset[str]
     description: str
+    beyond_ascii: bool = False
 
     def check(self, part: str, field: str, offset: int) -> str:
         """Return `part`; raises InvalidName at the first character that breaks the rule."""
@@ -52,15 +57,37 @@ class NameRule:
             limit = f"1 to {self.characters_max} characters are required"
             raise InvalidName(field, offset, f"found nothing; {limit}")
         for index, character in enumerate(part[: self.characters_max]):
-            if character not in self.characters:
+            if character not in self.characters and not (self.beyond_ascii and is_plain(character)):
                 found = f"found {shown(character)}; allowed are {self.description}"
                 raise InvalidName(field, offset + index, found)
-        if len(part) > self.characters_max:
+        count = len(part)
+        if not part.isascii():
+            count += sum(character > "\uffff" for character in part)  # they take two code units
+        if count > self.characters_max:
             limit = f"at most {self.characters_max} are allowed"
             raise InvalidName(
-                field, offset + self.characters_max, f"found {len(part)} characters; {limit}"
+                field, offset + self.characters_max, f"found {count} characters; {limit}"
             )
         return part
+
+
+def is_plain(character: str) -> bool:
+    """Return whether a character beyond ASCII may be in the name of a computer or queue.
+
+    The grammar of 2.1.1 ends at ASCII, but 2.1.2 allows every computer name of the operating
+    system, and Windows gives queues names in Unicode.  Left out are controls, spaces, unassigned
+    and private characters; those that compare as another one or as several, such as the sharp s,
+    sigma and the i without a dot; and forms of ASCII, such as the long s and the wide backslash.
+    """
+    lower = character.lower()
+    return (
+        character > "\x7f"
+        and character.isprintable()
+        and character != "\N{GREEK CAPITAL LETTER SIGMA}"  # its lower case depends on its place
+        and len(lower) == 1
+        and lower == character.casefold() == character.upper().lower()
+        and not any(map(str.isascii, normalize("NFKC", character)))
+    )
 
 
 def _characters(first: int, last: int, *, without: str) -> frozenset[str]:
@@ -68,16 +95,21 @@ def _characters(first: int, last: int, *, without: str) -> frozenset[str]:
 
 
 _QUEUE_CHARACTERS = _characters(0x21, 0x7F, without='\\;+,"')
-_QUEUE_DESCRIPTION = 'ASCII characters from "!" to DEL except \\ ; + , and the double quote'
-QUEUE = NameRule(QUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
-SUBQUEUE = NameRule(SUBQUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION)
+_QUEUE_DESCRIPTION = (
+    'ASCII characters from "!" to DEL except \\ ; + , and the double quote, and visible characters'
+    " beyond ASCII with one lower case"
+)
+QUEUE = NameRule(QUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION, True)
+SUBQUEUE = NameRule(SUBQUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION, True)
 # The grammar allows any VCHAR here.  Excluded are the characters that separate the computer from a
 # path, a port, a suffix or the next element, and those of URLs and IPv6 addresses: such names could
 # not be parsed again.
 COMPUTER = NameRule(
     COMPUTER_CHARACTERS_MAX,
     _characters(0x21, 0x7E, without="\\/,;:[]"),
-    'ASCII characters from "!" to "~" except \\ / , ; : [ and ]',
+    'ASCII characters from "!" to "~" except \\ / , ; : [ and ], and visible characters beyond'
+    " ASCII with one lower case",
+    True,
 )
 
 

@@ -70,5 +70,5 @@ def _invalid(queue: WindowsQueue, name: str) -> Gap | None:
         queue.name,
         "its name",
         f"no queue here can have it: {reason}",
-        "Create one with another name, and let programs name that: names on the wire are ASCII.",
+        "Create one with another name, and let programs name that (docs/names.md).",
     )

@@ -32,6 +32,7 @@ from protocol.names.format_name import (
     parse_path_name,
     parse_wire_name,
 )
+from protocol.names.path_name import is_plain
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -40,13 +41,17 @@ QUEUE_CHARACTERS = [chr(code) for code in range(0x21, 0x80) if chr(code) not in 
 HOST_CHARACTERS = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\\/,;:[]"]
 KEYWORDS = {"journal", "deadletter", "deadxact", "xactonly"}
 
-queues = st.text(QUEUE_CHARACTERS, min_size=1, max_size=124).filter(
+BEYOND_ASCII = st.characters(min_codepoint=0x80, max_codepoint=0xFFFF).filter(is_plain)
+QUEUE_TEXT = st.one_of(st.sampled_from(QUEUE_CHARACTERS), BEYOND_ASCII)
+HOST_TEXT = st.one_of(st.sampled_from(HOST_CHARACTERS), BEYOND_ASCII)
+
+queues = st.text(QUEUE_TEXT, min_size=1, max_size=124).filter(
     lambda queue: queue.lower() not in ("private$", "system$")
 )
-subqueues = st.text(QUEUE_CHARACTERS, min_size=1, max_size=32).filter(
+subqueues = st.text(QUEUE_TEXT, min_size=1, max_size=32).filter(
     lambda subqueue: subqueue.lower() not in KEYWORDS
 )
-hosts = st.text(HOST_CHARACTERS, min_size=1, max_size=256)
+hosts = st.text(HOST_TEXT, min_size=1, max_size=256)
 guids = st.binary(min_size=16, max_size=16)
 ports = st.integers(1, 65535)
 system_queues = st.sampled_from([Suffix.JOURNAL, Suffix.DEADLETTER, Suffix.DEADXACT])

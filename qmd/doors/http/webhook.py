@@ -15,8 +15,9 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Sequence
+from string import punctuation
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httptools
 
@@ -50,11 +51,19 @@ class Target(NamedTuple):
 
 
 def target_of(url: str) -> Target:
-    """Return the parts of a URL that `pushes.check` has accepted."""
+    """Return the parts of a URL that `pushes.check` has accepted, or of the URL of a queue.
+
+    Characters beyond ASCII are escaped, as a request needs them: in a name by IDNA, in a path by %.
+    """
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
+    host = parts.hostname or ""
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(is_tls, parts.hostname or "", parts.port or (443 if is_tls else 80), path)
+    if not url.isascii():
+        path = quote(path, safe=punctuation)
+        with contextlib.suppress(UnicodeError):  # the look-up of such a name explains it
+            host = host.encode("idna").decode()
+    return Target(is_tls, host, parts.port or (443 if is_tls else 80), path)
 
 
 def is_permitted(address: IpAddress, host: str, allowed: Sequence[Network | str]) -> bool:
@@ -137,7 +146,7 @@ async def deliver(
             status, retry_after = await _post(target, addresses, headers, body)
     except TimeoutError as error:
         raise DeliveryFailed(f"no answer came within {timeout_s:g} s") from error
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, UnicodeError) as error:
         raise DeliveryFailed(f"the connection failed: {error}") from error
     if not 200 <= status < 300:
         seconds = retry_after.decode("latin-1").strip()
@@ -150,7 +159,7 @@ async def _addresses(target: Target, allowed: Sequence[Network | str], setting: 
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that DNS does not allow, such as "a..b"
         raise DeliveryFailed(f"{target.host} has no address: {error}") from error
     addresses = [str(each[4][0]).partition("%")[0] for each in found]
     permitted = [

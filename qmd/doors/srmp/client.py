@@ -86,7 +86,8 @@ class HttpClient:
             self.close()
             text = f"{target.authority} has not answered in {TIMEOUT_S:g} s"
             raise NotAccepted(text) from None
-        except (OSError, ssl.SSLError, httptools.HttpParserError) as error:
+        except (OSError, ssl.SSLError, UnicodeError, httptools.HttpParserError) as error:
+            # UnicodeError: a name that DNS does not allow, such as "a..b"
             self.close()
             raise NotAccepted(f"{target.authority} cannot be reached: {error}") from error
         except BaseException:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from protocol import final_ack_body, is_order_queue, parse_user_message
+from protocol import DirectQueueName, final_ack_body, is_order_queue, parse_user_message
 from protocol.identifiers import correlation_text
 from protocol.message_class import MessageClass
+from protocol.names.direct_name import parse_wire_name
 from qmd.control_protocol.messages import (
     EVERY_MESSAGE,
     EXPRESS,
@@ -458,6 +459,24 @@ async def test_both_the_final_ack_and_the_acknowledgment_of_a_message_are_sent(
     assert reported.message.properties.message_class == MessageClass.ACK_RECEIVE
     assert reported.message.properties.correlation_id == remote.guid + (101).to_bytes(4, "little")
     assert reported.recoverable_number
+
+
+@hosted
+async def test_an_administration_queue_may_be_at_a_computer_with_a_name_beyond_ascii(
+    hosts: Hosts,
+) -> None:
+    a = await hosts.start()
+    await a.create("orders", transactional=True)
+    remote = await dial(a, guid(7))
+    admin = "DIRECT=OS:büro-ñ\\private$\\Quittungen-é"
+    await given(remote, a, 1, admin=admin, acknowledge=PR)
+
+    await a.receive("orders")
+
+    await until(lambda: acknowledgments(remote))
+    destination = acknowledgments(remote)[0].message.user.destination_queue
+    assert isinstance(destination, DirectQueueName)
+    assert str(parse_wire_name(destination.name)) == admin
 
 
 @hosted

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from qmd.doors.http import webhook
-from qmd.doors.http.webhook import DeliveryFailed, deliver, is_permitted, signature
+from qmd.doors.http.webhook import DeliveryFailed, deliver, is_permitted, signature, target_of
+from qmd.doors.srmp.client import HttpClient, NotAccepted
 
 NETWORK = ipaddress.ip_network("10.1.0.0/16")
 LOCAL = ipaddress.ip_network("127.0.0.0/8")
@@ -121,6 +122,20 @@ def test_without_the_head_of_an_accepting_response_a_message_was_not_accepted(
 ) -> None:
     with pytest.raises(DeliveryFailed):
         asyncio.run(answered_with(answer, stays_open=False))
+
+
+@pytest.mark.parametrize("host", ["a..example", "x" * 64 + ".example"])
+def test_a_name_that_dns_does_not_allow_is_a_failed_delivery(host: str) -> None:
+    with pytest.raises(DeliveryFailed, match="has no address"):
+        asyncio.run(deliver(f"http://{host}/hook", (), b"", [LOCAL], 10.0, "targets"))
+    with pytest.raises(NotAccepted, match="cannot be reached"):
+        asyncio.run(HttpClient(None).post(f"http://{host}/msmq/q", b"", "text/xml"))
+
+
+def test_a_url_beyond_ascii_is_escaped() -> None:
+    target = target_of("http://büro.example:81/MSMQ/private$/Aufträge?x=ä%20")
+    assert target.authority == "xn--bro-hoa.example:81"
+    assert target.path == "/MSMQ/private$/Auftr%C3%A4ge?x=%C3%A4%20"
 
 
 def test_the_next_address_of_a_target_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

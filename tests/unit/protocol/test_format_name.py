@@ -238,6 +238,16 @@ def test_a_packet_carries_neither_direct_nor_our_port(text: str, wire: str) -> N
     assert parse_wire_name(name.wire_bytes()).wire_text() == wire
 
 
+def test_a_computer_and_a_queue_may_have_names_beyond_ascii() -> None:
+    name = parse_format_name("DIRECT=os:büro-ñ\\PRIVATE$\\Aufträge;注文")
+
+    assert str(name) == "DIRECT=OS:büro-ñ\\private$\\Aufträge;注文"
+    assert name.key == parse_format_name("DIRECT=OS:BÜRO-Ñ\\private$\\AUFTRÄGE;注文").key
+    assert parse_path_name("büro\\Aufträge") == PathName("büro", "Aufträge")
+    assert isinstance(name, DirectName)
+    assert parse_wire_name(name.wire_bytes()) == name
+
+
 def test_the_wire_name_of_the_specifications_example_is_read() -> None:
     name = parse_wire_name("OS:a04bm02\\q\0".encode("utf-16-le"))
 
@@ -255,7 +265,7 @@ def test_the_wire_name_of_the_specifications_example_is_read() -> None:
         ("OS:h\\q\0\0".encode("utf-16-le"), "direct.queue", 6),
         ("DIRECT=OS:h\\q\0".encode("utf-16-le"), "direct.protocol", 0),
         (b"O\0S\0:\0\0\xd8\\\0q\0\0\0", "direct", 3),
-        ("OS:h\\\U0001f4ef\0".encode("utf-16-le"), "direct.queue", 5),
+        ("OS:h\\\uff3c\0".encode("utf-16-le"), "direct.queue", 5),
     ],
 )
 def test_an_invalid_wire_name_is_refused(raw: bytes, field: str, offset: int) -> None:

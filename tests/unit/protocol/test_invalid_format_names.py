@@ -54,7 +54,17 @@ def refusal(text: str) -> tuple[str, int]:
         ("DIRECT=OS:h", "direct.queue", 11),
         ("DIRECT=OS:\\q", "direct.host", 10),
         ("DIRECT=OS:a b\\q", "direct.host", 11),
-        ("DIRECT=OS:h\u00e9\\q", "direct.host", 11),
+        ("DIRECT=OS:h\u00a0\\q", "direct.host", 11),
+        ("DIRECT=OS:h\u0085\\q", "direct.host", 11),
+        ("DIRECT=OS:h\u202e\\q", "direct.host", 11),
+        ("DIRECT=OS:h\ue000\\q", "direct.host", 11),
+        ("DIRECT=OS:h\uff0f\\q", "direct.host", 11),
+        ("DIRECT=OS:h\\stra\u00dfe", "direct.queue", 16),
+        ("DIRECT=OS:h\\\u0130", "direct.queue", 12),
+        ("DIRECT=OS:h\\\u0131", "direct.queue", 12),
+        ("DIRECT=OS:h\\\u03a3", "direct.queue", 12),
+        ("DIRECT=OS:h\\\u212a", "direct.queue", 12),
+        ("DIRECT=OS:h\\" + 63 * "\U0001f4ef", "direct.queue", 136),
         ("DIRECT=OS:h\x7f\\q", "direct.host", 11),
         ("DIRECT=OS:::1\\q", "direct.host", 10),
         ("DIRECT=HTTP://::1/MSMQ\\q", "direct.host", 14),
@@ -145,7 +155,8 @@ def test_a_refusal_names_the_found_and_the_allowed_text() -> None:
 
     assert str(caught.value) == (
         "direct.queue at offset 13: found '+'; allowed are ASCII characters from \"!\" to DEL "
-        "except \\ ; + , and the double quote"
+        "except \\ ; + , and the double quote, and visible characters beyond ASCII with one lower"
+        " case"
     )
 
 
