@@ -120,7 +120,7 @@ def audit(
             return
         with job.engine_for("audit", fresh) as engine:
             found = presence.find(job.inputs)
-            result = run_audit(engine, fresh, state, chosen, job.progress, found)
+            result = run_audit(engine, fresh, state, chosen, job.progress, found, state.seen(files))
             job.progress("the report")
             total = write_audit(draft, result, state)
     bad = {kind: int(n) for kind, n in total.items() if kind not in ABOUT_HOSTS}

@@ -121,8 +121,7 @@ def shown(result: AuditResult) -> dict[str, list[str]]:
     """Return what a run says, in any order."""
     # A message that is stored twice has no first place, until both events were read.
     names = ["kind", "from_host", "message_id", "sequence_id", "sequence_number", "until_number"]
-    # Exported files show a restored backup only if both histories are in one night.
-    found = result.findings[result.findings.kind != "restored"].copy()
+    found = result.findings.copy()
     # Of a message that died after it was settled, its number in the stream is not kept.
     found.loc[found.kind == "delivered_and_dead", ["sequence_id", "sequence_number"]] = None
     about = found[found.kind.isin(ABOUT_HOSTS)]
@@ -196,7 +195,7 @@ def _runs(
     for dies in (True,) * (chance.random() < 0.3) + (False,) * chance.choice([1, 1, 1, 2]):
         draft = Results(out).begin("audit")
         state = State.load(draft)
-        result = audit(engine, state.unseen(files), state, settings)
+        result = audit(engine, state.unseen(files), state, settings, earlier=state.seen(files))
         if dies:
             draft.discard()
         else:

@@ -24,7 +24,7 @@ from pyarrow import parquet
 from pipeline.events import LogFile, find_files
 from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.jobs.archive import Archive
-from pipeline.jobs.audit.epochs import learned
+from pipeline.jobs.audit.histories import Histories
 from pipeline.jobs.audit.state import State
 from pipeline.jobs.dead_letters import dead_letters
 from pipeline.jobs.incremental.known_events import (
@@ -309,10 +309,15 @@ def test_a_block_of_two_days_in_two_files_is_no_other_history(tmp_path: Path) ->
 
     write("monday", range(3), MIDNIGHT - 1)
     write("tuesday", range(3, 6), MIDNIGHT)
-    assert len(learned(find_files([str(tmp_path)]), State().epochs)) == 0
+
+    def histories() -> Any:
+        histories = Histories(find_files([str(tmp_path)]), [], State().covered, all_there=True)
+        return histories.learned(State().epochs, histories.doubtful(State().epochs))
+
+    assert len(histories()) == 0
 
     write("restored", range(2), MIDNIGHT + DAY)
-    found = learned(find_files([str(tmp_path)]), State().epochs)
+    found = histories()
     assert found[["epoch", "since"]].to_numpy().tolist() == [[2, MIDNIGHT + DAY]]
 
 

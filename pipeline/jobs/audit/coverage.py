@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.jobs.audit.facts import epoch_of_block
 from pipeline.jobs.audit.settled import COVERED
 
 Frame = Any
@@ -51,7 +52,8 @@ def holes_of(covered: Frame) -> Frame:
         blocks = part["count"].sum()
         # Otherwise: a log with missing stretches has few large gaps, or as much was read as is
         # missing.
-        span = part.block_last.max() - part.block_first.min() + 1
+        epochs = part.groupby(epoch_of_block(part.block_first))
+        span = (epochs.block_last.max() - epochs.block_first.min() + 1).sum()
         if len(part) > _MANY and len(part) * 10 > blocks * 9 and blocks * 4 < span:
             last = part.iloc[-1]
             found.append((host, last.block_last + 1, END, part.at_last.max(), END))

@@ -1,13 +1,13 @@
-"""Epochs of logs: a queue manager that was restored from a backup assigns arrival numbers again.
+"""Epochs of logs: a queue manager that was restored from a backup numbers its events again.
 
 `qmd ship` writes the events after a restored backup to files of another epoch (`-e2-` in the name).
 The audit orders messages by their arrival numbers, so numbers that an epoch assigns are raised
 above those of earlier epochs.  Numbers of messages that arrived before the backup was made are
 lower than all that the epoch assigns, and stay as they are.
 
-Other files do not name an epoch.  If two of them have different times for one event (of a block and
-a number in it), they are of two histories, and the events from the later one of these on are
-another epoch: its time separates the two.
+Other files do not name an epoch: their content shows at which time each began (`histories.py`).
+Their blocks are raised too, so that a block of one history does not seem to be a part of another
+one that is missing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.events import LogFile, Unreadable, hash_of, read_piece
-from pipeline.jobs.audit.facts import ARRIVAL_MAX, Facts
+from pipeline.jobs.audit.facts import ARRIVAL_MAX, BLOCK_BITS, RAW_BLOCK, Facts, coded, is_local
 from pipeline.jobs.audit.findings import KINDS
-from pipeline.jobs.incremental.new_events import readable_boxes
 
 if TYPE_CHECKING:
     from pipeline.jobs.audit.labels import Labels
@@ -34,11 +33,11 @@ Array = Any
 #: time at which an epoch begins that file names do not show, else 0.
 EPOCHS = ["host", "epoch", "first", "since"]
 _RAISE_BITS = 40  # of 44: an epoch may assign a billion numbers
-_EPOCHS_MAX = 16
+EPOCHS_MAX = 16
 _NAME = re.compile(r"([0-9a-f-]{36})-e(\d+)-\d+-\d+\.parquet$")
-_ASSIGNING = ("accepted", "sent", "imported", "journaled", "dead_lettered")
+#: Kinds of events that assign an arrival number: 1: in a queue of the host; 2: always.
+_ASSIGNING = {"accepted": 1, "sent": 1, "imported": 1, "journaled": 2, "dead_lettered": 2}
 _COLUMNS = ("kind", "queue", "lookup_id")
-_CONTENT = ("queue_manager", "block", "index", "at_ms")
 _SHIPPED = re.compile(r"[0-9a-f-]{36}(?:-e\d+)?-\d{16}-\d{16}\.parquet$")
 
 
@@ -49,7 +48,7 @@ def epoch_of(path: str) -> int:
 
 
 def learned(files: Sequence[LogFile], known: Frame) -> Frame:
-    """Return `EPOCHS` with those of `files` that are not known."""
+    """Return `EPOCHS` with those that the names of `files` show and that are not known."""
     before = known
     known = known[known["first"] >= 0]
     have = set(zip(known.host.tolist(), known.epoch.tolist(), strict=True))
@@ -61,78 +60,32 @@ def learned(files: Sequence[LogFile], known: Frame) -> Frame:
         lowest = [each for each in (_lowest(file.path), first.get(key, -1)) if each >= 0]
         first[key] = min(lowest, default=-1)
     rows = [(*key, value, 0) for key, value in first.items()]
-    rows += _by_content(files, before)
     new = pd.DataFrame(rows, columns=EPOCHS)
     both = pd.concat([before, new.astype(np.int64)], ignore_index=True).astype(np.int64)
     return both.groupby(["host", "epoch"], as_index=False)[["first", "since"]].max()[EPOCHS]
 
 
-def _by_content(files: Sequence[LogFile], known: Frame) -> list[tuple[int, int, int, int]]:
-    """Return the epochs that files without an epoch in their names show."""
-    ranges: dict[int, list[tuple[int, int, str]]] = {}
-    for file in files:
-        if _SHIPPED.search(file.path) is None:
-            for host, first, last in readable_boxes((file.path, 0, -1)):
-                if host is not None:
-                    ranges.setdefault(host, []).append((first, last, file.path))
-    found: list[tuple[int, int, int, int]] = []
-    for host, parts in ranges.items():
-        parts.sort()
-        overlap = [
-            path
-            for n, (first, last, path) in enumerate(parts)
-            if any(first <= b and a <= last for m, (a, b, _) in enumerate(parts) if m != n)
-        ]
-        for since, blocks in _histories(host, overlap):
-            before = known[known.host == host]
-            if since in set(before.since):
-                continue
-            epoch = max([1, *before.epoch, *(e for h, e, *_ in found if h == host)]) + 1
-            found.append((host, int(epoch), min(blocks, default=-1), since))
-    return found
+def is_exported(path: str) -> bool:
+    """Return whether a file may be of any epoch: `qmd ship` has not named it."""
+    return _SHIPPED.search(path) is None
 
 
-def _histories(host: int, paths: Sequence[str]) -> list[tuple[int, list[int]]]:
-    """Return the time at which each further history begins, and the arrivals that it assigns."""
-    if len(paths) < 2:
-        return []
-    contents: dict[tuple[int, int], set[int]] = {}  # by block and index: times
-    events: list[tuple[int, int]] = []  # time, arrival that is assigned
-    for path in dict.fromkeys(paths):
-        try:
-            for table in read_piece((path, 0, -1), (*_COLUMNS, *_CONTENT)):
-                for row in table.to_pylist():
-                    if hash_of(row["queue_manager"] or "") != host:
-                        continue
-                    place = row["block"], row["index"]
-                    contents.setdefault(place, set()).add(row["at_ms"])
-                    events.append((row["at_ms"], _assigned(row)))
-        except (Unreadable, FileNotFoundError):
-            continue  # the passes over the files report it
-    # Files may share a block, each with some of its events: one that ends at midnight, or names
-    # kinds.  One event has one time.
-    begins = sorted(max(times) for times in contents.values() if len(times) > 1)[:1]
-    return [
-        (since, [arrival for at_ms, arrival in events if at_ms >= since and arrival >= 0])
-        for since in begins
-    ]
-
-
-def _assigned(row: dict[str, Any]) -> int:
-    """Return the arrival number that an event assigns; -1: none."""
-    is_assigning = row["kind"] in _ASSIGNING and row["lookup_id"] is not None
-    if is_assigning and ("=" not in (row["queue"] or "") or row["kind"] in _ASSIGNING[3:]):
-        return int(row["lookup_id"] & ARRIVAL_MAX)
-    return -1
+def assigned(table: Any) -> Array:
+    """Return the arrival number that each event of a table assigns; -1: none."""
+    how = coded(table.column("kind"), _ASSIGNING, 0)
+    place = table.column("lookup_id").fill_null(-1).to_numpy().astype(np.int64)
+    is_assigning = (how == 2) | ((how == 1) & is_local(table.column("queue")))
+    return np.where(is_assigning & (place >= 0), place & ARRIVAL_MAX, -1)
 
 
 def _lowest(path: str) -> int:
     lowest = -1
     try:
         for table in read_piece((path, 0, -1), _COLUMNS):
-            for row in table.to_pylist():
-                if (arrival := _assigned(row)) >= 0:
-                    lowest = arrival if lowest < 0 else min(lowest, arrival)
+            arrival = assigned(table)
+            if (arrival >= 0).any():
+                least = int(arrival[arrival >= 0].min())
+                lowest = least if lowest < 0 else min(lowest, least)
     except (Unreadable, FileNotFoundError):
         return -1  # the passes over the files report it
     return lowest
@@ -163,9 +116,9 @@ class Epochs:
     def raised(self, facts: Facts, path: str) -> Facts:
         """Return the facts of a file with its places in the order of time."""
         epoch = epoch_of(path)
-        if epoch == 1 and self._since and _SHIPPED.search(path) is None:
+        if epoch == 1 and self._since and is_exported(path):
             return self._raised_by_time(facts)
-        if not 1 < epoch <= _EPOCHS_MAX or len(facts.host) == 0:
+        if not 1 < epoch <= EPOCHS_MAX or len(facts.host) == 0:
             return facts
         first = self._first.get((int(facts.host[0]), epoch))
         if first is None or first < 0:
@@ -175,20 +128,25 @@ class Epochs:
         return facts._replace(place=np.where(is_new, facts.place + raise_by, facts.place))
 
     def _raised_by_time(self, facts: Facts) -> Facts:
-        place = facts.place.copy()
+        """Raise places and blocks by the epoch in which each event was logged."""
+        place, block = facts.place.copy(), facts.block.copy()
         for host, begins in self._since.items():
-            for since, epoch in begins:
+            of_host = facts.host == host
+            for since, epoch in begins:  # a later one replaces the one before
+                is_in = of_host & (facts.at_ms >= since)
                 first = self._first.get((host, epoch), -1)
-                is_new = (facts.host == host) & (facts.at_ms >= since) & (facts.place >= 0)
-                is_new &= (facts.place & ARRIVAL_MAX >= first) & (first >= 0)
-                raise_by = np.int64(min(epoch, _EPOCHS_MAX) - 1) << np.int64(_RAISE_BITS)
-                place = np.where(is_new, facts.place + raise_by, place)
-        return facts._replace(place=place)
+                is_new = is_in & (facts.place >= 0) & (facts.place & ARRIVAL_MAX >= first)
+                is_new &= first >= 0
+                up = np.int64(epoch - 1)
+                place = np.where(is_new, facts.place + (up << np.int64(_RAISE_BITS)), place)
+                is_in &= facts.block <= RAW_BLOCK
+                block = np.where(is_in, facts.block + (up << np.int64(BLOCK_BITS)), block)
+        return facts._replace(place=place, block=block)
 
     def of(self, facts: Facts, path: str) -> Array:
         """Return the epoch of each event."""
         epochs = np.full(len(facts.host), epoch_of(path), np.int64)
-        if self._since and _SHIPPED.search(path) is None:
+        if self._since and is_exported(path):
             for host, begins in self._since.items():
                 for since, epoch in begins:
                     epochs[(facts.host == host) & (facts.at_ms >= since)] = epoch

@@ -90,9 +90,17 @@ TRANSACTIONAL, RECOVERABLE, EXPRESS = 0, 1, 2
 _GRADES = {"transactional": TRANSACTIONAL, "recoverable": RECOVERABLE, "express": EXPRESS}
 
 ARRIVAL_MAX = (1 << 44) - 1  # of a lookup id: storage/tables/keys.py
+BLOCK_BITS = 38  # of 42: a log has a hundred billion blocks at most; above is its epoch, less one
+#: The part of a block that its queue manager has assigned (`epochs.Epochs`).
+RAW_BLOCK = (1 << BLOCK_BITS) - 1
 HALF = np.int64(32)
 _ID = r"^[0-9A-Fa-f-]{36}\\[0-9]{1,10}$"  # a GUID and a number of 32 bits
 _LOW = np.int64(0xFFFF_FFFF)
+
+
+def epoch_of_block(block: Array) -> Array:
+    """Return the epoch of a block that `Epochs` has raised; 1 if it has not."""
+    return block // (1 << BLOCK_BITS) + 1
 
 
 def key_parts(key: int) -> tuple[int, int]:

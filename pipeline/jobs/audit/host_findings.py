@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.events import host_of_path
 from pipeline.jobs.audit.coverage import END
+from pipeline.jobs.audit.facts import RAW_BLOCK, epoch_of_block
 from pipeline.jobs.audit.findings import FINDING_SCHEMA
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.survey import Survey
@@ -28,8 +29,10 @@ def about_hosts(
             text += "or that clock is wrong: there is no third host to compare."
         rows.append(labels.about("clock", host, text, None))
     for hole in found.holes.itertuples():
-        if hole.block_last != END and hole.at_first != -END:
-            text = f"Blocks {hole.block_first} to {hole.block_last} of its log are missing."
+        between_epochs = epoch_of_block(hole.block_first) != epoch_of_block(hole.block_last)
+        if hole.block_last != END and hole.at_first != -END and not between_epochs:
+            first, last = hole.block_first & RAW_BLOCK, hole.block_last & RAW_BLOCK
+            text = f"Blocks {first} to {last} of its log are missing."
             rows.append(labels.about("log_hole", hole.host, text, hole.at_first))
     absent: dict[str, int] = {}
     for why in ("late_log", "no_log"):

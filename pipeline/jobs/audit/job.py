@@ -15,7 +15,7 @@ the log arrives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pipeline import events
@@ -24,6 +24,7 @@ from pipeline.events import LogFile
 from pipeline.jobs.audit import presence
 from pipeline.jobs.audit.epochs import Epochs, learned
 from pipeline.jobs.audit.findings import AuditResult, AuditSettings
+from pipeline.jobs.audit.histories import Histories
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.passes import fingerprints, suspect_facts, tasks_for
 from pipeline.jobs.audit.settled import Stretches
@@ -38,6 +39,34 @@ def _is_cut(file: LogFile) -> bool:
     return file.size > events.SPLIT_BYTES
 
 
+def _histories(files: Sequence[LogFile], earlier: Sequence[LogFile], state: State) -> Histories:
+    all_there = {file.key for file in earlier} >= state.files
+    return Histories(files, earlier, state.covered, all_there=all_there)
+
+
+def _with_histories(
+    histories: Histories,
+    doubtful: Iterable[int],
+    files: Sequence[LogFile],
+    earlier: Sequence[LogFile],
+    state: State,
+    progress: Progress,
+) -> Sequence[LogFile]:
+    """Enter the epochs of `doubtful` hosts into `state`; return the files to read.
+
+    Those are all files, and the state is empty, if it has read events of two histories as one.
+    """
+    before = state.epochs
+    state.epochs = histories.learned(before, doubtful)
+    if not histories.must_begin_anew(before, state.epochs):
+        return files
+    progress("a host was restored from a backup: reading all files again")
+    epochs = state.epochs
+    state.forget()
+    state.epochs = epochs
+    return [*earlier, *files]
+
+
 def audit(
     engine: Any,
     files: Sequence[LogFile],
@@ -45,10 +74,14 @@ def audit(
     settings: AuditSettings | None = None,
     progress: Progress = lambda text: None,
     inventories: Sequence[str] = (),
+    earlier: Sequence[LogFile] = (),
 ) -> AuditResult:
     """Audit `files`, which are new to `state`, and update `state` (in memory).
 
     `engine` is an `Engine` or a Spark session.  `inventories` are the files of `presence.find`.
+    `earlier` are the files that `state` has read and that are still there: if `files` show that a
+    host was restored from a backup, and events of both histories were read as one, all are read
+    again.
     """
     engine = engine_of(engine)
     settings = settings or AuditSettings()
@@ -57,9 +90,19 @@ def audit(
     progress(f"reading {len(files)} files")
     state.inventories = presence.newest(state.inventories, presence.read(inventories))
     state.epochs = learned(files, state.epochs)
+    histories = _histories(files, earlier, state)
+    doubtful = histories.doubtful(state.epochs)
+    files = _with_histories(histories, doubtful, files, earlier, state, progress)
     read, epochs = Stretches(state.covered), Epochs(state.epochs)
     prints = fingerprints(engine, files, tasks, read, epochs)
     found, routes = survey(prints, state, full=settings.full)
+    if more := set(histories.doubtful(state.epochs, found.twice)) - set(doubtful):
+        known = state.epochs
+        files = _with_histories(histories, more, files, earlier, state, progress)
+        if not known.equals(state.epochs):
+            read, epochs = Stretches(state.covered), Epochs(state.epochs)
+            prints = fingerprints(engine, files, tasks, read, epochs)
+            found, routes = survey(prints, state, full=settings.full)
     broken: dict[str, str] = {}
     while found.unreadable and any(
         _is_cut(file) for file in files if file.path in found.unreadable

@@ -42,7 +42,9 @@ from pipeline.jobs.audit.survey import RUN_COLUMNS, Survey
 from pipeline.results.runs import Draft
 
 Frame = Any
-VERSION = 12
+VERSION = 13
+#: A state of this version is the same unless exported logs show a restored backup.
+_BEFORE_HISTORIES = 12
 
 _FRAMES: dict[str, list[str]] = {
     "runs": RUN_COLUMNS,
@@ -107,7 +109,7 @@ class State:
         known = None if again else draft.state()
         if known is None:
             return state
-        if known["version"] != VERSION:
+        if known["version"] not in (VERSION, _BEFORE_HISTORIES):
             raise StateVersionMismatch(
                 f"the state at {draft.place.where} was written by another release; give --again"
             )
@@ -118,6 +120,11 @@ class State:
         state.aliases = known["aliases"]
         for name, part in known["parts"].items():
             setattr(state, name, draft.place.read_table(part).to_pandas())
+        if known["version"] == _BEFORE_HISTORIES and (state.epochs.since != 0).any():
+            raise StateVersionMismatch(
+                f"the state at {draft.place.where} has exported logs of a restored host, whose"
+                " histories an earlier release did not keep apart; give --again"
+            )
         return state
 
     def save(self, draft: Draft) -> None:
@@ -138,6 +145,15 @@ class State:
             "parts": parts,
         }
         draft.put_state(about, list(parts.values()))
+
+    def forget(self) -> None:
+        """Forget all files, and what they contain; inventories stay."""
+        inventories = self.inventories
+        self.__init__()  # type: ignore[misc]  # the same object, which its owner saves
+        self.inventories = inventories
+
+    def seen(self, files: Sequence[LogFile]) -> list[LogFile]:
+        return [file for file in files if file.key in self.files]
 
     def unseen(self, files: Sequence[LogFile]) -> list[LogFile]:
         return [file for file in files if file.key not in self.files]
