@@ -251,7 +251,7 @@ def _answer_pings(manager: QueueManager, settings: Settings) -> PingAnswers:
     return PingAnswers(
         manager.services,
         manager.assembly.turns,
-        peers.is_allowed,
+        peers.hosts.is_allowed,
         peers.admission.has_room_for,
         bound,
     )

@@ -97,5 +97,5 @@ class Reload:
     def _end_not_allowed(self) -> None:
         """End the sessions that hosts have opened which the configuration no longer permits."""
         for connection in list(self._peers.connections):
-            if connection.link is None and not self._peers.is_allowed(connection.host):
+            if connection.link is None and not self._peers.hosts.is_allowed(connection.host):
                 connection.close("its address is not in [peers] allow any more")

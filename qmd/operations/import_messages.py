@@ -139,7 +139,7 @@ class Importer:
                 f"message {index + 1} has a session header, as packets on the wire do",
                 "It differs from the exported message; export it again.",
             )
-        allowed = self._peers.own_packet_bytes_max
+        allowed = self._peers.hosts.own_packet_bytes_max
         if len(packet) > allowed:
             raise Refusal(
                 "packet_too_large",

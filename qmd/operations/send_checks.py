@@ -321,15 +321,15 @@ class SendChecks:
             return
         peers = self._peers
         if isinstance(route, LocalQueue):
-            if size > peers.own_packet_bytes_max:
+            if size > peers.hosts.own_packet_bytes_max:
                 raise Refusal(
                     "packet_too_large",
-                    f"the message makes a packet of {size} bytes; {peers.own_packet_bytes_max} are"
-                    " allowed",
+                    f"the message makes a packet of {size} bytes;"
+                    f" {peers.hosts.own_packet_bytes_max} are allowed",
                     "Send the body in parts, or a reference to it.",
                 )
             return
-        allowed = peers.packet_bytes_max(*route.link.hosts)
+        allowed = peers.hosts.packet_bytes_max(*route.link.hosts)
         if size > allowed == PACKET_BYTES_MAX:
             raise Refusal(
                 "large_message_elsewhere",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qmd.core.session_events import Received
     from qmd.peers.admission import Admission
     from qmd.peers.announced import Announced, AnnouncedSessions
+    from qmd.peers.configured_hosts import ConfiguredHosts
     from qmd.peers.dial_gate import QueuesOfLink
     from qmd.queues.incoming_stream import IncomingStream
     from qmd.queues.outgoing_queue import OutgoingQueue
@@ -87,9 +88,9 @@ class Sessions(Protocol):
     """The table of all sessions: `Peers` of qmd/peers/sessions.py."""
 
     admission: Admission
+    hosts: ConfiguredHosts
     announced: AnnouncedSessions
 
-    def packet_bytes_max(self, *hosts: str) -> int: ...
     def admit(self, connection: PeerConnection) -> Session | None: ...
     def opened(self, connection: PeerConnection) -> None: ...
     def closed(self, connection: PeerConnection, reason: str, *, clean: bool) -> None: ...
@@ -197,7 +198,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             )
             self.origin = self.fact = ""  # origins.py
         dialled = () if self.link is None else self.link.hosts
-        self.packet_bytes_max = self._sessions.packet_bytes_max(self.host, *dialled)
+        self.packet_bytes_max = self._sessions.hosts.packet_bytes_max(self.host, *dialled)
         self._reader.start(self._transport, self.host)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH, low=WRITE_BYTES_LOW)
         self.session = self._sessions.admit(self)

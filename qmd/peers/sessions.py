@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from protocol.headers import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
 from qmd.core.identity_proof import NONCE_BYTES, Prover
 from qmd.core.session import Session, SessionSettings
 from qmd.core.session_events import NEVER, USUAL_WINDOW
 from qmd.peers.admission import Admission
 from qmd.peers.announced import AnnouncedSessions
+from qmd.peers.configured_hosts import ConfiguredHosts
 from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
 from qmd.peers.origins import Bound, is_proof
 from qmd.peers.own_addresses import NO_ADDRESS, OwnAddresses, packed_address
 from qmd.peers.tls_peers import end_of
 from qmd.runtime.identity_key import verify
-from qmd.runtime.shares import address_of
 
 if TYPE_CHECKING:
     from qmd.core.peer_instance import Instance
@@ -43,8 +41,6 @@ RECEIPT_ACK_MAX_S = 0.1
 
 #: The reason of a session with a queue manager that states the GUID of another one.
 NOT_THE_ONE = "it has not proven to be the queue manager that is known by its GUID"
-
-LARGE_HEADERS_BYTES_MAX = 64 * 1024  # with the extension, for a body of more than 4 MiB
 
 
 class LinkObserver(Protocol):
@@ -81,6 +77,7 @@ class Peers:
         self._by_origin: dict[tuple[bytes, str], list[PeerConnection]] = {}
         self._origins_of: dict[bytes, dict[str, None]] = {}  # with open sessions
         self._known_hosts = known_hosts
+        self.hosts = ConfiguredHosts(services)
         self.admission = Admission(services, known_hosts)
         self.announced = AnnouncedSessions()
         self.connections: dict[PeerConnection, None] = {}
@@ -260,7 +257,7 @@ class Peers:
 
     def may_connect(self, host: str) -> bool:
         """Return whether a connection from that address is accepted; log it if not."""
-        if not self.is_allowed(host):
+        if not self.hosts.is_allowed(host):
             self._services.log_limited("peer_not_allowed", host, address=host)
             return False
         if not self.admission.may_connect(host):
@@ -453,48 +450,9 @@ class Peers:
         for link in list(connection.links):
             link.pump()
 
-    def packet_bytes_max(self, *hosts: str) -> int:
-        """Return the longest packet in bytes that a host with these names and addresses may send
-        and receive.
-
-        It is longer than the specification permits only for hosts that are configured for large
-        messages.
-        """
-        if any(map(self._takes_large, hosts)):
-            return self.own_packet_bytes_max
-        return PACKET_BYTES_MAX
-
-    @property
-    def own_packet_bytes_max(self) -> int:
-        """The longest packet in bytes that this queue manager stores."""
-        body_bytes_max = self._services.settings.quotas.message_bytes_max
-        if body_bytes_max <= PACKET_BYTES_MAX:
-            return PACKET_BYTES_MAX
-        return body_bytes_max + LARGE_HEADERS_BYTES_MAX
-
-    def _takes_large(self, host: str) -> bool:
-        return self.is_listed(host, self._services.settings.peers.large_messages)
-
-    def is_listed(
-        self, host: str, listed: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network | str]
-    ) -> bool:
-        """Return whether a list contains a host, given as a name or as an address."""
-        address = address_of(host)
-        if address is None:
-            names = (each.casefold() for each in listed if isinstance(each, str))
-            return host.casefold() in names
-        return any(address in each for each in listed if not isinstance(each, str))
-
     def stop(self) -> None:
         """Stop all links and end all sessions."""
         for link in self.links:
             link.stop()
         for connection in list(self.connections):
             connection.close("this queue manager stops")
-
-    def is_allowed(self, host: str) -> bool:
-        """Return whether the configuration permits connections from an address."""
-        address = address_of(host)
-        return address is not None and any(
-            address in network for network in self._services.settings.peers.allow
-        )

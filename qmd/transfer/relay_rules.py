@@ -116,7 +116,7 @@ class RelayRules:
 
     def passes_on_for(self, connection: PeerConnection) -> bool:
         """Return whether [routing] relay_for names the address of a connection."""
-        return self._peers.is_listed(connection.host, self._for)
+        return self._peers.hosts.is_listed(connection.host, self._for)
 
     def leads_on(self, queue: OutgoingQueue, remote: bytes, now: float) -> bool:
         """Return whether an outgoing queue has a way that does not lead back to `remote`."""
