@@ -174,6 +174,7 @@ class TransferLayer(StateLayer):
             self.reports,
             self.relay_rules,
             self.relay_store,
+            self.peers.shortage,
         )
         self.relay_loops = RelayLoops(services, self.next_hops, self.undeliverable)
 
@@ -229,6 +230,7 @@ class TransferLayer(StateLayer):
             sequence_order,
             SenderAccess(self.access_register, self.origins, self.local_destinations.is_listed),
             self._speakers,
+            self.peers.shortage,
         )
         arrivals = Arrivals(
             services,

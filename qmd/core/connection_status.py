@@ -61,7 +61,7 @@ _REASONS = (
     ("no session after", ConnectionStatus.CONNECTION_NOT_READY),
     ("the connection was lost", ConnectionStatus.SOCKET_SEND_FAILURE),
 )
-_CLOSED_BY_PEER = "the peer closed the connection"
+CLOSED_BY_PEER = "the peer closed the connection"
 
 
 def hresult(status: ConnectionStatus, socket_error: int = 0) -> int:
@@ -77,7 +77,7 @@ def status_of_end(reason: str, *, was_open: bool) -> ConnectionStatus:
     for beginning, status in _REASONS:
         if reason.startswith(beginning):
             return status
-    if reason.startswith(_CLOSED_BY_PEER):
+    if reason.startswith(CLOSED_BY_PEER):
         if was_open:
             return ConnectionStatus.SOCKET_SEND_FAILURE
         return ConnectionStatus.CONNECTION_REFUSED

@@ -92,11 +92,19 @@ class Retry:
         self.next_attempt = now + max(wait_s, pause_min_s)
         self._wait_s = min(self._wait_s * FACTOR, self._max_s)
 
-    def succeeded(self, now: float, address: str = "") -> None:
-        """Record that the session is open."""
+    def succeeded(self, now: float, address: str = "", *, keeps_pause: bool = False) -> None:
+        """Record that the session is open.
+
+        With `keeps_pause` the pauses grow on if it ends: the last session was of no use.
+        """
         self._note(now, CONNECTED, address, ConnectionStatus.ESTABLISHED)
-        self.failures = 0
         self.next_attempt = self.usual_attempt = now
+        if not keeps_pause:
+            self.proved_useful()
+
+    def proved_useful(self) -> None:
+        """Begin with the shortest pause after the next failure: the session was of use."""
+        self.failures = 0
         self._wait_s = self._first_s
 
     def noted(

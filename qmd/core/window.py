@@ -40,6 +40,7 @@ class SendWindow:
         "round_trip_s",
         "sent_count",
         "size",
+        "was_useful",
     )
 
     def __init__(
@@ -54,6 +55,7 @@ class SendWindow:
         self._recoverable: dict[int, Released] = {}  # by recoverable number
         #: The last measured time from a transmission to the acknowledgment of its receipt.
         self.round_trip_s: float | None = None
+        self.was_useful = False  # the peer has taken a message other than an acknowledgment
         self._probe_at = 0.0
         self._probe_number = 0  # of the message whose acknowledgment is measured; 0: none
         # The peer has this message and all before it on disk.
@@ -135,6 +137,8 @@ class SendWindow:
             express = self._express
             while express and express[0][0] <= received:
                 released.append(express.popleft())
+        if released and not self.was_useful:
+            self.was_useful = self._stored_through > 0 or any(token for _, token in released)
         return released
 
     def _release_stored(self, first: int, flags: int) -> list[Released]:

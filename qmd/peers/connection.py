@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol import PACKET_BYTES_MAX
 from protocol.identifiers import guid_text
+from qmd.core.connection_status import CLOSED_BY_PEER
 from qmd.core.session import (
     Acknowledged,
     Closed,
@@ -23,6 +24,7 @@ from qmd.core.session import (
     Session,
 )
 from qmd.core.url_links import preface
+from qmd.peers.offers import Offers
 from qmd.peers.origins import Certified
 from qmd.peers.packet_reader import PacketReader
 from qmd.peers.reputation import Reputation
@@ -145,6 +147,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         #: Called with this session when a message of it was accepted for the first time.
         self.when_accepted: Callable[[PeerConnection], None] = lambda session: None
         self.is_recorded = False  # its origin is stored
+        self.offers = Offers(None)
         self.is_upgraded = False  # it has proven a key for an origin that was an address
         self.goes_to_tls = False  # it ends, because the peer offers TLS
         self.proof: Proof | None = None  # of a session over TLS: the certificate of the other end
@@ -177,7 +180,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._reader.close()
             self._transport.abort()
             if self.link is not None:
-                self.link.closed(self, "the peer closed the connection", clean=False)
+                self.link.closed(self, CLOSED_BY_PEER, clean=False)
             return
         # A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6 addresses.
         self.host, self.port = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
@@ -242,9 +245,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport = None
         if self._closed or self.session is None:
             return
-        self._reader.connection_lost(
-            f"the connection was lost: {exc}" if exc else "the peer closed the connection"
-        )
+        self._reader.connection_lost(f"the connection was lost: {exc}" if exc else CLOSED_BY_PEER)
 
     # Called by other components.
 
@@ -346,6 +347,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             if kind is Acknowledged:
                 self._sessions.acknowledged(self, cast(Acknowledged, event).tokens)
             elif kind is Opened:
+                self.offers = Offers(None if self.instance is None else self.instance.lack)
                 self.peer = guid_text(cast(Opened, event).remote_id)
                 self._sessions.opened(self)
             elif kind is Closed:
@@ -361,6 +363,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._closed, self.is_open = True, False
         self._reader.close()
         self._alarm.cancel()
+        if self.handshake_done and reason == CLOSED_BY_PEER:
+            reason = self.offers.explain(reason)
         if self._transport is not None:
             # close() first writes the buffered output, which may be the refusal of a session.
             self._transport.close()

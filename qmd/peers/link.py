@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 AVOIDED_S = 600.0  # time for which a hop is not used after it has sent messages for the link here
 QUEUE_MANAGERS_MAX = 64  # that a link avoids; and as many that have acknowledged its messages
+LACK_PAUSE_S = 5.0  # the longest pause before a peer that lacks room is asked again
 NO_ADDRESS = "its address is not known"
 
 #: The states of queues with messages, by the status of the last attempt to connect.
@@ -112,6 +113,7 @@ class Link:
         self.queues: dict[OutgoingQueue, None] = {}  # the queue that transmitted last is the last
         self.connection: PeerConnection | None = None  # with an open session
         self.attempt: PeerConnection | None = None  # dialled, the handshake is under way
+        self._ended_in_vain = False  # the last session: the peer took no message
         self.retry = Retry(first_s=settings.retry_first_s, max_s=settings.retry_max_s)
 
     @property
@@ -307,7 +309,11 @@ class Link:
             self.remote_id = connection.session.remote_id
             self.origin = connection.origin
         self._failed_at = None
-        self.retry.succeeded(self._services.loop.time(), f"{connection.host}:{connection.port}")
+        self.retry.succeeded(
+            self._services.loop.time(),
+            f"{connection.host}:{connection.port}",
+            keeps_pause=self._ended_in_vain,
+        )
         for queue in self.queues:
             queue.new_pass("a new session began", transactional_only=False)
         self.wake()
@@ -324,6 +330,10 @@ class Link:
             self.attempt = None
         if self.connection is connection:
             self.connection = None
+            was_useful = connection.session is not None and connection.session.outgoing.was_useful
+            self._ended_in_vain = connection.offers.lack is not None and not was_useful
+            if was_useful:
+                self.retry.proved_useful()
             for queue in self.queues:
                 queue.new_pass("the session ended", transactional_only=False)
         where = f"{connection.host}:{connection.port}" if connection.host else self.name
@@ -334,7 +344,12 @@ class Link:
             self.carrier = None
         elif not clean:
             self._failed_at = connection.dialled_address
-            self._failed(reason, where, status_of_end(reason, was_open=connection.handshake_done))
+            self._failed(
+                reason,
+                where,
+                status_of_end(reason, was_open=connection.handshake_done),
+                pause_max_s=LACK_PAUSE_S if self._ended_in_vain else NEVER,
+            )
         self._changed()
         self._go_on()
 

@@ -18,6 +18,7 @@ from qmd.peers.dial_gate import has_applications
 from qmd.peers.link import Link
 from qmd.peers.origins import Bound, is_proof
 from qmd.peers.own_addresses import NO_ADDRESS, OwnAddresses, packed_address
+from qmd.peers.shortage import Shortage
 from qmd.peers.tls_peers import end_of
 from qmd.runtime.identity_key import verify
 
@@ -79,6 +80,7 @@ class Peers:
         self._known_hosts = known_hosts
         self.hosts = ConfiguredHosts(services)
         self.admission = Admission(services, known_hosts)
+        self.shortage = Shortage()
         self.announced = AnnouncedSessions()
         self.connections: dict[PeerConnection, None] = {}
         #: Called when a session has opened.
@@ -214,7 +216,10 @@ class Peers:
             settings=self._session_settings,
             now=self._services.loop.time(),
             refuse=refuse,
-            instance=self._identities.own._replace(tls_port=self._tls.offer_to(connection)),
+            instance=self._identities.own._replace(
+                tls_port=self._tls.offer_to(connection),
+                lack=self.shortage.lack(self._services.loop.time()),
+            ),
             judge=partial(self._judge, connection),
             prover=None if connection.certified else self._prover(connection),
         )

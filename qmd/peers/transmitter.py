@@ -59,7 +59,8 @@ class Transmitter:
             and not queue.paused
             and (queue.known_peer == remote or may_transmit(queue, link))
         )
-        while waiting and (room := connection.room) > 0:
+        offers, window = connection.offers, connection.session.outgoing
+        while waiting and (room := offers.limit(connection.room, window)) > 0:
             if budget <= 0:
                 connection.flush_soon()  # the rest follows when these are written
                 break
@@ -83,6 +84,7 @@ class Transmitter:
                 budget -= done.bytes
                 self._outgoing.transmitted_count += done.messages
                 queue.handed_count += done.messages
+                offers.count(done.messages)
                 connection.session.outgoing.begin_probe(now)
                 self._outgoing.arm_resend(queue)
                 waiting.append(queue)

@@ -15,14 +15,17 @@ from protocol import UserMessage
 from protocol.headers import HOPS_MAX
 from protocol.message_class import MessageClass
 from qmd.core.packet_fields import reach_time_s, time_left_s
+from qmd.core.peer_instance import Lack
 from qmd.outcomes.nack import why_not
 from qmd.transfer.decision import HANDLED, KNOWN, Decision, Verdict, no_room, refused
 
 if TYPE_CHECKING:
     from protocol.like_packets import Run
+    from qmd.errors import Refusal
     from qmd.message_security.checking import Checked
     from qmd.peers.connection import PeerConnection
     from qmd.peers.next_hop import NextHops
+    from qmd.peers.shortage import Shortage
     from qmd.queues.message_id_history import KnownMessages
     from qmd.queues.quotas import Admission
     from qmd.runtime.services import Services
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 
 _EXPRESS_BITS = 0x60
 _HOPS = 0x1F
+_LACKS = {
+    "computer_full": Lack.COMPUTER,
+    "disk_full": Lack.DISK,
+    "express_full": Lack.EXPRESS,
+}
 
 
 class Acceptance:
@@ -50,6 +58,7 @@ class Acceptance:
         sequence_order: SequenceOrder,
         senders: SenderAccess,
         speakers: Speakers,
+        shortage: Shortage,
     ) -> None:
         self._services = services
         self._admission = admission
@@ -60,6 +69,7 @@ class Acceptance:
         self._sequence_order = sequence_order
         self._senders = senders
         self._speakers = speakers
+        self._shortage = shortage
 
     def decide(
         self,
@@ -91,7 +101,7 @@ class Acceptance:
             size, express_bytes=0 if user.flags & _EXPRESS_BITS else size
         )
         if full is not None:
-            return self._decide_without_room(connection, message, full.text)
+            return self._decide_without_room(connection, message, full, now)
         left_s = time_left_s(packet, reach_time_s(packet), wall_ms // 1000)
         too_late = left_s is not None and left_s < 0
         if too_late and not is_transactional:
@@ -177,14 +187,15 @@ class Acceptance:
         return queue is not None
 
     def _decide_without_room(
-        self, connection: PeerConnection, message: UserMessage, reason: str
+        self, connection: PeerConnection, message: UserMessage, full: Refusal, now: float
     ) -> Decision:
         """Decide about a message while this queue manager has no room for messages."""
         if self._handled(connection, message):  # it needs no room
             return HANDLED
         # The sender keeps what is not acknowledged: [MS-MQQB] 3.1.5.8.8.
-        self._services.log_limited("session_closed_for_lack_of_room", "room", reason=reason)
-        return no_room(f"no room for messages: {reason}")
+        self._shortage.note(_LACKS.get(full.code, Lack.OTHER), now)
+        self._services.log_limited("session_closed_for_lack_of_room", "room", reason=full.text)
+        return no_room(f"no room for messages: {full.text}")
 
     def _decide_without_queue(self, connection: PeerConnection, message: UserMessage) -> Decision:
         """Decide about a message for an internal queue, or for a queue that does not exist."""

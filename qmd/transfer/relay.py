@@ -22,6 +22,7 @@ from protocol.message_class import MessageClass
 from protocol.names.direct_name import DirectName
 from protocol.names.format_name import PrivateName, PublicName
 from qmd.core.packet_fields import reach_time_s, time_left_s
+from qmd.core.peer_instance import Lack
 from qmd.errors import Refusal
 from qmd.transfer.decision import RELAYED, Decision, no_room, refused
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from qmd.outcomes.reports import Reports
     from qmd.peers.connection import PeerConnection
     from qmd.peers.next_hop import NextHops
+    from qmd.peers.shortage import Shortage
     from qmd.queues.outgoing_queue import OutgoingQueue
     from qmd.queues.outgoing_queues import OutgoingQueues
     from qmd.runtime.services import Services
@@ -54,6 +56,7 @@ class Relay:
         reports: Reports,
         rules: RelayRules,
         store: RelayStore,
+        shortage: Shortage,
     ) -> None:
         self._services = services
         self._next_hops = next_hops
@@ -62,6 +65,7 @@ class Relay:
         self._reports = reports
         self._rules = rules
         self._store = store
+        self._shortage = shortage
         self.enabled = rules.enabled
 
     def take(
@@ -86,6 +90,7 @@ class Relay:
         if left_s is not None and left_s < 0:
             return refused(MessageClass.NACK_REACH_QUEUE_TIMEOUT, for_others=True)
         if not self._has_room(len(packet)):
+            self._shortage.note(Lack.RELAY, now)
             return no_room("no room for messages to others")
         queue = self._queue_for(connection, message, name, now)
         if isinstance(queue, Decision):

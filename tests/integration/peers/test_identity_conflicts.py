@@ -6,7 +6,7 @@ import shutil
 
 from protocol import MessageClass
 from qmd.control_protocol.messages import TRANSACTIONAL
-from qmd.core.peer_instance import Instance, Verdict, from_padding, judge, to_padding
+from qmd.core.peer_instance import Instance, Lack, Verdict, from_padding, judge, to_padding
 from tests.integration.managers import Host, Hosts, hosted, until
 from tests.integration.remote import Remote, dial, guid, packet
 
@@ -28,6 +28,14 @@ def test_an_instance_is_read_from_the_padding_and_foreign_padding_is_ignored() -
 
     assert from_padding(to_padding(instance)) == instance
     assert to_padding(instance)[:100] == b"\x5a" * 100
+    for lack in (None, *Lack):
+        for port in (0, 1802):
+            stated = instance._replace(lack=lack, tls_port=port)
+            assert from_padding(to_padding(stated)) == stated
+    later = to_padding(instance._replace(lack=Lack.OTHER)).replace(
+        b"no-room\0\xff", b"no-room\0\x09"
+    )
+    assert from_padding(later) == instance._replace(lack=Lack.OTHER), "a kind of a later release"
     assert from_padding(b"\x5a" * 512) is None
     assert from_padding(bytes(512)) is None
 

@@ -179,3 +179,17 @@ def test_states_have_the_names_of_the_management_of_windows():
         "DISCONNECTED",
         "LOCKED",
     }
+
+
+def test_pauses_grow_on_over_sessions_of_no_use() -> None:
+    retry = Retry(first_s=0.5, max_s=60.0)
+    pauses = []
+    for now in (0.0, 100.0, 200.0):
+        retry.failed(now, "the peer closed the connection", pause_max_s=1.5)
+        pauses.append(retry.next_attempt - now)
+        retry.succeeded(now + 50, keeps_pause=True)
+    assert pauses == [0.5, 1.0, 1.5]
+
+    retry.proved_useful()
+    retry.failed(300.0, "the peer closed the connection")
+    assert retry.next_attempt == 300.5

@@ -6,6 +6,7 @@ not take it for the session of this queue manager.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import ipaddress
@@ -62,6 +63,7 @@ class PeerCheck:
         self.addresses: list[str] = []
         self.address = ""  # that answers
         self.met: Met | None = None
+        self.lacks_room = False  # a finding says so
         self._tls_port = 0
 
     def run(self) -> Iterator[Finding]:
@@ -203,6 +205,22 @@ class PeerCheck:
             f"Queue manager {guid_text(answer.queue_manager)} answers; it"
             f" {'runs qmd' if answer.instance else 'does not run qmd'}.",
         )
+        yield from self.check_room()
+
+    def check_room(self, *, again: bool = False) -> Iterator[Finding]:
+        """Check that the peer has not lacked room lately, once; `again` asks it now."""
+        if self.lacks_room:
+            return
+        with contextlib.suppress(OSError, EOFError, ProtocolError):
+            met = self._exchange() if again else self.met
+            if met is not None and met.instance is not None and met.instance.lack is not None:
+                self.lacks_room = True
+                yield fault(
+                    "room",
+                    f"{self.host} has refused messages in the last two minutes:"
+                    f" {met.instance.lack.sentence}.",
+                    f"`qmd status` and `qmd queue list` on {self.host} show what fills it.",
+                )
 
     def _exchange(self) -> Met:
         """Ask for a session as a queue manager that is not known, and close the connection."""

@@ -84,6 +84,9 @@ async def _send_large(qm: QueueManager, check: PeerCheck, timeout_s: float) -> l
         if (await qm.why(str(sent), ask=False))["state"] == DELIVERED:
             return [ok("size", f"A message of {LARGE_BYTES // 1024} KiB was taken, too.")]
         await asyncio.sleep(STEP_S)
+    lacks = list(check.check_room(again=True))
+    if check.lacks_room:
+        return lacks
     return [
         fault(
             "size",
@@ -139,7 +142,10 @@ async def _exchange(
             break
     took_ms = 1000 * (time.monotonic() - began)
     if answer is None:
-        return [_unanswered(check, facts, took_ms, timeout_s, is_real=is_real)]
+        return [
+            *check.check_room(again=True),
+            _unanswered(check, facts, took_ms, timeout_s, is_real=is_real),
+        ]
     expected = "ack_reach_queue" if is_real else NO_SUCH_QUEUE
     findings = []
     if expected in answer.message_class:
