@@ -30,6 +30,7 @@ from qmd.core.access import (
     without,
 )
 from qmd.core.principals import ALL, CERT, TOKEN, Principal, parse_principal
+from qmd.directory.targets import no_multicast
 from qmd.errors import Refusal
 from qmd.naming.topics import PREFIX, is_topic, topic_key
 from storage.errors import NoSuchQueue
@@ -133,6 +134,8 @@ class AccessRegister:
                 yield self._of_target(target)
         elif is_topic(thing.key):
             yield Subject(Kind.TOPIC, thing.key, None, (self._level(thing.key, thing.key),))
+        elif thing.key.startswith("multicast="):
+            raise no_multicast(thing.shown)
         elif "=" in thing.key:
             yield self.elsewhere(thing.key)
         else:

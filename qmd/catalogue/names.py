@@ -38,9 +38,9 @@ ENTRIES = (
         1104,
         "name_not_reachable",
         "The queue of that name cannot be reached from here.",
-        "qmd sends to direct names over TCP and OS, to private queues (PRIVATE=...) of queue "
-        "managers to which it has a route, and to queues that the directory knows; not over "
-        "HTTP or IPX, not by multicast, and not to a foreign computer without a connector "
+        "qmd sends to direct names over TCP, OS and HTTP, to private queues (PRIVATE=...) of "
+        "queue managers to which it has a route, and to queues that the directory knows; not over "
+        "IPX, not by multicast (MULTICAST=), and not to a foreign computer without a connector "
         "server.",
         "Use DIRECT=TCP:address\\queue or DIRECT=OS:host\\queue; for a foreign computer see"
         " docs/routing.md.",

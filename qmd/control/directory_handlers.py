@@ -11,6 +11,7 @@ from protocol.names.direct_name import PORT, DirectName
 from protocol.names.format_name import (
     DistributionListName,
     MachineName,
+    MulticastName,
     PrivateName,
     PublicName,
     SingleName,
@@ -34,6 +35,7 @@ from qmd.directory.spelling import (
     ListPath,
     QueuePath,
 )
+from qmd.directory.targets import no_multicast
 from qmd.errors import Refusal
 from qmd.history.event_query import time_text
 
@@ -145,7 +147,7 @@ async def add_members(components: Components, request: frames.AddMembers) -> Val
 
 async def remove_members(components: Components, request: frames.RemoveMembers) -> Value:
     entry = await _find_list(components, request.name)
-    members = await _members(components, request.members)
+    members = await _members(components, request.members, to_add=False)
     entry = await in_time(
         components.services,
         components.directory,
@@ -401,7 +403,9 @@ async def _find_list(components: Components, text: str) -> ListEntry:
     return await in_time(components.services, components.directory, entry)
 
 
-async def _members(components: Components, texts: list[str]) -> list[SingleName]:
+async def _members(
+    components: Components, texts: list[str], *, to_add: bool = True
+) -> list[SingleName]:
     """Return the names of members to add to a list or to remove from it.  Raises Refusal."""
     found: list[SingleName] = []
     for text in texts:
@@ -414,6 +418,8 @@ async def _members(components: Components, texts: list[str]) -> list[SingleName]
             raise Refusal(
                 "queue_read_only", f"{name} cannot be sent to, so it cannot be a member of a list"
             )
+        if isinstance(name, MulticastName) and to_add:
+            raise no_multicast(str(name))
         here = components.destinations.find_here(name)
         if here is not None and here.is_public:
             name = PublicName(here.guid)

@@ -70,6 +70,16 @@ def public_name(name: SingleName) -> PublicName:
     return name
 
 
+def no_multicast(name: str) -> Refusal:
+    """Return the refusal of a name with `MULTICAST=`, wherever it is used."""
+    return Refusal(
+        "name_not_reachable",
+        f"{name} cannot be reached: messages go over TCP or HTTP, and not by multicast (PGM)",
+        "Use DIRECT=TCP:address\\queue, DIRECT=OS:host\\queue or a URL; several names, a list or a"
+        " topic reach many queues (docs/many-destinations.md).",
+    )
+
+
 def check_sendable(name: SingleName) -> None:
     """Raise Refusal for a name that can never be sent to."""
     if isinstance(name, MachineName) or (name.read_only and not isinstance(name, DirectName)):
@@ -87,8 +97,4 @@ def check_sendable(name: SingleName) -> None:
             " messages into that queue.",
         )
     if isinstance(name, MulticastName):
-        raise Refusal(
-            "name_not_reachable",
-            f"{name} cannot be reached: messages go over TCP or HTTP, and not by multicast",
-            "Use DIRECT=TCP:address\\queue, DIRECT=OS:host\\queue or a URL.",
-        )
+        raise no_multicast(str(name))

@@ -212,7 +212,7 @@ def _gaps_of(queue: WindowsQueue) -> list[Gap]:
             Gap(
                 queue.name,
                 f"multicast address {queue.multicast}",
-                "messages by multicast (PGM) are not supported",
+                "messages by multicast (PGM) are not supported (docs/srmp.md#multicast)",
                 "Use a topic or a distribution list: docs/many-destinations.md.",
             )
         )

@@ -8,7 +8,14 @@ import pytest
 import structlog.testing
 
 from protocol.identifiers import guid_text
-from qmd.client import DirectoryFailed, NoSuchQueue, QueueManager, QueueManagerError, connect
+from qmd.client import (
+    BadName,
+    DirectoryFailed,
+    NoSuchQueue,
+    QueueManager,
+    QueueManagerError,
+    connect,
+)
 from qmd.directory.file.format import parse
 from qmd.errors import Refusal
 from qmd.queues.local_queue import relatives
@@ -215,3 +222,29 @@ async def test_a_deleted_alias_is_removed_from_the_lists_that_name_it(hosts: Hos
     assert [str(each) for each in (await a.directory.list_by_name("all")).members] == [
         r"DIRECT=OS:h\private$\q2"
     ]
+
+
+@hosted
+async def test_a_multicast_name_is_refused_wherever_it_could_stand(hosts: Hosts) -> None:
+    a = await start(hosts, "a")
+    name = "MULTICAST=234.1.1.1:8001"
+    await a.create("orders")
+    async with connect(a.socket) as qm:
+        await qm.directory.create_list("all", ["orders"])
+        await qm.topics.create("news")
+        uses = [
+            lambda: qm.send(name, b""),
+            lambda: qm.send(f"orders,{name}", b""),
+            lambda: qm.send("orders", b"", response_queue=name),
+            lambda: qm.send("orders", b"", admin_queue=name, acknowledge=1),
+            lambda: qm.receive(name),
+            lambda: qm.topics.subscribe("news", "one", name),
+            lambda: qm.access.grant("everyone", "send", name),
+            lambda: qm.directory.create_list("one", [name]),
+            lambda: qm.directory.add_members("all", [name]),
+            lambda: qm.directory.create_alias("one", name),
+        ]
+        for use in uses:
+            with pytest.raises(BadName, match="MULTICAST="):
+                await use()
+    assert a.queue("orders").messages == 0
