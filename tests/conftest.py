@@ -4,6 +4,7 @@
 
 """
 
+import gc
 import os
 from typing import Any
 
@@ -34,6 +35,19 @@ WITHOUT_SESSION = tuple(
         *("nightly", "odd_messages", "s3", "slo", "dying_runs", "jobs_again", "jobs_broken"),
     )
 )
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of garbage away from the collected tests, which live to the end.
+
+    It would look at half a million objects whenever it looks at all.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # libraries report what is left at the end as leaked
 
 
 @pytest.hookimpl(optionalhook=True)  # xdist may be missing

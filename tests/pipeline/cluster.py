@@ -21,6 +21,18 @@ START_S = END_S
 WORKERS = 2
 
 
+def java_options() -> str:
+    """Return options for processes that end soon: they load classes, and compile little."""
+    import pyspark
+
+    from pipeline.spark.class_archive import archive_options
+    from pipeline.spark.java import java_home
+    from pipeline.spark.spark_home import light_home
+
+    archive = archive_options(light_home(Path(pyspark.__file__).parent), java_home(), {})
+    return " ".join(("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", *archive))
+
+
 class Cluster:
     """`with Cluster(folder) as cluster:` has a master at `cluster.master`, and its workers."""
 
@@ -48,7 +60,7 @@ class Cluster:
             "SPARK_WORKER_DIR": str(folder / "work"),
             "SPARK_LOG_DIR": str(folder / "log"),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": java_options(),
             "PYSPARK_PYTHON": sys.executable,
             # Executors start in folders of their own, and import the packages of the driver.
             "PYTHONPATH": str(ROOT),

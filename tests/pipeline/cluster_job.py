@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipeline.spark.session import spark_session
 from pipeline.spark.streams import run_stream
+from tests.pipeline.cluster import java_options
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -21,14 +22,22 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "600m",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+
+
+def settings() -> dict[str, str]:
+    """Return the settings of this job, and of others on the cluster of a test."""
+    options = java_options()
+    return {
+        **SETTINGS,
+        "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": options,
+    }
 
 
 def main() -> None:
     master, socket, folder = sys.argv[1:]
-    spark = spark_session("on a cluster", master, SETTINGS)
+    spark = spark_session("on a cluster", master, settings())
 
     def host(batches):  # type: ignore[no-untyped-def]
         """Return the executor that has read, with the number of rows."""

@@ -11,11 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.spark.java import java_home
+from pipeline.spark.session import spark_places
+from tests.pipeline.cluster import java_options
 
 
 def main(socket: str, folder: str) -> None:
-    os.environ["JAVA_HOME"] = str(java_home())
+    spark_places()  # of Spark and of Java, in the environment
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_TESTING"] = "1"  # the server takes any free port
@@ -27,7 +28,7 @@ def main(socket: str, folder: str) -> None:
     spark = (
         SparkSession.builder.remote("local[1]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java_options())
         .getOrCreate()
     )
     options = {"endpoint": socket, "queue": "orders"}

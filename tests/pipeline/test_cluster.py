@@ -14,7 +14,7 @@ from pipeline.generator import Fleet, generate, parse_faults
 from pipeline.spark.java import NoJava, require_java
 from qmd.client import blocking, new_message
 from tests.pipeline.cluster import Cluster
-from tests.pipeline.cluster_job import SETTINGS
+from tests.pipeline.cluster_job import settings
 from tests.pipeline.s3 import S3
 from tests.process.command_line import ROOT
 from tests.process.harness import Hosts
@@ -35,8 +35,8 @@ def run_on(cluster, *words):
 def submit(cluster, *words):
     """Return the command that runs a job by spark-submit, with its master and its options."""
     command = Path(cluster.environment["SPARK_HOME"]) / "bin" / "spark-submit"
-    settings = (f"--conf={name}={value}" for name, value in SETTINGS.items())
-    options = ("--master", cluster.master, *settings)
+    options = ("--master", cluster.master)
+    options += tuple(f"--conf={name}={value}" for name, value in settings().items())
     return [str(command), *options, str(ROOT / "pipeline" / "submit.py"), *words]
 
 

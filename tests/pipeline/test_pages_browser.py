@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ pytest.importorskip("duckdb", reason="the extra qmd-msmq[spark] is not installed
 
 from tests.process.command_line import ROOT
 
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = ROOT / ".venv" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
@@ -24,118 +24,109 @@ JOBS = ("audit", "latency", "dead-letters", "traffic", "slo")
 NARROW = 390
 END_S = 300
 
+# One process for all commands: each would import the libraries of the pipeline again.
+COMMANDS = """
+import json, sys
+from click.testing import CliRunner
+from qmd.cli import main
+for words in json.load(sys.stdin):
+    done = CliRunner().invoke(main, ["pipeline", *words])
+    if done.exit_code:
+        sys.exit(f"{words}: {done.output} {done.exception!r}")
+"""
 # Cards that are wider inside than outside, and whether the page itself is wider than the screen.
-MEASURE = """
-const frame = document.querySelector("iframe").contentDocument;
-const wide = [...frame.querySelectorAll("section, .verdict, table")]
-  .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.outerHTML.slice(0, 99));
-if (frame.documentElement.scrollWidth > %d) wide.push("the page");
-document.title = "RESULT" + JSON.stringify(wide) + "END";
-"""
-CHECK = """
-axe.run(document).then(found => {
-  document.title = "RESULT" + JSON.stringify(found.violations.map(
-    each => each.id + ": " + each.nodes[0].html.slice(0, 99))) + "END";
-});
-"""
+MEASURE = """() => {
+  const wide = [...document.querySelectorAll("section, .verdict, table")]
+    .filter(each => each.scrollWidth > each.clientWidth + 1)
+    .map(each => each.outerHTML.slice(0, 99));
+  if (document.documentElement.scrollWidth > innerWidth) wide.push("the page");
+  return wide;
+}"""
+CHECK = """rules => axe.run(document, rules).then(found => found.violations.map(
+  each => each.id + ": " + each.nodes[0].html.slice(0, 99)))"""
+
+# Those whose result depends on the width: the others are checked once.
+LOOKS = {"runOnly": ["scrollable-region-focusable", "target-size", "nested-interactive"]}
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the pages of all jobs over one fleet with faults of every kind."""
     if BROWSER is None:
         pytest.skip("there is no chromium: apt-get install chromium")
     folder = tmp_path_factory.mktemp("pages")
-
-    def pipeline(*arguments: str) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "qmd", "pipeline", *arguments],
-            check=True,
-            capture_output=True,
-            timeout=END_S,
-        )
-
     fleet = str(folder / "fleet")
-    pipeline("generate", fleet, "--hosts", "6", "--messages", "3000", "--faults", "all")
     goals = folder / "goals.toml"
     goals.write_text('[[objective]]\nname = "stored"\nwithin = "1h"\npercent = 1.0\n')
-    for job in JOBS:
-        more = {
-            "audit": ("--fail-on", "none"), "latency": (), "slo": ("--objectives", str(goals)),
-        }.get(job, ("--engine", "embedded"))  # fmt: skip
-        pipeline("run", job, "--input", fleet, "--output", str(folder / job), *more)
-    # The second page of an audit has a trend.
-    pipeline("run", "audit", "--input", fleet, "--output", str(folder / "audit"),
-             "--fail-on", "none")  # fmt: skip
-    return {job: (folder / job / "report.html").read_text() for job in JOBS}
+    more = {"audit": ("--fail-on", "none"), "latency": (), "slo": ("--objectives", str(goals))}
+
+    def words(job: str) -> tuple[str, ...]:
+        return "--output", str(folder / job), *more.get(job, ("--engine", "embedded"))
+
+    commands = [
+        ["generate", fleet, "--hosts", "6", "--messages", "3000", "--faults", "all"],
+        # The second page of an audit has a trend.
+        *(["run", job, "--input", fleet, *words(job)] for job in (*JOBS, "audit")),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS], cwd=ROOT, input=json.dumps(commands), timeout=2 * END_S,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return {job: folder / job / "report.html" for job in JOBS}
 
 
-def shown(folder: Path, page: str, *arguments: str) -> list[Any]:
-    """Return the list that the script of a page puts into its title."""
-    file = folder / "page.html"
-    file.write_text(page)
-    assert BROWSER is not None
-    text = subprocess.run(
-        [
-            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-            *("--virtual-time-budget=60000", f"--user-data-dir={folder / 'profile'}"),
-            *(*arguments, file.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-        check=True,
-    ).stdout
-    found = re.search("RESULT(.*?)END</title>", text, re.DOTALL)
-    assert found is not None, text[:500]
-    listed: list[Any] = json.loads(html.unescape(found[1]))
-    return listed
+@pytest.fixture(scope="module")
+def browser(pages: dict[str, Path]) -> Iterator[Any]:
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
-def test_tables_and_texts_stay_in_their_cards_on_a_narrow_screen(pages, tmp_path):
+def opened(browser: Any, page: Path, width: int) -> Any:
+    shown = browser.new_page(viewport={"width": width, "height": 2000})
+    shown.goto(page.as_uri(), timeout=1000 * END_S)
+    return shown
+
+
+def test_tables_and_texts_stay_in_their_cards_on_a_narrow_screen(pages, browser):
     for job, page in pages.items():
-        frame = f'<iframe srcdoc="{html.escape(page)}" style="width:{NARROW}px;height:900px">'
-        script = f"addEventListener('load', () => {{ {MEASURE % NARROW} }})"
+        shown = opened(browser, page, NARROW)
 
-        wide = shown(tmp_path, f"<!DOCTYPE html>{frame}</iframe><script>{script}</script>")
-
-        assert wide == [], job
+        assert shown.evaluate(MEASURE) == [], job
+        shown.close()
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: .ci/run does so")
-@pytest.mark.parametrize("width", [500, 1200])
-def test_axe_finds_nothing(pages, tmp_path, width):
-    axe = AXE.read_text().replace("</script", "<\\/script")
+@pytest.mark.parametrize(("width", "rules"), [(500, LOOKS), (1200, {})])
+def test_axe_finds_nothing(pages, browser, width, rules):
+    axe = AXE.read_text()
     for job, page in pages.items():
-        # The page itself permits no script.
-        open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-        checked = open_page.replace(
-            "</body>", f"<script>{axe}</script><script>{CHECK}</script></body>"
-        )
+        shown = opened(browser, page, width)
+        shown.evaluate(axe)
 
-        assert shown(tmp_path, checked, f"--window-size={width},2000") == [], job
+        assert shown.evaluate(CHECK, rules) == [], job
+        shown.close()
 
 
-COUNT = """
-const rows = () => [...document.querySelectorAll("#t1 tbody tr")]
-  .filter(each => each.offsetParent !== null).length;
-const counted = [rows()];
-const pick = document.querySelectorAll("#t1 fieldset:first-of-type input");
-pick[1].checked = true; counted.push(rows());
-counted.push(Number(pick[1].parentElement.querySelector("span").textContent.replace(",", "")));
-pick[0].checked = true; document.querySelector("#t1-every").checked = true; counted.push(rows());
-document.title = "RESULT" + JSON.stringify(counted) + "END";
-"""
+COUNT = """() => {
+  const rows = () => [...document.querySelectorAll("#t1 tbody tr")]
+    .filter(each => each.offsetParent !== null).length;
+  const counted = [rows()];
+  const pick = document.querySelectorAll("#t1 fieldset:first-of-type input");
+  pick[1].checked = true; counted.push(rows());
+  counted.push(Number(pick[1].parentElement.querySelector("span").textContent.replace(",", "")));
+  pick[0].checked = true; document.querySelector("#t1-every").checked = true; counted.push(rows());
+  return counted;
+}"""
 
 
-def test_a_filter_shows_the_rows_of_a_host_without_a_script_of_the_page(pages, tmp_path):
-    page = pages["audit"]
+def test_a_filter_shows_the_rows_of_a_host_without_a_script_of_the_page(pages, browser):
+    page = pages["audit"].read_text()
     assert "<script" not in page
-    open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
 
-    few, of_host, announced, every = shown(
-        tmp_path, open_page.replace("</body>", f"<script>{COUNT}</script></body>")
-    )
+    few, of_host, announced, every = opened(browser, pages["audit"], 1200).evaluate(COUNT)
 
     assert few == 25
     assert 0 < of_host == announced < every
