@@ -107,7 +107,10 @@ class PreparedProcess:
 
 def serve(descriptor: int, be: Callable[[Request, list[int]], NoReturn]) -> None:
     """Fork a process for each request; it calls `be` with the request and its files."""
-    gc.freeze()  # a collection in a fork would copy the memory of all modules
+    # A collection in a fork would copy the memory of all modules, and take as long as the rest of a
+    # daemon's start; the daemon collects once, with all that was made before.
+    gc.freeze()
+    gc.unfreeze = _stay_frozen
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the keepers
     with socket.socket(fileno=descriptor) as requests:
         for request, (status, *files) in _received(requests):
@@ -116,6 +119,10 @@ def serve(descriptor: int, be: Callable[[Request, list[int]], NoReturn]) -> None
                 _keep(request, status, files, be)
             for file in (status, *files):
                 os.close(file)
+
+
+def _stay_frozen() -> None:
+    pass
 
 
 def _received(requests: socket.socket) -> Iterator[tuple[Request, list[int]]]:

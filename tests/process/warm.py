@@ -21,6 +21,9 @@ from typing import IO, NoReturn
 
 from tests.forks import PreparedProcess, Process, Request, serve
 
+#: Modules that daemons import at their start, and commands when they run.
+LATER = ("cryptography.hazmat.primitives.asymmetric.ed25519", "encodings.idna", "tomllib")
+
 
 class Warm(PreparedProcess):
     """The client of the warm process, in the tests; any thread may call its methods."""
@@ -74,6 +77,8 @@ def _import_all() -> None:
     import qmd.daemon
     import qmd.message.build  # noqa: F401
 
+    for each in LATER:
+        import_module(each)
     for package in ("qmd.cli", "qmd.cli.host", "qmd.client", "qmd.config"):
         for module in pkgutil.iter_modules(import_module(package).__path__):
             import_module(f"{package}.{module.name}")
