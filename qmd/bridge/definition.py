@@ -60,7 +60,7 @@ class Tls(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the password.  Raises OSError."""
         if self.password_file is None:
             return None
-        return self.password_file.read_text(encoding="utf-8").rstrip("\n")
+        return self.password_file.read_text(encoding="utf-8-sig").rstrip("\n")
 
 
 class Nats(

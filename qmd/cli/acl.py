@@ -154,7 +154,7 @@ def _read(file: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the entries and the owners of a file.  Raises click.ClickException."""
     entries: list[dict[str, Any]] = []
     owners: list[dict[str, Any]] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
         if not line.strip():
             continue
         try:

@@ -233,7 +233,8 @@ def _options(given: dict[str, Any]) -> Options:
     principals: dict[str, str] = {}
     if given["accounts_file"] is not None:
         try:
-            table = tomllib.loads(given["accounts_file"].read_text(encoding="utf-8"))["accounts"]
+            text = given["accounts_file"].read_text(encoding="utf-8-sig")
+            table = tomllib.loads(text)["accounts"]
             principals |= {str(name): str(value) for name, value in table.items()}
         except (ValueError, KeyError, AttributeError) as error:
             raise BadSource(f"{given['accounts_file']}: it has no table [accounts]") from error

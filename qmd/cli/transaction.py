@@ -91,7 +91,7 @@ def recover(
             "psycopg, the driver of PostgreSQL, is not installed: pip install '.[postgresql]'",
             "driver_missing",
         ) from error
-    where = Path(dsn_file).read_text(encoding="utf-8").strip() if dsn_file else dsn or ""
+    where = Path(dsn_file).read_text(encoding="utf-8-sig").strip() if dsn_file else dsn or ""
     resource = Database(database, lambda: psycopg.connect(where))
     try:
         decided = configuration.ask(resource.recover)

@@ -211,7 +211,7 @@ def _token(token_file: str | os.PathLike[str] | None, host: str) -> str:
             code="no_remote_token",
         )
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return Path(path).read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise NotConnected(
             f"the token file {os.fspath(path)} cannot be read: {error}",

@@ -96,11 +96,17 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError(f"longer than {FILE_BYTES_MAX} bytes", code="config_too_long", file=file)
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # editors of Windows begin a file with the mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError("not UTF-8 text", code="config_not_utf8", file=file, line=line) from error
+        raise ConfigError(_not_utf8(raw), code="config_not_utf8", file=file, line=line) from error
     return parse_settings(text, file=file, environment=environment)
+
+
+def _not_utf8(raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16 text: save it as UTF-8"
+    return "not UTF-8 text"
 
 
 def parse_settings(

@@ -205,7 +205,7 @@ class Fleet:
             return DoorAddress(socket, (f"sasl:{identity.name}",))
         if file is not None and not identity.is_own:
             try:
-                return TokenAddress(socket, file.read_text(encoding="utf-8").strip())
+                return TokenAddress(socket, file.read_text(encoding="utf-8-sig").strip())
             except (OSError, UnicodeDecodeError) as error:
                 raise NotConnected(
                     f"the token file {file} cannot be read: {error}",

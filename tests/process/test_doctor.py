@@ -155,6 +155,15 @@ def database_gone(daemon: Daemon) -> tuple[str, str]:
     return "database", "queues.db is gone"
 
 
+def damaged_page(daemon: Daemon) -> tuple[str, str]:
+    """Overwrite a page of the database, as a bad sector does."""
+    path = data(daemon) / "queues.db"
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2 // 4096 * 4096)
+        file.write(b"\xff" * 4096)
+    return "database", "is damaged"
+
+
 def log_removed(daemon: Daemon) -> tuple[str, str]:
     daemon.start()
     daemon.create("more")
@@ -294,7 +303,8 @@ def _closed() -> Iterator[None]:
     [
         *(syntax_error, unknown_key, folder_is_a_file, file_of_another_user),
         *(daemon_would_be_root, port_in_use, address_of_another_host, newer_schema),
-        *(foreign_database, database_gone, log_removed, no_identity, damaged_identity),
+        *(foreign_database, database_gone, log_removed, damaged_page),
+        *(no_identity, damaged_identity),
         *(no_storage_key, public_storage_key, no_certificate, expired_certificate),
         *(key_of_another_certificate, clock_set_back, file_at_the_socket),
         *(no_folder_for_the_socket, name_of_another_host, disk_is_short, not_started),

@@ -171,7 +171,7 @@ def read_password(file: Path | None) -> str:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
     if str(file) == "-":
         return sys.stdin.readline().rstrip("\r\n")
-    return file.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    return file.read_text(encoding="utf-8-sig").partition("\n")[0].rstrip("\r")
 
 
 @user.command()

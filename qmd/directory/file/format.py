@@ -77,7 +77,7 @@ def read_text(file: Path) -> str:
             raise DirectoryFileError(
                 f"longer than {FILE_BYTES_MAX} bytes", code="directory_file_unreadable", file=file
             )
-        return raw.decode()
+        return raw.decode("utf-8-sig")
     except OSError as error:
         raise DirectoryFileError(
             error.strerror or str(error), code="directory_file_unreadable", file=file

@@ -58,6 +58,13 @@ def test_settings_without_a_file_have_the_same_defaults_with_relative_paths() ->
     assert replace(bare.control, socket=FILE.parent / "qmd.sock") == settings.control
 
 
+def test_a_file_of_an_editor_of_windows_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "qmd.toml"
+    file.write_bytes(b"\xef\xbb\xbf[listen]\r\nport = 1999\r\n")
+
+    assert load_settings(file, environment={}).listen.port == 1999
+
+
 def test_values_of_every_type_are_read() -> None:
     settings = parse(
         """

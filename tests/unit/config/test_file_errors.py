@@ -222,6 +222,7 @@ def test_a_default_socket_in_a_deep_folder_is_refused_as_well() -> None:
     [
         (None, "qmd.toml: No such file or directory"),
         (b"[log]\n# \xff\n", "qmd.toml:2: not UTF-8 text"),
+        ("[log]\n".encode("utf-16"), "qmd.toml:1: UTF-16 text: save it as UTF-8"),
         (b"#" * 65537, "qmd.toml: longer than 65536 bytes"),
     ],
 )

@@ -17,16 +17,19 @@ from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
 from storage.engine import key_file, missing
 from storage.engine.disk import Disk
 from storage.engine.hindrance import explain
+from storage.engine.missing import DATABASE
 from storage.engine.mounts import file_system_in_memory, network_file_system
 from storage.errors import CannotStart, FolderInUse, ForeignDatabase, KeyFileError
 from storage.rescue import upgrade
+from storage.rescue.check import check as examine
 from storage.rescue.check import locked
-from storage.vault import read_keys
+from storage.vault import Vault, read_keys
 
 if TYPE_CHECKING:
     from qmd.config.file import Settings
 
 FREE_INODES_MIN = 1000
+EXAMINED_BYTES_MAX = 100_000_000
 SYNCS, SYNCED_BYTES, SYNC_SLOW_S = 5, 4096, 0.1
 _WRITING_REMEDIES = {
     errno.EPERM: "It may be immutable: lsattr -d, chattr -i.",
@@ -215,6 +218,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
     try:
         with locked(folder):
             lost = missing.find(folder)
+            damage = [] if lost is not None else list(_damage(settings))
     except FolderInUse as error:
         yield ok("database", f"It is open: {error}.")
         return
@@ -230,9 +234,40 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         yield fault(
             "database", f"Acknowledged data is missing: {lost}.", f"{missing.REMEDY.capitalize()}."
         )
+    elif damage:
+        yield from damage
     elif found is not None:
         steps = f"; the next start upgrades it to {found.latest}" if found.steps else ""
         yield ok("database", f"It has schema {found.present}{steps}.")
+
+
+def _damage(settings: Settings) -> Iterator[Finding]:
+    """Examine the database and its messages, if that takes no more than seconds."""
+    folder = settings.queue_manager.data
+    if sum(path.stat().st_size for path in folder.glob(f"{DATABASE}*")) > EXAMINED_BYTES_MAX:
+        yield note(
+            "database",
+            f"The database is larger than {EXAMINED_BYTES_MAX // 1_000_000} MB, and was not"
+            " examined for damage.",
+            "`qmd check` examines it.",
+        )
+        return
+    try:
+        keys = read_keys(settings.storage.key_files, folder)
+        findings = examine(folder, Vault(keys) if keys else None).findings
+    except KeyFileError:
+        return  # reported by another check
+    except CannotStart as error:
+        yield fault("database", f"{error}.", "Examine the folder with `qmd check`.")
+        return
+    if findings:
+        more = f", and {len(findings) - 1} more findings" if len(findings) > 1 else ""
+        yield fault(
+            "database",
+            f"The database is damaged: {findings[0]}{more}.",
+            "`qmd check` lists all, and `qmd check --repair FILE` rescues what is intact; look at"
+            " the disk (smartctl, dmesg), and restore a backup if messages are lost.",
+        )
 
 
 def check_identity(settings: Settings) -> Iterator[Finding]:
