@@ -121,9 +121,9 @@ class OpenQueues:
         A reader that has read other queues of a pattern before begins a new one with its first
         message, as if it had been running when the queue was created.
         """
-        bound = self._options.starting
+        bound, strict = self._options.starting, self._options.late_start_fails
         starts = {
-            name: start_text(bound, named)
+            name: start_text(bound, named, strict=strict)
             for name, named in names.items()
             if named in bound.queues or named in bound.times
         }
@@ -140,7 +140,7 @@ class OpenQueues:
                     for name, named in names.items()
                     if is_pattern(named) and name.casefold() not in known
                 }
-        return start_text(bound, ""), starts
+        return start_text(bound, "", strict=strict), starts
 
     def _add(self, at: Connection, run: Run, names: Mapping[str, str]) -> None:
         for (name, named), queue in zip(names.items(), run.queues, strict=True):
@@ -155,12 +155,15 @@ class OpenQueues:
             )
 
 
-def start_text(bound: Bound, named: str) -> str:
-    """Return a start as `qmd.control_protocol.bulk.OpenReader` takes it."""
+def start_text(bound: Bound, named: str, *, strict: bool = False) -> str:
+    """Return a start as `qmd.control_protocol.bulk.OpenReader` takes it.
+
+    `strict`: a message of the time of the start or later has to be there.
+    """
     position = bound.of(named)
     if isinstance(position, int):
         return f"position:{position}"
     at_ms = bound.time_of(named)
     if at_ms is not None and named not in bound.queues:
-        return f"time:{at_ms}"
+        return f"existing:{at_ms}" if strict else f"time:{at_ms}"
     return NEWEST if position == LATEST else OLDEST

@@ -39,6 +39,7 @@ _USES: dict[str, tuple[str, ...]] = {
     "maxRowsPerPartition": _READS,
     "startingOffsets": _READS,
     "startingTimestamp": _READS,
+    "startingOffsetsByTimestampStrategy": (STREAM,),
     "endingOffsets": _READS,
     "endingTimestamp": _READS,
     "path": (READ, STREAM_WRITE),
@@ -71,8 +72,6 @@ KAFKA = {
     "topic": "destination",
     "startingoffsetsbytimestamp": "startingTimestamp, as JSON by queue",
     "endingoffsetsbytimestamp": "endingTimestamp, as JSON by queue",
-    "startingoffsetsbytimestampstrategy": "startingTimestamp, which waits for the first message of"
-    " that time or later",
     "maxoffsetspertrigger": "maxRowsPerTrigger",
     "minoffsetspertrigger": "minRowsPerTrigger",
     "minpartitions": "partitions",

@@ -252,6 +252,14 @@ class StreamOptions(ReadOptions):
         return self.truth("shared", default=all(map(_is_journal, queues)))
 
     @property
+    def late_start_fails(self) -> bool:
+        """Return whether `startingTimestamp` needs a message of that time or later."""
+        option = "startingOffsetsByTimestampStrategy"
+        if option.lower() in self.given and "startingtimestamp" not in self.given:
+            raise option_error(option, 'needs the option "startingTimestamp"')
+        return self.one_of(option, ("latest", "error"), "latest") == "error"
+
+    @property
     def gap_fails(self) -> bool:
         if "failondataloss" not in self.given:
             return self.one_of("onGap", ("fail", "warn"), "fail") == "fail"
@@ -329,7 +337,7 @@ class Options(StreamOptions):
 
     def _check_stream(self) -> None:
         _ = self.reader_id, self.shared, self.gap_fails, self.trigger_delay_s, self.discover_s
-        _ = self.bytes_a_trigger
+        _ = self.bytes_a_trigger, self.late_start_fails
         if self.rows_a_trigger_min > self.messages_a_trigger:
             raise option_error(
                 "minRowsPerTrigger",

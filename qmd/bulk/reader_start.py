@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from qmd.runtime.services import Services
 
 OLDEST, NEWEST = "oldest", "newest"
-_POSITION, _TIME = "position", "time"
+_POSITION, _TIME, _EXISTING = "position", "time", "existing"
 _TIME_MAX_MS = 1 << 62
+_LIMITS = {_POSITION: ARRIVAL_MAX, _TIME: _TIME_MAX_MS, _EXISTING: _TIME_MAX_MS}
 
 
 class ReaderStarts:
@@ -32,6 +33,7 @@ class ReaderStarts:
         """Return the arrival number behind which a reader with this start begins in the queue.
 
         `start` is as in `qmd.control_protocol.bulk.OpenReader`, and was checked by `check_start`.
+        Raises Refusal if no message is there with which the reader has to begin.
         """
         kind, number = _parsed(start)
         if kind == OLDEST:
@@ -55,6 +57,12 @@ class ReaderStarts:
             for lookup_id, message in queue.express.items()
             if message.arrived_at_ms >= number
         ]
+        if not numbers and kind == _EXISTING:
+            raise Refusal(
+                "bad_reader_start",
+                f"{queue.name} has no message that arrived at {number} ms (since 1970) or later",
+                f"Give an earlier time, or {_TIME}:{number} to begin with the first one to come.",
+            )
         return min(numbers, default=frontier + 1) - 1
 
 
@@ -70,11 +78,12 @@ def _parsed(start: str) -> tuple[str, int]:
     kind, _, text = start.partition(":")
     if text.isascii() and text.isdecimal() and len(text) < 20:
         number = int(text)
-        limit = {_POSITION: ARRIVAL_MAX, _TIME: _TIME_MAX_MS}.get(kind, -1)
+        limit = _LIMITS.get(kind, -1)
         if number <= limit:
             return kind, number
     raise Refusal(
         "bad_reader_start",
         f"a reader cannot start with {start!r}",
-        f"Give one of {OLDEST}, {NEWEST}, {_POSITION}:NUMBER, {_TIME}:MILLISECONDS.",
+        f"Give one of {OLDEST}, {NEWEST}, {_POSITION}:NUMBER, {_TIME}:MILLISECONDS,"
+        f" {_EXISTING}:MILLISECONDS.",
     )

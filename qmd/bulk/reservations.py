@@ -110,6 +110,10 @@ class Reservations:
         async with self._opening:
             reader = self._readers.find(name, fence) if fence else self._readers.get(name)
             is_new = reader is None
+            for text, queue in zip(texts, queues, strict=True):
+                if reader is None or id_text(queue) not in reader.queues:
+                    # Before anything is added: a refusal must leave nothing.
+                    await self._starts.arrival_before(queue, starts.get(text, start))
             if reader is None:
                 reader = self._readers.add(await self._services.storage.batch.run(open_reader))
             async with reader.lock:

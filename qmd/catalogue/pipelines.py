@@ -34,8 +34,9 @@ ENTRIES = (
         1804,
         "bad_reader_start",
         "A reader cannot start there.",
-        "It starts with the oldest message, or with what arrives from now on.",
-        'Give "oldest" or "newest".',
+        "It starts with the oldest message, with those that arrive from now on, at a position or "
+        "at a time; or a message of that time or later has to be there, and none is.",
+        "Give another start, or an earlier time.",
         "bad_request",
     ),
     Entry(

@@ -46,8 +46,9 @@ class OpenReader(Request, tag="open_reader", frozen=True):
     them too. Otherwise the readers of a queue compete, and consumed messages are received. A new
     reader begins in a queue with the oldest message (`start` "oldest"), with messages that arrive
     from now on ("newest"), with those that have an arrival number from N on ("position:N"), or with
-    the first one that arrived at a time or later ("time:MILLISECONDS", since 1970). `starts` has
-    other starts for single queues, named as in `queues`.
+    the first one that arrived at a time or later ("time:MILLISECONDS", since 1970), also if it is
+    still to come; "existing:MILLISECONDS" is refused then. `starts` has other starts for single
+    queues, named as in `queues`.
 
     With the `fence` of a run that is current, queues are added to that run, and the fence stays.
     """

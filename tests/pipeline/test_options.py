@@ -97,6 +97,11 @@ def test_an_absurdly_long_value_is_refused_with_a_short_sentence(option, value):
         ({"endingTimestamp": "{}"}, "it is a time, or as"),
         ({"endingTimestamp": '{"orders'}, "it is a time, or as"),
         ({"startingTimestamp": "2026-01-31", "startingFrom": "newest"}, "is the same as"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, 'needs the option "startingTimestamp"'),
+        (
+            {"startingTimestamp": "2026-01-31", "startingOffsetsByTimestampStrategy": "oldest"},
+            "is 'oldest'; it is one of latest, error",
+        ),
         ({"endingOffsets": "earliest"}, "a read that ends there reads nothing"),
         ({"maxRowsPerTrigger": "0"}, '"maxRowsPerTrigger" is 0; it is 1 to'),
         ({"maxMessagesPerTrigger": "1e3"}, "\"maxMessagesPerTrigger\" is '1e3'; it is a whole"),
@@ -167,6 +172,7 @@ def test_every_option_of_kafkas_source_has_a_counterpart_or_a_reason():
     """The names are those of Spark's manual for its Kafka source."""
     own = {name.lower() for name in ("startingOffsets", "endingOffsets", "failOnDataLoss")}
     own |= {"startingtimestamp", "endingtimestamp", "maxtriggerdelay"}
+    own.add("startingoffsetsbytimestampstrategy")
     kafka = {
         *("assign", "subscribe", "subscribepattern", "kafka.bootstrap.servers"),
         *("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets", "endingtimestamp"),

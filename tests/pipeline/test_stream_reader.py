@@ -69,6 +69,13 @@ def test_a_stream_begins_and_ends_where_the_options_say(place):
     start = late.initialOffset()
     assert taken(late, start) == (start, [])
     late.stop()
+    strict = stream_reader(
+        place, queue=queue, readerId="strict", startingTimestamp=later,
+        startingOffsetsByTimestampStrategy="error",
+    )  # fmt: skip
+    with pytest.raises(SourceError, match="no message that arrived at"):
+        strict.initialOffset()
+    strict.stop()
     other = place.queue("stream.other")
     place.send(other, 2, first=20)
     times = json.dumps({queue: later})

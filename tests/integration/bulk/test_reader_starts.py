@@ -39,6 +39,9 @@ async def test_a_reader_begins_at_a_position_or_a_time(hosts: Hosts) -> None:
 
     by_position = await opened(a, "position", start=f"position:{there[2][0]}", shared=True)
     by_time = await opened(a, "time", start=f"time:{there[4][1]}", shared=True)
+    existing = await opened(a, "existing", start=f"existing:{there[4][1]}", shared=True)
+    assert await existing.reserve(0)
+    assert await existing.read(0) == numbered(4, 4)
     late = await opened(a, "late", start=f"time:{there[-1][1] + 1_000_000}", shared=True)
 
     assert (await by_position.reserve(0))["messages"] == 6
@@ -72,6 +75,22 @@ async def test_another_start_is_refused(hosts: Hosts) -> None:
     await a.create("orders")
     for start in ("", "first", "position:", "position:-1", "position:1x", "time:1e3", BEYOND):
         assert await refused(opened(a, start=start)) == "bad_reader_start"
+
+
+@hosted
+async def test_a_reader_that_needs_a_message_leaves_nothing_without_one(hosts: Hosts) -> None:
+    a = await hosts.start()
+    for queue in ("orders", "invoices"):
+        await a.create(queue)
+    await a.send("orders", *numbered(1))
+    for start in ("existing:0", "oldest"):  # of the queue that has a message
+        opening = a.reservations.open(
+            "strict", ["orders", "invoices"], shared=False, start=start,
+            starts={"invoices": "existing:0"},
+        )  # fmt: skip
+        assert await refused(opening) == "bad_reader_start"
+
+    assert a.readers.get("strict") is None
 
 
 @hosted
