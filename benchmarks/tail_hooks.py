@@ -54,26 +54,49 @@ def noted(part: str, call: Callable[..., Any], *values: Any) -> Any:
                 spent[at] += more
 
 
+class Noted:
+    """A piece of work for the connection's thread, which notes each of its steps."""
+
+    def __init__(self, work: Callable[[sqlite3.Connection], Any]) -> None:
+        name = getattr(getattr(work, "func", work), "__name__", "")
+        self._span: dict[str, Any] = {"name": name.strip("_"), "queued": _now()}
+        self._work = work
+
+    def __call__(self, db: sqlite3.Connection) -> Any:
+        global _current
+        self._span["begun"], _current = _now(), self._span
+        try:
+            return noted("all", self._work, db)
+        finally:
+            self._span["ended"], _current = _now(), None
+
+    def heard(self) -> None:
+        self._span["heard"] = _now()
+        _spans.append(self._span)
+
+
 def submit(where: Any, work: Callable[[sqlite3.Connection], Any]) -> Any:
     """Submit as `storage.engine.connection.submit`, and note each step."""
-    name = getattr(getattr(work, "func", work), "__name__", "")
-    span: dict[str, Any] = {"name": name.strip("_"), "queued": _now()}
-
-    def on_thread(db: sqlite3.Connection) -> Any:
-        global _current
-        span["begun"], _current = _now(), span
-        try:
-            return noted("all", work, db)
-        finally:
-            span["ended"], _current = _now(), None
-
-    def heard(_: Any) -> None:
-        span["heard"] = _now()
-        _spans.append(span)
-
-    future = connection.submit(where, on_thread)
-    future.add_done_callback(heard)
+    noted_work = Noted(work)
+    future = connection.submit(where, noted_work)
+    future.add_done_callback(lambda _: noted_work.heard())
     return future
+
+
+def submit_then(
+    where: Any,
+    work: Callable[[sqlite3.Connection], Any],
+    loop: Any,
+    callback: Callable[[Any, BaseException | None], None],
+) -> None:
+    """Submit as `storage.engine.connection.submit_then`, and note each step."""
+    noted_work = Noted(work)
+
+    def heard(result: Any, error: BaseException | None) -> None:
+        noted_work.heard()
+        callback(result, error)
+
+    connection.submit_then(where, noted_work, loop, heard)
 
 
 def install() -> None:
@@ -96,6 +119,7 @@ def install() -> None:
     writer._make_room = lambda *values: noted("vacuum", make_room, *values)
     events.insert = lambda *values: noted("history", insert, *values)
     writer.submit = submit  # type: ignore[assignment]
+    writer.submit_then = submit_then  # type: ignore[assignment]
     gc.callbacks.append(collected)
 
 
