@@ -86,6 +86,11 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(_IMPORT_AFTER_S, importlib.import_module, _CODEC)
         return future
 
+    def write_now(self) -> None:
+        """Write the requests so far, and do not wait for others of this pass of the loop."""
+        if self._write_is_due:
+            self._write()
+
     async def has_room(self) -> None:
         """Wait until the socket accepts more data: bounds the memory of a fast sender."""
         await self._may_write.wait()

@@ -131,9 +131,13 @@ class Sender:
             self._batches_under_way == 0 or len(self._waiting) >= BATCH_MESSAGES_MAX
         ):
             self._batches_under_way += 1
+            batch, token = self._next_batch(), os.urandom(16)
+            answer = self._ask([unsent.message for unsent in batch], token)
             self._last_batch = self._loop.create_task(
-                self._deliver(self._next_batch(), self._connection, self._last_batch)
+                self._deliver(batch, token, answer, self._last_batch)
             )
+        if self._connection is not None:
+            self._connection.write_now()
 
     def _next_batch(self) -> list[_Unsent]:
         batch: list[_Unsent] = []
@@ -145,26 +149,39 @@ class Sender:
             batch.append(self._waiting.popleft())
         return batch
 
+    def _ask(
+        self, messages: list[frames.NewMessage], token: bytes
+    ) -> asyncio.Future[list[str | list[str]]] | None:
+        """Send a batch; return the future of its ids, None if there is no connection for it."""
+        if self._connection is None:
+            return None
+        try:
+            return self._connection.ask(frames.Send, messages, token)
+        except Exception as failure:  # it was not sent: `_deliver` handles that
+            answer: asyncio.Future[list[str | list[str]]] = self._loop.create_future()
+            answer.set_exception(failure)
+            return answer
+
     async def _deliver(
         self,
         batch: list[_Unsent],
-        connection: Connection | None,
+        token: bytes,
+        answer: asyncio.Future[list[str | list[str]]] | None,
         before: asyncio.Task[None] | None,
     ) -> None:
-        messages = [unsent.message for unsent in batch]
-        token = os.urandom(16)
         ids: list[str | list[str]] | None = None
         try:
             try:
-                if connection is not None:
-                    ids = await connection.ask(frames.Send, messages, token)
+                if answer is not None:
+                    ids = await answer
             except (NotConnected, Stopping):
                 pass  # done or not: the outcome is requested below
             finally:
-                if before is not None:
+                if before is not None and not before.done():
                     await asyncio.wait([before])
             if ids is None and self._failure is None:
-                send = self._caller.change_once if connection is None else self._caller.change_again
+                send = self._caller.change_once if answer is None else self._caller.change_again
+                messages = [unsent.message for unsent in batch]
                 ids = await send(frames.Send, messages, token=token)
             elif ids is None:
                 ids = await self._caller.outcome(token)  # after a failure it is not sent again

@@ -221,8 +221,6 @@ class ControlConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # Internal methods.
-
     def _identify(self, client: LocalClient | None) -> None:
         """Find the rights of the client; its requests wait until they are known."""
         rights = self.components.local_users.at_once(client)
@@ -407,9 +405,10 @@ class ControlConnection(asyncio.Protocol):
         self._count_request(-1)
         self._output.append(answer)
         self._output_bytes += len(answer)
-        if self._output_bytes >= FLUSH_BYTES:
+        is_last = not (self._under_way or self._backlog)  # no other answer will join it
+        if is_last or self._output_bytes >= FLUSH_BYTES:
             self._write()
-        if not self._flush_due:
+        if not (is_last or self._flush_due):
             self._flush_due = True
             self._loop.call_soon(self._flush)
 

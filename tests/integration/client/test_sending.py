@@ -278,3 +278,37 @@ def test_a_number_is_not_a_valid_body():
         new_message("orders", 5)
 
     assert new_message("orders", bytearray(b"5")).body == b"5"
+
+
+def test_a_lone_message_leaves_in_the_next_pass_of_the_loop(tmp_path):
+    async def scenario():
+        async with (
+            Peer(tmp_path / "socket") as peer,
+            connect(peer.path) as qm,
+            qm.sender("orders") as sender,
+        ):
+            await (await sender.send("first"))
+            connection = qm._caller.live_connection
+            written = []
+            connection._transport = Recorded(connection._transport, written)
+            confirmed = [await sender.send("second"), await sender.send("third")]
+            assert not written
+            await asyncio.sleep(0)
+            assert len(written) == 1, "both are in one request"
+            assert await asyncio.gather(*confirmed) == [f"{peer.id}\\2", f"{peer.id}\\3"]
+
+    asyncio.run(scenario())
+
+
+class Recorded:
+    """A transport that notes what is written."""
+
+    def __init__(self, transport, written):
+        self._transport, self._written = transport, written
+
+    def write(self, data):
+        self._written.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._transport, name)

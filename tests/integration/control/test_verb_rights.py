@@ -421,6 +421,8 @@ async def test_large_requests_of_a_token_are_counted_and_end_with_it(hosts: Host
         bob = await world.log_in("write")
         before = world.host.queue(SECRET).messages
         world.server.watch.is_valid = lambda grant: False  # type: ignore[method-assign]
+        refusal = await bob.ask(frames.Send, many)
+        assert getattr(refusal, "code", "") == "token_refused"
         with pytest.raises(asyncio.IncompleteReadError):  # the connection ends
             await bob.ask(frames.Send, many)
         assert world.host.queue(SECRET).messages == before
