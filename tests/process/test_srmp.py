@@ -316,6 +316,26 @@ def receipt(stream: str, number: int) -> bytes:
     ).encode()
 
 
+def stream_of(call: Call) -> str:
+    return call.body.partition(b"<streamId>uid:")[2].partition(b"</streamId>")[0].decode()
+
+
+def send_receipt(door: SrmpDoor, stream: str, number: int, source: str = "127.0.0.1") -> None:
+    at = ("127.0.0.1", door.port)
+    connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
+    media = {"Content-Type": "text/xml"}
+    connection.request("POST", "/msmq/private$/order_queue$", receipt(stream, number), media)
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def kept(pair: Pair, there: Receiver) -> int:
+    """Return the number of messages that the first host keeps for a receiver."""
+    rows = pair.a.daemon.json("outgoing", "list")
+    port = there.url.rpartition(":")[2]
+    return sum(row["messages"] for row in rows if port in row["destination"])
+
+
 def test_a_receipt_from_another_address_releases_nothing(pair: Pair) -> None:
     """The other end answers every request, sends no receipt, and an outsider sends one."""
     there = Receiver()
@@ -323,25 +343,34 @@ def test_a_receipt_from_another_address_releases_nothing(pair: Pair) -> None:
     to = f"DIRECT=HTTP://127.0.0.1:{port}/msmq\\private$\\orders"
     pair.a.daemon.send(to, b"precious", "--transactional")
     (call, *_) = there.wait_for(1)
-    stream = call.body.partition(b"<streamId>uid:")[2].partition(b"</streamId>")[0].decode()
+    stream = stream_of(call)
 
-    def send(source: str) -> None:
-        at = ("127.0.0.1", pair.a.port)
-        connection = http.client.HTTPConnection(*at, timeout=END_S, source_address=(source, 0))
-        media = {"Content-Type": "text/xml"}
-        connection.request("POST", "/msmq/private$/order_queue$", receipt(stream, 1), media)
-        assert connection.getresponse().status == 200
-        connection.close()
-
-    def kept() -> int:
-        rows = pair.a.daemon.json("outgoing", "list")
-        return sum(row["messages"] for row in rows if str(port) in row["destination"])
-
-    send("127.0.0.2")
+    send_receipt(pair.a, stream, 1, "127.0.0.2")
     until(pair, lambda: "srmp_receipt_refused" in pair.a.tail())
-    assert kept() == 1
-    send("127.0.0.1")
-    until(pair, lambda: kept() == 0)
+    assert kept(pair, there) == 1
+    send_receipt(pair.a, stream, 1)
+    until(pair, lambda: kept(pair, there) == 0)
+    there.close()
+
+
+def test_another_stream_begins_when_all_messages_are_acknowledged(pair: Pair) -> None:
+    there = Receiver()
+    to = f"DIRECT=HTTP://127.0.0.1:{there.url.rpartition(':')[2]}/msmq\\private$\\orders"
+    pair.a.daemon.send_all(to, [b"1", b"2"], "--transactional")
+    first, second = there.wait_for(2)[:2]
+    guid, _, ordinal = stream_of(first).partition("\\")
+    assert stream_of(second) == stream_of(first)
+    send_receipt(pair.a, stream_of(first), 2)
+    until(pair, lambda: kept(pair, there) == 0)
+
+    count = len(there.calls)
+    pair.a.daemon.send(to, b"3", "--transactional")
+    third = there.wait_for(count + 1)[-1]
+
+    assert stream_of(third) == f"{guid}\\{int(ordinal) + 1}"
+    assert b"<current>1</current><previous>0</previous><start>" in third.body
+    send_receipt(pair.a, stream_of(third), 1)
+    until(pair, lambda: kept(pair, there) == 0)
     there.close()
 
 
