@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from qmd.bridge.definition import S3
+from qmd.bridge.ends import Arrival, Position
 from tests.bridge.bridges import Bridges
 from tests.process.harness import Daemon, body
 
@@ -98,3 +101,97 @@ def test_an_object_that_was_committed_and_not_deleted_is_not_read_again(
 
     made.wait(lambda: not keys(client, "in/"), "an empty prefix")
     assert daemon.bodies("inbox") == [b"2"]
+
+
+class Reader:
+    """An inward end without its queue: a test decides when the messages are in there."""
+
+    def __init__(self, address: str) -> None:
+        from qmd.bridge.kinds.s3 import S3Source
+
+        self.source = S3Source(
+            S3(direction="in", queue="inbox", bucket=BUCKET, prefix="in/", endpoint=address)
+        )
+
+    async def open(self, position: Position = None) -> None:
+        await self.source.open(position)
+
+    async def arrived(self) -> list[Arrival]:
+        """Return the next messages, when the objects are old enough."""
+        while not (found := await self.source.fetch(10, 0.1, "inbox")):
+            pass
+        return list(found)
+
+
+def put(client: Any, key: str, content: bytes) -> dict[str, Any]:
+    client.put_object(Bucket=BUCKET, Key=key, Body=content)
+    return dict(client.head_object(Bucket=BUCKET, Key=key))
+
+
+def put_later(client: Any, key: str, content: bytes) -> None:
+    """Write an object again until the server states another time for it."""
+    before = client.head_object(Bucket=BUCKET, Key=key)["LastModified"]
+    while put(client, key, content)["LastModified"] == before:
+        pass
+
+
+def test_objects_with_the_same_bytes_are_messages_of_their_own(s3: tuple[str, Any]) -> None:
+    address, client = s3
+    for key in ("in/a", "in/b"):
+        put(client, key, b"same")
+
+    async def read() -> None:
+        reader = Reader(address)
+        await reader.open()
+        assert [each.raw for each in await reader.arrived()] == [b"same", b"same"]
+        await reader.source.done()
+
+    asyncio.run(read())
+    assert not keys(client, "in/")
+
+
+def test_the_same_bytes_that_are_written_again_are_another_message(s3: tuple[str, Any]) -> None:
+    """Before the first object is deleted, and while the bridge is down."""
+    address, client = s3
+    put(client, "in/a", b"same")
+
+    async def read() -> None:
+        reader = Reader(address)
+        await reader.open()
+        (first,) = await reader.arrived()
+        put_later(client, "in/a", b"same")
+        await reader.source.done()
+        (second,) = await reader.arrived()
+        assert first.raw == second.raw == b"same"
+
+        client.delete_object(Bucket=BUCKET, Key="in/a")  # and the bridge is killed
+        put(client, "in/a", b"same")
+        await asyncio.to_thread(put_later, client, "in/a", b"same")
+        restarted = Reader(address)
+        await restarted.open(second.position)
+        (third,) = await restarted.arrived()
+        await restarted.source.done()
+        assert third.raw == b"same"
+
+    asyncio.run(read())
+    assert not keys(client, "in/")
+
+
+def test_in_a_bucket_with_versions_each_of_them_is_a_message(s3: tuple[str, Any]) -> None:
+    address, client = s3
+    versions = {"Status": "Enabled"}
+    client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=versions)
+    put(client, "in/a", b"same")
+
+    async def read() -> None:
+        reader = Reader(address)
+        await reader.open()
+        (first,) = await reader.arrived()
+        put(client, "in/a", b"same")  # in the same second, most likely
+        await reader.source.done()
+        (second,) = await reader.arrived()
+        await reader.source.done()
+        assert first.raw == second.raw == b"same"
+
+    asyncio.run(read())
+    assert not keys(client, "in/")

@@ -2,13 +2,18 @@
 
 Outward, the key is made of the message's place in its queue and its id: publishing it again writes
 the same object.  Inward, objects are read in the order of their keys and deleted after the commit;
-the position has the keys of a batch until then.
+the position has the keys of a batch until then, and which writing of each was read.
+
+An object may be written again while its message is on the way, also with the same bytes.  In a
+bucket with versions each writing has an id.  Without them its tag and its time tell it from the
+next one, if the second of the time is over when it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import boto3
@@ -23,6 +28,8 @@ from qmd.client.message import Message
 MEDIA = "application/vnd.qmd.message+json"
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
 _LOST = (BotoCoreError, ClientError, OSError)
+AGE_S = 2  # of an object when it is read, so that a later one has another time
+_NO_VERSION = "null"  # in a bucket of which the versions are suspended
 
 
 def _client(given: S3) -> Any:
@@ -104,39 +111,55 @@ class S3Source:
         if not found:
             await asyncio.sleep(wait_s)
             return []
-        arrivals = []
+        arrivals: list[Arrival] = []
         self._fetched = {}
         for each in found:
-            answer = await self._call(
-                self._client.get_object, Bucket=self._definition.bucket, Key=each["Key"]
-            )
+            key = each["Key"]
+            answer = await self._found("get_object", key)
+            if answer is None:  # it was deleted since
+                continue
+            if not _version(answer) and not _is_settled(answer):
+                await self._call(answer["Body"].close)
+                break  # those behind it wait, for the order of the keys
             body = await self._call(answer["Body"].read, OBJECT_BYTES_MAX + 1)
-            self._fetched[each["Key"]] = answer["ETag"]
+            self._fetched[key] = _writing(answer)
             arrivals.append(
-                _arrival(
-                    each["Key"], answer.get("ContentType", ""), body, dict(self._fetched), queue
-                )
+                _arrival(key, answer.get("ContentType", ""), body, dict(self._fetched), queue)
             )
+        if not arrivals:
+            await asyncio.sleep(min(wait_s, AGE_S))
         return arrivals
 
     async def done(self) -> None:
         """Delete what is in the queue, unless it was written again since."""
-        for key, tag in self._fetched.items():
-            try:
-                head = await asyncio.to_thread(
-                    self._client.head_object, Bucket=self._definition.bucket, Key=key
-                )
-            except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
-                    continue
-                raise Unreachable(str(error)) from error
-            except _LOST as error:
-                raise Unreachable(str(error)) from error
-            if head["ETag"] == tag:
+        bucket = self._definition.bucket
+        for key, writing in self._fetched.items():
+            version = writing.partition(" ")[2].partition(" ")[2]
+            if version:
                 await self._call(
-                    self._client.delete_object, Bucket=self._definition.bucket, Key=key
+                    self._client.delete_object, Bucket=bucket, Key=key, VersionId=version
                 )
+                continue
+            head = await self._found("head_object", key)
+            # A position of an earlier program has the tag alone.
+            if head is not None and writing in (_writing(head), head["ETag"]):
+                await self._call(self._client.delete_object, Bucket=bucket, Key=key)
         self._fetched = {}
+
+    async def _found(self, name: str, key: str) -> dict[str, Any] | None:
+        """Ask for an object; return the answer, None if there is none.  Raises Unreachable."""
+        method = getattr(self._client, name)
+        try:
+            answer: dict[str, Any] = await asyncio.to_thread(
+                method, Bucket=self._definition.bucket, Key=key
+            )
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                return None
+            raise Unreachable(str(error)) from error
+        except _LOST as error:
+            raise Unreachable(str(error)) from error
+        return answer
 
     async def _call(self, function: Any, *arguments: Any, **named: Any) -> Any:
         try:
@@ -146,6 +169,28 @@ class S3Source:
 
     async def close(self) -> None:
         self._client = None
+
+
+def _version(answer: dict[str, Any]) -> str:
+    """Return the id of a version; "" in a bucket without versions."""
+    version = str(answer.get("VersionId") or "")
+    return "" if version == _NO_VERSION else version
+
+
+def _writing(answer: dict[str, Any]) -> str:
+    """Return a text that tells one writing of an object from the next one: tag, time, version."""
+    written_s = int(answer["LastModified"].timestamp())
+    return f"{answer['ETag']} {written_s} {_version(answer)}".rstrip()
+
+
+def _is_settled(answer: dict[str, Any]) -> bool:
+    """Return whether the second in which an object was written is over, by the server's clock."""
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        now = parsedate_to_datetime(date)
+    except ValueError:
+        return True  # the server has no clock
+    return bool((now - answer["LastModified"]).total_seconds() >= AGE_S)
 
 
 def _arrival(key: str, media: str, body: bytes, position: Position, queue: str) -> Arrival:
