@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qmd.cli import standard_streams
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -186,6 +188,7 @@ class Program(Group):
             raise
 
     def make_context(self, *args: Any, **named: Any) -> click.Context:
+        standard_streams.open_closed()
         with reported():
             return super().make_context(*args, **named)
 
@@ -217,6 +220,8 @@ def reported() -> Iterator[None]:
         failure = _explain(error)
         if failure is None:
             raise
+        if standard_streams.is_closed(error):
+            drop_output()
         raise failure from error
 
 
@@ -236,6 +241,8 @@ def drop_output() -> None:
 
 def _said_by_the_system(error: OSError) -> str:
     """Return the name of the file, and its error."""
+    if cause := standard_streams.explain(error):
+        return cause
     if error.filename is None or error.strerror is None:
         return str(error)
     return f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -201,3 +201,39 @@ def test_a_terminal_without_unicode_gets_escapes(daemon: Daemon) -> None:
         )
         assert r"Bücher \u65e5\u672c" in done.stdout.decode("latin-1")
         assert r"Füße \u2603" in done.stdout.decode("latin-1")
+
+
+@pytest.mark.parametrize("arguments", ["receive plain", "receive plain --json --count 2", "status"])
+def test_a_message_that_cannot_be_printed_stays(daemon: Daemon, arguments: str) -> None:
+    """The program that starts the command has closed its standard output."""
+    daemon.send("private$\\plain", b"1")
+    daemon.send("private$\\plain", b"2")
+
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(daemon), *arguments.split()]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=END_S, check=False)
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "the standard input or output of this command is closed" in done.stderr
+    assert daemon.count("private$\\plain") == 2
+
+
+def test_a_body_is_not_read_from_a_closed_standard_input(daemon: Daemon) -> None:
+    words = ["send", "private$\\plain", "--file", "-"]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command(daemon), *words]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=END_S, check=False)
+
+    assert done.returncode == 1
+    assert "the standard input or output of this command is closed" in done.stderr
+    assert daemon.count("private$\\plain") == 0
+
+
+def test_a_working_folder_that_was_removed_is_named(daemon: Daemon, tmp_path: Path) -> None:
+    script = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    qmd = [sys.executable, "-I", "-c", "from qmd.cli import main; main()"]
+    words = ["--config", "qmd.toml", "status"]
+    done = subprocess.run(
+        ["sh", "-c", script, str(tmp_path / "gone"), *qmd, *words],
+        capture_output=True, text=True, timeout=END_S, check=False,
+    )  # fmt: skip
+
+    assert "the working folder of this command was removed" in done.stderr
