@@ -45,7 +45,7 @@ class Content(NamedTuple):
         Raises UnreadableBody for a value that is too large; see `plain`.
         """
         if isinstance(self.value, str):
-            return self.value
+            return _unicode(self.value)
         return json.dumps(self.to_json(), ensure_ascii=False)
 
 
@@ -108,7 +108,8 @@ def write_content(value: Any, format: str, *, root: str = "") -> tuple[bytes, in
 def plain(value: Any) -> Any:
     """Return a value for `json.dumps`.
 
-    Bytes become base64, times ISO 8601, durations seconds, decimal numbers and GUIDs texts; an
+    Bytes become base64, times ISO 8601, durations seconds, decimal numbers and GUIDs texts; half of
+    a surrogate pair, which a Char of .NET can be, becomes the replacement character; an
     object becomes its members and "$type", an object within itself {"$cycle": its type}.  An object
     that several others refer to is written for each of them: raises UnreadableBody if that makes
     the value too large (`REPEATED_MAX`).
@@ -130,7 +131,7 @@ class _Plain:
         match value:
             case str():
                 self._count(value)
-                return value
+                return _unicode(value)
             case bytes():
                 self._count(value)
                 return base64.b64encode(value).decode()
@@ -182,6 +183,13 @@ class _Plain:
             raise UnreadableBody("value for JSON", -1, rule)
 
 
+def _unicode(text: str) -> str:
+    """Return a text that can be encoded: without halves of surrogate pairs."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def _possible(body: bytes) -> list[str]:
     """Return the formats that the beginning of a body allows, the most particular first."""
     from qmd.bodies.nrbf import has_nrbf_header
@@ -190,7 +198,7 @@ def _possible(body: bytes) -> list[str]:
     if has_nrbf_header(body):
         found.append(BINARY)
     start = body.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    if start == b"<" or body[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if start == b"<" or body[:2] in (b"\xff\xfe", b"\xfe\xff", b"\0<"):
         found.append(XML)
     if start in (b"{", b"["):
         found.append(JSON)

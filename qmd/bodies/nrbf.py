@@ -357,9 +357,24 @@ class _Reader:
             raise self._fault("the length of an array is negative")
         if type == BYTE:
             return self._bytes(length)
+        if type == CHAR:
+            return self._chars(length)
         if length > len(self._body) - self._at:  # each takes a byte at least
             raise self._fault("the length of an array exceeds the body")
         return [self._primitive(type) for _ in range(length)]
+
+    def _chars(self, length: int) -> list[str]:
+        """Return an array of characters: a pair of surrogates is one sequence of four bytes."""
+        if length > len(self._body) - self._at:  # a pair takes four bytes
+            raise self._fault("the length of an array exceeds the body")
+        found: list[str] = []
+        units = 0
+        while units < length:
+            found.append(self._primitive(CHAR))
+            units += 1 + (found[-1] > "\uffff")
+        if units > length:
+            raise self._fault("a pair of surrogates is longer than its array", -4)
+        return found
 
     def _primitive(self, type: int) -> Any:
         primitive = PRIMITIVES.get(type)

@@ -44,11 +44,7 @@ def read_xml(body: bytes) -> Any:
     an array a list; an object a dictionary, with attributes under "@name", a text beside elements
     under "#text", and a list for elements of one name.  Raises UnreadableBody.
     """
-    root = parse_xml(body)
-    name = local_name(root.tag)
-    if name.startswith(_ARRAY):
-        return [_typed(each) for each in root]
-    return _typed(root)
+    return _typed(parse_xml(body))
 
 
 def root_of(body: bytes) -> str:
@@ -132,10 +128,12 @@ def local_name(tag: str) -> str:
 
 
 def _typed(element: ElementTree.Element) -> Any:
-    """Return the value of an element whose name or xsi:type is a type."""
+    """Return the value of an element whose name or xsi:type is a type, maybe that of an array."""
     if element.get(_NIL) in ("true", "1"):
         return None
     name = element.get(_TYPE, "").rpartition(":")[2] or local_name(element.tag)
+    if name.startswith(_ARRAY):
+        return [_typed(each) for each in element]
     read = _READERS.get(name)
     if read is None or len(element):
         return _members(element) or {}

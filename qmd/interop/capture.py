@@ -28,6 +28,15 @@ _SECTION = b"\x0a\x0d\x0d\x0a"
 _INTERFACE, _OLD_PACKET, _SIMPLE_PACKET, _PACKET = 1, 2, 3, 6
 _ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 _RESOLUTION, _OFFSET = 9, 14  # options of an interface
+_OTHERS = {
+    b"\x1f\x8b": "compressed; unpack it with gunzip",
+    b"\x28\xb5\x2f\xfd": "compressed; unpack it with unzstd",
+    b"PK\x03\x04": "a zip archive; unpack it",
+    b"GMBU": "of Network Monitor; save it as pcapng with Wireshark",
+    b"snoo": "of snoop; save it as pcapng with Wireshark",
+    # The size of the first buffer of a trace of events: 64 KiB by default.
+    b"\x00\x00\x01\x00": "perhaps a trace of Windows (.etl); convert it with pktmon etl2pcap",
+}
 _FCS_BITS = 28  # in the link type of pcap: more about the frames
 
 
@@ -61,7 +70,7 @@ class Capture:
         magic = file.read(4)
         self._is_ng = magic == _SECTION
         if not self._is_ng and magic not in _PCAP and magic not in _MODIFIED:
-            raise BadCapture("it begins neither as pcap nor as pcapng")
+            raise BadCapture(f"it begins neither as pcap nor as pcapng{_hint(magic)}")
         self._magic = magic
 
     def __iter__(self) -> Iterator[Frame]:
@@ -73,6 +82,11 @@ class Capture:
                 yield frame
         except BadCapture as fault:
             self.note = f"after {self.frames} frames: {fault}"
+
+    def _skip(self, count: int) -> None:
+        """Skip bytes of a block that is not used, which may be larger than a frame."""
+        while count:
+            count -= len(self._read(min(count, BLOCK_BYTES_MAX)))
 
     def _read(self, count: int) -> bytes:
         data = self._file.read(count)
@@ -108,14 +122,18 @@ class Capture:
                 order, interfaces = self._begin_section(), []
                 continue
             number, size = struct.unpack(order + "II", kind + self._read(4))
-            if not 12 <= size <= BLOCK_BYTES_MAX or size % 4:
+            is_used = number in (_INTERFACE, _PACKET, _OLD_PACKET, _SIMPLE_PACKET)
+            if size < 12 or size % 4 or (is_used and size > BLOCK_BYTES_MAX):
                 raise BadCapture(f"a block of {size} bytes")
+            if not is_used:  # names of hosts, keys of TLS, statistics and others
+                self._skip(size - 8)
+                continue
             body = self._read(size - 8)[:-4]
             if number == _INTERFACE:
                 if len(interfaces) >= INTERFACES_MAX:
                     raise BadCapture(f"more than {INTERFACES_MAX} interfaces")
                 interfaces.append(_interface(body, order))
-            elif number in (_PACKET, _OLD_PACKET, _SIMPLE_PACKET):
+            else:
                 yield _packet(number, body, order, interfaces)
 
     def _begin_section(self) -> str:
@@ -125,10 +143,18 @@ class Capture:
         if order is None:
             raise BadCapture("a section has no byte order")
         (length,) = struct.unpack(order + "I", size)
-        if not 28 <= length <= BLOCK_BYTES_MAX or length % 4:
+        if length < 28 or length % 4:
             raise BadCapture(f"a section head of {length} bytes")
-        self._read(length - 12)
+        self._skip(length - 12)
         return order
+
+
+def _hint(magic: bytes) -> str:
+    """Return how to convert a file of another format, by its first four bytes; "": not known."""
+    for beginning, hint in _OTHERS.items():
+        if magic.startswith(beginning):
+            return f": it is {hint}"
+    return ""
 
 
 def _interface(body: bytes, order: str) -> _Interface:

@@ -45,6 +45,17 @@ SPACES = (
         ("<duration>P1DT2H3M4.5S</duration>", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
         (f"<ArrayOfInt{SPACES}><int>1</int><int>2</int></ArrayOfInt>", [1, 2]),
         (f'<string{SPACES} xsi:nil="true" />', None),
+        (f'<ArrayOfInt{SPACES} xsi:nil="true" />', None),
+        (
+            "<ArrayOfArrayOfInt><ArrayOfInt><int>1</int></ArrayOfInt><ArrayOfInt />"
+            "</ArrayOfArrayOfInt>",
+            [[1], []],
+        ),
+        (
+            f'<ArrayOfAnyType{SPACES}><anyType xsi:type="ArrayOfInt"><int>2</int></anyType>'
+            '<anyType xsi:type="xsd:string">a</anyType></ArrayOfAnyType>',
+            [[2], "a"],
+        ),
         (
             f'<Order{SPACES} id="7"><Article>screw</Article><Line>1</Line><Line>2</Line>'
             '<Note xsi:nil="true" /><Any xsi:type="xsd:int">3</Any><Sub><A>x</A></Sub></Order>',
@@ -288,3 +299,20 @@ def test_any_ole_date_comes_back_to_the_hundredth_of_a_millisecond(value: dateti
     # An OLE date is a number of days in 64 bits: the year 9999 has steps of 40 microseconds.
     found = read_content(*write_content(value, "activex")).value
     assert abs(found - value) <= timedelta(microseconds=50)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_xml_in_utf_16_is_recognized_with_and_without_its_mark(encoding: str, mark: str) -> None:
+    text = f'{mark}<?xml version="1.0" encoding="utf-16"?><string>ä€</string>'
+
+    assert read_content(text.encode(encoding)) == Content("xml", "ä€")
+
+
+def test_half_of_a_pair_of_surrogates_is_a_value_with_a_text() -> None:
+    """A Char of .NET may be one half; XmlMessageFormatter writes its number."""
+    content = read_content(b"<ArrayOfChar><char>55357</char><char>65</char></ArrayOfChar>")
+
+    assert content.value == ["\ud83d", "A"]
+    assert content.to_json() == ["\ufffd", "A"]
+    assert read_content(b"<char>55357</char>").text.encode() == "\ufffd".encode()

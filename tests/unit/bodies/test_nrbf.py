@@ -321,3 +321,18 @@ def test_any_value_comes_back(value: Any):
     assert found == value
     assert type(found) is type(value)
     json.dumps(Content("binary", found).to_json())
+
+
+def characters(length: int, content: bytes) -> bytes:
+    """Return the stream of an array of the type Char."""
+    return HEADER + b"\x0f" + struct.pack("<iiB", 1, length, 3) + content + b"\x0b"
+
+
+def test_a_pair_of_surrogates_in_an_array_of_characters_is_one_sequence() -> None:
+    """BinaryWriter.Write(char[]) encodes the array as one text."""
+    text = "aé\U0001f600b"
+    assert read_nrbf(characters(5, text.encode())) == list(text)
+
+    for length in (3, 6):  # half of the pair, and more than there is
+        with pytest.raises(UnreadableBody):
+            read_nrbf(characters(length, text.encode()))

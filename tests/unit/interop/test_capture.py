@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from qmd.interop.capture import BadCapture, Capture, Frame
+from qmd.interop.capture import BLOCK_BYTES_MAX, BadCapture, Capture, Frame
 from qmd.interop.network import Datagram, End, Network, Segment
 from tests import captures
 
@@ -71,6 +71,34 @@ def test_a_file_that_ends_early_is_read_up_to_there(file: bytes) -> None:
 def test_another_file_is_no_capture(data: bytes) -> None:
     with pytest.raises(BadCapture, match="neither as pcap nor as pcapng"):
         Capture(io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "hint"),
+    [
+        (b"\x1f\x8b\x08\0", "gunzip"),
+        (b"PK\3\4", "unpack it"),
+        (b"GMBU", "Network Monitor"),
+        (b"\0\0\1\0", "pktmon etl2pcap"),
+    ],
+)
+def test_a_file_of_another_program_is_named(beginning: bytes, hint: str) -> None:
+    with pytest.raises(BadCapture, match=hint):
+        Capture(io.BytesIO(beginning + bytes(100)))
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_blocks_of_any_size_that_have_no_frames_are_skipped(order: str) -> None:
+    """Names of hosts, keys of TLS and other blocks, in front of the frames and behind them."""
+    file = captures.pcapng(PACKETS, order=order)
+    (head,) = struct.unpack_from(order + "I", file, 4)
+    size = 12 + BLOCK_BYTES_MAX
+    block = struct.pack(order + "II", 0x0000000A, size) + bytes(size - 12)
+    block += struct.pack(order + "I", size)
+
+    found, note = frames(file[:head] + block + file[head:] + block)
+
+    assert ([frame.data for frame in found], note) == (PACKETS, "")
 
 
 def test_an_absurd_size_is_not_allocated() -> None:
