@@ -7,6 +7,7 @@ have others again.  docs/access.md.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def act_for(connection: ControlConnection, texts: Sequence[str]) -> dict[str, st
         components.services.log_limited("too_many_clients", str(main), client=shown)
         connection.abort()
         return {}
-    caller = Caller(str(main), frozenset(principals), is_remote=True)
+    is_distant = any(each.kind == HOST and not _is_loopback(each.name) for each in principals)
+    caller = Caller(str(main), frozenset(principals), is_remote=True, is_distant=is_distant)
     connection.rights = DoorRights(components.access_checks, caller, main)
     return {"principal": str(main)}
 
@@ -78,6 +80,13 @@ def _principal(text: str) -> Principal:
     if principal.kind not in PROVEN_BY_DOORS:
         raise _bad(principal, f"a door can prove {', '.join(PROVEN_BY_DOORS)}")
     return principal
+
+
+def _is_loopback(network: str) -> bool:
+    """Return whether the text of a principal of kind HOST is an address of this computer."""
+    address = ipaddress.ip_network(network).network_address
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _bad(principal: Principal, why: str) -> Refusal:

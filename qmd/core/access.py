@@ -135,7 +135,8 @@ class Caller(NamedTuple):
 
     `proven` are the principals that are proven for it; `claimed` are others that it states.  A
     caller that is `limited` has only rights that are granted to it by name.  One that is `remote`
-    has no right on the host by default.
+    has no right on the host by default, and one that is `distant` none on queues elsewhere either:
+    this queue manager would be its relay.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Caller(NamedTuple):
     is_administrator: bool = False
     is_limited: bool = False
     is_remote: bool = False
+    is_distant: bool = False
 
 
 class Verdict(NamedTuple):
@@ -233,7 +235,11 @@ def decide(caller: Caller, right: str, subject: Subject) -> Verdict:
                 return Verdict(allows, reason, entry, level.name)
     if owns:
         return Verdict(True, f"{caller.name} owns {subject.name}")
-    without_default = caller.is_limited or (caller.is_remote and subject.kind is Kind.HOST)
+    without_default = (
+        caller.is_limited
+        or (caller.is_remote and subject.kind is Kind.HOST)
+        or (caller.is_distant and subject.kind is Kind.OUTGOING)
+    )
     if without_default or _replaces_default(subject):
         return Verdict(False, f"no entry of {subject.name} allows it")
     if right in DEFAULTS[subject.kind]:

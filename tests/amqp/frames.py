@@ -99,6 +99,15 @@ def opening(
     )
 
 
+def _copied(value: Any) -> Any:
+    """Return a value that outlives the data it was read from: binary ones are views of it."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, proton.Described):
+        return proton.Described(value.descriptor, _copied(value.value))
+    return [_copied(each) for each in value] if isinstance(value, list) else value
+
+
 def _performative(data: Any) -> tuple[int, list[Any]]:
     """Return the code and the fields; a map with binary keys, which proton cannot hash, as well."""
     data.next()
@@ -110,8 +119,7 @@ def _performative(data: Any) -> tuple[int, list[Any]]:
     data.enter()
     for _ in range(count):
         if data.next() != proton.Data.MAP:
-            field = data.get_object()  # binary ones end with `data`
-            fields.append(bytes(field) if isinstance(field, memoryview) else field)
+            fields.append(_copied(data.get_object()))
             continue
         found = {}
         pairs = data.get_map() // 2

@@ -23,6 +23,15 @@ WHOLE = (
     b"GET /v1/events?last=1 HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n",
 )
+#: What no continuation makes a request: the answer must not wait for more of it.
+MALFORMED = (
+    b"\0\0\0\0\0\0\0\0",
+    b"GET  HTTP/1.1\r\n",
+    b"GET /healthz HTTP/x.y\r\n",
+    b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /healthz HTTP/1.1\r\nhost: x\r\na b: c\r\n",
+    b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 1x\r\n",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +52,13 @@ def test_no_mutated_request_stops_or_hangs_the_door(door: HttpDoor) -> None:
                 found += part
             assert not found or found.startswith(b"HTTP/1.1 "), (number, data)
             assert b"http_failed" not in found, (number, data)
+    for data in MALFORMED:  # the client keeps its end open
+        with socket.create_connection(("127.0.0.1", door.port), timeout=END_S) as connection:
+            connection.sendall(data)
+            found = b""
+            while part := connection.recv(65536):
+                found += part
+            assert found.startswith(b"HTTP/1.1 400 "), (data, found)
     assert door.process is not None
     assert door.process.poll() is None
     door.client().json("GET", "/v1/status")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +18,18 @@ import msgspec
 import pytest
 
 from qmd.access.demands import ADMIN, READ, WRITE
+from qmd.access.tokens import revoke
 from qmd.control_protocol import messages as frames
-from qmd.control_protocol.messages import Done, Request
+from qmd.control_protocol.messages import Done, Refused, Request
 from tests.integration.control.test_verb_rights import still_whole
 from tests.integration.control.verb_tries import MINE, SECRET, TRIES, others
 from tests.integration.managers import Hosts, hosted
+from tests.process.test_remote_control import Remote, reply_of
 
 ABSENT = "absent"
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is needed to make certificates"
+)
 SPELLINGS = (
     "{}",
     "private$\\{}",
@@ -111,3 +117,27 @@ def test_no_verb_changes_what_others_have_or_names_it(scope: str, tmp_path: Path
             await still_whole(world)
 
     attack(tmp_path)
+
+
+@needs_openssl
+def test_a_request_after_its_token_was_revoked_is_refused_at_once(tmp_path: Path) -> None:
+    """Each request is checked: the end of the connection, which comes soon, would be too late."""
+    remote = Remote(tmp_path)
+    remote.daemon.create(MINE)
+    try:
+        for number in range(5):
+            name = f"at-once-{number}"
+            token = remote.token("read", name=name).read_text().strip()
+            with remote.raw() as client:
+                client.sendall(frames.frame(frames.Login(1, frames.VERSION, token)))
+                assert isinstance(reply_of(client), frames.Done)
+                assert revoke(remote.tokens, name)
+                try:
+                    client.sendall(frames.frame(frames.Peek(2, MINE)))
+                    reply = reply_of(client)
+                except (OSError, AssertionError):
+                    continue  # the connection has ended
+                assert isinstance(reply, Refused), "the token was revoked before"
+                assert reply.code == "token_refused"
+    finally:
+        remote.daemon.kill()

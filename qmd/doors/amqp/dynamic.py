@@ -18,6 +18,7 @@ import structlog
 
 from qmd.client.connection import open_connection
 from qmd.client.errors import ClientError
+from qmd.control_protocol import access as access_frames
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol import operations as operator_frames
 from qmd.doors.control import UserConnection
@@ -41,9 +42,21 @@ class DynamicQueues:
         self._run = f"{self._own}{os.urandom(4).hex()}-"
         self._has_port = settings.port != 0
 
-    def new_name(self) -> str:
-        """Return the name of a new queue."""
-        return f"{self._run}{os.urandom(12).hex()}"
+    async def create(self, control: UserConnection, user: str) -> str:
+        """Create a queue for a link of a user, and return its name.  Raises ClientError.
+
+        By default everyone may send to it, as the programs that answer must.  So its name is
+        hidden: else others would find it in a list of queues, and send false answers.
+        """
+        name = f"{self._run}{os.urandom(12).hex()}"
+        await control.request(operator_frames.CreateQueue, name, False, user)
+        changes = (
+            ("revoke", "everyone", "get-properties,get-permissions"),
+            ("grant", f"user:{os.getuid()}", "get-properties"),  # for `delete_left`
+        )
+        for change in changes:
+            await control.request(access_frames.ChangeAccess, *change, name)
+        return name
 
     async def delete(self, principals: Sequence[str], queues: Sequence[str]) -> None:
         """Delete queues of a client that has left."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import proton
@@ -166,28 +167,58 @@ class ManagementRequests(RequestLink):
 
     async def _execute(self, request: Request) -> Answer:
         """Execute a request.  Raises ClientError."""
-        ask, name = self._conversation.control.request, request.name
-        match request.operation:
-            case "CREATE":
-                made = await ask(operator_frames.CreateQueue, name, *_new(request.attributes))
-                return Answer(201, "created", _shown(made))
-            case "READ":
-                return Answer(200, "OK", _shown(await ask(operator_frames.ShowQueue, name)))
-            case "DELETE":
-                await ask(operator_frames.DeleteQueue, name)
-                return Answer(204, "deleted", {})
-            case "PURGE":
-                purged = await ask(operator_frames.PurgeQueue, name)
-                return Answer(200, "purged", {"messages": purged["messages"]})
-            case "QUERY" | "GET-QUEUES":
-                found = await ask(operator_frames.ListQueues)
-                return Answer(200, "OK", _table(found, request.attributes))
-            case "GET-OPERATIONS":
-                known = ["CREATE", "READ", "DELETE", "PURGE"]
-                return Answer(200, "OK", {QUEUE: {each: [] for each in known}})
-            case "GET-TYPES":
-                return Answer(200, "OK", {QUEUE: []})
-        return Answer(501, f"the operation {request.operation[:40]} is not known")
+        operation = OPERATIONS.get(request.operation)
+        if operation is None:
+            return Answer(501, f"the operation {request.operation[:40]} is not known")
+        return await operation(self._conversation.control.request, request)
+
+
+Ask = Callable[..., Awaitable[Any]]
+
+
+async def _create(ask: Ask, request: Request) -> Answer:
+    made = await ask(operator_frames.CreateQueue, request.name, *_new(request.attributes))
+    return Answer(201, "created", _shown(made))
+
+
+async def _read(ask: Ask, request: Request) -> Answer:
+    return Answer(200, "OK", _shown(await ask(operator_frames.ShowQueue, request.name)))
+
+
+async def _delete(ask: Ask, request: Request) -> Answer:
+    await ask(operator_frames.DeleteQueue, request.name)
+    return Answer(204, "deleted", {})
+
+
+async def _purge(ask: Ask, request: Request) -> Answer:
+    purged = await ask(operator_frames.PurgeQueue, request.name)
+    return Answer(200, "purged", {"messages": purged["messages"]})
+
+
+async def _query(ask: Ask, request: Request) -> Answer:
+    found = await ask(operator_frames.ListQueues)
+    return Answer(200, "OK", _table(found, request.attributes))
+
+
+async def _operations(ask: Ask, request: Request) -> Answer:
+    return Answer(200, "OK", {QUEUE: {each: [] for each in ("CREATE", "READ", "DELETE", "PURGE")}})
+
+
+async def _types(ask: Ask, request: Request) -> Answer:
+    return Answer(200, "OK", {QUEUE: []})
+
+
+#: All operations: each asks the daemon with the rights of the client.
+OPERATIONS: dict[str, Callable[[Ask, Request], Awaitable[Answer]]] = {
+    "CREATE": _create,
+    "READ": _read,
+    "DELETE": _delete,
+    "PURGE": _purge,
+    "QUERY": _query,
+    "GET-QUEUES": _query,
+    "GET-OPERATIONS": _operations,
+    "GET-TYPES": _types,
+}
 
 
 class Request:

@@ -167,9 +167,8 @@ class Opening:
     async def _create_dynamic(self, link: Any) -> str:
         """Create the queue of a dynamic link; it is deleted with the link."""
         conversation = self._conversation
-        name: str = conversation.door.dynamic.new_name()
         control = conversation.control
-        await control.request(operator_frames.CreateQueue, name, False, conversation.principals[0])
+        name: str = await conversation.door.dynamic.create(control, conversation.principals[0])
         if link._impl not in self._wanted or self._conversation.is_over:
             await control.request(operator_frames.DeleteQueue, name)
         else:

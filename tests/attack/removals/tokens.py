@@ -7,6 +7,7 @@ _RIGHTS = "tests/integration/control/test_verb_rights.py::"
 _REMOTE_RIGHTS = "tests/attack/test_remote_rights.py::"
 _PLACES = "tests/attack/test_client_places.py::"
 _ACTING = "tests/integration/control/test_acting.py::"
+_AMQP = "tests/attack/test_amqp_rights.py::"
 _LIMITS = "tests/amqp/test_limits.py::"
 _LOGIN = "tests/amqp/test_login.py::"
 _WAITING = f"{_REMOTE}test_a_revoked_token_ends_a_connection_that_only_waits"
@@ -185,7 +186,7 @@ REMOVALS = (
         "qmd/control/remote.py",
         "        if not self._remote.watch.is_valid(grant):\n",
         "        if False:\n",
-        f"{_REMOTE}test_a_wrong_token_and_a_revoked_one_are_rejected",
+        f"{_REMOTE_RIGHTS}test_a_request_after_its_token_was_revoked_is_refused_at_once",
     ),
     Removal(
         "a revoked or expired token",
@@ -275,6 +276,41 @@ REMOVALS = (
         "        return False",
         "tests/amqp/test_management.py"
         "::test_a_client_that_takes_no_answers_is_refused_after_some_megabytes",
+    ),
+    Removal(
+        "every kind of link, message, transaction and operation",
+        "qmd/doors/control.py",
+        "            await connection.ask(access_frames.ActFor, self._principals)\n",
+        "",
+        f"{_AMQP}test_no_link_reads_a_queue_of_others",
+    ),
+    Removal(
+        "every kind of link, message, transaction and operation",
+        "qmd/doors/control.py",
+        "            await connection.ask(access_frames.ActFor, self._principals)\n",
+        "",
+        f"{_AMQP}test_no_message_reaches_a_queue_of_others",
+    ),
+    Removal(
+        "every kind of link, message, transaction and operation",
+        "qmd/doors/amqp/opening.py",
+        "        return conversation.principals[0], conversation.container, link.name, role",
+        '        return "", conversation.container, link.name, role',
+        f"{_AMQP}test_links_and_transactions_of_another_user_are_its_own",
+    ),
+    Removal(
+        "the dynamic reply queue of another user",
+        "qmd/doors/amqp/dynamic.py",
+        "        for change in changes:",
+        "        for change in changes[1:]:",
+        f"{_AMQP}test_no_management_of_a_queue_of_others",
+    ),
+    Removal(
+        "messages to other computers, by a user of a door",
+        "qmd/core/access.py",
+        "        or (caller.is_distant and subject.kind is Kind.OUTGOING)\n",
+        "",
+        f"{_ACTING}test_a_user_of_a_door_elsewhere_sends_to_no_other_host_without_a_right",
     ),
     Removal(
         "cancels delayed messages of others",

@@ -69,6 +69,31 @@ async def refusal(client: Client, *request: Any) -> str:
 
 
 @hosted
+async def test_a_user_of_a_door_elsewhere_sends_to_no_other_host_without_a_right(
+    hosts: Hosts,
+) -> None:
+    """This queue manager would be its relay; programs of this computer are not elsewhere."""
+    host = await hosts.start()
+    await trust_the_door(host)
+    send, clients = (frames.Send, [to(ELSEWHERE)]), []
+    for address in ("10.1.2.3", "2001:db8::5"):
+        far = await door(host, ANN, f"host:{address}")
+        assert await refusal(far, *send) == "right_missing"
+        assert not host.outgoing.queues
+        clients.append(far)
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        near = await door(host, ANN, f"host:{address}")
+        assert len(await near.done(*send)) == 1
+        clients.append(near)
+
+    client = await user(host, os.getuid())
+    await client.done(access.ChangeAccess, "grant", ANN, "send", ELSEWHERE)
+    assert len(await far.done(*send)) == 1
+    for each in (*clients, client):
+        each.close()
+
+
+@hosted
 async def test_only_a_door_may_act_for_a_user(hosts: Hosts) -> None:
     host = await hosts.start()
     client = await user(host, DOOR)
