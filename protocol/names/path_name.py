@@ -43,7 +43,8 @@ _SUFFIXES = {suffix.lower(): suffix for suffix in Suffix}
 class NameRule:
     """The maximum length of a part of a name, in UTF-16 code units, and its allowed characters.
 
-    `beyond_ascii`: further characters are allowed, those of `is_plain`.
+    `beyond_ascii`: further characters are allowed, those of `is_plain`.  A space that is allowed
+    stands between other characters.
     """
 
     characters_max: int
@@ -60,6 +61,10 @@ class NameRule:
             if character not in self.characters and not (self.beyond_ascii and is_plain(character)):
                 found = f"found {shown(character)}; allowed are {self.description}"
                 raise InvalidName(field, offset + index, found)
+        for end, index in (("begin", 0), ("end", len(part) - 1)):
+            if part[index] == " ":
+                rule = f"found a space; no name {end}s with one"
+                raise InvalidName(field, offset + index, rule)
         count = len(part)
         if not part.isascii():
             count += sum(character > "\uffff" for character in part)  # they take two code units
@@ -94,10 +99,12 @@ def _characters(first: int, last: int, *, without: str) -> frozenset[str]:
     return frozenset(map(chr, range(first, last + 1))) - frozenset(without)
 
 
-_QUEUE_CHARACTERS = _characters(0x21, 0x7F, without='\\;+,"')
+# The grammar begins at "!", but MSMQ creates queues with spaces in their names: the documents of
+# PROPID_Q_PATHNAME exclude none.  At an end a space would be lost in lists and files.
+_QUEUE_CHARACTERS = _characters(0x20, 0x7F, without='\\;+,"')
 _QUEUE_DESCRIPTION = (
-    'ASCII characters from "!" to DEL except \\ ; + , and the double quote, and visible characters'
-    " beyond ASCII with one lower case"
+    "ASCII characters from space to DEL except \\ ; + , and the double quote, and visible"
+    " characters beyond ASCII with one lower case"
 )
 QUEUE = NameRule(QUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION, True)
 SUBQUEUE = NameRule(SUBQUEUE_CHARACTERS_MAX, _QUEUE_CHARACTERS, _QUEUE_DESCRIPTION, True)

@@ -270,7 +270,7 @@ def _redirect(form: Form) -> Plan:
 
 
 def _members(form: Form) -> list[str]:
-    return [each for each in one(form, "members").replace(",", " ").split() if each]
+    return [each.strip() for each in one(form, "members").split(",") if each.strip()]
 
 
 def _create_list(form: Form) -> Plan:
@@ -278,7 +278,7 @@ def _create_list(form: Form) -> Plan:
     return Plan(
         f"Creates the distribution list {name} with {len(members)} members.",
         ["dl", "create", name, *members],
-        [("list", name), ("members", " ".join(members))],
+        [("list", name), ("members", ", ".join(members))],
         asked(lambda qm: qm.directory.create_list(name, members)),
     )
 
@@ -297,7 +297,7 @@ def _change_list(verb: str, sentence: str) -> Callable[[Form], Plan]:
         return Plan(
             sentence.format(", ".join(members), name),
             ["dl", verb, name, *members],
-            [("list", name), ("members", " ".join(members))],
+            [("list", name), ("members", ", ".join(members))],
             asked(change),
         )
 

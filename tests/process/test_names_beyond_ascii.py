@@ -1,4 +1,4 @@
-"""Names of queues beyond ASCII, through every door, and back from a restart."""
+"""Names of queues with spaces and beyond ASCII, through every door, and back from a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.process.harness import Hosts, body
 from tests.process.http_door import HttpDoor, messages, open_door
 from tests.process.srmp_pair import Pair, make_pair, until, waiting
 
-QUEUE, OTHER_CASE = "Aufträge-注文", "AUFTRÄGE-注文"
+QUEUE, OTHER_CASE = "Aufträge 注文", "AUFTRÄGE 注文"
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from protocol.names.path_name import is_plain
 T = TypeVar("T")
 N = TypeVar("N")
 
-QUEUE_CHARACTERS = [chr(code) for code in range(0x21, 0x80) if chr(code) not in '\\;+,"']
+QUEUE_CHARACTERS = [chr(code) for code in range(0x20, 0x80) if chr(code) not in '\\;+,"']
 HOST_CHARACTERS = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in "\\/,;:[]"]
 KEYWORDS = {"journal", "deadletter", "deadxact", "xactonly"}
 
@@ -46,10 +46,10 @@ QUEUE_TEXT = st.one_of(st.sampled_from(QUEUE_CHARACTERS), BEYOND_ASCII)
 HOST_TEXT = st.one_of(st.sampled_from(HOST_CHARACTERS), BEYOND_ASCII)
 
 queues = st.text(QUEUE_TEXT, min_size=1, max_size=124).filter(
-    lambda queue: queue.lower() not in ("private$", "system$")
+    lambda queue: queue.strip(" ") == queue and queue.lower() not in ("private$", "system$")
 )
 subqueues = st.text(QUEUE_TEXT, min_size=1, max_size=32).filter(
-    lambda subqueue: subqueue.lower() not in KEYWORDS
+    lambda subqueue: subqueue.strip(" ") == subqueue and subqueue.lower() not in KEYWORDS
 )
 hosts = st.text(HOST_TEXT, min_size=1, max_size=256)
 guids = st.binary(min_size=16, max_size=16)

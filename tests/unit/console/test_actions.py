@@ -33,7 +33,7 @@ FORMS = {
         {"destination": "d", "address": "hostb:1801", "to_another": "1"},
         {"destination": "d", "address": ""},
     ],
-    "create-list": [{"list": "all", "members": "a@b c@d"}],
+    "create-list": [{"list": "all", "members": "a@b, c d@e"}],
     "delete-list": [{"list": "all"}],
     "add-members": [{"list": "all", "members": "a@b, c@d"}],
     "reload-settings": [{}],

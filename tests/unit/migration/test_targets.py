@@ -36,7 +36,7 @@ def test_names_are_the_same(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("bestellungen 1", "a b", " x", "x ", "a\tb", "a;b", "a;journal", "a,b", "a+b", 'a"b'),
+        *(" x", "x ", "a\tb", "a;b", "a;journal", "a,b", "a+b", 'a"b'),
         *("straße", "a\u2003b", "a\u200bb", "journal$", "", "x" * 125, "a\\b"),
     ],
 )

@@ -386,7 +386,8 @@ def test_the_local_host_may_be_an_address(local_host: str, canonical: str) -> No
     ("text", "field", "offset"),
     [
         ("", "destination.queue", 0),
-        ("two words", "destination.queue", 3),
+        ("two\twords", "destination.queue", 3),
+        (" words", "destination.queue", 0),
         ("orders@", "destination.host", 7),
         ("orders@host b", "destination.host", 11),
         ("orders@10.0.0.999", "destination.host", 14),

@@ -98,7 +98,9 @@ def refusal(text: str) -> tuple[str, int]:
         ("DIRECT=OS:h\\SYSTEM$", "direct.queue", 12),
         ("DIRECT=OS:h\\private$\\", "direct.queue", 21),
         ("DIRECT=OS:h\\private$\\a+b", "direct.queue", 22),
-        ("DIRECT=OS:h\\a b", "direct.queue", 13),
+        ("DIRECT=OS:h\\ a", "direct.queue", 12),
+        ("DIRECT=OS:h\\a ", "direct.queue", 13),
+        ("DIRECT=OS:h\\a;b ", "direct.subqueue", 15),
         ("DIRECT=OS:h\\a\\b", "direct.queue", 13),
         ('DIRECT=OS:h\\a"', "direct.queue", 13),
         ("DIRECT=OS:h\\a\x80", "direct.queue", 13),
@@ -154,7 +156,7 @@ def test_a_refusal_names_the_found_and_the_allowed_text() -> None:
         parse_format_name("DIRECT=OS:h\\a+b")
 
     assert str(caught.value) == (
-        "direct.queue at offset 13: found '+'; allowed are ASCII characters from \"!\" to DEL "
+        "direct.queue at offset 13: found '+'; allowed are ASCII characters from space to DEL "
         "except \\ ; + , and the double quote, and visible characters beyond ASCII with one lower"
         " case"
     )
