@@ -24,7 +24,9 @@ UNLIMITED_KB = 0xFFFFFFFF  # of Windows: no quota
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Kilobytes = Annotated[int, msgspec.Meta(ge=0, le=UNLIMITED_KB)]
-Texts = dict[Text, Text]
+#: Of the registry and of cmdlets: security descriptors in hexadecimal, conditions of rules.
+Value = Annotated[str, msgspec.Meta(max_length=1 << 20)]
+Texts = dict[Text, Value]
 Privacy = Literal["none", "optional", "body"]
 
 
@@ -35,8 +37,8 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Note(Strict, frozen=True):
     """A thing that the script could not read."""
 
-    about: Text
-    text: Text
+    about: Value
+    text: Value
 
 
 class WindowsQueue(Strict, frozen=True, kw_only=True):
@@ -147,7 +149,7 @@ def parse_collection(content: bytes) -> Collection:
         )
     names: set[str] = set()
     for queue in found.queues:
-        key = queue.name.casefold()
+        key = queue.name.lower()  # Windows compares characters: "ß" is not "ss"
         if key in names:
             raise BadSource(f"the queue {queue.name!r} appears twice")
         names.add(key)

@@ -41,6 +41,7 @@ LABEL_CHARACTERS_MAX = 1_000
 _SECTION = "properties"
 _IGNORED = frozenset({"createtime", "modifytime", "pathname", "qmid", "scope", "signature"})
 _PRIVACY: dict[int, Privacy] = {0: "none", 1: "optional", 2: "body"}  # MQ_PRIV_LEVEL_...
+_PRIVATE = re.compile(r"private\$\\", re.IGNORECASE | re.ASCII)
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _GUID = re.compile(
     r"\{?([0-9A-Fa-f]{8})-?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{4})-?([0-9A-Fa-f]{12})\}?"
@@ -86,7 +87,7 @@ def read_folder(folder: Path, computer: str) -> Collection:
                 queue, unknown = parse_lqs(file.read(FILE_BYTES_MAX + 1))
         except BadSource as error:
             raise BadSource(f"{path.name}: {error}") from error
-        first = seen.setdefault(queue.name.casefold(), path.name)
+        first = seen.setdefault(queue.name.lower(), path.name)
         if first != path.name:
             raise BadSource(f"{path.name}: {first} describes the queue {queue.name} too")
         if unknown:
@@ -150,9 +151,9 @@ def _values(text: str) -> dict[str, str]:
 def _name(text: str) -> str:
     r"""Return `private$\orders`, or `orders` of a public queue."""
     found = text.strip()
-    at = found.casefold().find("private$\\")
-    if at >= 0:
-        found = found[at:]
+    private = _PRIVATE.search(found)
+    if private is not None:
+        found = found[private.start() :]
     elif "\\" in found:
         found = found.rpartition("\\")[2]
     if not found.rpartition("\\")[2] or len(found) > NAME_CHARACTERS_MAX or not found.isprintable():

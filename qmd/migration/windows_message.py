@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import msgspec
 
+from protocol import DirectQueueName
 from protocol.errors import InvalidName, ProtocolError
-from protocol.identifiers import guid_bytes
+from protocol.headers import DIRECT_QUEUE
+from protocol.identifiers import NULL_GUID, guid_bytes
 from protocol.names.format_name import FormatName, parse_format_name
 from qmd.control_protocol.messages import (
     EXPRESS,
@@ -30,6 +33,7 @@ from qmd.migration.collection import Strict
 from qmd.migration.errors import BadSource
 
 VERSION = 1
+_DIRECT = "DIRECT="
 LINE_BYTES_MAX = 16 * 1024 * 1024
 _NO_CORRELATION = "00000000-0000-0000-0000-000000000000\\0"
 _U32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
@@ -204,7 +208,33 @@ def _destination(row: Row) -> QueueAddress:
 
 
 def _reply(text: str | None) -> QueueAddress:
-    return NO_ADDRESS if not text else reply_address(_parsed(text))
+    """Return the address of administration or response queues."""
+    if not text:
+        return NO_ADDRESS
+    try:
+        return reply_address(_parsed(text))
+    except BadSource:
+        found = tuple(_as_it_is(each) for each in text.split(","))
+        return replace(found[0], several=found) if len(found) > 1 else found[0]
+
+
+def _as_it_is(text: str) -> QueueAddress:
+    """Return the address of a direct name, of which one that is not valid here stays as it is.
+
+    Old programs have named computers by SPX, for example.  The import is not the place to lose the
+    address of an answer, or to refuse all other messages for it.
+    """
+    try:
+        return reply_address(_parsed(text))
+    except BadSource:
+        if text[: len(_DIRECT)].upper() != _DIRECT:
+            raise
+    wire = f"{text[len(_DIRECT) :]}\0".encode("utf-16-le", "replace")
+    size = 2 + len(wire) + 3 & ~3
+    padded = (len(wire).to_bytes(2, "little") + wire).ljust(size, b"\0")
+    return QueueAddress(
+        DIRECT_QUEUE, DirectQueueName(len(wire), wire), NULL_GUID, size, wire=padded
+    )
 
 
 def _parsed(text: str) -> FormatName:

@@ -29,6 +29,17 @@ def test_the_example_is_read():
     assert found.lists[0].members[0].path == "HOSTA\\prices"
 
 
+def test_long_values_of_the_registry_and_names_that_only_resemble_each_other_are_read():
+    facts = {"parameters": {"Security": "01-00-" * 10_000}}
+    queues = [queue("straße"), queue("strasse")]
+    given = collection(*queues, queue_manager=facts)
+
+    found = parse_collection(json.dumps(given).encode())
+
+    assert [each.name for each in found.queues] == [each["name"] for each in queues]
+    assert found.queue_manager.parameters == facts["parameters"]
+
+
 def test_a_byte_order_mark_is_allowed():
     assert parse_collection(b"\xef\xbb\xbf" + json.dumps(collection()).encode()).computer == "HOSTA"
 

@@ -53,6 +53,23 @@ def test_all_properties_reach_the_packet():
     assert user.flags.positive_journal
 
 
+def test_queues_for_answers_that_no_program_here_can_name_stay_as_they_are():
+    spx = "DIRECT=SPX:00000012:ce3a51e90f2b\\answers"
+    for text, expected in (
+        (spx, ["SPX:00000012:ce3a51e90f2b\\answers"]),
+        ("direct=os:two words\\answers", ["os:two words\\answers"]),
+        (f"DIRECT=OS:web\\answers,{spx}", ["OS:web\\answers", spx.removeprefix("DIRECT=")]),
+    ):
+        packet = parse_user_message(
+            read_line(message(5, b"x", response_queue=text)).imported.packet
+        )
+        assert direct_name(packet.user.response_queue) == expected[0]
+        several = packet.multi_queue
+        elements = () if several is None else several.response.elements
+        found = [bytes(each.name).decode("utf-16-le").rstrip("\0") for each in elements]
+        assert found == (expected if len(expected) > 1 else [])
+
+
 def test_a_message_without_a_transaction_keeps_its_priority_and_delivery():
     none = "00000000-0000-0000-0000-000000000000\\0"
     found = read_line(message(1, b"x", transaction_id=none, recoverable=False, priority=7))
@@ -72,7 +89,7 @@ def test_a_message_without_a_transaction_keeps_its_priority_and_delivery():
         ({"body_base64": "?"}, "base64"),
         ({"label": "x" * 300}, "label"),
         ({"priority": 8}, "priority"),
-        ({"response_queue": "DIRECT=NOWHERE:x"}, "name"),
+        ({"response_queue": "MULTICAST=x"}, "name"),
         ({"novelty": 1}, "novelty"),
     ],
 )
