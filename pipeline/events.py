@@ -8,6 +8,8 @@ docs/events.md lists the columns; files of an older version may lack the newer c
 from __future__ import annotations
 
 import hashlib
+import lzma
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +17,12 @@ from typing import Any
 
 from pipeline.event_numbers import REQUIRED, check_place, within_limits
 
+#: Names of NDJSON files, also compressed.
+_TEXT = tuple(
+    f".{kind}{packed}"
+    for kind in ("ndjson", "jsonl", "json")
+    for packed in ("", ".gz", ".bz2", ".xz")
+)
 SPLIT_BYTES = 64 * 1024 * 1024  # several tasks share a larger file
 UNIT_ROWS = 500_000  # rows that are processed together
 VERSION = 1  # of the schema: a newer version may give the same names another meaning
@@ -69,7 +77,7 @@ def find_files(inputs: Sequence[str]) -> list[LogFile]:
                 continue
             if below.startswith(("journal/", "inventory/")):
                 continue  # `qmd ship` writes them beside the events
-            if not path.endswith((".parquet", ".ndjson", ".jsonl", ".json")):
+            if not path.endswith((".parquet", *_TEXT)):
                 continue
             stamp = info.get("mtime") or info.get("ETag") or info.get("LastModified") or ""
             found.add(
@@ -163,8 +171,12 @@ def check(path: str, *, whole: bool = False) -> None:
         raise Unreadable(path, _first_line(error)) from error
 
 
-# pyarrow's own errors are subclasses of ValueError and OSError.
-_BROKEN = (OSError, ValueError, TypeError, ArithmeticError)
+# pyarrow's own errors are subclasses of ValueError and OSError; those of a compressed file that is
+# cut off or damaged are not.
+_BROKEN = (
+    *(OSError, ValueError, TypeError, ArithmeticError),
+    *(EOFError, zlib.error, lzma.LZMAError),
+)
 
 
 def _first_line(error: Exception) -> str:
@@ -300,7 +312,8 @@ def _read_ndjson(path: str, columns: Sequence[str]) -> Iterator[Any]:
         arrays = {name: pa.array([row.get(name) for row in rows], _type(name)) for name in columns}
         return within_limits(pa.table(arrays))
 
-    with fsspec.open(path, "rt", encoding="utf-8") as lines:
+    # Programs on Windows begin a text with a byte order mark.
+    with fsspec.open(path, "rt", encoding="utf-8-sig", compression="infer") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 rows.append(_event(line, number))
