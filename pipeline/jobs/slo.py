@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.events import LogFile, text_hashes
-from pipeline.jobs.audit.facts import coded, ids_of, is_local
+from pipeline.jobs.audit.facts import coded, ids_of, is_internal, is_local
 from pipeline.jobs.incremental.believed import believed
 from pipeline.jobs.incremental.known_events import DAY_MS
 from pipeline.jobs.incremental.memory import Memory, joined
@@ -122,8 +122,9 @@ def _events(table: Any, names: dict[int, str]) -> Iterable[Any]:
     source, number, has_id = ids_of(table.column("message_id").combine_chunks())
     owner = text_hashes(table.column("queue_manager"))
     own = source == owner
-    here = is_local(table.column("queue"))
-    by_source = np.isin(stage, (_SENT, _DIED, _ACKED)) & own & ~here
+    queues = table.column("queue")
+    here, internal = is_local(queues), is_internal(queues)
+    by_source = np.isin(stage, (_SENT, _DIED, _ACKED)) & own & ~here & ~internal
     by_other = np.isin(stage, (_ACCEPTED, _RECEIVED, _DIED)) & ~own & here
     at = pa.array(np.flatnonzero(has_id & (by_source | by_other)))
     if len(at) == 0:

@@ -10,7 +10,8 @@ An event without a sequence has no stream: -1.  Names are 64-bit hashes, `events
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -96,6 +97,11 @@ RAW_BLOCK = (1 << BLOCK_BITS) - 1
 HALF = np.int64(32)
 _ID = r"^[0-9A-Fa-f-]{36}\\[0-9]{1,10}$"  # a GUID and a number of 32 bits
 _LOW = np.int64(0xFFFF_FFFF)
+#: The queue of acknowledgments, by its name and by its number, and those of qmd's own requests; a
+#: word such as "for others" may follow.
+_INTERNAL = re.compile(
+    r"(?:\\(?:order_queue|qmd_heartbeat|qmd_history)\$|^PRIVATE=[0-9a-f-]{36}\\0*4)(?= |$)", re.I
+)
 
 
 def epoch_of_block(block: Array) -> Array:
@@ -163,7 +169,7 @@ def facts_of(table: Any, names: dict[int, str] | None = None) -> Facts:
     place = numbers("lookup_id", -1)
     remote = ~is_local(queues)
     role = _roles(column("kind"), remote, column("class"), source == host)
-    role[~has_id] = Role.NOTHING
+    role[~has_id | is_internal(queues)] = Role.NOTHING
     return Facts(
         role,
         host,
@@ -235,9 +241,22 @@ def _roles(kinds: Any, remote: Array, classes: Any, own: Array) -> Array:
 
 def is_local(queues: Any) -> Array:
     """Return whether the queue is one of the logging host; all others are format names."""
+    return _which(queues, lambda text: "=" not in text)
+
+
+def is_internal(queues: Any) -> Array:
+    """Return whether the queue is one in which a queue manager stores nothing.
+
+    It processes the message at once: a final ack, a heartbeat, a question about a message.
+    """
+    return _which(queues, lambda text: _INTERNAL.search(text) is not None)
+
+
+def _which(queues: Any, is_one: Callable[[str], bool]) -> Array:
+    """Return which rows have a name of which `is_one` is true; none is ""."""
     queues = _dictionary(queues)
     texts = [text or "" for text in queues.dictionary.to_pylist()]
-    table = np.array([*("=" not in text for text in texts), True])
+    table = np.array([*map(is_one, texts), is_one("")])
     return table[queues.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
 
 
