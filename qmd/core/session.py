@@ -18,6 +18,7 @@ outlives the session are handled elsewhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from operator import itemgetter
 
 from protocol import (
@@ -252,14 +253,15 @@ class Session:
         if self._ack_wait_due == NEVER:
             self._ack_wait_due = now + self._ack_wait_s
 
-    def send_run(self, packets: Sequence[bytes], now: float) -> None:
-        """Send recoverable messages without tokens; `room` must not be below their number."""
+    def send_run(self, packets: Sequence[bytes], now: float, tokens: Sequence[object] = ()) -> None:
+        """Send recoverable messages, with tokens or without; `room` must not be below their
+        number."""
         if now > self.incoming.piggyback_after:
-            for packet in packets:
-                self.send(packet, recoverable=True, token=None, now=now)
+            for packet, token in zip(packets, tokens or repeat(None, len(packets)), strict=True):
+                self.send(packet, recoverable=True, token=token, now=now)
             return
         assert self.room() >= len(packets), "check for room in the window first"
-        self.outgoing.add_run(len(packets))
+        self.outgoing.add_run(len(packets), tokens)
         self._output += packets
         self._active = True
         self.last_active = now

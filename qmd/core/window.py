@@ -10,6 +10,7 @@ Internal numbers count from 1 and never wrap; only the numbers on the wire have 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import repeat
 
 from protocol import SessionHeader
@@ -101,13 +102,14 @@ class SendWindow:
         else:
             self._express.append((number, token))
 
-    def add_run(self, count: int) -> None:
-        """Count recoverable messages without tokens that are being sent, as `add` does."""
+    def add_run(self, count: int, tokens: Sequence[object] = ()) -> None:
+        """Count recoverable messages that are being sent, as `add` does; without tokens if there
+        are none."""
         sent, recoverable = self.sent_count + 1, self.recoverable_sent_count + 1
         self.sent_count += count
         self.recoverable_sent_count += count
         numbers = range(recoverable, recoverable + count)
-        released = zip(range(sent, sent + count), repeat(None, count), strict=True)
+        released = zip(range(sent, sent + count), tokens or repeat(None, count), strict=True)
         self._recoverable.update(zip(numbers, released, strict=True))
 
     def begin_probe(self, now: float) -> None:

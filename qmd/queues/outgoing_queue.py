@@ -41,6 +41,7 @@ from qmd.queues.transmission import (
     Transmission,
     TransmitLimits,
     Waiting,
+    transmit_recoverable_run,
     transmit_run,
 )
 from qmd.queues.usage import Measured, Usage
@@ -298,7 +299,16 @@ class OutgoingQueue(Measured):
         self, session: Session, done: Transmission, limits: TransmitLimits, at: Moment
     ) -> tuple[int, int]:
         """Hand messages that follow each other to the session; return their number and bytes."""
-        if self.removing or self.is_stopped or self.may_be_misdated:
+        entry = self.window.peek()
+        if entry is None or self.may_be_misdated:
+            return 0, 0
+        if entry[0] < TRANSACTIONAL_FIRST:
+            if self.for_others:
+                return 0, 0
+            return transmit_recoverable_run(
+                self.window, self.in_flight, self._again, self, session, done, limits, at
+            )
+        if self.removing or self.is_stopped:
             return 0, 0
         return transmit_run(
             *(self.window, self.sequence, self.transmitted, session, done, limits, at),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from qmd.core.packet_fields import may_be_confirmed, message_number
+from qmd.core.packet_fields import is_express, may_be_confirmed, message_number
 from qmd.message.shared_packet import Packet
 from storage.tables.keys import ARRIVAL_BITS, OUTGOING_TRANSACTIONAL_LEVEL
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Collection
 
     from qmd.core.ready_window import ReadyWindow
     from qmd.core.sequence import OutgoingSequence
@@ -150,3 +151,54 @@ def transmit_run(
     sequence.transmit_run(first, count)
     session.send_run(packets, at.loop_s)
     return count, size
+
+
+def transmit_recoverable_run(
+    window: ReadyWindow[Waiting],
+    in_flight: dict[int, Packet],
+    again: Collection[int],
+    owner: object,
+    session: Session,
+    done: Transmission,
+    limits: TransmitLimits,
+    at: Moment,
+) -> tuple[int, int]:
+    """Hand a run of recoverable messages to the session; return their number and bytes.
+
+    They are whole, not expired, not traced, and none of them is in `again`: were never sent before.
+    All others are left to `OutgoingQueue.transmit`.  The tokens are (`owner`, key).
+    """
+    entry = window.peek()
+    if entry is None:
+        return 0, 0
+    key, (packet, _) = entry
+    if type(packet) is not bytes or is_express(packet) or key in again:
+        return 0, 0
+    packet_bytes_max, now_s = limits.packet_bytes, at.own_s
+    entries = window.pop_run(limits.messages, limits.bytes)
+    keys: list[int] = []
+    packets: list[bytes] = []
+    sizes: list[int] = []
+    for key, (packet, expires_at_s), packet_bytes in entries:
+        if (
+            type(packet) is not bytes
+            or packet_bytes > packet_bytes_max
+            or (expires_at_s is not None and now_s > expires_at_s)
+            or packet[3] & TRACING_BIT
+            or key in again
+        ):
+            break
+        keys.append(key)
+        packets.append(packet)
+        sizes.append(packet_bytes)
+    count = len(keys)
+    for key, item, packet_bytes in reversed(entries[count:]):
+        window.put_back(key, item, packet_bytes)
+    if not count:
+        return 0, 0
+    in_flight.update(zip(keys, packets, strict=True))
+    done.first.numbers += [message_number(packet) for packet in packets]
+    done.first.positions += [0] * count
+    done.first.sizes += sizes
+    session.send_run(packets, at.loop_s, [(owner, key) for key in keys])
+    return count, sum(sizes)

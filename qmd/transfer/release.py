@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from protocol import FinalAckBody, OrderAckBody, UserMessage
@@ -83,34 +85,45 @@ class OutgoingRelease:
         [MS-MQQB] 3.1.5.5.2 to 3.1.5.5.4
         """
         has_copies = False
-        own_id = self._services.id
-        for queue, key in tokens:
-            packet = queue.take_acknowledged(key)
-            if packet is not None:
-                queue.others -= 1
-                queue.shrink(len(packet))
-                self._releasable_keys.append((queue, key))
-                source = own_id
-                if queue.for_others:
-                    source = source_of(packet)
-                    self._relay_store.gone(queue, packet)
-                group = self._releasable_plain.get((queue, source))
-                if group is None:
-                    group = self._releasable_plain[queue, source] = Handed()
-                group.add(message_number(packet), 0, len(packet))
-            else:
-                packet = queue.forget_express(key)
-                if packet is None:
-                    continue  # it expired while it was in flight, and its end is recorded
-                self._record_acknowledged(
-                    queue, source_of(packet), [message_number(packet)], [len(packet)]
-                )
-            if wants_journal(packet) and not queue.for_others:
-                self._dead_letters.journal(packet)
-                has_copies = True
+        for queue, given in groupby(tokens, itemgetter(0)):
+            stored: list[bytes] = []
+            for token in given:
+                packet = queue.take_acknowledged(token[1])
+                if packet is not None:
+                    stored.append(packet)
+                    self._releasable_keys.append(token)
+                else:
+                    packet = queue.forget_express(token[1])
+                    if packet is None:
+                        continue  # it expired while it was in flight, and its end is recorded
+                    self._record_acknowledged(
+                        queue, source_of(packet), [message_number(packet)], [len(packet)]
+                    )
+                if wants_journal(packet) and not queue.for_others:
+                    self._dead_letters.journal(packet)
+                    has_copies = True
+            if stored:
+                self._count_out(queue, stored)
         self._release_soon()
         if has_copies:
             self.release()  # in one commit with the copies, or a crash would cause second copies
+
+    def _count_out(self, queue: OutgoingQueue, packets: list[bytes]) -> None:
+        """Count stored messages of a queue out; their rows leave with a later batch."""
+        sizes = list(map(len, packets))
+        queue.others -= len(packets)
+        queue.shrink(sum(sizes))
+        groups = self._releasable_plain
+        if not queue.for_others:
+            group = groups.setdefault((queue, self._services.id), Handed())
+            group.numbers += map(message_number, packets)
+            group.sizes += sizes
+            return
+        for packet, size in zip(packets, sizes, strict=True):
+            self._relay_store.gone(queue, packet)
+            group = groups.setdefault((queue, source_of(packet)), Handed())
+            group.numbers.append(message_number(packet))
+            group.sizes.append(size)
 
     def _record_acknowledged(
         self, queue: OutgoingQueue, source: bytes, numbers: list[int], sizes: list[int]

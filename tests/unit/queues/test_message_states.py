@@ -159,6 +159,10 @@ class LocalMessage:
         self.queue.reserved.now_stored(ID)
 
 
+def ignore(*_: object, **__: object) -> None:
+    """Send nothing."""
+
+
 class OutgoingMessage:
     """One message, in an outgoing queue; the rows and the releases are those of this class."""
 
@@ -233,7 +237,7 @@ class OutgoingMessage:
         self.queue.window.clear_to_disk(0)
 
     def transmit(self) -> None:
-        session = cast(Any, SimpleNamespace(send=lambda packet, **_: None))
+        session = cast(Any, SimpleNamespace(send=ignore, send_run=ignore))
         limits = TransmitLimits(messages=10, bytes=1000, packet_bytes=10_000)
         done = self.queue.transmit(session, limits, Moment(0.0, 0, 0))
         assert (done.messages, done.bytes) == (1, len(self.packet))

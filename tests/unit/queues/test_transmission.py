@@ -9,7 +9,8 @@ import pytest
 from protocol import patch_sequence, transaction_offset
 from qmd.core.ready_window import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
-from qmd.core.session import Session
+from qmd.core.session import Acknowledged, Session
+from qmd.message.shared_packet import Packet
 from qmd.queues.transmission import (
     TRANSACTIONAL_FIRST,
     InFlight,
@@ -17,9 +18,10 @@ from qmd.queues.transmission import (
     Transmission,
     TransmitLimits,
     Waiting,
+    transmit_recoverable_run,
     transmit_run,
 )
-from tests.unit.core.session_wire import message, open_session
+from tests.unit.core.session_wire import message, open_session, session_ack
 
 ID = 0x65000000_00000001
 NOW_S = 1000
@@ -138,3 +140,78 @@ def test_there_is_no_run_where_messages_are_sent_again_or_linked() -> None:
     unproven = Way(20)
     unproven.sequence.is_unproven = True
     assert unproven.run() == 0
+
+
+class Plain:
+    """The parts of an outgoing queue with `count` recoverable messages."""
+
+    def __init__(self, count: int) -> None:
+        self.window: ReadyWindow[Waiting] = ReadyWindow(entries_max=1000, bytes_max=1 << 20)
+        self.in_flight: dict[int, Packet] = {}
+        self.again: set[int] = set()
+        self.session: Session = open_session()
+        self.done = Transmission()
+        self.packets = {key: message(100 + key, "recoverable") for key in range(1, count + 1)}
+        for key in self.packets:
+            self.add(key)
+
+    def add(self, key: int, *, expires_at_s: int | None = None, stored: bool = True) -> None:
+        packet = self.packets[key]
+        self.window.add(key, (packet, expires_at_s), len(packet), stored=stored)
+
+    def run(self, limits: TransmitLimits = LIMITS) -> int:
+        before = len(self.done.first.numbers)
+        count, size = transmit_recoverable_run(
+            *(self.window, self.in_flight, self.again, self, self.session, self.done, limits, AT)
+        )
+        assert size == sum(self.done.first.sizes[before:])
+        return count
+
+
+def test_a_run_of_recoverable_messages_has_the_effects_of_its_messages() -> None:
+    queue = Plain(20)
+
+    assert queue.run(LIMITS._replace(messages=5)) == 5
+    assert queue.run() == 15
+
+    assert queue.session.data_to_send() == b"".join(queue.packets.values())
+    assert queue.in_flight == queue.packets
+    assert queue.done.first.numbers == list(range(101, 121))
+    assert queue.done.first.positions == [0] * 20
+    assert queue.window.pop() is None
+    (acknowledged,) = queue.session.receive([session_ack(20, 1, (1 << 20) - 1)], 6.0)
+    assert isinstance(acknowledged, Acknowledged)
+    assert acknowledged.tokens == [(queue, key) for key in range(1, 21)]
+    assert queue.run() == 0
+
+
+def test_a_recoverable_message_that_needs_a_look_ends_the_run() -> None:
+    for spoil in ("again", "expired", "large", "traced"):
+        queue = Plain(20)
+        queue.window.remove(11)
+        if spoil == "again":
+            queue.again.add(11)
+        elif spoil == "large":
+            queue.packets[11] = message(111, "recoverable", body_size=5000)
+        elif spoil == "traced":
+            traced = bytearray(queue.packets[11])
+            traced[3] |= 1
+            queue.packets[11] = bytes(traced)
+        queue.add(11, expires_at_s=NOW_S - 1 if spoil == "expired" else NOW_S)
+        assert queue.run() == 10, spoil
+        assert queue.run() == 0, spoil
+        assert queue.window.peek() == (11, (queue.packets[11], expiry_of(spoil))), spoil
+        assert list(queue.in_flight) == list(range(1, 11))
+
+
+def expiry_of(spoil: str) -> int:
+    return NOW_S - 1 if spoil == "expired" else NOW_S
+
+
+def test_an_express_message_is_in_no_run() -> None:
+    queue = Plain(3)
+    express = message(99)
+    queue.window.add(0, (express, None), len(express), stored=False)
+    assert queue.run() == 0
+    assert queue.window.pop() == (0, (express, None))
+    assert queue.run() == 3
