@@ -290,7 +290,7 @@ REMOVALS = (
     Removal(
         "odd values in a request",
         "qmd/control/validate.py",
-        "    if not wait_s <= WAIT_S_MAX:  # this form refuses NaN too",
+        "    if not 0 <= lookup_id <= LOOKUP_MASK:",
         "    if False:",
         "tests/process/test_control_socket.py::test_no_value_of_a_request_stops_the_daemon",
     ),
