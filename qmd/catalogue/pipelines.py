@@ -361,6 +361,7 @@ ENTRIES = (
         "are assigned again; or two copies of one queue manager ship to the same target. "
         "Continuing would skip events in blocks with numbers that are already at the target.",
         "Check that no copy runs. Then give --new-epoch once: files at the target stay "
-        "unchanged, and differing events go into files of a new epoch.",
+        "unchanged, and differing events go into files of a new epoch. Export all events to a new "
+        "file, without --from.",
     ),
 )

@@ -182,6 +182,7 @@ def export(
         count = missing = 0
         at = cursor
         async with configuration.connect() as qm:
+            await _require_log_of(qm, cursor)
             with open_writer(None if to_stdout else file, form) as writer:
                 async with aclosing(_pages(qm, cursor, wanted)) as pages:
                     async for page in pages:
@@ -215,6 +216,23 @@ async def _pages(
         cursor = page["cursor"]
         if page["end"]:
             return
+
+
+async def _require_log_of(qm: QueueManager, cursor: str) -> None:
+    """Raise Failure if `cursor` is behind the end of the log: it is of another one.
+
+    After a restored backup the log numbers its blocks again.  The export would skip all of them up
+    to the cursor.
+    """
+    newest = (await qm.events(last=1))["events"] if cursor else []
+    if newest and int(cursor.partition(".")[0]) > newest[0]["block"] + 1:
+        raise Failure(
+            ExitCode.REFUSED,
+            f"--from {cursor} is behind the newest block of the log, {newest[0]['block']}: a backup"
+            " of the data folder was restored since that export; export all events to a new file,"
+            " without --from",
+            "ship_log_changed",
+        )
 
 
 def _beginning(text: str) -> tuple[float | None, str]:

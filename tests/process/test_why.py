@@ -272,6 +272,9 @@ def test_an_export_is_limited_to_a_time(pair: tuple[Daemon, Daemon]) -> None:
     assert everything
     assert nothing == []
     assert sender.cli("events", "export", "-", "--from", "soon", check=False).returncode == 2
+    of_another_log = sender.cli("events", "export", "-", "--from", "99999.0", check=False)
+    assert of_another_log.returncode != 0
+    assert b"a backup of the data folder was restored" in of_another_log.stderr
 
 
 def test_parquet_without_pyarrow_is_one_line_with_the_remedy(
