@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qmd.client import QueueManager
 
 Facts = Mapping[str, Any]
+_QUOTA = "quota_bytes"  # the end of the names of quotas
 _NO_TYPE = "00000000-0000-0000-0000-000000000000"
 
 
@@ -78,7 +79,9 @@ def _creation(queue: WindowsQueue, target: str) -> Step:
         "privacy": queue.privacy or "optional",
     }
     shown = ", ".join(
-        f"{name} {value}" for name, value in wishes.items() if value not in (None, False, "")
+        name if value is True else f"{_property(name)} {_shown(name, value)}"
+        for name, value in wishes.items()
+        if value not in (None, False, "")
     )
     return Step("create", target, shown, lambda qm: qm.create_queue(target, **wishes))  # type: ignore[arg-type]
 
@@ -110,7 +113,8 @@ def _compare(plan: Plan, queue: WindowsQueue, target: str, facts: Facts) -> None
     }
     if changes:
         shown = ", ".join(
-            f"{name} {_present_value(facts, name)!r} -> {value!r}"
+            f"{_property(name)} {_shown(name, _present_value(facts, name))}"
+            f" -> {_shown(name, value)}"
             for name, value in changes.items()
         )
         plan.steps.append(
@@ -120,7 +124,21 @@ def _compare(plan: Plan, queue: WindowsQueue, target: str, facts: Facts) -> None
 
 def _present_value(facts: Facts, name: str) -> Any:
     value = facts[name]
-    return UNLIMITED if value is None and name.endswith("quota_bytes") else value
+    return UNLIMITED if value is None and name.endswith(_QUOTA) else value
+
+
+def _property(name: str) -> str:
+    """Return the name of a property for people: `journal quota` for `journal_quota_bytes`."""
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def _shown(name: str, value: object) -> str:
+    """Return the value of a property for people."""
+    if name.endswith(_QUOTA):
+        return "none" if value == UNLIMITED else f"{value} bytes"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return repr(value) if name == "label" else str(value)
 
 
 def _bytes(kilobytes: int | None) -> int | None:

@@ -130,7 +130,7 @@ def test_only_changes_are_made(daemon: Daemon, tmp_path: Path):
     plan = migrate(daemon, "plan", collected(WRITE | PEEK, label="Parts", quota_kb=10), *account)
 
     assert [each[0] for each in steps(plan)] == ["set", "revoke", "grant"]
-    assert plan[0]["detail"] == "label 'private$\\\\parts' -> 'Parts', quota_bytes -1 -> 10240"
+    assert plan[0]["detail"] == "label 'private$\\\\parts' -> 'Parts', quota none -> 10240 bytes"
     migrate(daemon, "apply", str(file), *account, "--yes")
     (rights,) = daemon.json("acl", "show", "parts")
     entries = {each["principal"]: each["rights"] for each in rights["entries"]}
@@ -144,7 +144,8 @@ def test_only_changes_are_made(daemon: Daemon, tmp_path: Path):
 def test_an_import_with_odd_queues_that_is_killed_goes_on(daemon: Daemon, tmp_path: Path):
     """Between two runs the source changes: a new queue, another quota, and one that is gone."""
     file, log = tmp_path / "hostd.json", tmp_path / "log"
-    odd = [windows_files.queue(name) for name in ("ä", "a b", "a;b", "order_queue$", "d journal$")]
+    names = ("straße", "a+b", "a;b", "order_queue$", "d,journal$")
+    odd = [windows_files.queue(name) for name in names]
     public = {**windows_files.queue("x"), "name": "D0", "public": True}
 
     def collected(first: int, last: int, **changes: Any) -> str:
