@@ -13,7 +13,7 @@ from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, N
 from qmd.core.internal_names import HISTORY_QUEUE
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
-from qmd.history import explanation, places
+from qmd.history import explanation, places, sentences
 from qmd.queues.local_queue import Reader
 from tests.integration.disk import held_disk
 from tests.integration.history.lookups import until_state, why
@@ -331,7 +331,7 @@ def test_every_kind_of_event_has_a_sentence() -> None:
     of_the_host = {Kind.STARTED, Kind.ACCESS_REFUSED, Kind.DISK_FULL, Kind.DISK_HAS_ROOM}
     of_messages = {kind.value for kind in Kind if kind not in of_the_host}
 
-    assert set(explanation._PHRASES) == of_messages
+    assert set(sentences.PHRASES) == of_messages
     assert set(explanation._ENDS) <= of_messages
 
 
