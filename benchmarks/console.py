@@ -1,12 +1,13 @@
 """The console: a queue of a million messages, and fifty pages that stay open.
 
-    python -m benchmarks.console [--messages 1000000] [--pages 50] [--seconds 4] [--rounds 40]
+    python -m benchmarks.console [--messages 1000000] [--outgoing 100000] [--pages 50]
+        [--seconds 4] [--rounds 40]
 
-The promises: each page of the queue opens in less than a second, also the last one; fifty open
-pages cost the daemon less than 2 % of its throughput.  The second is measured by turns: an
-application sends and receives while the console works, then while it is stopped by a signal, with
-the same open pages.  A page does what its script does: it reads the stream of its changes, which
-come every two seconds.
+The promises: each page of the queue opens in less than a second, also the last one, and so do those
+of `--outgoing` messages for a host that is away; fifty open pages cost the daemon less than 2 % of
+its throughput.  The second is measured by turns: an application sends and receives while the
+console works, then while it is stopped by a signal, with the same open pages.  A page does what its
+script does: it reads the stream of its changes, which come every two seconds.
 
 The daemon's processor time for a message is compared, not messages a second: other work on the
 machine takes time, but hardly changes that.  The pages ask as often on a busy machine as on an idle
@@ -44,19 +45,20 @@ ANSWER_S = 120.0  # of a page on a busy machine
 ROUNDS_MIN = 6
 ENOUGH = 0.003  # the 95 % interval of the cost ends so far from it, as a part of a processor
 LARGE_BYTES = 4_000_000
+AWAY = "DIRECT=TCP:127.0.0.9:9\\private$\\big"  # nothing listens at the discard port
 PROMISE_S, PROMISE_PART = 1.0, 0.02
 PAGES = ("/", "/hosts/local", "/hosts/local/queues", "/hosts/local/queue?name=work",
          "/hosts/local/outgoing", "/dead-letters")  # fmt: skip
 
 
-def fill(daemon: Daemon, messages: int) -> None:
-    """Send messages to the queue `big`."""
+def fill(daemon: Daemon, destination: str, messages: int) -> None:
+    """Send messages to a queue."""
     with blocking.connect(daemon.folder / "qmd.sock") as qm:
         for start in range(0, messages, BATCH):
             count = min(BATCH, messages - start)
             qm.send_many(
                 [
-                    new_message("big", b"<order/>", label=f"order {start + at}")
+                    new_message(destination, b"<order/>", label=f"order {start + at}")
                     for at in range(count)
                 ]
             )
@@ -66,6 +68,7 @@ def opening(console: Console) -> dict[str, float]:
     """Return the seconds that each page of the long queue takes."""
     client = console.client("vera")
     base = "/hosts/local/queue?" + urlencode({"name": "big"})
+    outgoing = "/hosts/local/destination?" + urlencode({"name": AWAY})
     with blocking.connect(console.daemon.folder / "qmd.sock") as qm:
         ends = [qm.look("big", which) for which in ("first", "last")]
         qm.send("large", b"<order id='1'><item/></order>" * (LARGE_BYTES // 29), label="large")
@@ -83,6 +86,8 @@ def opening(console: Console) -> dict[str, float]:
         "one step of a search": f"{base}&text=nothing&part=label&part=body",
         "the queues": "/hosts/local/queues",
         "the oldest messages": "/oldest",
+        "the first page of an outgoing queue": outgoing,
+        "one step of a search in an outgoing queue": f"{outgoing}&text=nothing",
         "a body of 4 MB": message,
         "a body of 4 MB, as much as is shown": f"{message}&all=1",
     }.items():
@@ -228,7 +233,9 @@ def alone(console: Console, pages: int, seconds: float) -> float:
     return round(within - idle, 4)
 
 
-def measure(messages: int, pages: int, seconds: float, rounds: int) -> dict[str, Any]:
+def measure(
+    messages: int, outgoing: int, pages: int, seconds: float, rounds: int
+) -> dict[str, Any]:
     """Return all figures of one run."""
     with tempfile.TemporaryDirectory(prefix="qmd-bench-") as folder:
         daemon = Daemon(Path(folder) / "qmd", warm=False)
@@ -237,9 +244,11 @@ def measure(messages: int, pages: int, seconds: float, rounds: int) -> dict[str,
             daemon.start()
             daemon.create("big", "work", "large")
             console.start()
-            fill(daemon, messages)
+            fill(daemon, "big", messages)
+            fill(daemon, AWAY, outgoing)
             return {
                 "messages": messages,
+                "outgoing": outgoing,
                 "pages": pages,
                 "opens_in_s": opening(console),
                 "pages_alone": alone(console, pages, 4 * seconds),
@@ -253,12 +262,13 @@ def measure(messages: int, pages: int, seconds: float, rounds: int) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--outgoing", type=int, default=100_000)
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = measure(given.messages, given.pages, given.seconds, given.rounds)
+    found = measure(given.messages, given.outgoing, given.pages, given.seconds, given.rounds)
     if given.json:
         print(json.dumps(found))
         return
