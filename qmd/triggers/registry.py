@@ -243,12 +243,13 @@ def _keys(text: str) -> list[tuple[str, Values]]:
     text = text.replace("\r\n", "\n")
     if not text.startswith(("Windows Registry Editor", "REGEDIT4")):
         raise TriggerError("the file is no export of a registry: its first line says otherwise")
+    encoding = "cp1252" if text.startswith("REGEDIT4") else "utf-16-le"  # of texts as numbers
     keys: list[tuple[str, Values]] = []
     at = text.find("\n") + 1
     while 0 < at < len(text):
         value = _NAME.match(text, at) if keys else None
         if value is not None:
-            name, found, at = _value(text, value)
+            name, found, at = _value(text, value, encoding)
             if found is not None:
                 keys[-1][1][name.casefold()] = found
         else:
@@ -263,7 +264,7 @@ def _keys(text: str) -> list[tuple[str, Values]]:
     return keys
 
 
-def _value(text: str, named: re.Match[str]) -> tuple[str, str | int | None, int]:
+def _value(text: str, named: re.Match[str], encoding: str) -> tuple[str, str | int | None, int]:
     """Return a name, its value or None, and the place after it.  Raises TriggerError."""
     name, at = _unescaped(named[1] or ""), named.end()
     if text[at : at + 1] == '"':
@@ -279,7 +280,7 @@ def _value(text: str, named: re.Match[str]) -> tuple[str, str | int | None, int]
             return name, int(digits, 16), data.end()
         if kind in ("hex(1)", "hex(2)"):  # REG_SZ and REG_EXPAND_SZ
             raw = bytes.fromhex("".join(digits.split()).replace(",", ""))
-            return name, raw.decode("utf-16-le", "replace").rstrip("\0"), data.end()
+            return name, raw.decode(encoding, "replace").rstrip("\0"), data.end()
     except ValueError:
         pass
     return name, None, data.end()

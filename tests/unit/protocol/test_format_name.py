@@ -29,6 +29,7 @@ from protocol.names.format_name import (
     parse_wire_name,
     queue_key,
 )
+from protocol.names.path_name import is_plain
 
 GUID = "4d57dc9d-6f0d-11d0-aa0f-00a0c9039c4f"
 RAW = bytes.fromhex("9ddc574d0d6fd011aa0f00a0c9039c4f")
@@ -246,6 +247,19 @@ def test_a_computer_and_a_queue_may_have_names_beyond_ascii() -> None:
     assert parse_path_name("büro\\Aufträge") == PathName("büro", "Aufträge")
     assert isinstance(name, DirectName)
     assert parse_wire_name(name.wire_bytes()) == name
+
+
+def test_each_character_beyond_ascii_compares_alone_and_in_one_way() -> None:
+    """Names are compared with `lower` and with `casefold`, as a whole and by their parts."""
+    plain = [character for character in map(chr, range(0x80, 0x110000)) if is_plain(character)]
+
+    assert len(plain) > 100_000
+    for character in plain:
+        lower = character.lower()
+        assert lower == character.casefold() == lower.lower() == lower.casefold()
+        assert is_plain(lower)
+        assert f"Å{character}".lower() == f"å{lower}"
+        assert f"{character}Å".lower() == f"{lower}å"
 
 
 def test_the_wire_name_of_the_specifications_example_is_read() -> None:

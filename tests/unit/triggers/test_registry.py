@@ -78,6 +78,18 @@ def test_a_value_of_many_lines_is_read() -> None:
     assert _keys(text) == [(key[1:-1], {"name": "Bill", "text": "a\nb"})]
 
 
+@pytest.mark.parametrize(
+    ("first", "encoding"),
+    [("REGEDIT4", "cp1252"), ("Windows Registry Editor Version 5.00", "utf-16-le")],
+)
+def test_a_text_as_numbers_has_the_encoding_of_the_version(first: str, encoding: str) -> None:
+    numbers = ",".join(f"{byte:02x}" for byte in "Aufträge\0".encode(encoding))
+
+    found = _keys(f'{first}\n[HKEY_LOCAL_MACHINE\\X]\n"Name"=hex(2):{numbers}\n')
+
+    assert found == [("HKEY_LOCAL_MACHINE\\X", {"name": "Aufträge"})]
+
+
 def test_an_import_is_complete_or_nothing(tmp_path: Path) -> None:
     file = TriggerFile(tmp_path / "triggers")
     billing, old = read_registry(EXPORT.encode(), PROGRAMS).triggers
