@@ -8,6 +8,7 @@ exclude each other, because only one of them can receive the position.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from qmd.client.errors import (
     BadRequest,
     NoSuchQueue,
     QueueExists,
+    QueueManagerError,
     TooLarge,
     TransactionAborted,
     TransactionDoomed,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 WAIT_S = 2.0
+ADMINISTRATORS = ("user:0", "user:root")  # may do everything anyway
 VERSION = 1
 LABEL_CHARACTERS_MAX = 200
 #: Errors that the same message will always meet.
@@ -223,10 +226,33 @@ async def _create(qm: QueueManager, queue: str, label: str) -> None:
     try:
         await qm.show_queue(queue)
     except NoSuchQueue:
-        try:
+        with contextlib.suppress(QueueExists):
             await qm.create_queue(queue, transactional=True, label=label)
-        except QueueExists:
-            return
+    await _close(qm, queue)
+
+
+async def _close(qm: QueueManager, queue: str) -> None:
+    """Let nobody else send to a queue of the bridge.  Raises DoesNotFit for one of another user.
+
+    By default everyone may send to a queue, hosts included: a second position would stop the
+    bridge.  A user who had made the queue first could choose where the bridge begins.
+    """
+    shown = await qm.access.show(queue)
+    own = await qm.access.test("", "receive", queue)
+    if shown["owner"] not in (None, own["principal"], *ADMINISTRATORS):
+        raise DoesNotFit(
+            f"the queue {queue} belongs to {shown['owner']}, and this bridge runs as"
+            f" {own['principal']}: what is in it cannot be trusted. Delete it, or take it over:"
+            f" qmd acl owner '{queue}' {own['principal']}"
+        )
+    if shown["default"] is not None:
+        try:
+            await qm.access.revoke("everyone", "send", queue)
+        except QueueManagerError as error:
+            if error.code == "right_missing":
+                log.warning("bridge_queue_is_open", queue=queue, reason=str(error))
+            elif error.code != "no_such_entry":  # another process has just done it
+                raise
 
 
 async def known_position(qm: QueueManager, name: str) -> dict[str, Any]:

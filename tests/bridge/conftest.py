@@ -10,7 +10,10 @@ import pytest
 
 from tests.bridge.bridges import Bridges
 from tests.bridge.brokers import KafkaServer, NatsServer, RabbitServer
+from tests.process.conftest import remote
 from tests.process.harness import Daemon, Hosts
+
+__all__ = ["remote"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,10 +9,17 @@ import pytest
 
 from qmd.bridge.ends import Arrival, DoesNotFit, Position
 from qmd.bridge.inward import Inward, position_queue
-from qmd.client import connect
+from qmd.client import QueueManagerError, connect
+from qmd.client.connection import open_connection
 from qmd.client.errors import TransactionAborted
 from qmd.client.new_message import new_message
-from tests.process.harness import Daemon
+from qmd.control_protocol.access import ActFor
+from qmd.control_protocol.messages import NewMessage, Send
+from qmd.control_protocol.operations import CreateQueue
+from tests.attack.test_access import Link
+from tests.process.harness import Daemon, Hosts
+from tests.process.remote import RemoteQueueManager
+from tests.users import connect_as, needs_root
 
 
 class Numbers:
@@ -75,5 +82,50 @@ def test_a_second_message_in_the_queue_of_the_position_is_refused(daemon: Daemon
             await qm.send(position_queue("in"), b"another", delivery="transactional")
             with pytest.raises(DoesNotFit, match="2 visible messages"):
                 await inward().open(qm)
+
+    asyncio.run(act())
+
+
+def test_other_senders_cannot_use_the_queues_of_a_bridge(hosts: Hosts, remote: RemoteQueueManager):
+    """A second position would stop the bridge: by a host, by a client of a door."""
+    daemon = hosts.daemon()
+    daemon.create("inbox", transactional=True)
+    path = daemon.folder / "qmd.sock"
+
+    async def act() -> None:
+        async with connect(path) as qm:
+            await inward().open(qm)
+            door = await open_connection(path)
+            await door.ask(ActFor, ["anonymous"])
+            for name in ("bridge.in", "bridge.in.refused"):
+                with pytest.raises(QueueManagerError, match="right send"):
+                    await door.ask(Send, [NewMessage(name, b"forged")])
+                peer = remote.connect(daemon.port)
+                peer.send(remote.transactional(name, remote.new_sequence(), 1))
+                peer.wait_stored()
+            await door.close()
+            again = inward()
+            await again.open(qm)
+            assert await again.turn(qm) == 10
+
+    asyncio.run(act())
+
+
+@needs_root
+def test_a_queue_that_another_user_made_first_is_not_trusted(hosts: Hosts):
+    """Its owner could state a position, so that messages are left out or come again."""
+    daemon = hosts.daemon(control={"mode": "0666"})
+    daemon.create("inbox", transactional=True)
+    path = daemon.folder / "qmd.sock"
+    other = Link(connect_as(64_001, path))
+    other.done(CreateQueue, position_queue("in"), True)
+    other.close()
+
+    async def act() -> None:
+        async with connect(path) as qm:
+            with pytest.raises(DoesNotFit, match="belongs to user:64001"):
+                await inward().open(qm)
+            await qm.access.set_owner(position_queue("in"))
+            await inward().open(qm)
 
     asyncio.run(act())
