@@ -474,7 +474,7 @@ def _decimal(text: str) -> Decimal:
     value = Decimal(text)
     if len(value.as_tuple().digits) > _DECIMAL_DIGITS:
         value = Context(_DECIMAL_DIGITS).plus(value)
-    if abs(value) > _DECIMAL_MAX:
+    if value.copy_abs() > _DECIMAL_MAX:  # abs() would round to 28 digits
         raise InvalidOperation(text)
     return value
 

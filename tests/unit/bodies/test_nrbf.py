@@ -336,3 +336,15 @@ def test_a_pair_of_surrogates_in_an_array_of_characters_is_one_sequence() -> Non
     for length in (3, 6):  # half of the pair, and more than there is
         with pytest.raises(UnreadableBody):
             read_nrbf(characters(length, text.encode()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["79228162514264337593543950335", "-79228162514264337593543950335", "-1." + "0" * 27 + "1"],
+)
+def test_the_longest_decimal_numbers_are_read(text: str) -> None:
+    """Decimal.MaxValue, MinValue, and 29 digits of which most are behind the point."""
+    content = bytes([len(text)]) + text.encode()
+    stream = HEADER + b"\x0f" + struct.pack("<iiB", 1, 1, 5) + content + b"\x0b"
+
+    assert read_nrbf(stream) == [Decimal(text)]

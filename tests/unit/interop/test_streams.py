@@ -117,3 +117,16 @@ def test_a_second_connection_of_the_same_ends_is_another_session() -> None:
 
     assert seen[-1] == (2, "connection request")
     assert len(seen) == len(WHOLE) + 1
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+@pytest.mark.parametrize("segment", [100, 65_000])
+def test_a_capture_at_several_layers_has_each_packet_once(copies: int, segment: int) -> None:
+    """As pktmon writes it: each frame once for each layer, the handshake and the end included."""
+    packets = [each for each in connection(PARTS, segment=segment) for _ in range(copies)]
+
+    seen, session = read(packets)
+
+    assert [each.bytes for each in seen] == [each.bytes for each in WHOLE]
+    assert not session.conversation.violations
+    assert session.connection.is_ended
