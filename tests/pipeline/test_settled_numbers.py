@@ -169,3 +169,23 @@ def test_an_earlier_file_that_comes_later_does_not_rename_a_host(tmp_path: Path)
             audit(engine, find_files([str(path)]), state, AuditSettings(tasks=1))
 
     assert list(state.hosts.values()) == ["kilo-new"]
+
+
+def test_a_gap_before_a_lost_end_of_a_sequence_is_found(tmp_path: Path) -> None:
+    """The receiver continues with the next sequence: its numbers show no end of the first one."""
+    odd = Odd()
+    odd.begin("end")
+    odd.good(4)
+    f, number = odd.fleet, odd.stream.number + 1
+    f.findings["gap", "", odd.stream.sequence_id, number] += 1
+    odd.stream.number = number
+    odd.odd()
+    f.sent(lost := odd.message(), odd.at)
+    f.wrong("lost", lost)
+    odd.stream.sequence, odd.stream.number = 2, 0
+    odd.good(3)
+    f.write(tmp_path, without=set(), hole=(odd.alpha, 0, 0))
+    with LocalEngine(threads=1) as engine:
+        found = audit(engine, find_files([str(tmp_path)]), State(), AuditSettings(tasks=1))
+
+    assert about_messages(found) == f.findings
