@@ -42,6 +42,7 @@ def receiver_put_back(f: Fleet, source: Host, begin: float) -> None:
         if n < 3:
             f.acked(m, begin + n * MINUTE + 20)
     to.put_back = (int(begin + 30 * MINUTE), int(begin + 3 * MINUTE))
+    f.about_hosts.add(("restored", to.name))
     for n, m in enumerate(messages[3:]):
         at = begin + (31 + n) * MINUTE
         f.handed(m, at, to, "retransmitted")
