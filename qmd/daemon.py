@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +81,15 @@ def _prevent_core_dumps() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
+def main(
+    settings: Settings,
+    read: Callable[[], Settings] | None = None,
+    early: Collection[int] = (),
+) -> int:
     """Serve until a signal stops the daemon; return the exit code.
 
-    `read` reads the configuration again, on SIGHUP.
+    `read` reads the configuration again, on SIGHUP. `early` gets each SIGHUP that arrives before
+    the daemon is able to do so: its handler is set already.
     """
     set_up_logging(settings.log.level, settings.log.format)
     # A core dump would contain the bodies of messages.
@@ -95,9 +100,10 @@ def main(settings: Settings, read: Callable[[], Settings] | None = None) -> int:
     limit = raise_limit(needed_files(settings))
     settings = fit(settings, limit)
     again = None if read is None else partial(_read_again, read, limit)
+    service = ServiceManager(os.environ)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(serve(settings, Environment(), ServiceManager(os.environ), again))
+            return runner.run(serve(settings, Environment(), service, again, early))
     except (CannotServe, CannotStart) as error:
         log.critical("start_failed", reason=str(error), code=error.code)
         return EXIT_CONFIGURATION if isinstance(error, (Misconfigured, *_LASTING)) else EXIT_FAILED
@@ -130,8 +136,11 @@ async def serve(
     environment: Environment,
     service: ServiceManager,
     read: Callable[[], Settings] | None = None,
+    early: Collection[int] = (),
 ) -> int:
     """Open the queue manager, serve until SIGTERM or SIGINT, stop; return the exit code.
+
+    `read` and `early` are those of `main`.
 
     Raises CannotServe, CannotStart, StorageError.
     """
@@ -144,14 +153,17 @@ async def serve(
     loop.set_exception_handler(partial(_unhandled, manager))
     servers = Servers(manager, settings, service)
     manager.assembly.reload.read = read
-    loop.add_signal_handler(signal.SIGHUP, partial(_reload, manager, servers, service))
     try:
         await servers.start()
         manager.start()
+        reload = partial(_reload, manager, servers, service)
+        loop.add_signal_handler(signal.SIGHUP, reload)
         _log_start(manager, settings)
         environment.freeze_memory()
         queues = len(manager.assembly.queues.by_key)
         service.notify("READY=1", f"STATUS=Serving {queues} queues as {manager.services.name}")
+        if early:
+            reload()
         await _until_stopped(stop, manager, servers.tasks)
     finally:
         service.notify("STOPPING=1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from storage.engine import mounts
 from tests.patience import END_S
+from tests.process.command_line import COMMAND, ROOT, environment_of_commands
 from tests.process.harness import Daemon, Hosts, body
 
 
@@ -17,7 +20,19 @@ class Standby:
 
     def __init__(self, active: Daemon) -> None:
         self.active = active
-        self.process = active.spawn_cli("serve", "--standby")
+        self._log = active.folder / f"standby-{time.monotonic_ns()}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*COMMAND, "--config", str(active.config), "serve", "--standby"],
+                cwd=ROOT, stdout=log, stderr=log, env=environment_of_commands(),
+            )  # fmt: skip
+
+    def has_logged(self, event: str) -> None:
+        """Wait until its log has an event."""
+        deadline = time.monotonic() + END_S
+        while f'"event":"{event}"' not in self._log.read_text():
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.05)
 
     def takes_over(self) -> None:
         """Wait until it serves in place of the active one."""
@@ -28,7 +43,7 @@ class Standby:
 
     def end(self) -> None:
         self.process.terminate()
-        self.process.communicate(timeout=END_S)
+        self.process.wait(timeout=END_S)
 
 
 def test_a_standby_takes_over_from_a_killed_daemon(hosts: Hosts) -> None:
@@ -50,6 +65,58 @@ def test_a_standby_takes_over_from_a_killed_daemon(hosts: Hosts) -> None:
         standby.end()
 
 
+def test_a_standby_survives_a_reload_and_takes_over_with_the_present_configuration(
+    hosts: Hosts,
+) -> None:
+    active = hosts.daemon()
+    standby = Standby(active)
+    try:
+        standby.has_logged("standby")
+        standby.process.send_signal(signal.SIGHUP)
+        active.configure({"delivery": {"window_size": 32}})  # it needs a restart
+        active.kill()
+        standby.takes_over()
+        assert active.json("config", "diff") == []
+    finally:
+        standby.end()
+
+
+def test_a_standby_takes_over_in_spite_of_an_error_in_the_configuration(hosts: Hosts) -> None:
+    active = hosts.daemon()
+    standby = Standby(active)
+    text = active.config.read_text()
+    try:
+        standby.has_logged("standby")
+        active.config.write_text(f"{text}\n[delivery]\nwindow_size = 'many'\n")
+        active.kill()
+        standby.has_logged("configuration_not_reloaded")
+        active.config.write_text(text)
+        standby.takes_over()
+    finally:
+        standby.end()
+
+
+def catches_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> signal.SIGTERM - 1 & 1)
+
+
+def test_a_signal_to_reload_does_not_end_a_daemon_that_starts(hosts: Hosts) -> None:
+    daemon = hosts.daemon(start=False)
+    process = daemon.spawn_cli("serve")
+    try:
+        deadline = time.monotonic() + END_S
+        while daemon.cli("status", check=False).returncode != 0:
+            assert time.monotonic() < deadline
+            assert process.poll() is None, "it has ended"
+            if catches_sigterm(process.pid):
+                process.send_signal(signal.SIGHUP)
+    finally:
+        process.terminate()
+        process.communicate(timeout=END_S)
+
+
 def test_one_of_two_standbys_takes_over_and_the_other_one_waits(hosts: Hosts) -> None:
     active = hosts.daemon()
     first, second = Standby(active), Standby(active)
@@ -66,7 +133,7 @@ def test_one_of_two_standbys_takes_over_and_the_other_one_waits(hosts: Hosts) ->
     finally:
         for each in (first, second):
             each.process.kill()
-            each.process.communicate()
+            each.process.wait()
 
 
 def test_a_network_file_system_is_refused_with_its_reason(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 import click
@@ -39,13 +40,17 @@ def serve(context: click.Context, configuration: Configuration, doors: bool, sta
     settings = configuration.settings()
     gc.freeze()
     gc.enable()
-    run = partial(main, settings, configuration.settings)
+    early: list[int] = []
+    run = partial(main, settings, configuration.settings, early)
     if standby:
         from qmd.cli.host.standby import serve_as_standby
         from qmd.runtime.log import set_up_logging
 
         set_up_logging(settings.log.level, settings.log.format)
-        run = partial(serve_as_standby, settings.queue_manager.data, run)
+        run = partial(serve_as_standby, settings, configuration.settings, early)
+    else:
+        # As the default, the signal would end a daemon that starts.
+        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
     if not doors:
         context.exit(run())
     from qmd.doors.supervisor import start, stop

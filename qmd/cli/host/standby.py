@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from qmd.config.file import ConfigError, Settings
 from qmd.runtime.systemd import ServiceManager
 from storage.engine.disk import Disk
 from storage.errors import CannotStart, FolderInUse
@@ -24,13 +25,21 @@ POLL_S = 0.1
 EXIT_OK, EXIT_FAILED, EXIT_CONFIGURATION = 0, 1, 78
 
 
-def serve_as_standby(folder: Path, serve: Callable[[], int]) -> int:
-    """Wait until no other daemon has the folder, then serve; return the exit code of that."""
+def serve_as_standby(settings: Settings, read: Callable[[], Settings], early: list[int]) -> int:
+    """Wait until no other daemon has the data folder, then serve; return the exit code of that.
+
+    `read` reads the configuration again; a standby may wait for weeks.  `early` is that of
+    `qmd.daemon.main`.
+    """
+    from qmd.daemon import main
+
+    folder = settings.queue_manager.data
     stop = threading.Event()
     service = ServiceManager(os.environ)
     while True:
         for number in (signal.SIGTERM, signal.SIGINT):  # a daemon that has ended leaves others
             signal.signal(number, lambda *_: stop.set())
+        signal.signal(signal.SIGHUP, lambda number, _: early.append(number))
         try:
             if not _wait(folder, stop, service):
                 return EXIT_OK
@@ -38,10 +47,29 @@ def serve_as_standby(folder: Path, serve: Callable[[], int]) -> int:
             log.critical("start_failed", reason=str(error), code=error.code)
             return EXIT_CONFIGURATION
         log.info("standby_takes_over", folder=str(folder))
-        code = serve()
+        early.clear()
+        settings = _latest(settings, read)
+        code = main(settings, read, early)
         if code != EXIT_FAILED or not _holder(folder):
             return code
         # Another standby was faster.
+
+
+def _latest(settings: Settings, read: Callable[[], Settings]) -> Settings:
+    """Return the present configuration, or `settings` if it has an error or another folder."""
+    try:
+        found = read()
+    except ConfigError as error:
+        log.error("configuration_not_reloaded", reason=str(error), code=error.code)
+        return settings
+    if found.queue_manager.data != settings.queue_manager.data:
+        log.error(
+            "configuration_not_reloaded",
+            reason=f"it names another data folder, {found.queue_manager.data}, than that for which"
+            " this standby has waited",
+        )
+        return settings
+    return found
 
 
 def _wait(folder: Path, stop: threading.Event, service: ServiceManager) -> bool:
