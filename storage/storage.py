@@ -59,6 +59,8 @@ class Storage:
         #: Gets a StorageError as its exception when the storage fails: stop the daemon.
         self.failed: asyncio.Future[None] = writer.failed
         self._writer = writer
+        #: Calls a function after the notifications of a small commit, or in the next turn.
+        self.soon = writer.soon
         self._reading = reading
         self._reserve = reserve
         self._lock = lock

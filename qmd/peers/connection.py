@@ -284,10 +284,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Send what is ready, once, in the next turn of the event loop."""
+        """Send what is ready, once: with all that a small commit permits, or in the next turn of
+        the event loop."""
         if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self._services.storage.soon(self._flush)
 
     def pause_reading(self) -> None:
         """Stop reading and processing until the disk has caught up."""

@@ -55,6 +55,8 @@ JOIN_S = 0.001
 #: The time of ordinary commits is that of commits with fewer bytes, as a moving average.
 ORDINARY_BYTES = 64 * 1024
 NEW_PART = 0.1
+#: Rows of the commit for a message alone, and of what leaves with it.
+FEW_ROWS = 8
 
 
 class _NotNow(Exception):
@@ -107,6 +109,8 @@ class Writer:
         self.figures = WriterFigures(log)
         #: Why the current batch waits for space or memory, as a sentence; "" if it does not wait.
         self.obstacle = ""
+        #: Calls that follow the notifications of a small commit; None: none are under way.
+        self._following: list[Callable[[], None]] | None = None
         self.batch = self._new_batch()
 
     @property
@@ -315,12 +319,31 @@ class Writer:
         if self._committing is None and self.batch.load.is_empty and not self._is_checkpointing:
             self._idle.set()
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when all callers of the present commit are notified, if it has few rows.
+
+        Otherwise it is called in the next turn of the loop: after large commits it then has more to
+        do at once.
+        """
+        if self._following is None:
+            self._loop.call_soon(callback)
+        else:
+            self._following.append(callback)
+
     def _report(self, batch: Batch) -> None:
+        following: list[Callable[[], None]] = []
+        if batch.load.rows <= FEW_ROWS:
+            self._following = following
         try:
             batch.report()
+            self._following = None
+            for callback in following:
+                callback()
         except Exception as bug:
             failure = StorageError(f"a callback failed: {bug!r}", code="stopped_by_a_bug")
             batch.fail(self._fail(failure, bug))
+        finally:
+            self._following = None
 
     def _fail(self, failure: StorageError, cause: BaseException) -> StorageError:
         """Stop the storage.  Only the first failure is kept; it is returned."""

@@ -56,6 +56,33 @@ def test_no_callback_runs_before_the_commit_has_returned(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_call_follows_the_notifications_of_a_small_commit_in_the_same_turn(folder: Path) -> None:
+    async def told_by(messages: int) -> list[str]:
+        async with opened(folder) as storage:
+            told: list[str] = []
+
+            def notified() -> None:
+                asyncio.get_running_loop().call_soon(told.append, "next turn")
+                storage.soon(lambda: told.append("called"))
+
+            for arrival in range(1, messages + 1):
+                insert(storage, arrival)
+            storage.batch.when_durable(notified)
+            storage.batch.when_durable(lambda: told.append("notified"))
+            await durable(storage)
+            await settled(storage)
+            storage.soon(lambda: told.append("without a commit"))
+            assert "without a commit" not in told
+            await settled(storage)
+            await storage.batch.run(lambda db: db.execute("DELETE FROM message"))
+            return told
+
+    after_a_small = asyncio.run(told_by(1))
+    after_a_large = asyncio.run(told_by(writer.FEW_ROWS + 1))
+    assert after_a_small == ["notified", "called", "next turn", "without a commit"]
+    assert after_a_large == ["notified", "next turn", "called", "without a commit"]
+
+
 def test_another_connection_sees_the_data_when_a_callback_runs(folder: Path) -> None:
     async def scenario() -> None:
         async with opened(folder) as storage:
