@@ -189,7 +189,12 @@ def _pieces(
     """
     readers: list[ArchiveReader] = []
     for number, source in enumerate(backup.contents.sources):
-        path = backup.path if number == 0 else backup.path.with_name(source.name)
+        path = backup.path if number == 0 else backup.path.parent / source.name
+        if path.parent != backup.path.parent:  # a forged file: any other one would be opened
+            raise BackupFailed(
+                f"{backup.path} names a file outside of its folder: {source.name}",
+                code="backup_damaged",
+            )
         try:
             reader = ArchiveReader(path, keys)
         except FileNotFoundError:

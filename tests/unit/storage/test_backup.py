@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from storage.backup import making, restoration
-from storage.backup.archive import ArchiveReader
+from storage.backup.archive import ArchiveReader, Source
 from storage.backup.making import Request, make
 from storage.backup.snapshot import Snapshot
 from storage.engine import key_file, schema
@@ -247,6 +248,20 @@ def test_a_piece_that_was_changed_and_packed_anew_is_found(folder: Path, target:
     chosen = restoration.choose(target, None, ())
     with pytest.raises(BackupFailed, match="is damaged at byte"):
         restoration.restore(chosen, target.parent / "restored", (), now_ms=NOW_MS)
+    assert not (target.parent / "restored").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "below/secret"])
+def test_a_backup_names_no_file_outside_of_its_folder(
+    folder: Path, target: Path, name: str
+) -> None:
+    make(request(folder, target))
+    chosen = restoration.choose(target, None, ())
+    sources = [*chosen.contents.sources, Source(chosen.contents.sources[0].id, name)]
+    forged = chosen._replace(contents=structs.replace(chosen.contents, sources=sources))
+
+    with pytest.raises(BackupFailed, match="outside of its folder"):
+        restoration.restore(forged, target.parent / "restored", (), now_ms=NOW_MS)
     assert not (target.parent / "restored").exists()
 
 
