@@ -13,6 +13,7 @@ from tests.process.http_door import HttpDoor, messages, open_door
 from tests.process.srmp_pair import Pair, make_pair, until, waiting
 
 QUEUE, OTHER_CASE = "Aufträge 注文", "AUFTRÄGE 注文"
+SPACED = "new orders"
 
 
 @pytest.fixture
@@ -46,10 +47,11 @@ def test_a_message_over_http_reaches_such_a_queue(
 
 
 def check_srmp(pair: Pair) -> None:
-    pair.b.daemon.create(QUEUE)
-    pair.a.daemon.send(pair.b.format_name(OTHER_CASE), b"1")
-    until(pair, lambda: pair.b.daemon.count(QUEUE) == 1)
-    assert [body(each) for each in pair.b.daemon.receive(QUEUE)] == [b"1"]
+    pair.b.daemon.create(QUEUE, SPACED)
+    for name, queue in ((OTHER_CASE, QUEUE), (SPACED, SPACED)):
+        pair.a.daemon.send(pair.b.format_name(name), b"1")
+        until(pair, lambda: pair.b.daemon.count(queue) == 1)  # noqa: B023
+        assert [body(each) for each in pair.b.daemon.receive(queue)] == [b"1"]
     until(pair, lambda: waiting(pair) == 0)
 
 

@@ -53,14 +53,14 @@ class Target(NamedTuple):
 def target_of(url: str) -> Target:
     """Return the parts of a URL that `pushes.check` has accepted, or of the URL of a queue.
 
-    Characters beyond ASCII are escaped, as a request needs them: in a name by IDNA, in a path by %.
+    Spaces and characters beyond ASCII are escaped, as a request needs them: in a name by IDNA, in a
+    path by %.
     """
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     host = parts.hostname or ""
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if not url.isascii():
-        path = quote(path, safe=punctuation)
+    path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=punctuation)
+    if not host.isascii():
         with contextlib.suppress(UnicodeError):  # the look-up of such a name explains it
             host = host.encode("idna").decode()
     return Target(is_tls, host, parts.port or (443 if is_tls else 80), path)

@@ -132,7 +132,9 @@ def test_a_name_that_dns_does_not_allow_is_a_failed_delivery(host: str) -> None:
         asyncio.run(HttpClient(None).post(f"http://{host}/msmq/q", b"", "text/xml"))
 
 
-def test_a_url_beyond_ascii_is_escaped() -> None:
+def test_a_space_and_characters_beyond_ascii_are_escaped_in_a_request() -> None:
+    assert target_of("http://hostb/MSMQ/private$/a b").path == "/MSMQ/private$/a%20b"
+    assert target_of("http://hostb/MSMQ/private$/100%").path == "/MSMQ/private$/100%"
     target = target_of("http://büro.example:81/MSMQ/private$/Aufträge?x=ä%20")
     assert target.authority == "xn--bro-hoa.example:81"
     assert target.path == "/MSMQ/private$/Auftr%C3%A4ge?x=%C3%A4%20"
