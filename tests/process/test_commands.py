@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from qmd.bodies.bus_headers import write_bus_headers
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process import wire
 from tests.process.command_line import run
 from tests.process.harness import (
@@ -356,6 +356,7 @@ def test_receive_waits_for_a_message_that_comes_over_the_wire(
     deadline = time.monotonic() + END_S
     while daemon.json("queue", "show", "plain")[0]["readers_waiting"] == 0:
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
     peer = remote.connect(daemon.port)
 
     peer.send(remote.message("plain", b"at last", recoverable=True))
@@ -373,10 +374,12 @@ def test_a_receiver_that_is_killed_during_its_wait_takes_no_message(
     deadline = time.monotonic() + END_S
     while daemon.json("queue", "show", "plain")[0]["readers_waiting"] == 0:
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
     waiting.kill()
     waiting.communicate()
     while daemon.json("queue", "show", "plain")[0]["readers_waiting"] != 0:
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
 
     daemon.send("plain", b"x", "--recoverable")
 

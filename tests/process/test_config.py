@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import run
 from tests.process.harness import Daemon, Hosts, free_port
 
@@ -105,6 +105,7 @@ def test_a_host_that_is_allowed_no_more_loses_its_session(hosts: Hosts) -> None:
     deadline = time.monotonic() + END_S
     while daemon.json("session", "list"):
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
     assert "is not in [peers] allow any more" in daemon.tail(1_000_000)
 
 

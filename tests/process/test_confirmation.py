@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from qmd.client import NotTaken, connect
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process import wire
 from tests.process.data_folder import held_disk
 from tests.process.harness import DEADXACT, Daemon, Hosts, body
@@ -50,6 +50,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = END_S) -> Non
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
 
 
 def shown(daemon: Daemon, destination: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process import wire
 from tests.process.data_folder import held_disk
 from tests.process.harness import DEADLETTER, DEADXACT, Cleaner, Daemon, Hosts, body, free_port
@@ -57,6 +57,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = END_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
 
 
 def outgoing(daemon: Daemon, port: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, Hosts
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_CONFIGURATION = 1, 2, 3, 4, 78
@@ -46,7 +46,7 @@ def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + END_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(LOOK_S)
 
 
 def write(daemon: Daemon, file: Path, text: str) -> None:

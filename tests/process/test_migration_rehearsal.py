@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests import windows_files
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.migration_manual import CUT_BACK, printed_steps, read_steps
 from tests.process.old_host import OldHost, body_of
@@ -78,7 +78,7 @@ class Fleet:
             if self.failure is not None:
                 raise self.failure
             assert time.monotonic() < deadline
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
 
     def wait_for_load(self, owner: OldHost) -> None:
         """Wait until every sender has sent to a host some more."""

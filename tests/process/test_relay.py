@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process import wire
 from tests.process.harness import Daemon, Hosts
 from tests.process.remote import RemoteQueueManager
@@ -29,7 +29,7 @@ def until_sent(daemon: Daemon, destination: str) -> None:
     deadline = time.monotonic() + END_S
     while daemon.json("outgoing", "show", destination)[0]["messages"]:
         assert time.monotonic() < deadline, "the order ack did not find back"
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
 
 
 def as_passed_on(message: wire.Message) -> bytes:
@@ -134,7 +134,7 @@ def test_a_relay_that_connects_first_after_a_restart_brings_acknowledgments(host
         deadline = time.monotonic() + END_S
         while a.json("outgoing", "show", DESTINATION)[0]["awaiting"]:
             assert time.monotonic() < deadline, "the final ack does not count"
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
 
 
 def test_a_relay_that_is_killed_repeatedly_forwards_every_message_once(hosts: Hosts) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from qmd.client import QueueManager, TransactionAborted, connect
 from qmd.service import ServiceError, proxy
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import COMMAND, ROOT
 from tests.process.harness import DEADXACT, Daemon, Hosts
 from tests.process.shop import Loose, Shop, Volatile, greet
@@ -65,7 +65,7 @@ class Services:
         deadline = time.monotonic() + END_S
         while not (found := condition()):
             assert time.monotonic() < deadline, f"waited for {what}: {self.log.read_text()[-3000:]}"
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
         return found
 
     def close(self) -> None:

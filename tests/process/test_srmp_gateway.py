@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Hosts
 from tests.process.srmp_door import SrmpDoor, host
 from tests.users import connect_to_port_as, needs_root
@@ -50,7 +50,7 @@ def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + END_S
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(LOOK_S)
 
 
 def state_of(port: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage.engine import mounts
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import COMMAND, ROOT, environment_of_commands
 from tests.process.harness import Daemon, Hosts, body
 
@@ -39,6 +39,7 @@ class Standby:
         deadline = time.monotonic() + END_S
         while self.active.cli("status", check=False).returncode != 0:
             assert time.monotonic() < deadline, "the standby does not serve"
+            time.sleep(LOOK_S)
             assert self.process.poll() is None, "the standby has ended"
 
     def end(self) -> None:
@@ -124,6 +125,7 @@ def test_one_of_two_standbys_takes_over_and_the_other_one_waits(hosts: Hosts) ->
         time_until = time.monotonic() + END_S
         while active.json("status")[0]["uptime_s"] < 1.5:  # both have tried several times
             assert time.monotonic() < time_until
+            time.sleep(LOOK_S)
         assert first.process.poll() is second.process.poll() is None
         active.kill()
         first.takes_over()

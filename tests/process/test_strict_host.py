@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Cleaner, Daemon, Hosts
 from tests.process.outgoing import send
 from tests.strict_host.encoding import Name
@@ -133,7 +133,7 @@ def wait_idle(daemon: Daemon, peer: SocketHost) -> None:
     deadline = time.monotonic() + END_S
     while any(queue["messages"] for queue in outgoing(daemon, peer)):
         assert time.monotonic() < deadline, (outgoing(daemon, peer), peer.report())
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
 
 
 def outgoing(daemon: Daemon, peer: SocketHost) -> list[dict[str, object]]:

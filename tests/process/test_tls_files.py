@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, Hosts
 from tests.process.tls_hosts import (
     direct,
@@ -123,6 +123,7 @@ def test_a_half_written_file_changes_nothing_and_is_reported(pair: tuple[Daemon,
     deadline = time.monotonic() + END_S
     while status(receiver)["problems"]:
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
 
 
 def test_a_daemon_does_not_start_with_a_wrong_file(hosts: Hosts):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import ROOT
 from tests.process.harness import Daemon, Hosts, body
 from tests.process.proxy import ControlProxy
@@ -128,6 +128,7 @@ def test_open_transactions_are_listed(hosts: Hosts):
     assert shown["queues"] == ["private$\\orders"]
     while daemon.json("transaction", "list"):
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)
     assert daemon.peek("orders")[0]["abort_count"] == 1, "it was idle for too long"
     receiving.kill()
     receiving.wait()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.forks import Process
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.command_line import ROOT, environment_of_commands, warm_process
 from tests.process.harness import Daemon, Hosts
 from tests.process.web_receiver import Receiver
@@ -63,14 +63,15 @@ class Triggers:
 
     def wait(self, count: int) -> list[str]:
         """Return the lines that programs have written when there are so many."""
-        self.until(lambda: len(self.lines()) >= count)
+        self.until(lambda: len(self.lines()) >= count, every_s=0.02)
         return self.lines()
 
-    def until(self, condition: Callable[[], Any]) -> Any:
+    def until(self, condition: Callable[[], Any], *, every_s: float = LOOK_S) -> Any:
         deadline = time.monotonic() + END_S
         while not (found := condition()):
             assert time.monotonic() < deadline, f"{self.lines()}\n{self.log.read_text()[-3000:]}"
-            time.sleep(0.02)
+            time.sleep(every_s)
+            every_s = min(1.0, 1.1 * every_s)  # some wait for the end of a pause of triggers
         return found
 
     def emptied(self, queue: str = "orders") -> None:

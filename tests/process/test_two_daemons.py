@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, Hosts, body
 
 QUICK: dict[str, Any] = {
@@ -36,7 +36,7 @@ def wait_count(daemon: Daemon, queue: str, count: int, timeout_s: float = END_S)
     """Poll until `count` messages are in a queue; return their number."""
     deadline = time.monotonic() + timeout_s
     while (found := daemon.count(queue)) < count and time.monotonic() < deadline:
-        pass
+        time.sleep(LOOK_S)
     return found
 
 
@@ -45,6 +45,7 @@ def wait_sent(daemon: Daemon, timeout_s: float = END_S) -> None:
     deadline = time.monotonic() + timeout_s
     while any(row["messages"] for row in daemon.json("outgoing", "list")):
         assert time.monotonic() < deadline, daemon.json("outgoing", "list")
+        time.sleep(LOOK_S)
 
 
 def test_transactional_messages_arrive_once_and_in_order_with_any_kill_and_cut(

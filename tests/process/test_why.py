@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from qmd.client import blocking
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import DEADXACT, Cleaner, Daemon, Hosts, body, empty_queues, free_port
 from tests.process.remote import RemoteQueueManager
 
@@ -102,6 +102,7 @@ def test_a_computer_that_is_down_is_named_with_the_remedy(pair: tuple[Daemon, Da
         if "times in a row" in text:
             break
         assert time.monotonic() < deadline, text
+        time.sleep(LOOK_S)
     assert f"It waits in the outgoing queue for {destination}" in text
     assert "because: " in text
     assert "no program listens" in text
@@ -325,3 +326,4 @@ def wait_until_empty(daemon: Daemon) -> None:
         row["messages"] for row in daemon.json("outgoing", "list") if row["state"] != "waiting"
     ):
         assert time.monotonic() < deadline
+        time.sleep(LOOK_S)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.identifiers import guid_bytes
 from qmd.tls import making, pins
-from tests.patience import END_S
+from tests.patience import END_S, LOOK_S
 from tests.process.harness import Daemon, Hosts, free_port
 
 QUICK: dict[str, Any] = {
@@ -70,6 +70,7 @@ def problem(daemon: Daemon, contains: str, timeout_s: float = END_S) -> str:
         if contains in text:
             return text
         assert time.monotonic() < deadline, text
+        time.sleep(LOOK_S)
 
 
 def wait_log(daemon: Daemon, text: str, timeout_s: float = END_S) -> None:

@@ -19,6 +19,7 @@ from tests.process.processes import resident_bytes
 from tests.process.remote import RemoteQueueManager
 
 MB = 1024 * 1024
+DELIVER_EVERY_S = 0.01
 STATUS_EVERY_S = 0.05
 ANSWER_S_MAX = 5.0
 LOG_BYTES_MAX = 64 * 1024
@@ -113,6 +114,7 @@ class Watch:
         self._peer.wait_stored(30)
         self.figures.delivered += 1
         self.figures.delivery_s.append(time.monotonic() - started)
+        self._stop.wait(DELIVER_EVERY_S)
 
     def _ask_for_status(self) -> None:
         """Request the status over a new connection each time, as the command does."""
