@@ -40,10 +40,12 @@ WITHOUT_SESSION = tuple(
 def pytest_collection_finish() -> None:
     """Keep the collector of garbage away from the collected tests, which live to the end.
 
-    It would look at half a million objects whenever it looks at all.
+    It would look at half a million objects whenever it looks at all.  It looks less often too: it
+    took a third of the time of tests that read the whole source.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_sessionfinish() -> None:
