@@ -11,7 +11,9 @@ from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import reach_time_s, receive_time_s
 from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, PRIORITY_MAX, compose
+from qmd.message.addresses import NO_ADDRESS
+from qmd.message.build import compose
+from qmd.message.limits import PRIORITY_MAX
 from qmd.message.template import Template
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.outgoing_queue import OutgoingQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qmd.control_protocol.messages import EXPRESS, NewMessage
 from qmd.errors import Refusal
-from qmd.message.build import check
+from qmd.message.limits import check
 
 
 def check_row(row: NewMessage) -> None:

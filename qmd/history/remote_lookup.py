@@ -33,7 +33,8 @@ from qmd.history.lookup_messages import (
     encoded_request,
     facts_of,
 )
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 from qmd.peers.origins import stated_peer
 from storage.errors import StorageError
 

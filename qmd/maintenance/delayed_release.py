@@ -35,7 +35,7 @@ from qmd.directory.resolver import MustAsk
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
 from qmd.events.recorder import NO_LISTS
-from qmd.message.build import NO_ADDRESS, QueueAddress, queue_address
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, queue_address
 from qmd.naming.fan_out import Copies
 from qmd.operations.delayed import stored_message
 from qmd.outcomes.dead_letter import UNWANTED

@@ -15,7 +15,8 @@ from typing import Any
 from protocol import parse_user_message, properties_offset, transaction_offset
 from protocol.headers import USER_FLAGS_OFFSET
 from qmd.control_protocol.messages import NewMessage
-from qmd.message.build import LABEL_CHARACTERS_MAX, TRANSACTION_INDEX_MASK
+from qmd.message.build import TRANSACTION_INDEX_MASK
+from qmd.message.limits import LABEL_CHARACTERS_MAX
 
 #: An encoded `NewMessage`, in the order of its fields.
 Row = tuple[Any, ...]

@@ -28,7 +28,9 @@ from qmd.control_protocol.messages import (
     NewMessage,
 )
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, QueueAddress, check, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, queue_address, reply_address
+from qmd.message.build import compose
+from qmd.message.limits import check
 from qmd.migration.collection import Strict
 from qmd.migration.errors import BadSource
 

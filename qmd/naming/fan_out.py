@@ -32,12 +32,7 @@ from qmd.directory.resolver import Resolution
 from qmd.directory.spelling import elements_of
 from qmd.directory.targets import Target
 from qmd.errors import Refusal
-from qmd.message.build import (
-    DISTRIBUTION_LIST,
-    QueueAddress,
-    queue_address,
-    reply_address,
-)
+from qmd.message.addresses import DISTRIBUTION_LIST, QueueAddress, queue_address, reply_address
 from qmd.message.shared_packet import split
 
 if TYPE_CHECKING:

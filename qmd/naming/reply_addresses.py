@@ -11,7 +11,7 @@ from protocol.names.direct_name import DirectName
 from protocol.names.format_name import FormatName, PublicName, SingleName, parse_destination
 from qmd.directory.spelling import name_of
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, QueueAddress, reply_address
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, reply_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from qmd.control_protocol.messages import ImportedMessage, StoredMessage
 from qmd.core.packet_fields import is_transactional
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.queues.local_queue import LocalQueue
 from qmd.queues.put import put
 from qmd.queues.quotas import queue_refusal

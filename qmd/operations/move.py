@@ -27,7 +27,7 @@ from qmd.control_protocol.messages import Choice, Piece, StoredMessage
 from qmd.core.packet_fields import INFINITE_S, is_transactional
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.operations.move_target import NewSubqueue, was_deleted
 from qmd.operations.move_unit import Answer, MessagesGone, Moved, MovedMessage, MoveUnit, Result
 from qmd.operations.selection import Chosen

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.control_protocol.messages import TRANSACTIONAL, NewMessage
 from qmd.core.packet_fields import reach_time_s
-from qmd.message.build import NO_ADDRESS, QueueAddress, compose, multi_queue_size
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, multi_queue_size
+from qmd.message.build import compose
 from qmd.message.shared_packet import Packet, head_of
 from qmd.message.template import Template
 from qmd.naming.fan_out import Several, with_multi_queue_header

@@ -11,7 +11,7 @@ from protocol.patching import with_queue_manager
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, StoredMessage
 from qmd.core.packet_fields import is_express, message_number, receive_time_s
 from qmd.errors import Refusal
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.message.shared_packet import Packet, Part, SharedEnd, SharedPacket, split
 from qmd.naming.fan_out import SHARED_BYTES_MIN
 from qmd.operations.sent_events import sent_to

@@ -13,7 +13,7 @@ from qmd.control_protocol.messages import UNLIMITED
 from qmd.directory import registration as registration
 from qmd.directory.interface import PRIVACY_OPTIONAL
 from qmd.errors import Refusal
-from qmd.message.build import LABEL_CHARACTERS_MAX
+from qmd.message.limits import LABEL_CHARACTERS_MAX
 from qmd.queues.groups import Groups
 from qmd.queues.local_queue import PRIVACY_LEVELS, LocalQueue
 from storage.errors import QueueExists, StoredError, TooManyQueues

@@ -18,7 +18,7 @@ from qmd.control_protocol.messages import AUTOMATIC, TRANSACTIONAL, NewMessage, 
 from qmd.core.packet_fields import is_transactional
 from qmd.directory.resolver import Resolution
 from qmd.errors import Refusal
-from qmd.message.build import REPLY_QUEUES_MAX
+from qmd.message.addresses import REPLY_QUEUES_MAX
 from qmd.operations.selection import destination_of, id_of
 from qmd.queues.local_queue import LocalQueue
 

@@ -18,7 +18,7 @@ from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, St
 from qmd.core.acknowledgment import POSITIVE_ARRIVAL
 from qmd.core.packet_fields import receive_time_s
 from qmd.events.recorder import add_correlation, add_trace
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.message.prepared import UNPLACED, placed
 from qmd.message.shared_packet import Held, Packet, SharedMessage, SharedPacket, head_of
 from qmd.operations.packet_composer import Deadlines

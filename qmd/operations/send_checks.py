@@ -11,7 +11,9 @@ from qmd.core.sequence import NUMBER_MAX
 from qmd.directory.interface import PRIVACY_OPTIONAL
 from qmd.directory.targets import Target
 from qmd.errors import Refusal
-from qmd.message.build import QueueAddress, check, multi_queue_size, packet_size
+from qmd.message.addresses import QueueAddress, multi_queue_size
+from qmd.message.build import packet_size
+from qmd.message.limits import check
 from qmd.naming.destinations import Route
 from qmd.naming.fan_out import Copies, Several
 from qmd.operations.delayed import check_delay

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from qmd.control_protocol.messages import EXPRESS, TRANSACTIONAL, NewMessage, StoredMessage
 from qmd.core.packet_fields import receive_time_s
 from qmd.events.recorder import add_correlation, add_trace
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.message.prepared import UNPLACED
 from qmd.message.shared_packet import (
     Held,

@@ -37,7 +37,7 @@ from qmd.core.internal_names import ORDER_QUEUE
 from qmd.core.packet_fields import names_destination_directly, source_of
 from qmd.errors import Refusal
 from qmd.events.header import EventHeader, Kind
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from qmd.message.shared_packet import SharedEnd
 from qmd.outcomes.deferred_acknowledgments import DeferredAcknowledgments
 from qmd.queues.answer_limits import AskedFor

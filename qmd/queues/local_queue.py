@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qmd.control_protocol.messages import StoredMessage
 from qmd.core.ready_window import ReadyWindow
-from qmd.message.build import QueueAddress
+from qmd.message.addresses import QueueAddress
 from qmd.message.shared_packet import Held, once_more_aborted, whole_message
 from qmd.queues.express_messages import ExpressMessages
 from qmd.queues.groups import Groups, group_of

@@ -16,7 +16,7 @@ from protocol.names.format_name import (
 )
 from qmd.core.url_links import url_address
 from qmd.errors import Refusal
-from qmd.message.build import QueueAddress, queue_address
+from qmd.message.addresses import QueueAddress, queue_address
 from qmd.queues.outgoing_queue import VIA
 
 if TYPE_CHECKING:

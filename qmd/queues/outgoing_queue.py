@@ -29,7 +29,7 @@ from qmd.core.packet_fields import (
 from qmd.core.ready_window import ReadyWindow
 from qmd.core.sequence import OutgoingSequence
 from qmd.core.session import Session
-from qmd.message.build import QueueAddress
+from qmd.message.addresses import QueueAddress
 from qmd.message.shared_packet import Packet, SharedPacket, whole
 from qmd.queues.express_messages import ExpressMessages
 from qmd.queues.transmission import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from protocol.names.direct_name import DirectName, queue_key
 from protocol.names.format_name import parse_destination
-from qmd.message.build import queue_address
+from qmd.message.addresses import queue_address
 from qmd.queues import quotas
 from qmd.queues.local_queue import LocalQueue, QueueNames
 from qmd.queues.public_guid import public_guid

@@ -19,7 +19,8 @@ from protocol.names.direct_name import parse_wire_name, queue_key
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol.messages import EXPRESS, NewMessage
 from qmd.core.internal_names import HEARTBEAT_QUEUE
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 
 if TYPE_CHECKING:
     from qmd.peers.link import Link

@@ -15,7 +15,7 @@ from protocol.patching import SEQUENCE_ID_IN_TRANSACTION, SEQUENCE_STRUCT
 from qmd.core.number_ranges import HeldNumbers
 from qmd.core.packet_fields import is_express, source_of
 from qmd.events.header import DELIVERIES, EventHeader, Kind
-from qmd.message.build import PRIORITY_MAX
+from qmd.message.limits import PRIORITY_MAX
 from storage.tables import outgoing as outgoing_rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from protocol import parse_user_message
 from protocol.flags import FlagWord
 from protocol.names.format_name import parse_format_name
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.message.build import compose, queue_address, reply_address
+from qmd.message.addresses import queue_address, reply_address
+from qmd.message.build import compose
 
 SOURCE, QUEUE = b"queue manager A.", b"another queue b."
 NAME = "DIRECT=OS:hostb\\private$\\orders"

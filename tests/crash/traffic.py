@@ -15,7 +15,8 @@ from pathlib import Path
 
 from protocol.names.format_name import parse_format_name
 from qmd.control_protocol.messages import RECOVERABLE, NewMessage
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 from qmd.message.shared_packet import cut
 from storage import Storage, StorageOptions
 from storage.tables import counters, directory_changes, queues, stages, ways_back

@@ -38,7 +38,8 @@ from qmd.core.session import (
     Session,
     SessionSettings,
 )
-from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, queue_address, reply_address
+from qmd.message.build import compose
 from tests.integration.managers import PATIENCE_S, Host, until
 
 _numbers = itertools.count(1_000_000)

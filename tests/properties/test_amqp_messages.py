@@ -16,7 +16,9 @@ from qmd.control_protocol import messages as frames  # noqa: E402
 from qmd.doors.amqp import sections  # noqa: E402
 from qmd.doors.amqp.arriving import arrived  # noqa: E402
 from qmd.doors.amqp.leaving import encoded  # noqa: E402
-from qmd.message.build import NO_ADDRESS, check, compose, queue_address  # noqa: E402
+from qmd.message.addresses import NO_ADDRESS, queue_address  # noqa: E402
+from qmd.message.build import compose  # noqa: E402
+from qmd.message.limits import check  # noqa: E402
 
 HOST = bytes(range(16))
 ADDRESS: Any = parse_destination("DIRECT=OS:host\\private$\\orders", local_host="host")

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from protocol import parse_user_message
 from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.message.build import (
-    NO_ADDRESS,
-    compose,
-    multi_queue_size,
-    queue_address,
-    reply_address,
-)
+from qmd.message.addresses import NO_ADDRESS, multi_queue_size, queue_address, reply_address
+from qmd.message.build import compose
 from qmd.message.shared_packet import split
 from qmd.naming.fan_out import Heads, list_address, with_multi_queue_header
 

@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.names.format_name import DirectName, PrivateName, PublicName, SingleName, Transport
 from qmd.control_protocol.messages import RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.message.build import (
-    NO_ADDRESS,
-    QueueAddress,
-    compose,
-    queue_address,
-    reply_address,
-)
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, queue_address, reply_address
+from qmd.message.build import compose
 from qmd.message.template import Row, Template, shape
 
 GUIDS = st.binary(min_size=16, max_size=16)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from protocol.names.format_name import DirectName, PrivateName, Transport
 from qmd.config.file import parse_settings
 from qmd.control_protocol.messages import EXPRESS, RECOVERABLE, TRANSACTIONAL, NewMessage
-from qmd.message.build import NO_ADDRESS, check, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, queue_address, reply_address
+from qmd.message.limits import check
 from qmd.message.template import Template
 from qmd.operations.packet_composer import PacketComposer
 

@@ -27,7 +27,8 @@ from qmd.doors.srmp.envelope import (
 )
 from qmd.doors.srmp.mime import NotMime, Part, parameters, read_parts, write_parts
 from qmd.errors import Refusal
-from qmd.message.build import NO_ADDRESS, QueueAddress, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, queue_address, reply_address
+from qmd.message.build import compose
 from qmd.naming.fan_out import list_address
 
 POSITIVE_ARRIVAL, POSITIVE_RECEIVE, NEGATIVE_ARRIVAL, NEGATIVE_RECEIVE = 1, 2, 4, 8

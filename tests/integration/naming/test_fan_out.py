@@ -22,13 +22,8 @@ from qmd.control_protocol.messages import RECOVERABLE, NewMessage, StoredMessage
 from qmd.directory.resolver import Resolution
 from qmd.directory.targets import Target
 from qmd.errors import Refusal
-from qmd.message.build import (
-    NO_ADDRESS,
-    compose,
-    multi_queue_size,
-    packet_size,
-    queue_address,
-)
+from qmd.message.addresses import NO_ADDRESS, multi_queue_size, queue_address
+from qmd.message.build import compose, packet_size
 from qmd.naming.fan_out import several_of
 from tests.integration.managers import Host, Hosts, hosted, until
 

@@ -17,7 +17,8 @@ from qmd.bridge.process import metrics
 from qmd.client.message import Message
 from qmd.client.new_message import new_message
 from qmd.control_protocol.messages import EXPRESS, NewMessage, StoredMessage
-from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, queue_address, reply_address
+from qmd.message.build import compose
 
 QUEUE = "private$\\orders"
 

@@ -2,7 +2,8 @@
 
 from protocol.names.format_name import parse_destination
 from qmd.control_protocol import messages as frames
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 
 
 def packet(message: frames.NewMessage) -> bytes:

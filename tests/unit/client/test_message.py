@@ -10,13 +10,8 @@ from protocol.identifiers import sequence_id
 from protocol.names.format_name import parse_format_name
 from qmd.client import Message, SequencePosition
 from qmd.control_protocol import messages as frames
-from qmd.message.build import (
-    NO_ADDRESS,
-    QueueAddress,
-    compose,
-    queue_address,
-    reply_address,
-)
+from qmd.message.addresses import NO_ADDRESS, QueueAddress, queue_address, reply_address
+from qmd.message.build import compose
 
 SOURCE = bytes(range(16))
 SOURCE_TEXT = "03020100-0504-0706-0809-0a0b0c0d0e0f"

@@ -21,7 +21,8 @@ from qmd.control_protocol.messages import (
 )
 from qmd.doors.amqp.leaving import encoded
 from qmd.doors.amqp.same_packets import SamePackets
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 from qmd.properties.block import with_properties
 from qmd.properties.values import MessageProperties
 

@@ -16,7 +16,8 @@ from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage
 from qmd.events.header import Kind
 from qmd.events.recorder import Recorder
-from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, queue_address, reply_address
+from qmd.message.build import compose
 from qmd.outcomes.removal import Dying, Removal
 from qmd.outcomes.system_queues import SystemQueues
 from storage.tables import outgoing, owed, own_dead_letters, queues

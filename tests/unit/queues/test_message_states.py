@@ -17,7 +17,8 @@ from protocol.names.format_name import parse_destination
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import NewMessage, StoredMessage
 from qmd.core.sequence import OutgoingSequence
-from qmd.message.build import NO_ADDRESS, compose, queue_address
+from qmd.message.addresses import NO_ADDRESS, queue_address
+from qmd.message.build import compose
 from qmd.queues.local_queue import HELD, LocalQueue, QueueNames, Reader
 from qmd.queues.message_states import LOCAL, OUTGOING, State
 from qmd.queues.outgoing_queue import (

@@ -10,7 +10,8 @@ import pytest
 from protocol.names.format_name import parse_format_name
 from qmd.client.message import Message
 from qmd.control_protocol import messages as frames
-from qmd.message.build import NO_ADDRESS, compose, queue_address, reply_address
+from qmd.message.addresses import NO_ADDRESS, queue_address, reply_address
+from qmd.message.build import compose
 from qmd.triggers.arguments import value_of, values_of
 from qmd.triggers.conditions import is_met, matching_rules
 from qmd.triggers.definition import (
