@@ -56,7 +56,7 @@ def test_an_accepted_advisory_has_a_reason_and_exists():
 
 
 def test_the_checks_of_a_change_include_the_audit():
-    assert re.search(r"^make audit$", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert re.search(r"^make audit &\nbeside\+=\(\$!\)$", (ROOT / ".ci" / "run").read_text(), re.M)
     makefile = (ROOT / "Makefile").read_text()
     audit = re.search(r"^audit:.*\n((?:\t.*\n)+)", makefile, re.M)
     assert audit is not None

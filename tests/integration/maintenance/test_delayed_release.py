@@ -258,12 +258,12 @@ async def test_a_cancelled_message_is_never_sent(hosts: Hosts) -> None:
     a = await hosts.start()
     await a.create("orders")
     first, second = await a.send("orders", b"1", b"2", delay_ms=HOUR_MS)
-    assert await a.delayed.cancel([first], lambda row: None) == [first]
-    assert await a.delayed.cancel([first], lambda row: None) == []
+    assert await a.delayed.cancel([first], lambda row: True) == [first]
+    assert await a.delayed.cancel([first], lambda row: True) == []
     a.world.ahead_s += 3601
     await released(a)
     assert await a.receive("orders") == [b"2"]
-    assert await a.delayed.cancel([second], lambda row: None) == []
+    assert await a.delayed.cancel([second], lambda row: True) == []
     assert await kinds(a, first) == ["delayed", "cancelled"]
 
 
@@ -273,7 +273,7 @@ async def test_a_cancel_and_a_release_at_once_have_one_winner(hosts: Hosts) -> N
     await a.create("orders")
     ids = await a.send("orders", *[b"%d" % number for number in range(50)], delay_ms=1000)
     a.world.ahead_s += 2
-    cancels = [a.delayed.cancel([each], lambda row: None) for each in ids]
+    cancels = [a.delayed.cancel([each], lambda row: True) for each in ids]
     _, *answers = await asyncio.gather(released(a), *cancels)
     await released(a)
     cancelled = sum(map(len, answers))
@@ -292,7 +292,7 @@ async def test_nothing_is_cancelled_between_the_reading_of_a_message_and_its_rel
     a.world.ahead_s += 2
     found = await a.delayed.due((), 10, 1 << 20)
     assert len(found) == 1
-    cancelling = asyncio.create_task(a.delayed.cancel([sent], lambda row: None))
+    cancelling = asyncio.create_task(a.delayed.cancel([sent], lambda row: True))
     for _ in range(5):
         await a.settled()
     assert not cancelling.done()

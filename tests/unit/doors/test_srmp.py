@@ -368,7 +368,7 @@ FULL = envelope(
     is_last=True,
     connector_type=uuid.UUID("fd74b8eb-2af7-4ac5-9405-074e315df392"),
     connector=uuid.UUID("caf195ea-615c-4264-ae08-11a4e60194c0"),
-    destinations=(URL, "MSMQ:DIRECT=OS:hostc\\private$\\two words"),
+    destinations=(URL, "MSMQ:DIRECT=OS:hostc\\private$\\two+words"),
     admins=("http://hosta/msmq/private$/acks", "https://hostb/msmq/private$/acks"),
     responses=("MSMQ:PUBLIC=32221eda-9376-46df-b6ed-783091123831",),
 )
