@@ -118,9 +118,10 @@ MUTANTS = (
     Mutant(
         "the log reports a release before the commit",
         "qmd/transfer/release.py",
-        "                group.add(message_number(packet), 0, len(packet))\n",
-        "                numbers = [message_number(packet)]\n"
-        "                self._record_acknowledged(queue, source, numbers, [len(packet)])\n",
+        "            group.numbers += map(message_number, packets)\n"
+        "            group.sizes += sizes\n",
+        "            numbers = list(map(message_number, packets))\n"
+        "            self._record_acknowledged(queue, self._services.id, numbers, sizes)\n",
     ),
     Mutant(
         "the log lacks an order ack for an earlier pass",
@@ -455,7 +456,8 @@ MUTANTS = (
     Mutant(
         "the client does not wait for the earlier batch",
         "qmd/client/sender.py",
-        "if before is not None:\n                    await asyncio.wait([before])",
+        "if before is not None and not before.done():\n"
+        "                    await asyncio.wait([before])",
         "pass",
         "tests/integration/client/test_sending.py",
     ),
@@ -476,8 +478,8 @@ MUTANTS = (
     Mutant(
         "released messages are still counted",
         "qmd/transfer/release.py",
-        "        queue.shrink(sum(sizes))\n",
-        "",
+        "for message in messages])\n        queue.shrink(sum(sizes))\n",
+        "for message in messages])\n",
     ),
     Mutant(
         "dead letters are not counted",
@@ -969,8 +971,8 @@ MUTANTS = (
     Mutant(
         "priorities of received messages are inverted",
         "qmd/transfer/arrivals.py",
-        "if is_transactional else 7 - (message.base.flags & 7)",
-        "if is_transactional else message.base.flags & 7",
+        "return 7 - (message.base.flags & 7)",
+        "return message.base.flags & 7",
     ),
     Mutant(
         "priorities of local messages are inverted",
@@ -993,10 +995,8 @@ MUTANTS = (
     Mutant(
         "session acks do not update the counters",
         "qmd/transfer/release.py",
-        "                queue.others -= 1\n"
-        "                queue.shrink(len(packet))\n"
-        "                self._releasable_keys",
-        "                queue.others -= 1\n                self._releasable_keys",
+        "queue.others -= len(packets)\n        queue.shrink(sum(sizes))\n",
+        "queue.others -= len(packets)\n",
     ),
     Mutant(
         "a dead letter has no reason",
@@ -1711,8 +1711,9 @@ MUTANTS = (
     Mutant(
         "ids of express messages are not remembered",
         "qmd/transfer/arrivals.py",
-        "        if not is_transactional:\n            # A reader",
-        "        if not is_transactional and user.flags & _EXPRESS_BITS:\n            # A reader",
+        "        if message.transaction is None:\n            # A reader",
+        "        if message.transaction is None and user.flags & _EXPRESS_BITS:\n"
+        "            # A reader",
     ),
     Mutant(
         "a deleted queue still gets messages by its old name",
