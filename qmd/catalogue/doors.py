@@ -436,4 +436,13 @@ ENTRIES = (
         "The receipt is sent again, unless the status is 400. The other host keeps its messages"
         " until it accepts a receipt.",
     ),
+    Entry(
+        9268,
+        "bridge_queue_is_open",
+        "A bridge could not close one of its queues to other senders (in the log).",
+        "Its user may not change the rights of that queue, and by default everyone may send there:"
+        " a message of another sender would stop the bridge.",
+        "An administrator closes the queue, or gives it to the user of the bridge:"
+        " `qmd acl revoke everyone send QUEUE`, or `qmd acl owner QUEUE PRINCIPAL`.",
+    ),
 )
