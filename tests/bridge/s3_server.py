@@ -1,7 +1,8 @@
 """The S3 server of moto in a process of its own, which survives kill -9.
 
 moto keeps everything in memory.  Here each request that changes something is in a file before it is
-answered, and a start repeats them all: so nothing that was acknowledged is lost, as with S3.
+answered, and a start repeats them all: so nothing that was acknowledged is lost, as with S3.  The
+file has the time of each as well, because an object of S3 keeps its time over a restart.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import multiprocessing
 import pickle  # nosec B403: written and read by this process
 import threading
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,34 @@ from tests.bridge.brokers import Broker
 _TEXTS = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "CONTENT_TYPE", "CONTENT_LENGTH")
 
 
+class Clock:
+    """The time at which moto writes an object: that of the request, also of a former run."""
+
+    def __init__(self) -> None:
+        self.at = datetime.min
+
+    def __call__(self) -> datetime:
+        return self.at
+
+    def read(self) -> datetime:
+        """Set it to the time of this computer, in UTC and without a zone as moto has it."""
+        self.at = datetime.now(UTC).replace(tzinfo=None)
+        return self.at
+
+
 class Durable:
     """An application of WSGI that repeats the changes of its file first."""
 
-    def __init__(self, application: Callable[..., Iterable[bytes]], log: Path) -> None:
-        self._application = application
+    def __init__(
+        self, application: Callable[..., Iterable[bytes]], log: Path, clock: Clock
+    ) -> None:
+        self._application, self._clock = application, clock
         self._turn = threading.Lock()
         with log.open("ab+") as stream:
             stream.seek(0)
             while (whole := stream.tell()) >= 0:
                 try:
-                    request, body = pickle.load(stream)  # nosec B301
+                    request, body, clock.at = pickle.load(stream)  # nosec B301
                 except (EOFError, pickle.UnpicklingError):
                     stream.truncate(whole)
                     break
@@ -42,8 +61,9 @@ class Durable:
             key: environment[key] for key in environment if key in _TEXTS or key.startswith("HTTP_")
         }
         with self._turn:
+            at = self._clock.read()
             if request["REQUEST_METHOD"] not in ("GET", "HEAD"):
-                self._log.write(pickle.dumps((request, body)))
+                self._log.write(pickle.dumps((request, body, at)))
             return self._application(_environment(request, body) | _addresses(environment), start)
 
 
@@ -62,10 +82,12 @@ def _addresses(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _serve(port: int, log: Path) -> None:
+    import moto.s3.models
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    application = Durable(DomainDispatcherApplication(create_backend_app), log)
+    clock = moto.s3.models.utcnow = Clock()
+    application = Durable(DomainDispatcherApplication(create_backend_app), log, clock)
     make_server("127.0.0.1", port, application, threaded=True).serve_forever()
 
 

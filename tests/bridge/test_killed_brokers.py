@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -20,7 +21,7 @@ from tests.bridge.kafka_transactions import PARTITIONS, TOPICS, between_transact
 from tests.bridge.s3_server import S3Server
 from tests.bridge.test_kafka_server import create_topics, publish, records
 from tests.bridge.test_kafka_server import definitions as kafka_definitions
-from tests.bridge.test_s3 import BUCKET, keys
+from tests.bridge.test_s3 import BUCKET, Reader, keys, put
 from tests.bridge.test_s3 import definitions as s3_definitions
 from tests.patience import END_S
 from tests.process.harness import Daemon, body
@@ -137,3 +138,20 @@ def test_kills_of_s3_neither_lose_nor_double(
     names = keys(client, "out/")
     objects = [client.get_object(Bucket=BUCKET, Key=each)["Body"].read() for each in names]
     assert [json.loads(each)["id"] for each in objects] == ids
+
+
+def test_an_object_that_was_read_before_a_kill_of_s3_is_not_read_again(
+    s3: tuple[S3Server, Any],
+) -> None:
+    server, client = s3
+    put(client, "in/a", b"1")
+
+    async def read() -> None:
+        reader = Reader(server.url)
+        await reader.open()
+        (first,) = await reader.arrived()  # seconds old: a restart must not make it new
+        server.restart()
+        await reader.open(first.position)
+
+    asyncio.run(read())
+    assert not keys(client, "in/")
