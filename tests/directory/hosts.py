@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import ipaddress
+import os
 import tomllib
 import uuid
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.directory.domain_controller import DomainController
 from tests.process.harness import Daemon
 
 COMPUTER_PASSWORD = "Comp-P@ss1"
+FIRST_ADDRESS = ipaddress.ip_address("127.127.0.0")  # behind those of domain controllers
 TIMEOUT_S = 2
 AGE = "1s"
 
@@ -68,10 +70,10 @@ def address(daemon: Daemon) -> str:
 
 def two_computers(controller: DomainController, folder: Path, stack: contextlib.ExitStack) -> Hosts:
     """Start PC1 as a computer account of the directory, and PC2 as an administrator."""
-    # A name in the directory has no port: each has the default port, on an address of its own.
-    addresses = {
-        name: f"127.90.{random.randrange(256)}.{last}" for name, last in (("pc1", 11), ("pc2", 12))
-    }
+    # A name in the directory has no port: each has the default port, on an address of its own.  No
+    # process that runs tests at the same time has the same id.
+    first = FIRST_ADDRESS + 2 * os.getpid()
+    addresses = {"pc1": str(first), "pc2": str(first + 1)}
 
     async def fill() -> None:
         async with administrator(controller) as domain:
