@@ -123,8 +123,10 @@ class Reader:
         return list(found)
 
 
-def put(client: Any, key: str, content: bytes) -> dict[str, Any]:
-    client.put_object(Bucket=BUCKET, Key=key, Body=content)
+def put(
+    client: Any, key: str, content: bytes, media: str = "application/octet-stream"
+) -> dict[str, Any]:
+    client.put_object(Bucket=BUCKET, Key=key, Body=content, ContentType=media)
     return dict(client.head_object(Bucket=BUCKET, Key=key))
 
 
@@ -192,6 +194,35 @@ def test_in_a_bucket_with_versions_each_of_them_is_a_message(s3: tuple[str, Any]
         (second,) = await reader.arrived()
         await reader.source.done()
         assert first.raw == second.raw == b"same"
+
+    asyncio.run(read())
+    assert not keys(client, "in/")
+
+
+@pytest.mark.parametrize("versions", [False, True])
+def test_an_object_of_a_bridge_is_one_message_however_often_it_is_written(
+    s3: tuple[str, Any], versions: bool
+) -> None:
+    """A bridge that was killed before its commit writes the object again."""
+    from qmd.bridge.kinds.s3 import MEDIA
+
+    address, client = s3
+    if versions:
+        enabled = {"Status": "Enabled"}
+        client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=enabled)
+    document = b'{"body_base64":"MQ=="}'
+    put(client, "in/1-a", document, MEDIA)
+
+    async def read() -> None:
+        reader = Reader(address)
+        await reader.open()
+        (first,) = await reader.arrived()
+        for _ in range(2):
+            put(client, "in/1-a", document, MEDIA)
+        restarted = Reader(address)
+        await restarted.open(first.position)
+        assert first.message is not None
+        assert await restarted.source.fetch(10, 0.1, "inbox") == []
 
     asyncio.run(read())
     assert not keys(client, "in/")

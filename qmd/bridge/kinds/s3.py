@@ -6,7 +6,8 @@ the position has the keys of a batch until then, and which writing of each was r
 
 An object may be written again while its message is on the way, also with the same bytes.  In a
 bucket with versions each writing has an id.  Without them its tag and its time tell it from the
-next one, if the second of the time is over when it is read.
+next one, if the second of the time is over when it is read.  An object of another bridge is the
+exception: its key is made of one message, so that all its writings are that message.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ MEDIA = "application/vnd.qmd.message+json"
 OBJECT_BYTES_MAX = 64 * 1024 * 1024
 _LOST = (BotoCoreError, ClientError, OSError)
 AGE_S = 2  # of an object when it is read, so that a later one has another time
+_ONE = "a message"  # all writings of an object of a bridge
 _NO_VERSION = "null"  # in a bucket of which the versions are suspended
 
 
@@ -118,7 +120,7 @@ class S3Source:
             answer = await self._found("get_object", key)
             if answer is None:  # it was deleted since
                 continue
-            if not _version(answer) and not _is_settled(answer):
+            if not (_is_of_a_bridge(answer) or _version(answer) or _is_settled(answer)):
                 await self._call(answer["Body"].close)
                 break  # those behind it wait, for the order of the keys
             body = await self._call(answer["Body"].read, OBJECT_BYTES_MAX + 1)
@@ -140,10 +142,14 @@ class S3Source:
                     self._client.delete_object, Bucket=bucket, Key=key, VersionId=version
                 )
                 continue
-            head = await self._found("head_object", key)
             # A position of an earlier program has the tag alone.
-            if head is not None and writing in (_writing(head), head["ETag"]):
-                await self._call(self._client.delete_object, Bucket=bucket, Key=key)
+            while (head := await self._found("head_object", key)) is not None:
+                if writing not in (_writing(head), head["ETag"]):
+                    break
+                one = {"VersionId": _version(head)} if _version(head) else {}
+                await self._call(self._client.delete_object, Bucket=bucket, Key=key, **one)
+                if not one:
+                    break
         self._fetched = {}
 
     async def _found(self, name: str, key: str) -> dict[str, Any] | None:
@@ -178,9 +184,18 @@ def _version(answer: dict[str, Any]) -> str:
 
 
 def _writing(answer: dict[str, Any]) -> str:
-    """Return a text that tells one writing of an object from the next one: tag, time, version."""
+    """Return a text that tells one writing of an object from the next one: tag, time, version.
+
+    All writings of an object of a bridge are one.
+    """
+    if _is_of_a_bridge(answer):
+        return _ONE
     written_s = int(answer["LastModified"].timestamp())
     return f"{answer['ETag']} {written_s} {_version(answer)}".rstrip()
+
+
+def _is_of_a_bridge(answer: dict[str, Any]) -> bool:
+    return bool(answer.get("ContentType", "") == MEDIA)
 
 
 def _is_settled(answer: dict[str, Any]) -> bool:
