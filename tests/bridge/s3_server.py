@@ -83,9 +83,11 @@ def _addresses(environment: dict[str, Any]) -> dict[str, Any]:
 
 def _serve(port: int, log: Path) -> None:
     import moto.s3.models
+    from moto.moto_api._internal.models import moto_api_backend
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
+    moto_api_backend.reset()  # a fork has what another test left in its process
     clock = moto.s3.models.utcnow = Clock()
     application = Durable(DomainDispatcherApplication(create_backend_app), log, clock)
     make_server("127.0.0.1", port, application, threaded=True).serve_forever()

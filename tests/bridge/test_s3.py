@@ -22,6 +22,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
     """Yield the address of a server, and a client of it."""
     boto3 = pytest.importorskip("boto3")
     moto = pytest.importorskip("moto.server")
+    backends = pytest.importorskip("moto.moto_api._internal.models")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -34,6 +35,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
         yield address, client
     finally:
         server.stop()
+        backends.moto_api_backend.reset()
 
 
 def keys(client: Any, prefix: str) -> list[str]:
