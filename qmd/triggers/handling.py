@@ -31,6 +31,7 @@ from qmd.triggers.outcome import ActionFailed
 from qmd.triggers.programs import run_program
 
 if TYPE_CHECKING:
+    from qmd.client.connection import Connection
     from qmd.client.transaction import Transaction
     from qmd.triggers.calls import Calls
 
@@ -93,6 +94,7 @@ class Handler:
         return None
 
     async def _taken(self, message: Message, rules: list[Rule]) -> None:
+        connection = await self._qm.caller.connection()
         taken = await self._qm.take(
             self._trigger.queue, 1, choice=chosen(lookup_ids=[message.lookup_id])
         )
@@ -100,7 +102,7 @@ class Handler:
             return  # another receiver has it
         try:
             (found,) = taken.messages
-            await self._until_lost(self._act(found, rules, None))
+            await _until_lost(connection, self._act(found, rules, None))
             await taken.remove()
         except ActionFailed as failure:
             if failure.is_final:
@@ -119,13 +121,14 @@ class Handler:
         transaction = self._qm.transaction()
         await transaction.begin()
         try:
+            connection = await self._qm.caller.connection()
             found = await transaction.receive_chosen(self._trigger.queue, choice)
             if not found:
                 await transaction.abort()
                 return
             message = found[0]
             async with _kept_alive(transaction, self._trigger.queue, message.lookup_id):
-                await self._until_lost(self._act(message, rules, transaction))
+                await _until_lost(connection, self._act(message, rules, transaction))
             await transaction.commit()
         except ActionFailed as failure:
             if failure.is_final:
@@ -239,31 +242,33 @@ class Handler:
                 self._counts.rejected += 1
                 await taken.reject(self._reason(failure))
 
-    async def _until_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`; end it when the connection is lost.  Raises NotConnected.
-
-        The daemon gives the message back then, and the action must not go on beside its repetition.
-        """
-        connection = await self._qm.caller.connection()
-        lost = asyncio.Event()
-        connection.when_closed(lost.set)
-        task, watch = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
-        try:
-            await asyncio.wait([task, watch], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise NotConnected(
-                "the connection to the queue manager was lost while an action ran",
-                "it is run again",
-                code="connection_lost",
-            )
-        finally:
-            for each in (task, watch):
-                each.cancel()
-            await asyncio.wait([task, watch])
-
     def _reason(self, failure: ActionFailed) -> str:
         return f"trigger {self._trigger.name}: {failure}"[:REASON_CHARACTERS_MAX]
+
+
+async def _until_lost(connection: Connection, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; end it when a connection is lost.  Raises NotConnected.
+
+    The daemon gives the message back then, and the action must not go on beside its repetition.  So
+    the connection is one from before the message was received: a later one can belong to the next
+    daemon, which has given the message to the repetition.
+    """
+    lost = asyncio.Event()
+    connection.when_closed(lost.set)
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
+    try:
+        await asyncio.wait([task, watch], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise NotConnected(
+            "the connection to the queue manager was lost while an action ran",
+            "it is run again",
+            code="connection_lost",
+        )
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.wait([task, watch])
 
 
 class _GivenBack(Exception):

@@ -29,6 +29,7 @@ LOOK_S = 1.0  # between two looks at the file
 WAIT_S = 1.0  # between two looks at a queue to which nothing is added behind
 FAULT_PAUSE_S = 2.0  # after an error of the daemon
 #: A queue with messages that no rule matches is read again after so many times the reading took.
+#: Neither actions nor the restart of a daemon are part of that.
 REST = 20
 
 
@@ -37,6 +38,7 @@ class TriggerLoop:
 
     def __init__(self, trigger: Trigger, qm: QueueManager, handler: Handler) -> None:
         self._trigger = trigger
+        self._qm = qm
         self._handler = handler
         self._scanner = Scanner(qm, trigger.queue)
         self._places_count = 1 if trigger.serialized else trigger.concurrency
@@ -75,13 +77,19 @@ class TriggerLoop:
         passed; so the next walk begins anew.  A peeking trigger sees each message once.
         """
         now = asyncio.get_running_loop().time
-        began = now()
-        while page := await self._scanner.page():
+        reading_s = 0.0
+        while True:
+            connection, began = self._qm.caller.live_connection, now()
+            page = await self._scanner.page()
+            if self._qm.caller.live_connection is connection:
+                reading_s += now() - began
+            if not page:
+                break
             for message in page:
                 if not await self._look_at(message):
                     break
                 self._scanner.passed(message)
-        rest_s = max(WAIT_S, REST * (now() - began) if self._trigger.kind != PEEK else 0.0)
+        rest_s = max(WAIT_S, REST * reading_s if self._trigger.kind != PEEK else 0.0)
         until = now() + rest_s
         while (left_s := until - now()) > 0:
             await self._scanner.wait(min(left_s, WAIT_S))
