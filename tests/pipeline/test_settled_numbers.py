@@ -113,8 +113,22 @@ def sent_and_stored_again(odd: Odd) -> None:
     odd.fleet.wrong("duplicated", odd.messages[1])
 
 
+def accepted_under_an_unused_number_of_another_stream(odd: Odd) -> None:
+    """Its source gave that number to no message, but it is no gap."""
+    odd.odd()
+    used = odd.stream
+    odd.stream = Stream(odd.alpha)
+    m, number = odd.message(), used.number + 1
+    odd.fleet.sent(m, odd.at)
+    odd.fleet.accepted(m, odd.at + 12, position=(used.sequence_id, number))
+    odd.fleet.acked(m, odd.at + 22)
+    odd.stream, used.number = used, number
+    odd.fleet.wrong("wrong_number", m)
+
+
 ODD = [accepted_beyond_the_end_of_its_sequence, accepted_as_a_settled_one, sent_as_a_settled_one,
-       never_sent, stored_again, sent_and_stored_again]  # fmt: skip
+       never_sent, stored_again, sent_and_stored_again,
+       accepted_under_an_unused_number_of_another_stream]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -189,3 +203,19 @@ def test_a_gap_before_a_lost_end_of_a_sequence_is_found(tmp_path: Path) -> None:
         found = audit(engine, find_files([str(tmp_path)]), State(), AuditSettings(tasks=1))
 
     assert about_messages(found) == f.findings
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_state_does_not_grow_with_the_sequences(tmp_path: Path, *, full: bool) -> None:
+    """A quiet queue has a sequence for each of its messages."""
+    odd = Odd()
+    odd.begin("quiet")
+    for sequence in range(1, 101):
+        odd.stream.sequence, odd.stream.number = sequence, 0
+        odd.good(1)
+    odd.write(tmp_path)
+    state = State()
+    with LocalEngine(threads=1) as engine:
+        audit(engine, find_files([str(tmp_path)]), state, AuditSettings(tasks=1, full=full))
+
+    assert len(state.runs) == 2  # what was sent, and what was accepted

@@ -239,12 +239,10 @@ def _runs(what: RowKind, facts: Facts, place: Array) -> Row | None:
     f = facts.where(order)
     place = place[order]
     begins = np.ones(n, bool)
-    # A run of accepted messages ends with its sequence (`survey.runs_of_all_time`).
-    is_next = f.key[1:] == f.key[:-1] + 1
     begins[1:] = (
         (f.source[1:] != f.source[:-1])
         | (f.stream[1:] != f.stream[:-1])
-        | ~(is_next if what == RowKind.ACCEPTED else follows(f.key[:-1], f.key[1:]))
+        | ~follows(f.key[:-1], f.key[1:])
         | (place[1:] <= place[:-1])
         | (f.host[1:] != f.host[:-1])
         | (f.queue[1:] != f.queue[:-1])

@@ -108,7 +108,7 @@ def survey(rows: Frame, known: EarlierState, *, full: bool) -> tuple[Survey, Fra
     covered, twice = cover(pd.concat([known.covered, new.of(RowKind.COVERED)]))
     both_sides = pd.concat([new.of(RowKind.SENT), new.of(RowKind.ACCEPTED)])
     merged = _merge(both_sides)
-    runs = runs_of_all_time(known.runs, both_sides)
+    runs = _merge(pd.concat([known.runs, merged[RUN_COLUMNS]])) if len(known.runs) else merged
     stretches = Stretches(covered)
     holes = complete_until(holes_of(covered), known.inventories)
     samples = pd.concat([known.samples, new.of(RowKind.SAMPLE)[SAMPLES]])
@@ -254,20 +254,8 @@ def _suspects(streams: Frame, hosts: dict[int, str]) -> set[tuple[int, int]]:
     return pairs_of(streams[is_new & (~s.is_clean | beside)])
 
 
-def runs_of_all_time(known: Frame, new: Frame) -> Frame:
-    """Return the merged runs of all files.
-
-    Those of accepted messages do not continue over the end of a sequence: without the other side it
-    is not known where that was.  A run would seem to contain numbers that no message had.
-    """
-    both = pd.concat([known, new[RUN_COLUMNS]])
-    is_accepted = both.what == RowKind.ACCEPTED
-    parts = [_merge(both[~is_accepted]), _merge(both[is_accepted], in_sequences=True)]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _merge(runs: Frame, *, in_sequences: bool = False) -> Frame:
-    """Merge runs of one side of one stream that follow each other; or only `in_sequences`."""
+def _merge(runs: Frame) -> Frame:
+    """Merge runs of one side of one stream that follow each other."""
     if len(runs) == 0:
         return runs
     by = ["what", "source", "stream", "key_first", "place_first"]
@@ -280,11 +268,7 @@ def _merge(runs: Frame, *, in_sequences: bool = False) -> Frame:
         & (a.stream.values == b.stream.values)
         & (a.host.values == b.host.values)
         & (a.queue.values == b.queue.values)
-        & (
-            b.key_first.values == a.key_last.values + 1
-            if in_sequences
-            else follows(a.key_last.values, b.key_first.values)
-        )
+        & follows(a.key_last.values, b.key_first.values)
         & (b.place_first.values > a.place_last.values)
     )
     run = np.cumsum(~same)

@@ -21,7 +21,7 @@ from pipeline.jobs.audit.findings import (
     AuditResult,
     AuditSettings,
 )
-from pipeline.jobs.audit.fingerprints import RowKind
+from pipeline.jobs.audit.given import without_given
 from pipeline.jobs.audit.host_findings import about_hosts
 from pipeline.jobs.audit.labels import Labels
 from pipeline.jobs.audit.rules import places, plain, streams
@@ -83,6 +83,7 @@ def judge(
         queries.append(places.IMPORTED_TWICE)
     # Hashes have 64 bits: columns with nulls must not become floating point.
     rows = whole_numbers(engine.query(" UNION ALL ".join(f"({query})" for query in queries)))
+    rows = without_given(rows, engine)
     rows = _with_received(_with_again(rows, engine, found), found)
     ids, rows = _kept_ids(rows, found)
     judged, proved = _conclude(rows, found, routes, state, settings)
@@ -220,14 +221,11 @@ def _suspect_streams(found: Survey) -> Any:
 
     segments = found.segments[in_pairs(found.segments, found.judged_streams)]
     of_sent = ("sent_block_first", "sent_block_last", "sent_at_min", "sent_at_max")
-    # Messages accepted under numbers of this stream, although they were sent in another.
-    accepted = found.runs[found.runs.what == RowKind.ACCEPTED]
     return pa.table(
         {name: pa.array(some[name].to_numpy(np.int64)) for name in columns}
         | {
             "old_sent": runs(segments, *of_sent),
             "old_accepted": runs(segments, "place_first", "place_last", "host", "at_min", "at_max"),
-            "given": runs(accepted[in_pairs(accepted, found.judged_streams)]),
         }
     )
 
