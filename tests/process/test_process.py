@@ -346,7 +346,8 @@ def test_an_idle_daemon_uses_little_memory_and_no_processor_time(hosts: Hosts):
         if (busy_s := cpu_s() - before) <= 0.02 or time.monotonic() > end:
             break
 
-    assert resident_bytes(daemon.pid) < 55 * MB
+    # structlog imports rich where it is installed, as here: 6 MB.
+    assert resident_bytes(daemon.pid) < 57 * MB
     assert busy_s <= 0.02
 
 

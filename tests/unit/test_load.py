@@ -55,7 +55,7 @@ def test_a_load_has_the_given_number_of_processes_and_ends() -> None:
 def test_a_load_ends_with_the_process_that_started_it(how: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTS], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, preexec_fn=heed_ctrl_c,
     ) as starter:  # fmt: skip
         assert starter.stdout is not None
         pids = [int(each) for each in starter.stdout.readline().split()]
