@@ -23,7 +23,7 @@ WHOLE = (
     b"GET /v1/events?last=1 HTTP/1.1\r\nhost: localhost\r\naccept: */*\r\n\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n",
 )
-#: What no continuation makes a request: the answer must not wait for more of it.
+#: Beginnings that no continuation makes a request: the answer must not wait for more of them.
 MALFORMED = (
     b"\0\0\0\0\0\0\0\0",
     b"GET  HTTP/1.1\r\n",

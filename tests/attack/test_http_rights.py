@@ -15,24 +15,14 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.attack.mutated import mutated
+from tests.attack.spellings import OF_A_QUEUE
 from tests.process.http_door import Answer, HttpDoor, messages, open_door
 
 SECRET, ABSENT = "secret", "absent"
 PLANTED = ("planted-body", "planted-label", "planted-name", "planted-push", "planted-topic")
 #: Operations that any client of the host may use, about itself or about the host.
 OPEN = {"/healthz", "/readyz", "/openapi.json"}
-SPELLINGS = (
-    "{}",
-    "private$\\{}",
-    ".\\private$\\{}",
-    "DIRECT=OS:.\\private$\\{}",
-    "DIRECT=OS:localhost\\PRIVATE$\\{}",
-    "DIRECT=TCP:127.0.0.1\\private$\\{}",
-    "{};journal",
-    "{};part",
-    "mine,{}",
-    "mine\\..\\{}",
-)
+SPELLINGS = (*OF_A_QUEUE, "mine\\..\\{}")
 SYSTEM = ("dead-letter", "transactional-dead-letter", "journal", "alias:x", "topic:planted-topic")
 MUTATIONS, SEED = 150, 16
 ODD = (b"\\u0000", b"[[[[", b"{}", b"1e999", b"-1", b'"')

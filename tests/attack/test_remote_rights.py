@@ -21,6 +21,7 @@ from qmd.access.demands import ADMIN, READ, WRITE
 from qmd.access.tokens import revoke
 from qmd.control_protocol import messages as frames
 from qmd.control_protocol.messages import Done, Refused, Request
+from tests.attack.spellings import OF_A_QUEUE
 from tests.integration.control.test_verb_rights import still_whole
 from tests.integration.control.verb_tries import MINE, SECRET, TRIES, others
 from tests.integration.managers import Hosts, hosted
@@ -30,20 +31,7 @@ ABSENT = "absent"
 needs_openssl = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="openssl is needed to make certificates"
 )
-SPELLINGS = (
-    "{}",
-    "private$\\{}",
-    ".\\PRIVATE$\\{}",
-    "DIRECT=OS:.\\private$\\{}",
-    "DIRECT=OS:localhost\\PRIVATE$\\{}",
-    "DIRECT=TCP:127.0.0.1\\private$\\{}",
-    "{};journal",
-    "{};part",
-    "mine,{}",
-    "alias:{}",
-    "list:{}",
-    "topic:{}",
-)
+SPELLINGS = (*OF_A_QUEUE, "alias:{}", "list:{}", "topic:{}")
 #: Names in the things of others, which no reply may contain unless the request does.
 NAMES = ("secret", "archive", "etl", "news", "others", "staged")
 #: The whole id of a transaction is known to its client only.

@@ -125,7 +125,7 @@ def test_histories_begin_where_blocks_are_numbered_again() -> None:
     assert begins_of(log(*one, *[(n, 0, n - 5) for n in range(11, 20)])) == []
     # Two files have some events of one block each.
     assert begins_of(log((7, 0, 1), (7, 1, 1), (7, 2, 50), (7, 3, 50))) == []
-    # What was read of the first history is gone.
+    # The files of the first history, which were read, are gone.
     covered = pd.DataFrame([(1, 10, 10)], columns=["block", "last", "at_last"])
     for part in itertools.combinations(two, 3):
         if part[0][0] <= 10:

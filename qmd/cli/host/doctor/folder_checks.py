@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qmd.config.file import Settings
 
 FREE_INODES_MIN = 1000
-EXAMINED_BYTES_MAX = 100_000_000
+# No daemon can start meanwhile: it must be over before a supervisor has tried again.
+EXAMINED_BYTES_MAX = 20_000_000
 SYNCS, SYNCED_BYTES, SYNC_SLOW_S = 5, 4096, 0.1
 _WRITING_REMEDIES = {
     errno.EPERM: "It may be immutable: lsattr -d, chattr -i.",
@@ -242,7 +243,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
 
 
 def _damage(settings: Settings) -> Iterator[Finding]:
-    """Examine the database and its messages, if that takes no more than seconds."""
+    """Examine the database and its messages, if that takes less than a second."""
     folder = settings.queue_manager.data
     if sum(path.stat().st_size for path in folder.glob(f"{DATABASE}*")) > EXAMINED_BYTES_MAX:
         yield note(
