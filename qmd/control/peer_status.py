@@ -239,15 +239,17 @@ def _explanation(components: Components, queue: OutgoingQueue) -> str:
     if stuck := sequence_renewal.unanswered(queue):
         return stuck
     if link.connection is None and queue.messages:
-        wait_s = max(0.0, link.retry.next_attempt - components.services.loop.time())
+        now = components.services.loop.time()
         conflict = components.identities.about(link.guid)
         if conflict is not None and components.origins.primary(conflict.queue_manager) is not None:
             return f"{text} But {conflict.reason}. {conflict.remedy}."
         if not link.is_reachable:
             return f"{text} That queue manager has to connect to this one: its address is unknown."
-        last = link.retry.last.result if link.retry.last else "not tried yet"
         remedy = components.identities.remedy_of_refusal(link.retry.last)
-        return f"{text} Last attempt: {last}. Next attempt in {wait_s:.0f} s.{remedy}"
+        wait_s = max(0.0, link.retry.next_attempt - now)
+        outlook = _progress(components, queue) or f"Next attempt in {wait_s:.0f} s."
+        last = f" Last attempt: {link.retry.last.result}." if link.retry.last else ""
+        return f"{text}{last} {outlook}{remedy}"
     if queue.awaiting.messages and not queue.messages:
         count = queue.awaiting.messages
         what = "1 message has" if count == 1 else f"{count} messages have"
@@ -256,6 +258,21 @@ def _explanation(components: Components, queue: OutgoingQueue) -> str:
             f" awaiting '{queue.destination}'."
         )
     return text
+
+
+def _progress(components: Components, queue: OutgoingQueue) -> str:
+    """Return a sentence about the attempt to connect that is under way, or "" without one."""
+    now = components.services.loop.time()
+    link: object = queue.link
+    for made in components.peers.connections:
+        if made.link is link and not made.handshake_done:
+            return (
+                f"A connection to {made.host}:{made.port} was made {now - made.opened_at:.0f} s"
+                " ago; the program there has not answered the handshake yet."
+            )
+    if (step := queue.link.retry.step) is not None:
+        return f"An attempt to connect began {now - step.at:.0f} s ago."
+    return ""
 
 
 def _moment(seconds: float) -> str:

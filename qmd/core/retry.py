@@ -129,6 +129,12 @@ class Retry:
         ended = (attempt for attempt in reversed(self.history) if attempt.status not in _STEPS)
         return next(ended, None)
 
+    @property
+    def step(self) -> Attempt | None:
+        """The last step of the attempt that is under way, or None."""
+        under_way = self.history and self.history[-1].status in _STEPS
+        return self.history[-1] if under_way else None
+
     def _note(
         self,
         now: float,

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
+import re
+import socket
+from collections.abc import Iterator
 
 from qmd.control import peer_status
 from qmd.control_protocol.messages import TRANSACTIONAL
@@ -76,3 +81,58 @@ async def test_the_history_of_a_connection_names_its_addresses(hosts: Hosts) -> 
     assert shown[-3]["result"] == "connected"
     assert {each["address"] for each in shown} == {f"127.0.0.1:{port}"}
     assert any(each["times"] > 1 and each["first_time"] < each["time"] for each in shown)
+
+
+@hosted
+async def test_a_program_that_never_answers_is_named(hosts: Hosts) -> None:
+    """A stopped daemon, or another program: the kernel accepts, and no answer comes."""
+    a = await hosts.start()
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        await a.send(rf"DIRECT=TCP:127.0.0.1:{port}\private$\q", b"1", delivery=TRANSACTIONAL)
+        await until(lambda: accepted, "the connection")
+        queue = next(iter(a.components.outgoing.queues))
+        await until(lambda: queue.link.attempt is not None, "the attempt")
+
+        shown = peer_status.outgoing_queue(a.components, queue)
+
+        assert re.search(
+            rf" A connection to 127\.0\.0\.1:{port} was made \d+ s ago; the program there has not"
+            r" answered the handshake yet\.$",
+            shown["explanation"],
+        )
+        assert "Last attempt" not in shown["explanation"]
+    finally:
+        for each in accepted:
+            each.close()
+        server.close()
+
+
+@hosted
+async def test_an_attempt_under_way_is_shown(hosts: Hosts) -> None:
+    a = await hosts.start()
+    with dropping_address() as (host, port):
+        await a.send(rf"DIRECT=TCP:{host}:{port}\private$\q", b"1", delivery=TRANSACTIONAL)
+        queue = next(iter(a.components.outgoing.queues))
+        await until(lambda: queue.link.retry.step is not None, "the attempt")
+
+        shown = peer_status.outgoing_queue(a.components, queue)
+
+        assert re.search(r"An attempt to connect began \d+ s ago\.$", shown["explanation"])
+
+
+@contextlib.contextmanager
+def dropping_address() -> Iterator[tuple[str, int]]:
+    """Yield an address whose kernel drops connections: its backlog is full."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            each = stack.enter_context(socket.socket())
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                each.connect(full.getsockname())
+        yield full.getsockname()
