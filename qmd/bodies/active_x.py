@@ -70,7 +70,8 @@ def write_active_x(value: Any) -> tuple[bytes, int]:
         case bytes() | bytearray() | memoryview():
             return bytes(value), _BYTES
         case bool():
-            return bytes((value,)), BodyType.VT_BOOL
+            # [MS-MQMQ] 2.2.14: a VARIANT_BOOL has two bytes, and true is -1.
+            return (b"\xff\xff" if value else b"\0\0"), BodyType.VT_BOOL
         case int() if -(1 << 31) <= value < 1 << 31:
             return struct.pack("<i", value), BodyType.VT_I4
         case int() if -(1 << 63) <= value < 1 << 63:

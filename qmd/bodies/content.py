@@ -21,11 +21,16 @@ from qmd.bodies.nrbf_values import NrbfObject
 VT_BINARY_OBJECT = 0x300
 
 BINARY, XML, ACTIVE_X, JSON, TEXT, BYTES = "binary", "xml", "activex", "json", "text", "bytes"
-FORMATS = (XML, BINARY, ACTIVE_X, JSON, TEXT, BYTES)
+#: Never recognized, because not every such text shows it: a body in UTF-16 that does is TEXT.
+UTF_16 = "utf-16"
+FORMATS = (XML, BINARY, ACTIVE_X, JSON, TEXT, UTF_16, BYTES)
 
 #: Characters that `plain` writes again for objects that several others refer to.
 REPEATED_MAX = 32_000_000
 VALUE_COST = 128  # characters that stand for the time which one value takes
+
+
+_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class Content(NamedTuple):
@@ -98,9 +103,12 @@ def write_content(value: Any, format: str, *, root: str = "") -> tuple[bytes, in
                 raise UnreadableBody("JSON", -1, str(error)) from None
         case "text" if isinstance(value, str):
             return value.encode(), 0
+        case "utf-16" if isinstance(value, str):
+            # Without a mark: a program on Windows that expects UTF-16 takes the mark for a letter.
+            return value.encode("utf-16-le", "surrogatepass"), 0
         case "bytes" if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value), 0
-        case "text" | "bytes":
+        case "text" | "utf-16" | "bytes":
             raise UnreadableBody(format, -1, f"a value of type {type(value).__name__} is none")
     raise _unknown(format)
 
@@ -228,6 +236,8 @@ def _read_as(body: bytes, body_type: int, format: str) -> Any:
                 raise UnreadableBody("JSON", -1, str(error)) from None
         case "text":
             return _text(body, body_type)
+        case "utf-16":
+            return _utf_16(body)
         case "bytes":
             return body
     raise _unknown(format)
@@ -240,16 +250,23 @@ def _text(body: bytes, body_type: int) -> str:
             return body.decode("utf-8-sig")
         except UnicodeDecodeError:
             pass
-    if body[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        encoding = "utf-16"
-    elif body_type in (BodyType.VT_LPWSTR, BodyType.VT_BSTR) or _resembles_utf_16(body):
-        encoding = "utf-16-le"
-    else:
+    has_mark = body[:2] in _MARKS
+    is_wide = has_mark or body_type in (BodyType.VT_LPWSTR, BodyType.VT_BSTR)
+    if not is_wide and not _resembles_utf_16(body):
         raise UnreadableBody("text", -1, "it is neither UTF-8 nor UTF-16")
+    try:
+        return _utf_16(body)
+    except UnreadableBody as error:
+        raise UnreadableBody("text", error.offset, "it is neither UTF-8 nor UTF-16") from None
+
+
+def _utf_16(body: bytes) -> str:
+    """Return a text in UTF-16, in the byte order of its mark, else in that of Windows."""
+    encoding = "utf-16" if body[:2] in _MARKS else "utf-16-le"
     try:
         return body.decode(encoding).removesuffix("\0")
     except UnicodeDecodeError as error:
-        raise UnreadableBody("text", error.start, "it is neither UTF-8 nor UTF-16") from None
+        raise UnreadableBody("text in UTF-16", error.start, error.reason) from None
 
 
 def _resembles_utf_16(body: bytes) -> bool:

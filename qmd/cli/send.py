@@ -99,9 +99,10 @@ def queue_names(_context: click.Context, _option: click.Parameter, text: str | N
 @click.option("--body-json", metavar="JSON", help="The body as a JSON value, see --formatter.")
 @click.option(
     "--formatter",
-    type=click.Choice(["xml", "binary", "activex", "json"]),
+    type=click.Choice(["xml", "binary", "activex", "json", "utf-16"]),
     help="Write the value of BODY (a text) or --body-json as applications on Windows do: xml is"
-    " XmlMessageFormatter, binary BinaryMessageFormatter, activex ActiveXMessageFormatter."
+    " XmlMessageFormatter, binary BinaryMessageFormatter, activex ActiveXMessageFormatter,"
+    " utf-16 a text without a mark."
     "  [default with --body-json: json]",
 )
 @click.option("--root", default="", metavar="NAME", help="The class of an object, for xml.")

@@ -88,7 +88,8 @@ class Message(DefinedProperties, SecurityProperties):
         return self.content_as("")
 
     def content_as(self, format: str) -> Content:
-        """Return the body, read in one of the formats "xml", "binary", "activex", "json", "text".
+        """Return the body, read in one of the formats "xml", "binary", "activex", "json", "text",
+        "utf-16", "bytes".
 
         Raises UnreadableBody if it does not have that format, ValueError for an unknown one.
         """

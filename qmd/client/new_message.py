@@ -37,7 +37,7 @@ Body = (
     | NrbfObject
     | None
 )
-Formatter = Literal["", "xml", "binary", "activex", "json", "text", "bytes"]
+Formatter = Literal["", "xml", "binary", "activex", "json", "text", "utf-16", "bytes"]
 
 DeliveryName = Literal["automatic", "express", "recoverable", "transactional"]
 
@@ -106,7 +106,8 @@ class Properties(_PlainProperties, total=False):
     when it cannot be delivered; the default is the system's dead-letter queue.
     `formatter`: write the body, any value, as an application on Windows does: "xml"
     (XmlMessageFormatter), "binary" (BinaryMessageFormatter), "activex" (ActiveXMessageFormatter),
-    or as "json".  `root`: the name of the class of a dictionary, for "xml".
+    or as "json", "text" (UTF-8), "utf-16" (no mark) or "bytes".  `root`: the name of the class of a
+    dictionary, for "xml".
     `properties`: named values of the application, such as {"region": "east", "weight": 3}; they
     reach the receiver, and selectors can refer to them.  `group`: the id of the group of the
     message.  An application that uses OpenTelemetry sends the context of its current span with

@@ -154,6 +154,26 @@ def test_values_of_com_come_back(value: Any):
     assert read_content(*write_content(value, "activex")).value == value
 
 
+@pytest.mark.parametrize(("value", "body"), [(True, b"\xff\xff"), (False, b"\0\0")])
+def test_a_truth_has_the_two_bytes_that_com_expects(value: bool, body: bytes) -> None:
+    assert write_content(value, "activex") == (body, BodyType.VT_BOOL)
+    assert read_content(body, BodyType.VT_BOOL).value is value
+
+
+@pytest.mark.parametrize("value", ["", "grün", "Жалоба", "注文 \U0001f4e8"])
+def test_a_text_in_utf_16_comes_back_with_and_without_a_mark(value: str) -> None:
+    written = write_content(value, "utf-16")
+    assert written == (value.encode("utf-16-le"), 0)
+    for body in (*written[:1], value.encode("utf-16"), value.encode("utf-16-le") + b"\0\0"):
+        assert read_content(body, 0, "utf-16") == Content("utf-16", value)
+
+
+@pytest.mark.parametrize("body", [b"abc", b"a\0b", b"\0\xd8a\0"])
+def test_a_text_in_utf_16_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(UnreadableBody, match="text in UTF-16"):
+        read_content(body, 0, "utf-16")
+
+
 @pytest.mark.parametrize("body_type", [BodyType.VT_I4, BodyType.VT_BSTR, BodyType.VT_CLSID])
 def test_a_body_that_contradicts_its_type(body_type: int):
     with pytest.raises(UnreadableBody):
