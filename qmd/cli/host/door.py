@@ -22,6 +22,9 @@ def door() -> None:
 
     A door is a client of the daemon, in a process of its own.
     """
+    from qmd.runtime import plain_structlog
+
+    plain_structlog.load()
 
 
 @door.command()

@@ -35,6 +35,9 @@ def serve(context: click.Context, configuration: Configuration, doors: bool, sta
 
     # Modules create objects that stay: going through them takes a tenth of the start.
     gc.disable()
+    from qmd.runtime import plain_structlog
+
+    plain_structlog.load()
     from qmd.daemon import main
 
     settings = configuration.settings()
