@@ -32,6 +32,7 @@ __all__ = [
 
 CONFIG_NAME = "qmd.toml"
 FILE_BYTES_MAX = 64 * 1024
+_TEXT = "utf-8-sig"  # editors of Windows begin a file with the mark
 # Limit for the search of an error's line, which parses parts again: some 50 ms.
 SEARCH_CHARACTERS_MAX = 1_000_000
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7) has 108, one of them for the null
@@ -96,7 +97,7 @@ def load_settings(path: Path, environment: Mapping[str, str] | None = None) -> S
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigError(f"longer than {FILE_BYTES_MAX} bytes", code="config_too_long", file=file)
     try:
-        text = raw.decode("utf-8-sig")  # editors of Windows begin a file with the mark
+        text = raw.decode(_TEXT)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(_not_utf8(raw), code="config_not_utf8", file=file, line=line) from error
@@ -154,7 +155,7 @@ def read_effective(path: Path, environment: Mapping[str, str] | None = None) -> 
     settings = load_settings(path, environment)  # reports all errors
     assert settings
     file = path.absolute()
-    source = _Source(file.read_text("utf-8"), file)
+    source = _Source(file.read_text(_TEXT), file)
     overrides = _overrides(os.environ if environment is None else environment, _Errors())
     found = []
     for section in SECTIONS:
@@ -162,7 +163,7 @@ def read_effective(path: Path, environment: Mapping[str, str] | None = None) -> 
         for key, setting in settings_of(section).items():
             if (section, key) in overrides:
                 value: object = overrides[section, key]
-                origin = f"environment {_variable(section, key)}"
+                origin = f"environment {variable_of(section, key)}"
             elif key in table:
                 value, origin = table[key], f"{file}:{source.line(section, key)}"
             else:
@@ -313,7 +314,7 @@ def _overrides(environment: Mapping[str, str], errors: _Errors) -> dict[tuple[st
     found = {}
     for variable, text in environment.items():
         for section in SECTIONS:
-            prefix = _variable(section, "")
+            prefix = variable_of(section, "")
             if variable.startswith(prefix):
                 key = variable.removeprefix(prefix).lower()
                 with errors.collected():
@@ -324,7 +325,8 @@ def _overrides(environment: Mapping[str, str], errors: _Errors) -> dict[tuple[st
     return found
 
 
-def _variable(section: str, key: str) -> str:
+def variable_of(section: str, key: str) -> str:
+    """Return the variable of the environment that overrides a key."""
     return f"QMD_{section}_{key}".upper()
 
 
@@ -344,7 +346,7 @@ def _value(setting: Setting, source: _Source, overrides: Mapping[tuple[str, str]
         detail = f" ({error})" if str(error) else ""
         problem = f"found {toml_value(found)[:80]}; allowed is {setting.kind.allowed}{detail}"
         if override is not None:
-            variable = _variable(setting.section, setting.key)
+            variable = variable_of(setting.section, setting.key)
             raise ConfigError(
                 problem, code="config_bad_value", key=f"environment variable {variable}"
             ) from error

@@ -18,6 +18,7 @@ from qmd.config.file import (
     Settings,
     load_settings,
     parse_settings,
+    read_effective,
     reference,
     write_default_config,
 )
@@ -63,6 +64,8 @@ def test_a_file_of_an_editor_of_windows_is_read(tmp_path: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf[listen]\r\nport = 1999\r\n")
 
     assert load_settings(file, environment={}).listen.port == 1999
+    (port,) = [each for each in read_effective(file, {}) if not each.is_default]
+    assert (port.key, port.value, port.source) == ("port", "1999", f"{file}:2")
 
 
 def test_values_of_every_type_are_read() -> None:
