@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from qmd.cli.configuration import Configuration, pass_configuration
-from qmd.cli.host.doctor.finding import Finding, Level, fault, note
+from qmd.cli.host.doctor.finding import Finding, Level, fault, note, warning
 from qmd.cli.parameters import json_option
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Exit codes as monitoring programs expect them; a note is in order.
 _EXIT = {Level.OK: 0, Level.NOTE: 0, Level.WARNING: 1, Level.FAULT: 2}
 _COLOURS = {Level.OK: "green", Level.NOTE: None, Level.WARNING: "yellow", Level.FAULT: "red"}
+
+_NOT_OF_HOSTS = frozenset("/\\@=$ \t")  # of formats, addresses of the web, and queues
 
 
 @click.command()
@@ -95,7 +97,9 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
         file_checks,
         folder_checks,
         host_checks,
+        open_file_checks,
         process_checks,
+        start_checks,
     )
 
     yield Finding("configuration", Level.OK, f"{configuration.path} is valid.")
@@ -113,6 +117,7 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
         file_checks.check_directory_file,
         host_checks.check_clock,
         host_checks.check_name,
+        start_checks.check_group,
     )
     for check in checks:
         yield from _safely(check.__name__.removeprefix("check_"), check(settings))
@@ -122,6 +127,14 @@ def _of_this_host(configuration: Configuration, settings: Settings) -> Iterator[
         if silent:
             return  # it would answer nothing
         yield from _safely("process", process_checks.check_resources(settings))
+        yield from _safely("folder", open_file_checks.check_open_files(settings))
+    else:
+        lost = list(_safely("folder", open_file_checks.check_removed_folder(settings)))
+        yield from lost
+        if lost:
+            return  # its ports and its socket are in use, and no other daemon can start
+        yield from _safely("certificate", start_checks.check_tls_files(settings))
+        yield from _safely("port", start_checks.check_ping_port(settings))
     yield from _safely("port", host_checks.check_ports(settings, is_served=is_served))
     yield from _safely("socket", host_checks.check_socket(settings, is_served=is_served))
     yield from host_checks.check_service(is_served=is_served)
@@ -183,7 +196,7 @@ def _with_the_daemon(
 
     if not _is_served(settings):
         return [
-            note(
+            warning(
                 "probe",
                 "No daemon runs here, so no message was sent.",
                 "Start the daemon, and repeat the command; `qmd doctor` checks this host.",
@@ -224,10 +237,15 @@ def _place(peer: str) -> tuple[str, int]:
     """Return host and port of HOST, HOST:PORT, ADDRESS or [ADDRESS]:PORT."""
     host, port = peer, ""
     if peer.startswith("["):
-        host, _, port = peer[1:].partition("]")
-        port = port.removeprefix(":")
+        host, bracket, port = peer[1:].partition("]")
+        port = port.removeprefix(":") if bracket else "missing"
     elif peer.count(":") == 1:
         host, _, port = peer.partition(":")
+    if not host or set(host) & _NOT_OF_HOSTS:
+        raise click.UsageError(
+            f"{peer!r} is not HOST or HOST:PORT: give the name or address of a computer, without a"
+            " queue and without a protocol"
+        )
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise click.UsageError(f"{peer!r} is not HOST or HOST:PORT")
     return host, int(port or 1801)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -13,10 +14,12 @@ from qmd.cli.status import vanished
 from qmd.client import QueueManager
 from qmd.client.errors import ClientError
 from qmd.config.effective import differences, texts
+from qmd.config.file import variable_of
 from qmd.config.settings import Settings
 from qmd.console.speed import SpeedMeter
 
 CLOCK_APART_S = 60.0
+UNREAD_SHOWN = 3
 
 
 async def check_daemon(qm: QueueManager, settings: Settings) -> list[Finding]:
@@ -38,9 +41,10 @@ async def check_daemon(qm: QueueManager, settings: Settings) -> list[Finding]:
     found += await _settings(qm, settings)
     found += await _speed(qm)
     try:
+        found += _unread(await qm.list_queues())
         found += _outgoing(await qm.list_outgoing())
     except ClientError as error:
-        found.append(note("outgoing", f"Outgoing queues cannot be listed: {error}."))
+        found.append(note("outgoing", f"Queues cannot be listed: {error}."))
     return found
 
 
@@ -74,10 +78,22 @@ async def _settings(qm: QueueManager, settings: Settings) -> list[Finding]:
     except ClientError:  # the right to see them is missing
         return []
     keys: dict[str, list[str]] = {}
+    found = []
     for key, needs in differences(running, texts(settings)):
-        keys.setdefault(needs, []).append(key)
+        variable = variable_of(*key.split("."))
+        if variable not in os.environ:
+            keys.setdefault(needs, []).append(key)
+            continue
+        found.append(
+            warning(
+                "configuration",
+                f"The variable {variable} of this environment sets {key}, and the daemon runs with"
+                " another value.",
+                "Unset the variable, or set it for the daemon, too (systemctl edit qmd).",
+            )
+        )
     remedies = {"reload": "qmd config reload", "restart": "systemctl restart qmd"}
-    return [
+    return found + [
         warning(
             "configuration",
             f"The daemon does not use {', '.join(changed)} as the file has it now: it needs a"
@@ -151,6 +167,18 @@ def _conflicts(facts: dict[str, Any]) -> Iterator[Finding]:
             "dead letters",
             f"This host keeps {counted(facts['dead_letters'], 'dead letter')}.",
             "`qmd dead-letter list` groups them by reason.",
+        )
+
+
+def _unread(rows: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Note the fullest queues with messages for which no program waits."""
+    unread = [row for row in rows if row["messages"] and not row["readers_waiting"]]
+    for row in sorted(unread, key=lambda row: -row["messages"])[:UNREAD_SHOWN]:
+        yield note(
+            "queue",
+            f"{row['name']} has {counted(row['messages'], 'message')}, and no program waits for"
+            " messages there at this moment.",
+            f"Look whether its application runs; `qmd peek '{row['name']}'` shows the oldest.",
         )
 
 

@@ -17,9 +17,9 @@ from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
 from storage.engine import key_file, missing
 from storage.engine.disk import Disk
 from storage.engine.hindrance import explain
-from storage.engine.missing import DATABASE
+from storage.engine.missing import DATABASE, LOG
 from storage.engine.mounts import file_system_in_memory, network_file_system
-from storage.errors import CannotStart, FolderInUse, ForeignDatabase, KeyFileError
+from storage.errors import CannotStart, FolderInUse, ForeignDatabase, KeyFileError, KeyMissing
 from storage.rescue import upgrade
 from storage.rescue.check import check as examine
 from storage.rescue.check import locked
@@ -49,6 +49,13 @@ def check_folder(settings: Settings) -> Iterator[Finding]:
     try:
         found = folder.stat()
     except FileNotFoundError:
+        if folder.is_symlink():
+            yield fault(
+                "folder",
+                f"The data folder {folder} is a link to {folder.readlink()}, which does not exist.",
+                "Mount the disk that has it, or correct the link.",
+            )
+            return
         yield note(
             "folder",
             f"The data folder {folder} does not exist yet; the first start creates it.",
@@ -89,6 +96,15 @@ def check_folder(settings: Settings) -> Iterator[Finding]:
         yield ok("folder", f"{folder} belongs to {user_name(found.st_uid)}.")
     yield from _check_owners(folder, found.st_uid)
     yield from _check_writing(folder)
+    yield from _check_files(folder)
+    if not any(folder.iterdir()):
+        yield warning(
+            "folder",
+            f"The data folder {folder} is empty: the next start makes a new queue manager there,"
+            " with a new identity and without messages.",
+            "If this queue manager has run before, mount the disk that has its files, or restore a"
+            " backup (`qmd restore`). If it is new, start it.",
+        )
 
 
 def _is_usable(folder: Path) -> bool:
@@ -120,6 +136,23 @@ def _check_writing(folder: Path) -> Iterator[Finding]:
             " waits for one.",
             "Look which program uses the disk (iostat -x 1, iotop), or use a faster one.",
         )
+
+
+def _check_files(folder: Path) -> Iterator[Finding]:
+    """Check that the files of the database can be opened for writing."""
+    for name in (DATABASE, LOG):
+        try:
+            os.close(os.open(folder / name, os.O_RDWR | os.O_CLOEXEC))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield fault(
+                "folder",
+                f"{folder / name} cannot be written: {error.strerror}.",
+                _WRITING_REMEDIES.get(error.errno or 0, "Look at the kernel's messages (dmesg).")
+                if error.errno != errno.EACCES
+                else f"chmod u+rw {folder / name}; it must belong to the user of the daemon.",
+            )
 
 
 def _check_owners(folder: Path, owner: int) -> Iterator[Finding]:
@@ -205,7 +238,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         return
     except CannotStart as error:
         if error.code != "no_database":
-            yield fault("database", f"{error}.", "Examine the folder with `qmd check`.")
+            yield fault("database", f"{error}.", _remedy_of(error))
             return
         found = None
     if found is not None and found.is_newer:
@@ -242,6 +275,12 @@ def check_database(settings: Settings) -> Iterator[Finding]:
         yield ok("database", f"It has schema {found.present}{steps}.")
 
 
+def _remedy_of(error: CannotStart) -> str:
+    if isinstance(error, KeyMissing):
+        return "Enter the file of that key in key_files in the section [storage]."
+    return "Examine the folder with `qmd check`."
+
+
 def _damage(settings: Settings) -> Iterator[Finding]:
     """Examine the database and its messages, if that takes less than a second."""
     folder = settings.queue_manager.data
@@ -259,7 +298,7 @@ def _damage(settings: Settings) -> Iterator[Finding]:
     except KeyFileError:
         return  # reported by another check
     except CannotStart as error:
-        yield fault("database", f"{error}.", "Examine the folder with `qmd check`.")
+        yield fault("database", f"{error}.", _remedy_of(error))
         return
     if findings:
         more = f", and {len(findings) - 1} more findings" if len(findings) > 1 else ""

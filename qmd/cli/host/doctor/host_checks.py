@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import ipaddress
 import os
 import socket
 import stat
@@ -61,7 +62,14 @@ def check_name(settings: Settings) -> Iterator[Finding]:
         )
         return
     addresses = sorted({str(info[4][0]) for info in infos})
-    if not any(map(_is_here, addresses)):
+    if name.partition(".")[0] == "localhost" and not is_loopback(settings.listen.address):
+        yield fault(
+            "name",
+            f"The name of this queue manager is {name}: other computers that send to that name, for"
+            " example acknowledgments, send to themselves.",
+            "Name the computer (hostnamectl set-hostname), or set name in [queue_manager].",
+        )
+    elif not any(map(_is_here, addresses)):
         yield fault(
             "name",
             f"The name of this computer, {name}, stands for {', '.join(addresses)}, which is no"
@@ -115,6 +123,15 @@ def _free(section: str, address: str, port: int) -> Finding:
                 f"The daemon cannot listen at {address} port {port}: {why}.",
                 f"Look with `ss -tlnp`, or correct address and port in the section [{section}].",
             )
+        try:
+            socket.create_connection((_dialled(address), port), timeout=5).close()
+        except OSError as error:
+            return fault(
+                "port",
+                f"This computer cannot connect to itself at {address} port {port}: {error}.",
+                "ip link set dev lo up, if lo is down; else a packet filter of this computer drops"
+                " it (nft list ruleset).",
+            )
     return ok("port", f"{address} port {port} is free for the daemon.")
 
 
@@ -131,9 +148,8 @@ def _taken(port: int) -> str:
 
 
 def _reached(section: str, address: str, port: int) -> Finding:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # nosec B104: dials, binds not
     try:
-        socket.create_connection((host, port), timeout=5).close()
+        socket.create_connection((_dialled(address), port), timeout=5).close()
     except OSError as error:
         return fault(
             "port",
@@ -142,6 +158,11 @@ def _reached(section: str, address: str, port: int) -> Finding:
             " its log, and for a packet filter.",
         )
     return ok("port", f"{address} port {port} answers.")
+
+
+def _dialled(address: str) -> str:
+    """Return an address to connect to of one that may be all addresses."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # nosec B104: dials, binds not
 
 
 def check_socket(settings: Settings, *, is_served: bool) -> Iterator[Finding]:
@@ -342,6 +363,11 @@ def _check_certificate(section: str, certificate: Path, key: Path, warn_s: float
             "certificate", f"{certificate} expires on {until:%Y-%m-%d}.", "Renew it before."
         )
     return ok("certificate", f"{certificate} is valid until {until:%Y-%m-%d}.")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is one of the computer itself alone."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
 def _is_here(address: str) -> bool:

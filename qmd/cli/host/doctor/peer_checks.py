@@ -30,6 +30,7 @@ from protocol.framing import PacketBuffer
 from protocol.identifiers import NULL_GUID, guid_text
 from protocol.ping import parse_ping, ping_request
 from qmd.cli.host.doctor.finding import Finding, fault, note, ok, warning
+from qmd.cli.host.doctor.host_checks import is_loopback
 from qmd.core.peer_instance import (
     NEEDS_TLS,
     TWO_OF_ONE_IDENTITY,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 PORT, PING_PORT = 1801, 3527
 PING_S = 2.0
+TLS_S = 3.0
 
 
 class Met(NamedTuple):
@@ -97,7 +99,17 @@ class PeerCheck:
             )
             return
         self.addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
-        yield ok("name", f"{self.host} stands for {', '.join(self.addresses)}.")
+        shown = ", ".join(self.addresses)
+        is_name = self.host not in self.addresses and self.host.partition(".")[0] != "localhost"
+        if is_name and all(map(is_loopback, self.addresses)):
+            yield warning(
+                "name",
+                f"The name {self.host} stands for {shown}, which is this computer itself.",
+                "If it is another computer, correct /etc/hosts or DNS here: installers enter the"
+                " own name of a computer so, and a copied file names the wrong one.",
+            )
+        else:
+            yield ok("name", f"{self.host} stands for {shown}.")
 
     def _check_allowed(self) -> Iterator[Finding]:
         allowed = self._settings.peers.allow
@@ -176,6 +188,9 @@ class PeerCheck:
         try:
             answer = self._exchange()
         except TimeoutError:
+            if self._speaks_tls():
+                yield self._tls_at_the_port()
+                return
             yield fault(
                 "handshake",
                 f"A program at {self.address} port {self.port} accepts connections and does not"
@@ -185,14 +200,21 @@ class PeerCheck:
             return
         except (OSError, EOFError) as error:
             words = str(error) or "the connection was closed"
+            if self._speaks_tls():
+                yield self._tls_at_the_port()
+                return
             yield fault(
                 "handshake",
                 f"{self.address} closes the connection before a session begins ({words}).",
                 "Add the address of this computer to allow in [peers] there; or it has as many"
-                " sessions as it may have, or it is no queue manager.",
+                " sessions as it may have, or it is no queue manager, or a proxy before one that is"
+                " down.",
             )
             return
         except ProtocolError as error:
+            if self._speaks_tls():
+                yield self._tls_at_the_port()
+                return
             yield fault(
                 "handshake",
                 f"The program at {self.address} port {self.port} is no queue manager: {error}.",
@@ -206,6 +228,26 @@ class PeerCheck:
             f" {'runs qmd' if answer.instance else 'does not run qmd'}.",
         )
         yield from self.check_room()
+
+    def _speaks_tls(self) -> bool:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        place = (self.address, self.port)
+        try:
+            with socket.create_connection(place, min(TLS_S, self._timeout_s)) as plain:
+                context.wrap_socket(plain).close()
+        except OSError:  # ssl.SSLError is one
+            return False
+        return True
+
+    def _tls_at_the_port(self) -> Finding:
+        return fault(
+            "handshake",
+            f"The program at {self.address} port {self.port} speaks TLS: that is the port of TLS"
+            " sessions of a queue manager, or another kind of server.",
+            "Give the port in [listen] there, 1801 by default; the way to the port of TLS is"
+            " checked with it.",
+        )
 
     def check_room(self, *, again: bool = False) -> Iterator[Finding]:
         """Check that the peer has not lacked room lately, once; `again` asks it now."""

@@ -39,7 +39,7 @@ def find_holder(folder: Path) -> Holder | None:
         if len(words) > 5 and words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) in inodes:
             number = int(words[4])
             named = (folder / "lock").read_text("ascii", "replace").strip()
-            return Holder(number, _read(number, "comm").strip(), named == str(number))
+            return Holder(number, read_process_file(number, "comm").strip(), named == str(number))
     return None
 
 
@@ -58,7 +58,7 @@ def check_holder(settings: Settings) -> Iterator[Finding]:
             f" folders (ps -p {holder.number} -f).",
         )
         return
-    state = _read(holder.number, "stat").rpartition(")")[2].split()[:1]
+    state = read_process_file(holder.number, "stat").rpartition(")")[2].split()[:1]
     if state in (["T"], ["t"]):
         yield fault(
             "process",
@@ -75,6 +75,7 @@ def check_resources(settings: Settings) -> Iterator[Finding]:
     if holder is not None:
         yield from _check_descriptors(settings, holder.number)
         yield from _check_file_size(holder.number)
+        yield from _check_memory(holder.number)
     log_bytes = (folder / LOG).stat().st_size if (folder / LOG).exists() else 0
     limit = StorageOptions().wal_size_limit_bytes
     limit = max(limit, CHECKPOINTS * settings.storage.checkpoint_pages * PAGE_BYTES)
@@ -128,9 +129,21 @@ def _check_file_size(number: int) -> Iterator[Finding]:
         )
 
 
+def _check_memory(number: int) -> Iterator[Finding]:
+    limit = _soft_limit(number, "Max address space")
+    if limit is not None:
+        yield warning(
+            "memory",
+            f"The daemon may use {limit // 1_000_000} MB of addresses at most: it fails with less"
+            " memory in use, because files and stacks of threads count, too.",
+            "Remove LimitAS= in the unit (systemctl edit qmd), or `ulimit -v`; [memory] limits what"
+            " messages use.",
+        )
+
+
 def _soft_limit(number: int, name: str) -> int | None:
     """Return a limit of a process; None: it has none, or the kernel does not show it."""
-    for line in _read(number, "limits").splitlines():
+    for line in read_process_file(number, "limits").splitlines():
         if line.startswith(name):
             soft = line.removeprefix(name).split()[0]
             return int(soft) if soft.isdigit() else None
@@ -148,11 +161,14 @@ def _users_of(path: Path, daemon: int) -> list[str]:
         except OSError:
             continue
         if str(path.resolve()) in links:
-            found.append(f"process {process.name} ({_read(int(process.name), 'comm').strip()})")
+            found.append(
+                f"process {process.name} ({read_process_file(int(process.name), 'comm').strip()})"
+            )
     return found
 
 
-def _read(number: int, name: str) -> str:
+def read_process_file(number: int, name: str) -> str:
+    """Return the text of a file of a process in /proc; "" if this user may not see it."""
     try:
         return (PROC / str(number) / name).read_text(errors="replace")
     except OSError:  # it has ended, or belongs to another user
