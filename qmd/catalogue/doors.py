@@ -445,4 +445,12 @@ ENTRIES = (
         "An administrator closes the queue, or gives it to the user of the bridge:"
         " `qmd acl revoke everyone send QUEUE`, or `qmd acl owner QUEUE PRINCIPAL`.",
     ),
+    Entry(
+        9269,
+        "srmp_receipts_url",
+        "The URL for receipts of streams is no URL of a queue.",
+        "receipts_url of the section [srmp] does not end with the name of a queue. Other hosts"
+        " would refuse each transactional message.",
+        "Write it as http://HOST/msmq/private$/order_queue$, or leave it empty.",
+    ),
 )

@@ -7,11 +7,12 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.patience import END_S
-from tests.process.harness import DEADLETTER, DEADXACT, Hosts, body
+from tests.process.harness import DEADLETTER, DEADXACT, Daemon, Hosts, body
 from tests.process.srmp_door import SrmpDoor
 from tests.process.srmp_pair import HAS_OPENSSL, Pair, arrived, make_pair, request, until, waiting
 from tests.process.web_receiver import Call, Receiver
@@ -445,3 +446,15 @@ def test_a_stranger_cannot_take_a_place_in_the_stream_of_another_host(pair: Pair
     assert genuine == [b"the 1st.", b"the 2nd.", b"the 3rd."]
     assert b"a forged" not in ids
     assert ids[b"in vain."] != ids[b"the 1st."], "an application can tell them apart"
+
+
+@pytest.mark.parametrize("url", ["http://hosta/msmq/", "http://hosta/receipts", "hosta"])
+def test_the_door_needs_a_url_to_which_receipts_can_be_sent(tmp_path: Path, url: str) -> None:
+    """Other hosts refuse streams with another one, and all their messages are dead letters."""
+    daemon = Daemon(tmp_path / "qmd")
+    daemon.configure({"srmp": {"enabled": True, "receipts_url": url}})
+
+    result = daemon.cli("door", "srmp", check=False)
+
+    assert result.returncode == 78
+    assert b"srmp_receipts_url" in result.stderr

@@ -200,7 +200,8 @@ class SrmpSettings:
     receipts_url: str = setting(
         Text(),
         "",
-        "The URL to which other hosts send receipts for streams. Empty: the name of this host.",
+        "The URL to which other hosts send receipts for streams, such as"
+        " http://hosta/msmq/private$/order_queue$. Empty: that with the name of this host.",
     )
     receipts_from: tuple[Network | str, ...] = setting(
         Hosts(),

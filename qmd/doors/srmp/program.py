@@ -18,7 +18,9 @@ from qmd.doors.http.listening import CannotServe, listening_at, server_context, 
 from qmd.doors.http.program import run
 from qmd.doors.http.server import HttpServer
 from qmd.doors.srmp.client import HttpClient
+from qmd.doors.srmp.envelope import NotSrmp
 from qmd.doors.srmp.incoming import Incoming
+from qmd.doors.srmp.messages import name_of
 from qmd.doors.srmp.outgoing import Outgoing
 from qmd.doors.srmp.redirection import Redirection, is_among
 from qmd.doors.srmp.source import Starts
@@ -162,6 +164,14 @@ def _rules(texts: tuple[str, ...]) -> list[Redirection]:
 def _receipts_to(settings: Settings) -> str:
     chosen = settings.srmp
     if chosen.receipts_url:
+        try:
+            name_of(chosen.receipts_url.partition("?")[0])
+        except NotSrmp as error:  # other hosts would refuse each stream, and its messages with it
+            raise CannotServe(
+                f"receipts_url in the section [{SECTION}]: {error}",
+                code="srmp_receipts_url",
+                lasting=True,
+            ) from error
         return chosen.receipts_url
     host = settings.queue_manager.name or socket.gethostname()
     name = host if chosen.port == 80 else f"{host}:{chosen.port}"
